@@ -95,7 +95,7 @@ def test_place_small_weighted(benchmark: Callable[..., object]) -> None:
 @pytest.mark.budget("place, 60 interfaces of as many names and MACs on 4 of 8 PFs", 500, "us")
 def test_place_needs(benchmark: Callable[..., object]) -> None:
     inventory = _inventory([(C, 120)] * 8)
-    pfs = tuple(replace(pf, takes=frozenset(Setting), mtu=9000) for pf in inventory.pfs)
+    pfs = tuple(replace(pf, supported_settings=frozenset(Setting), mtu=9000) for pf in inventory.pfs)
     chosen = PfSelector(names=frozenset(pf.name for pf in pfs[::2]))
     request = Request(
         tuple(

@@ -78,7 +78,9 @@ def nodes(draw: st.DrawFn, abilities: st.SearchStrategy[RateAbility] = ABILITIES
             link_mbps=draw(st.sampled_from([None, 100, 100, 100, 150])),
             rates=draw(abilities),
             enforce=draw(st.sampled_from([Enforce.AUTO, Enforce.AUTO, Enforce.HARDWARE, Enforce.SOFTWARE])),
-            takes=draw(st.sampled_from([*[frozenset({Setting.SOFTWARE_CAPS})] * 3, frozenset()])),
+            supported_settings=draw(
+                st.sampled_from([*[frozenset({Setting.SOFTWARE_CAPS})] * 3, frozenset()])
+            ),
             driver="one",
             numa_node=draw(st.sampled_from([None, 0, 0, 1])),
         )
@@ -103,7 +105,7 @@ def meets(pf: Pf, wanted: InterfaceRequest) -> bool:
         (Setting.SOFTWARE_CAPS, wanted.enforce is Enforce.SOFTWARE),
     ]
     return (
-        all(setting in pf.takes for setting, asked in settings if asked)
+        all(setting in pf.supported_settings for setting, asked in settings if asked)
         and (options.mtu or 0) <= pf.mtu
         and options.link_type in (None, pf.link_type)
         and (not selector.names or pf.name in selector.names)
@@ -175,7 +177,7 @@ def unlike(situation: Situation, draw: st.DrawFn) -> Situation:
             vendor=draw(st.sampled_from(["8086:1592", "8086:10c9", "15b3:1017"])),
             mtu=draw(st.sampled_from([0, 1500, 9000])),
             link_type=draw(st.sampled_from([LinkType.ETHERNET, LinkType.ETHERNET, LinkType.INFINIBAND])),
-            takes=draw(
+            supported_settings=draw(
                 st.sampled_from(
                     [frozenset(Setting)] * 2 + [frozenset({Setting.VLAN, Setting.MTU}), frozenset()]
                 )

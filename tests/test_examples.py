@@ -32,7 +32,7 @@ DEMO_NODE = Inventory(
             pci=pci_address(f"01:00.{port}"),
             capacity_vfs=64,
             link_mbps=1000,
-            takes=frozenset(Setting) - {Setting.QOS, Setting.VLAN_PROTO, Setting.VFIO_PCI},
+            supported_settings=frozenset(Setting) - {Setting.QOS, Setting.VLAN_PROTO, Setting.VFIO_PCI},
             mtu=1500,
         )
         for port in range(2)

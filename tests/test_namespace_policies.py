@@ -68,11 +68,11 @@ def test_policies_are_read_again_when_kubelet_replaces_the_volume(tmp_path: Path
     data, now = tmp_path / "..data", [0.0]
     data.symlink_to("v0")
     found = policies_of(str(data / "policies.yaml"), clock=lambda: now[0])
-    assert found().of("x").name == "a"
+    assert found().policy_for("x").name == "a"
     (tmp_path / "new").symlink_to("v1")
     (tmp_path / "new").replace(data)
     now[0] += 1
-    assert found().of("x").name == "b"
+    assert found().policy_for("x").name == "b"
     (data / "policies.yaml").write_text("policies: 5")
     now[0] += 1
-    assert found().of("x").name == "b"
+    assert found().policy_for("x").name == "b"

@@ -350,7 +350,7 @@ class World:
             return
         if len(self._holders) == SLOTS:
             self.kubelet.forget("default", self._holders.pop(0))
-        held = {each for pod in self._holders for each in self.kubelet.held("default", pod).of(SLOT)}
+        held = {each for pod in self._holders for each in self.kubelet.held("default", pod).device_ids(SLOT)}
         self.kubelet.give("default", name, SLOT, next(each for each in slot_ids(SLOTS) if each not in held))
         self._holders.append(name)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
-from k8s_rdma.core.allocation import choose_vfs, given
+from k8s_rdma.core.allocation import choose_vfs, with_allocations
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.ledger import Ledger
@@ -34,7 +34,9 @@ def told(seen: Hardware, ledger: Ledger = HELD) -> NodeReport:
 
 def in_use(*pfs: PfState) -> Hardware:
     """After what HELD says was programmed."""
-    return given(hardware(*pfs), [each for held in HELD.receipts.values() for each in held.interfaces])
+    return with_allocations(
+        hardware(*pfs), [each for held in HELD.receipts.values() for each in held.interfaces]
+    )
 
 
 def test_held_vf_has_rates_and_mac_of_the_ledger_whatever_is_seen_of_it() -> None:
@@ -98,7 +100,7 @@ def allocated(pf: PfState, minimum: int, maximum: int) -> tuple[Hardware, Ledger
     placement = Placement(node=NodeName("w1"), interfaces=(placed,))
     chosen = choose_vfs(placement, hardware(pf), Ledger(), ("rdma0",))
     assert not isinstance(chosen, Rejection)
-    return given(hardware(pf), chosen), Ledger().with_receipt(receipt("c1", *chosen))
+    return with_allocations(hardware(pf), chosen), Ledger().with_receipt(receipt("c1", *chosen))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +197,7 @@ def test_interface_tells_what_was_asked_for_in_the_annotations_words() -> None:
         Placement(node=NodeName("w1"), interfaces=placed), hardware(), Ledger(), ("rdma0", "rdma1"), (4, 2)
     )
     assert not isinstance(chosen, Rejection)
-    report = told(given(hardware(), chosen), Ledger().with_receipt(receipt("c1", *chosen)))
+    report = told(with_allocations(hardware(), chosen), Ledger().with_receipt(receipt("c1", *chosen)))
     [first, second] = report.allocations[0].interfaces
     assert (first.entry, first.pci, first.driver) == (4, vf(PF0, 0).pci, "kernel")
     assert first.mac == "02:00:00:00:00:01"

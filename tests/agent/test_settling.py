@@ -26,7 +26,7 @@ V6 = "fd00::1/64"
 
 
 def found(**changes):
-    return PodInterface(mac="02:00:00:00:00:01", mtu=1500, up=True, addresses=frozenset({V6}), **changes)
+    return PodInterface(mac="02:00:00:00:00:01", mtu=1500, is_up=True, addresses=frozenset({V6}), **changes)
 
 
 class Looks:

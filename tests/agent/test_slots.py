@@ -283,15 +283,15 @@ def test_exclusive_slot_is_its_one_device_and_a_share_is_all_that_the_pod_holds(
     next_to_it = replace(ours, rdma_device="mlx5_3")
     by_annotation = replace(ours, pool="", rdma_device="mlx5_9")
     every = (ours, next_to_it, by_annotation)
-    assert [each for each in every if each.is_of(one)] == [ours]
-    assert [each for each in every if each.is_of(share)] == [ours, next_to_it]
+    assert [each for each in every if each.uses_slot(one)] == [ours]
+    assert [each for each in every if each.uses_slot(share)] == [ours, next_to_it]
 
 
 def test_exclusive_slot_of_a_vf_without_rdma_device_goes_by_its_pci_address() -> None:
     ours = replace(interface(PF0, 1), pool="x.io/rdma", rdma_device="")
     next_to_it = replace(interface(PF0, 2), pool="x.io/rdma", rdma_device="", pci="0000:3b:00.4")
     slot = SlotInUse(resource="x.io/rdma", id=ours.pci, pool="x.io/rdma")
-    assert [each for each in (ours, next_to_it) if each.is_of(slot)] == [ours]
+    assert [each for each in (ours, next_to_it) if each.uses_slot(slot)] == [ours]
 
 
 @pytest.mark.parametrize(("cdi", "slots"), [(None, 1), (True, 1), (False, 0)])

@@ -214,7 +214,7 @@ async def test_pods_keep_their_devices_over_a_restart_of_kubelet(node: Node, tmp
         before = await kubelet.running("before")
         assert kubelet.look(before, "c") == look
         assert [each["restartCount"] for each in before["status"]["containerStatuses"]] == [0]
-        held = {pod.name: pod.of(HUSTCAT_RESOURCE) for pod in await told.all()}
+        held = {pod.name: pod.device_ids(HUSTCAT_RESOURCE) for pod in await told.all()}
         assert held == {
             "before": (look.env[DEVICES_VARIABLE],),
             "after": (other.env[DEVICES_VARIABLE],),
@@ -346,7 +346,7 @@ async def test_exclusive_devices_are_the_vfs_that_the_pod_has(node: Node, tmp_pa
         config = plugin_config(node, resources)
         start_agent(node, kubelet, str(config))
         modes = modes_of(load_config(DevicePluginConfig, str(config), {}))
-        seen = replace(SEEN, devices=vfs(node), given={}, held_slots=frozenset())
+        seen = replace(SEEN, devices=vfs(node), allocated={}, held_slots=frozenset())
         async with offering(kubelet.plugins, seen, *modes):
             await kubelet.counted(HUSTCAT_RESOURCE, capacity=VFS, allocatable=VFS)
             await kubelet.create_pod(

@@ -88,7 +88,7 @@ async def test_successor_waits_for_the_devices_of_a_pod_deleted_without_grace(no
         resources = [{"mode": "exclusive", "select": {"pfs": [node.pfs[0].name]}, "cdi": False}]
         config = str(plugin_config(node, resources))
         start_agent(node, kubelet, config)
-        seen = replace(SEEN, devices=vfs(node), given={}, held_slots=frozenset())
+        seen = replace(SEEN, devices=vfs(node), allocated={}, held_slots=frozenset())
         async with offering(kubelet.plugins, seen, *modes_of(load_config(DevicePluginConfig, config, {}))):
             await kubelet.counted(HUSTCAT_RESOURCE, capacity=VFS, allocatable=VFS)
             for number in range(SUCCESSORS):

@@ -30,7 +30,7 @@ LEFT_BEHIND = with_vfs(
 
 
 def judged(seen: Hardware, scope: Scope) -> dict[int, str]:
-    return {each.ref.index: each.spared for each in candidates(seen, LEDGER, scope)}
+    return {each.ref.index: each.exemption for each in candidates(seen, LEDGER, scope)}
 
 
 def test_foreign_vfs_at_home_are_to_be_reset_and_those_away_are_spared() -> None:
@@ -63,7 +63,7 @@ def test_vf_that_is_unusable_is_spared_with_the_reason() -> None:
 def test_vf_whose_device_kubelet_gave_to_a_pod_is_spared() -> None:
     in_use = {"mlx5_1": "team/trainer", "mlx5_9": "team/other"}
     seen = with_vfs(RATED, {**RATED, "rdma_device": "mlx5_1"}, {**RATED, "rdma_device": "mlx5_2"})
-    found = {each.ref.index: each.spared for each in candidates(seen, LEDGER, Scope(), in_use)}
+    found = {each.ref.index: each.exemption for each in candidates(seen, LEDGER, Scope(), in_use)}
     assert found == {1: "its device was given to pod team/trainer, says kubelet", 2: ""}
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
 from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_vfs, returned, used_here
-from k8s_rdma.core.allocation import given as given_to_pod
+from k8s_rdma.core.allocation import with_allocations as given_to_pod
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
@@ -96,7 +96,7 @@ def test_decide_places_anew_what_is_promised_otherwise_than_the_policy_says() ->
             promised=promised,
             hardware=hardware(),
             ledger=Ledger(),
-            beside=beside,
+            sibling_pfs=beside,
         )
         assert isinstance(found, Placement)
         assert found.policy in (request.policy, promised.policy)

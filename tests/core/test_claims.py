@@ -36,7 +36,7 @@ def test_promise_is_outstanding_until_its_pod_holds_it_entry_by_entry() -> None:
             had = replace(interface(PF0, number), entry=number)
             attachment = replace(receipt().attachment, network=f"net{number}")
             ledger = ledger.with_receipt(receipt("c1", had, attachment=attachment))
-        return outstanding(claims, ledger, asking=NOBODY, entries=())
+        return outstanding(claims, ledger, requester=NOBODY, entries=())
 
     assert left() == (first, second)
     assert left(1) == (first,)
@@ -45,7 +45,7 @@ def test_promise_is_outstanding_until_its_pod_holds_it_entry_by_entry() -> None:
 
 def test_promise_of_the_interfaces_that_are_asked_for_is_not_in_its_own_way() -> None:
     claims = {pod().uid: promise(placed(PF0, 300), placed(PF1, 400)), NOBODY: promise(placed(PF0, 5))}
-    left = outstanding(claims, Ledger(), asking=pod().uid, entries=[0])
+    left = outstanding(claims, Ledger(), requester=pod().uid, entries=[0])
     assert left == (placed(PF1, 400), placed(PF0, 5))
 
 

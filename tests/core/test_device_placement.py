@@ -187,7 +187,7 @@ def test_agent_that_cannot_cap_by_software_is_none_for_what_demands_it() -> None
     why = refused(place(request, node(pf(0, a=1)), {}))
     assert why.reason is Reason.DRIVER_REFUSES
     assert "PF enp0 where they may be does not take them: its node caps nothing by" in why.message
-    able = replace(pf(0, a=1), takes=frozenset({Setting.SOFTWARE_CAPS}))
+    able = replace(pf(0, a=1), supported_settings=frozenset({Setting.SOFTWARE_CAPS}))
     assert isinstance(place(request, node(able), {}), Placement)
 
 

@@ -12,13 +12,13 @@ numbers = st.integers(0, 60)
 
 @given(st.lists(st.tuples(numbers, st.integers(0, 5))), st.sets(numbers))
 def test_ranges_hold_what_was_put_in_and_nothing_else(made: list[tuple[int, int]], asked: set[int]):
-    ranges = MacRanges.of((first, first + more) for first, more in made)
+    ranges = MacRanges.merge((first, first + more) for first, more in made)
     inside = {mac for first, more in made for mac in range(first, first + more + 1)}
     assert {mac for first, last in ranges for mac in range(first, last + 1)} == inside
-    found = ranges.any_of(sorted(asked))
+    found = ranges.first_index_in(sorted(asked))
     assert (found in asked & inside) if asked & inside else found is None
 
 
 def test_ranges_that_meet_are_one():
-    assert list(MacRanges.of([(4, 5), (1, 2), (3, 3), (9, 9)])) == [(1, 5), (9, 9)]
+    assert list(MacRanges.merge([(4, 5), (1, 2), (3, 3), (9, 9)])) == [(1, 5), (9, 9)]
     assert list(NO_MACS) == []

@@ -14,7 +14,7 @@ IB = Pf(
     link_mbps=200_000,
     driver="mlx5_core",
     link_type=LinkType.INFINIBAND,
-    takes=frozenset({Setting.GUID, Setting.LINK_STATE}),
+    supported_settings=frozenset({Setting.GUID, Setting.LINK_STATE}),
 )
 
 

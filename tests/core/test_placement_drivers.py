@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 def plain(node: Inventory) -> Inventory:
     able = frozenset(Setting)
-    return Inventory(node=NODE, pfs=tuple(replace(pf, rates=EVERY_RATE, takes=able) for pf in node.pfs))
+    return Inventory(
+        node=NODE, pfs=tuple(replace(pf, rates=EVERY_RATE, supported_settings=able) for pf in node.pfs)
+    )
 
 
 @given(REQUESTS, nodes())
@@ -37,7 +39,7 @@ def test_place_agrees_with_trying_every_assignment(request: Request, situation: 
         assert found.request() == request
         assert possible(request, node, used)
         for pf in node.pfs:
-            on_it = [placed.wanted() for placed in found.interfaces if placed.pf == pf.pci]
+            on_it = [placed.as_request() for placed in found.interfaces if placed.pf == pf.pci]
             assert takes(pf, used.get(pf.pci, NOTHING_USED), on_it)
         assert fits(found.interfaces, node, used)
         return
@@ -77,7 +79,8 @@ def test_fits_is_what_the_pfs_take(request: Request, situation: Situation, data:
         for home, wanted in zip(homes, request.interfaces, strict=True)
     ]
     taken = all(
-        takes(pf, used[pf.pci], [each.wanted() for each in placed if each.pf == pf.pci]) for pf in node.pfs
+        takes(pf, used[pf.pci], [each.as_request() for each in placed if each.pf == pf.pci])
+        for pf in node.pfs
     )
     assert fits(placed, node, used) == taken
 
@@ -295,7 +298,9 @@ def test_software_that_must_cap_keeps_nothing_from_a_netdev(enforce: Enforce) ->
 
 
 def able(node: Inventory) -> Inventory:
-    return Inventory(node=NODE, pfs=tuple(replace(pf, takes=frozenset(Setting)) for pf in node.pfs))
+    return Inventory(
+        node=NODE, pfs=tuple(replace(pf, supported_settings=frozenset(Setting)) for pf in node.pfs)
+    )
 
 
 def test_place_puts_what_must_be_enforced_where_it_can_be() -> None:

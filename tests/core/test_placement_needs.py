@@ -39,7 +39,10 @@ ETHERNET, INFINIBAND = LinkType.ETHERNET, LinkType.INFINIBAND
 def willing(node: Inventory, request: Request) -> tuple[Request, Inventory]:
     """The same without needs, on PFs that program every rate."""
     plain = Request(tuple(replace(each, options=InterfaceOptions()) for each in request.interfaces))
-    pfs = tuple(replace(pf, rates=EVERY_RATE, takes=pf.takes | {Setting.SOFTWARE_CAPS}) for pf in node.pfs)
+    pfs = tuple(
+        replace(pf, rates=EVERY_RATE, supported_settings=pf.supported_settings | {Setting.SOFTWARE_CAPS})
+        for pf in node.pfs
+    )
     return plain, Inventory(node=NODE, pfs=pfs)
 
 
@@ -50,7 +53,7 @@ def test_place_agrees_with_trying_every_assignment(drawn: tuple[Request, Situati
     if isinstance(found, Placement):
         assert found.request() == request
         for pf in node.pfs:
-            on_it = [placed.wanted() for placed in found.interfaces if placed.pf == pf.pci]
+            on_it = [placed.as_request() for placed in found.interfaces if placed.pf == pf.pci]
             assert takes(pf, used.get(pf.pci, NOTHING_USED), on_it)
         assert fits(found.interfaces, node, used)
         return
@@ -81,7 +84,8 @@ def test_fits_is_what_the_pfs_take(drawn: tuple[Request, Situation], data: st.Da
         for home, wanted in zip(homes, request.interfaces, strict=True)
     ]
     taken = all(
-        takes(pf, used[pf.pci], [each.wanted() for each in placed if each.pf == pf.pci]) for pf in node.pfs
+        takes(pf, used[pf.pci], [each.as_request() for each in placed if each.pf == pf.pci])
+        for pf in node.pfs
     )
     assert fits(placed, node, used) == taken
 
@@ -115,10 +119,19 @@ def node_of(**changes: Mapping[str, object]) -> Inventory:
     """Three PFs of 1,000 Mb/s and 4 VFs: a ConnectX on Ethernet, an 82576, a ConnectX on InfiniBand."""
     base = Pf(name="", pci=pci(0), capacity_vfs=4, link_mbps=1000)
     settings = frozenset({Setting.VLAN, Setting.MTU, Setting.TRUST, Setting.VFIO_PCI})
-    cx5 = replace(base, name="cx5", driver="mlx5_core", vendor="15b3:1017", mtu=9000, takes=settings)
+    cx5 = replace(
+        base, name="cx5", driver="mlx5_core", vendor="15b3:1017", mtu=9000, supported_settings=settings
+    )
     igb = replace(base, name="igb", pci=pci(1), driver="igb", vendor="8086:10c9", mtu=1500)
-    igb = replace(igb, takes=frozenset({Setting.VLAN, Setting.MTU}))
-    ib = replace(cx5, name="ib", pci=pci(2), link_type=INFINIBAND, mtu=4092, takes=frozenset({Setting.GUID}))
+    igb = replace(igb, supported_settings=frozenset({Setting.VLAN, Setting.MTU}))
+    ib = replace(
+        cx5,
+        name="ib",
+        pci=pci(2),
+        link_type=INFINIBAND,
+        mtu=4092,
+        supported_settings=frozenset({Setting.GUID}),
+    )
     return Inventory(node=NODE, pfs=tuple(replace(pf, **changes.get(pf.name, {})) for pf in (cx5, igb, ib)))
 
 
@@ -308,7 +321,14 @@ def test_place_puts_each_where_it_can_be_though_another_is_a_better_fit() -> Non
 def test_sixty_interfaces_of_as_many_names_are_one_kind() -> None:
     """29 of 3,334 Mb/s fit on a PF of 100,000; that no more do would not be found of 60 kinds."""
     pfs = tuple(
-        Pf(name=f"p{at}", pci=pci(at), capacity_vfs=64, link_mbps=100_000, takes=frozenset(Setting), mtu=9000)
+        Pf(
+            name=f"p{at}",
+            pci=pci(at),
+            capacity_vfs=64,
+            link_mbps=100_000,
+            supported_settings=frozenset(Setting),
+            mtu=9000,
+        )
         for at in range(3)
     )
     node = Inventory(node=NODE, pfs=pfs)

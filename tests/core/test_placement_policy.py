@@ -49,7 +49,7 @@ def test_place_agrees_with_trying_every_assignment(
         chosen = [node.pf(placed.pf) for placed in found.interfaces]
         assert as_wanted(policy, [pf for pf in chosen if pf])
         for pf in node.pfs:
-            on_it = [placed.wanted() for placed in found.interfaces if placed.pf == pf.pci]
+            on_it = [placed.as_request() for placed in found.interfaces if placed.pf == pf.pci]
             assert takes(pf, used.get(pf.pci, NOTHING_USED), on_it)
         assert fits(found.interfaces, node, used, policy)
         return
@@ -99,7 +99,7 @@ def test_place_of_a_part_heeds_where_the_others_are(
     request, (node, used) = under(policy, task[0]), task[1]
     others = data.draw(st.lists(st.sampled_from(node.pfs), max_size=2, unique=True))
     beside = [pf.pci for pf in others]
-    found = place(request, node, used, beside=beside)
+    found = place(request, node, used, sibling_pfs=beside)
     assert isinstance(found, Placement) == possible(request, node, used, others)
     if isinstance(found, Placement):
         chosen = [node.pf(placed.pf) for placed in found.interfaces]

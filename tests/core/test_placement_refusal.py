@@ -176,8 +176,8 @@ def test_rejection_says_the_same_of_nodes_whose_pfs_differ_in_names_alone(
         assert isinstance(other, Rejection)
         assert one.reason is other.reason
         for detail in Detail:
-            assert one.told(detail) == other.told(detail)
-            assert not any(pf.name in one.told(detail) for pf in node.pfs)
+            assert one.text(detail) == other.text(detail)
+            assert not any(pf.name in one.text(detail) for pf in node.pfs)
         assert one.message.replace("enp", "x-enp") == other.message
 
 

@@ -20,7 +20,7 @@ PLENTY = 10_000_000
 def _usable(instance: _Instance) -> tuple[Demand, list[Room]]:
     """As `pack` hands it to its parts: something to place, and rooms that can take something."""
     rates, rooms = instance
-    demand = Demand.of(rates)
+    demand = Demand.from_rates(rates)
     useful = [room for room in rooms if room.vfs and demand.sizes and room.mbps >= demand.sizes[-1]]
     assume(useful)
     return demand, useful
@@ -81,7 +81,7 @@ def test_proofs_are_silent_when_many_rates_were_cut_from_full_rooms(seed: int, p
         pieces = cut(rng, rng.randrange(100, 100_000), max(2, number // pfs))
         rooms.append(Room(sum(pieces), len(pieces)))
         rates += pieces
-    demand = Demand.of(rates)
+    demand = Demand.from_rates(rates)
     assert not surely_too_much(demand, rooms, Work(PLENTY))
     assert attainable(demand, rooms, Work(PLENTY)) is not None
 
@@ -97,18 +97,18 @@ def test_proofs_are_silent_when_many_rates_were_cut_from_full_rooms(seed: int, p
     ],
 )
 def test_counting_alone_excludes_it_when_it_is_plain(rates: list[int], rooms: list[Room]) -> None:
-    assert surely_too_much(Demand.of(rates), rooms, Work(PLENTY))
+    assert surely_too_much(Demand.from_rates(rates), rooms, Work(PLENTY))
 
 
 def test_attainable_lowers_a_room_to_the_largest_sum_that_fits() -> None:
-    assert attainable(Demand.of([30, 20]), [Room(49, 3), Room(60, 3)], Work(PLENTY)) == [
+    assert attainable(Demand.from_rates([30, 20]), [Room(49, 3), Room(60, 3)], Work(PLENTY)) == [
         Room(30, 3),
         Room(50, 3),
     ]
 
 
 def test_attainable_is_none_when_large_rates_leave_gaps() -> None:
-    demand = Demand.of([40, 40, 40, 15])
+    demand = Demand.from_rates([40, 40, 40, 15])
     rooms = [Room(70, 9), Room(70, 9)]
     assert attainable(demand, rooms, Work(PLENTY)) is None
 
@@ -124,7 +124,7 @@ def test_attainable_is_none_when_large_rates_leave_gaps() -> None:
     ],
 )
 def test_pack_finds_it_when_best_fit_does_not(rates: list[int], rooms: list[Room]) -> None:
-    demand = Demand.of(rates)
+    demand = Demand.from_rates(rates)
     assert best_fit(demand.descending, rooms) is None
     packing = pack(demand, rooms, Work(PLENTY))
     assert not isinstance(packing, Verdict)
@@ -157,12 +157,12 @@ def test_balanced_fit_succeeds_where_best_fit_fails_when_vfs_are_scarce() -> Non
 
 
 def test_pack_is_undecided_when_it_has_no_work_to_spend() -> None:
-    assert pack(Demand.of([6, 5, 4, 3]), [Room(9, 9), Room(9, 9)], Work(0)) is Verdict.UNDECIDED
+    assert pack(Demand.from_rates([6, 5, 4, 3]), [Room(9, 9), Room(9, 9)], Work(0)) is Verdict.UNDECIDED
 
 
 def test_work_gives_back_what_a_share_did_not_spend() -> None:
     work = Work(100)
     with work.share(40) as part:
-        assert work.left == 60
+        assert work.remaining == 60
         part.spend(15)
-    assert work.left == 85
+    assert work.remaining == 85

@@ -93,6 +93,6 @@ def test_vf_of_a_pool_has_its_share_where_rates_are_weights() -> None:
     there = hardware(pooled(pf_state(PF0, rates=WEIGHTS), 0, 1))
     used, pf = used_here(there, held(0, minimum=400)), there.inventory(W1).pf(PF0)
     assert pf is not None
-    round_robin = RoundRobin.of(pf, used[PF0] + Used(2, 0, devices=(DeviceUse(RDMA, 2, (0,)),)))
+    round_robin = RoundRobin.for_pf(pf, used[PF0] + Used(2, 0, devices=(DeviceUse(RDMA, 2, (0,)),)))
     assert round_robin is not None
-    assert (round_robin.mins, round_robin.others) == ((400,), 3)
+    assert (round_robin.mins, round_robin.unreserved_vfs) == ((400,), 3)

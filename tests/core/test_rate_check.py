@@ -15,7 +15,7 @@ STEPS = RateAbility(min=None, max=RateRange(step=50, smallest=50, largest=1000))
 def check(*rates, ability=EVERY_RATE, link_mbps=1000, before=()):
     step = SetRates(pf=PciAddress("0000:03:00.0"), rates=rates, previous=())
     was = {rate.index: rate for rate in before}
-    check_rates(step, ability=ability, link_mbps=link_mbps, before=was)
+    check_rates(step, ability=ability, link_mbps=link_mbps, current=was)
 
 
 @pytest.mark.parametrize("rate", [VfRate(1), VfRate(1, 0, 50), VfRate(1, 0, 1000)])

@@ -65,7 +65,7 @@ def pf(
         rates=rates,
         enforce=enforce,
         driver="igb",
-        takes=takes,
+        supported_settings=takes,
     )
 
 
@@ -93,8 +93,8 @@ def test_range_is_refused_when_it_holds_no_rate_or_ends_between_steps(bounds: di
 @given(RANGES, st.integers(1, 40_000))
 def test_range_rounds_up_and_down_to_the_nearest_that_it_takes(takes: RateRange, rate: int) -> None:
     every = range(takes.smallest, takes.largest + 1, takes.step)
-    assert takes.up(rate) == min((each for each in every if each >= rate), default=None)
-    assert takes.down(rate) == max((each for each in every if each <= rate), default=None)
+    assert takes.round_up(rate) == min((each for each in every if each >= rate), default=None)
+    assert takes.round_down(rate) == max((each for each in every if each <= rate), default=None)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from factories import PF0, pf_state, vf
 from k8s_rdma.core.options import InterfaceOptions, VfDriver
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility
-from k8s_rdma.core.rebuild import Found, rebuilt_interface
+from k8s_rdma.core.rebuild import ObservedInterface, rebuilt_interface
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.step import VfConfig, VfHome, VfRate, Vlan
 
@@ -26,7 +26,9 @@ def rebuilt(
 ) -> AllocatedInterface:
     free = [vf(PF0, index, mtu=9000, trust="ON", spoof_check="ON", driver="mlx5_core") for index in range(3)]
     state = replace(pf_state(PF0), **{"name": "enp3s0f0", "vfs": (*free, away)} | pf)
-    found = Found(pf=state, vf=away, ifname="rdma0", mac="0a:00:00:00:00:99", max_tx_rate_mbps=capped)
+    found = ObservedInterface(
+        pf=state, vf=away, ifname="rdma0", mac="0a:00:00:00:00:99", max_tx_rate_mbps=capped
+    )
     return rebuilt_interface(found, 2, asked)
 
 

@@ -77,14 +77,14 @@ def test_load_keeps_every_minimum_exactly_when_effective_mins_say_so(
 ) -> None:
     mins = tuple(sorted(filter(None, there), reverse=True))
     used = Used(len(mins) + others, sum(mins), mins)
-    round_robin = RoundRobin.of(pf(link), used)
+    round_robin = RoundRobin.for_pf(pf(link), used)
     assert round_robin is not None
     load = round_robin.load()
     for rate in sorted(joining, reverse=True):
         load = round_robin.join(load, rate)
     everyone = [*mins, *joining, *[0] * others]
     got = effective_mins(everyone, link, 100)
-    assert load.keeps == all(gets >= rate for gets, rate in zip(got, everyone, strict=True))
+    assert load.is_within_limit == all(gets >= rate for gets, rate in zip(got, everyone, strict=True))
 
 
 @given(MINS, st.lists(st.integers(0, 120_000), min_size=2, max_size=8), st.integers(1, 250_000))
@@ -92,20 +92,20 @@ def test_load_that_keeps_not_never_does_when_smaller_ones_join(
     there: list[int], joining: list[int], link: int
 ) -> None:
     mins = tuple(sorted(filter(None, there), reverse=True))
-    round_robin = RoundRobin.of(pf(link), Used(len(mins), sum(mins), mins))
+    round_robin = RoundRobin.for_pf(pf(link), Used(len(mins), sum(mins), mins))
     assert round_robin is not None
     load = round_robin.load()
     kept = []
     for rate in sorted(joining, reverse=True):
         load = round_robin.join(load, rate)
-        kept.append(load.keeps)
+        kept.append(load.is_within_limit)
     assert kept == sorted(kept, reverse=True)
 
 
 def test_round_robin_is_none_when_rates_are_no_weights() -> None:
-    assert RoundRobin.of(pf(100, weights=None), Used(3, 7)) is None
+    assert RoundRobin.for_pf(pf(100, weights=None), Used(3, 7)) is None
 
 
 def test_round_robin_is_refused_when_the_minima_are_not_told() -> None:
     with pytest.raises(ValueError, match="enp1s0f0: 7 Mb/s are reserved, its minimum rates are \\(\\)"):
-        RoundRobin.of(pf(100), Used(3, 7))
+        RoundRobin.for_pf(pf(100), Used(3, 7))

@@ -55,7 +55,7 @@ ALL = (PF_0, PF_1, VF_2, VF_3, VF_4, VF_5, SOFT)
 def seen(*devices: RdmaDevice, **changes: object) -> DeviceInventory:
     made = DeviceInventory(
         devices={each.name: each for each in devices or ALL},
-        given={},
+        allocated={},
         netns_mode=NetnsMode.SHARED,
         rdma_cm=True,
         directory=True,

@@ -81,7 +81,7 @@ def test_device_that_a_pod_has_is_healthy_though_it_vanished() -> None:
     for now in (1, 100, 100_000):
         seen = health.judged(away(), agent("mlx5_1"), now)
         assert (faults(seen), seen.devices["mlx5_1"].at_home) == ((), False)
-        assert list(seen.given or ()) == ["mlx5_1"]
+        assert list(seen.allocated or ()) == ["mlx5_1"]
 
 
 def test_device_that_a_pod_has_is_known_to_a_plugin_that_never_saw_it() -> None:
@@ -116,7 +116,7 @@ def test_device_given_without_a_name_is_found_by_where_it_was() -> None:
     health = Health()
     health.judged(HERE, agent(), 0)
     seen = health.judged(away(), agent(""), 1)
-    assert (faults(seen), list(seen.given or ())) == ((), ["mlx5_1"])
+    assert (faults(seen), list(seen.allocated or ())) == ((), ["mlx5_1"])
 
 
 def test_device_that_is_nowhere_is_ill_within_two_seconds() -> None:
@@ -158,7 +158,7 @@ def test_device_that_the_agent_gave_stands_while_the_agent_is_silent() -> None:
     health.judged(away(), agent("mlx5_1"), 0)
     silent = agent("mlx5_1", silent_since=10.0)
     seen = health.judged(away(), silent, 11)
-    assert (faults(seen), list(seen.given or ())) == ((), ["mlx5_1"])
+    assert (faults(seen), list(seen.allocated or ())) == ((), ["mlx5_1"])
     assert faults(health.judged(away(), silent, 9 + STANDS_S)) == ()
     [fault] = faults(health.judged(away(), silent, 10 + STANDS_S))
     assert "the agent does not tell" in fault
@@ -166,8 +166,8 @@ def test_device_that_the_agent_gave_stands_while_the_agent_is_silent() -> None:
 
 
 def test_nothing_is_known_of_what_pods_have_before_the_agent_told() -> None:
-    assert Health().judged(HERE, NO_AGENT, 0).given is None
-    assert Health().judged(HERE, agent(), 0).given == {}
+    assert Health().judged(HERE, NO_AGENT, 0).allocated is None
+    assert Health().judged(HERE, agent(), 0).allocated == {}
 
 
 def test_device_elsewhere_stands_after_a_start_without_an_agent() -> None:

@@ -72,7 +72,7 @@ def test_all_devices_are_known_at_once(tmp_path: Path, machine: RdmaMachine) -> 
     async def scenario() -> None:
         async with monitor(tmp_path, machine) as look:
             assert list(look.seen.devices) == ["mlx5_0", "mlx5_1", "mlx5_2"]
-            assert (look.seen.given, look.seen.held_slots, look.seen.rdma_cm) == (None, None, True)
+            assert (look.seen.allocated, look.seen.held_slots, look.seen.rdma_cm) == (None, None, True)
             assert (look.succeeded, look.looks.failed) == (True, 0)
 
     run(scenario())
@@ -140,7 +140,7 @@ def test_pods_devices_are_known_at_once_where_there_is_an_agent(tmp_path: Path, 
         async with PlayedAgent(tmp_path / "run/state.sock") as agent:
             agent.report = report("mlx5_1", slots=("s.slot-0",))
             async with monitor(tmp_path, machine) as look:
-                assert list(look.seen.given or ()) == ["mlx5_1"]
+                assert list(look.seen.allocated or ()) == ["mlx5_1"]
                 assert look.seen.held_slots == {"s.slot-0"}
                 [node] = look.seen.devices["mlx5_1"].nodes
                 assert node.path == "/dev/infiniband/uverbs7"
@@ -158,13 +158,13 @@ def test_device_stays_healthy_from_home_to_pod_through_an_agents_restart_and_bac
         async with agent, monitor(tmp_path, machine, heard=heard.extend) as look:
             machine.take_away("mlx5_1", vf_pci(0), 1, new_number=7)
             agent.tell(report("mlx5_1"))
-            await until(look, lambda seen: bool(seen.given))
+            await until(look, lambda seen: bool(seen.allocated))
             await until(look, healthy("mlx5_1", at_home=False))
             await agent.stop()
             while "agent_lost" not in [line["event"] for line in logs]:  # noqa: ASYNC110  nobody tells
                 await asyncio.sleep(0.01)
             assert healthy("mlx5_1", at_home=False)(look.seen)
-            assert list(look.seen.given or ()) == ["mlx5_1"]
+            assert list(look.seen.allocated or ()) == ["mlx5_1"]
             await agent.start()
             machine.remove_verbs(7)
             machine.add_rdma_again("mlx5_1", vf_pci(0), 1)

@@ -155,7 +155,7 @@ def test_pods_are_looked_at_before_the_first_question():
         await asyncio.wait([task])
         return choice
 
-    assert asyncio.run(following()).beside == (PLACE,)
+    assert asyncio.run(following()).neighbours == (PLACE,)
 
 
 def test_pods_are_not_followed_where_no_resource_asks(pods):

@@ -64,7 +64,7 @@ class PlainMode:
         return AllocateResponse(envs={"IDS": ",".join(ids)})
 
     def prefer(self, choice: Choice, _seen: DeviceInventory) -> tuple[str, ...]:
-        return (*choice.available[: choice.size], *(each.pcie_path[0] for each in choice.beside))
+        return (*choice.available[: choice.size], *(each.pcie_path[0] for each in choice.neighbours))
 
 
 async def as_it_is(_resource: str, choice: Choice) -> Choice:

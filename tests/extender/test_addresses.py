@@ -80,14 +80,14 @@ class Counted(MacRanges):
 
     def any_of(self, macs: Sequence[int]) -> int | None:
         Counted.times += 1
-        return super().any_of(macs)
+        return super().first_index_in(macs)
 
 
 async def test_reports_are_looked_through_in_turns_of_who_asks_and_once_each():
     ran_s, state, names = itertools.count(0, 0.001), ClusterState(), [NodeName(f"w{at}") for at in range(50)]
     facts = {name: facts_of(report(name), name) for name in names}
     for name in names:
-        state.observe(name, replaced(facts[name], macs=Counted.of([(at, at) for at in range(9)])), 0.0)
+        state.observe(name, replaced(facts[name], macs=Counted.merge([(at, at) for at in range(9)])), 0.0)
     nominations = NominatedPods(
         state, Occupants(), FitCache(), lambda: 0.0, nomination_s=60.0, on_release=lambda _: None
     )
@@ -97,11 +97,11 @@ async def test_reports_are_looked_through_in_turns_of_who_asks_and_once_each():
     await check.search(pod, queue)
     assert Counted.times == 50
     assert queue.used("crowd") > queue.used("other") > 0.0
-    state.observe(names[0], replaced(facts[names[0]], macs=Counted.of([(1, 1)])), 1.0)
+    state.observe(names[0], replaced(facts[names[0]], macs=Counted.merge([(1, 1)])), 1.0)
     assert check.taken(pod) is None
     assert Counted.times == 51
     taken = address_number(OTHER)
-    state.observe(names[1], replaced(facts[names[1]], macs=Counted.of([(taken, taken)])), 1.0)
+    state.observe(names[1], replaced(facts[names[1]], macs=Counted.merge([(taken, taken)])), 1.0)
     assert check.taken(pod).node == names[1]
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_struct
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide, used_here
-from k8s_rdma.core.allocation import given as given_to_pod
+from k8s_rdma.core.allocation import with_allocations as given_to_pod
 from k8s_rdma.core.ids import ContainerId, NodeName
 from k8s_rdma.core.inventory import Generation, Used
 from k8s_rdma.core.ledger import Attachment, Ledger
@@ -170,7 +170,7 @@ def test_report_of_a_newer_agent_is_read_as_far_as_it_is_understood():
     newer = encode_report(told).replace(b'"takes":[', b'"takes":["levitation",')
     assert newer != encode_report(told)
     [pf] = facts_of(decode_report(newer), W1).inventory.pfs
-    assert pf.takes == {Setting.VLAN, Setting.SOFTWARE_CAPS}
+    assert pf.supported_settings == {Setting.VLAN, Setting.SOFTWARE_CAPS}
 
 
 def test_receipt_without_interfaces_is_nobody_holding_anything():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from factories import PF0, PF1, hardware, pf_state, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide
-from k8s_rdma.core.allocation import given as given_to_pod
+from k8s_rdma.core.allocation import with_allocations as given_to_pod
 from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
 from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
@@ -87,7 +87,7 @@ class Node:
         """As the agent does when kubelet has given what is free, in that order."""
         promised = self.promised[uid]
         names = tuple(f"rdma{at}" for at in range(len(request.interfaces)))
-        others = outstanding(self.promised, self.ledger, asking=uid, entries=range(len(names)))
+        others = outstanding(self.promised, self.ledger, requester=uid, entries=range(len(names)))
         if not promised.devices():
             found = decide(
                 node=W1,

@@ -73,7 +73,7 @@ async def test_policy_that_changes_counts_for_a_pod_that_was_filtered_before(tmp
         found = await w.filter("p")
         assert "cannot set trust" in str(found)
         path.write_text("policies: [{name: another, namespaces: [default]}]")
-        await until(lambda: w.extender.binder.requests.policies().of("default").name == "another")
+        await until(lambda: w.extender.binder.requests.policies().policy_for("default").name == "another")
         found = await w.filter("p")
     assert "policy another does not allow that" in str(found)
 

@@ -118,7 +118,7 @@ def undecidable_with_selectors() -> ClusterState:
     state = ClusterState()
     sound = facts()
     [one] = sound.inventory.pfs
-    broken = replaced(one, takes=None)
+    broken = replaced(one, supported_settings=None)
     state.observe(W1, replaced(sound, inventory=Inventory(node=W1, pfs=(broken,))), 1.0)
     return state
 

@@ -50,7 +50,7 @@ def test_vf_with_an_address_is_the_hosts_until_it_has_none_and_whoever_watches_i
         hardware = lab.kernel.observe()
         assert f"IP address on its netdev {netdev}" in state_of(lab, vf).unusable
         [candidate] = candidates(hardware, Ledger(), Scope())
-        assert (candidate.ref, candidate.spared) == (vf, candidate.foreign)
+        assert (candidate.ref, candidate.exemption) == (vf, candidate.foreign)
         told.clear()
     assert told.wait(DEADLINE_S)
     end()

@@ -143,7 +143,9 @@ def test_every_setting_is_written_and_told_as_the_kernel_has_it():
             for info in queries.vf_infos(index)
         )
         takes = frozenset(Setting)
-        bare = PfState(name=name, pci=NOWHERE, link_mbps=1000, driver="netdevsim", vfs=vfs, takes=takes)
+        bare = PfState(
+            name=name, pci=NOWHERE, link_mbps=1000, driver="netdevsim", vfs=vfs, supported_settings=takes
+        )
         pf = with_settings(bare, queries.vf_infos(index))
         every = VfConfig(
             index=0,

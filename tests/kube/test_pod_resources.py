@@ -46,7 +46,7 @@ async def test_pod_is_told_with_its_devices(node, get):
         told = await client.of_pod("default", "p1")
         (listed,) = await client.all()
     assert set(listed.devices) == set(told.devices)
-    assert told.of(RESOURCE) == ("vf0", "vf1")
+    assert told.device_ids(RESOURCE) == ("vf0", "vf1")
     assert {each.container for each in told.devices} == {"a", "b"}
     assert {each.numa_nodes for each in told.devices} == {(0,)}
 
@@ -86,7 +86,7 @@ async def test_device_of_two_numa_nodes_is_one_device(node):
         await manager.admit(pod())
         told = await client.of_pod("default", "p1")
     assert len(told.devices) == 2
-    assert told.of(RESOURCE) == ("vf0",)
+    assert told.device_ids(RESOURCE) == ("vf0",)
 
 
 async def test_questions_beyond_the_rate_limit_are_asked_again(node):
@@ -94,7 +94,7 @@ async def test_questions_beyond_the_rate_limit_are_asked_again(node):
     async with devices_for(node, "vf0", rate_limit=limit) as manager, asking(node) as client:
         await manager.admit(pod())
         told = await asyncio.gather(*(client.of_pod("default", "p1") for _ in range(5)))
-    assert {each.of(RESOURCE) for each in told} == {("vf0",)}
+    assert {each.device_ids(RESOURCE) for each in told} == {("vf0",)}
 
 
 async def test_rate_limit_that_does_not_end_is_told_when_time_is_over(node):
@@ -138,12 +138,12 @@ async def test_kubelet_that_comes_back_in_time_answers(node):
     async with asking(node) as client:
         async with devices_for(node, "vf0") as manager:
             await manager.admit(pod())
-            assert (await client.of_pod("default", "p1")).of(RESOURCE) == ("vf0",)
+            assert (await client.of_pod("default", "p1")).device_ids(RESOURCE) == ("vf0",)
         question = asyncio.create_task(client.all())
         async with node.kubelet() as manager:
             assert await question == ()
             await manager.admit(pod(), running=frozenset({"main"}))
-            assert (await client.of_pod("default", "p1")).of(RESOURCE) == ("vf0",)
+            assert (await client.of_pod("default", "p1")).device_ids(RESOURCE) == ("vf0",)
 
 
 async def test_allocatable_devices_are_the_healthy_ones(node):

@@ -107,7 +107,7 @@ def test_pf_is_observed_with_all_that_is_known_of_it(machine: SmallMachine) -> N
         switchdev=True,
         rates=ability(driver="mlx5_core", link_mbps=100_000, vendor="15b3:1017"),
         enforce=Enforce.HARDWARE,
-        takes=frozenset({Setting.MAC, Setting.MTU}),
+        supported_settings=frozenset({Setting.MAC, Setting.MTU}),
     )
     assert "switchdev" in pf.problems[0]
 
@@ -390,7 +390,7 @@ def test_pf_with_fewer_vfs_than_it_is_set_to_have_is_unreadable(machine: SmallMa
     hardware = machine.observer().observe()
     assert [pf.name for pf in hardware.pfs] == ["eth1"]
     (unreadable,) = hardware.unreadable
-    assert (unreadable.what, unreadable.why) == (
+    assert (unreadable.subject, unreadable.why) == (
         "PF eth0",
         "sriov_numvfs says 4, and 2 VFs are there",
     )
@@ -481,7 +481,7 @@ def test_pf_whose_driver_leaves_while_it_is_looked_at_is_unreadable(machine: Sma
     hardware = observer.observe()
     assert sysfs.happens is None
     assert hardware.pfs == ()
-    assert [each.what for each in hardware.unreadable] == [f"PF {PF}"]
+    assert [each.subject for each in hardware.unreadable] == [f"PF {PF}"]
     assert observer.observe(frozenset()) == hardware  # until its driver is back
 
 
@@ -616,7 +616,7 @@ def test_pfs_that_may_not_be_looked_for_are_unreadable(machine: SmallMachine) ->
 
     hardware = Observer(Guarded(machine.root), machine.answers, Selection()).observe()
     assert hardware.pfs == ()
-    assert [each.what for each in hardware.unreadable] == ["PFs"]
+    assert [each.subject for each in hardware.unreadable] == ["PFs"]
 
 
 def test_pf_that_cannot_be_asked_about_its_vfs_is_unreadable_until_it_can(machine: SmallMachine) -> None:

@@ -226,7 +226,7 @@ def test_pf_whose_vfs_pods_have_is_ours_whatever_the_rules_say(
     machine.answers.routes = routes
     selection = Selection(rules=(rule,))
     assert names(machine.observer(selection).discover()) == []
-    hardware = machine.observer(replace(selection, held=frozenset({PF}))).observe()
+    hardware = machine.observer(replace(selection, allocated=frozenset({PF}))).observe()
     assert [pf.name for pf in hardware.pfs] == ["eth0"]
     assert why in " ".join(hardware.pfs[0].problems)
 
@@ -237,5 +237,5 @@ def test_pf_whose_vfs_pods_have_is_not_taken_for_absent_without_its_driver(machi
     machine.bind(PF, None)
     selection = Selection(rules=(PfRule(vendors=frozenset({"8086"})),))
     assert machine.observer(selection).observe().unreadable == ()
-    held = machine.observer(replace(selection, held=frozenset({PF})))
-    assert [each.what for each in held.observe().unreadable] == [f"PF {PF}"]
+    held = machine.observer(replace(selection, allocated=frozenset({PF})))
+    assert [each.subject for each in held.observe().unreadable] == [f"PF {PF}"]

@@ -84,7 +84,7 @@ def test_connectx5_of_the_legacy_documents_is_seen_whole() -> None:
         firmware=one.firmware,
         numa_node=0,
         pcie_path=(PciAddress("0000:00:03.0"),),
-        takes=OF_MLX5,
+        supported_settings=OF_MLX5,
     )
     assert one.firmware.startswith("16.25.1020")
     assert (other.name, other.rdma_device, other.link_mbps) == ("enp4s0f1", "mlx5_1", 100_000)
@@ -195,7 +195,7 @@ def test_infiniband_port_has_the_rate_of_its_rdma_device_and_takes_no_rates() ->
         firmware=pf.firmware,
         numa_node=0,
         pcie_path=(PciAddress("0000:3a:00.0"),),
-        takes=frozenset({Setting.GUID, Setting.LINK_STATE, Setting.MTU}),
+        supported_settings=frozenset({Setting.GUID, Setting.LINK_STATE, Setting.MTU}),
     )
     assert (pf.rates.min, pf.rates.max) == (None, None)
     assert [(vf.netdev, vf.rdma_device) for vf in pf.vfs] == [
@@ -230,7 +230,7 @@ def test_bcm57508_is_found_behind_its_switch() -> None:
         firmware=pf.firmware,
         numa_node=1,
         pcie_path=(PciAddress("0000:40:01.1"), PciAddress("0000:41:00.0"), PciAddress("0000:42:08.0")),
-        takes=OF_MLX5 - {Setting.QOS},
+        supported_settings=OF_MLX5 - {Setting.QOS},
     )
     assert [(vf.pci, vf.rdma_device) for vf in pf.vfs] == [
         (f"0000:43:02.{index}", f"bnxt_re{index + 1}") for index in range(4)
@@ -240,7 +240,7 @@ def test_bcm57508_is_found_behind_its_switch() -> None:
 def test_vfs_of_a_machine_with_an_iommu_can_be_handed_to_programs_and_one_is() -> None:
     one, other = seen("igb-iommu", WITHOUT_RDMA).pfs
     of_igb = OF_MLX5 - {Setting.LINK_STATE}
-    assert one.takes == other.takes == of_igb | {Setting.VFIO_PCI}
+    assert one.supported_settings == other.supported_settings == of_igb | {Setting.VFIO_PCI}
     held, configured = one.vfs[1], one.vfs[2]
     assert (held.driver, held.netdev) == ("vfio-pci", None)
     assert (configured.vlan, configured.qos, configured.trust, configured.driver) == (100, 5, "ON", "igbvf")
@@ -317,7 +317,7 @@ def test_pf_whose_vfs_are_being_made_cannot_be_read_yet() -> None:
     hardware = seen("connectx6-vfs-coming")
     assert hardware.pfs == ()
     [unreadable] = hardware.unreadable
-    assert "enp59s0f0np0" in unreadable.what
+    assert "enp59s0f0np0" in unreadable.subject
     assert "VF 3" in unreadable.why
 
 

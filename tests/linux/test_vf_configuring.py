@@ -61,7 +61,9 @@ class Driver:
         self.reads = 0
         vfs = tuple(Vf(index=info.index, pci=PCI, netdev=None, mac="", mtu=1500) for info in infos)
         takes = frozenset(Setting)
-        self.pf = PfState(name="eth0", pci=PCI, link_mbps=1000, driver=driver, vfs=vfs, takes=takes)
+        self.pf = PfState(
+            name="eth0", pci=PCI, link_mbps=1000, driver=driver, vfs=vfs, supported_settings=takes
+        )
         self.pf = with_settings(self.pf, self.infos())
 
     def infos(self):
@@ -199,7 +201,7 @@ def test_unknown_vf_is_an_error_and_nothing_is_written():
 
 def test_what_the_driver_does_not_take_is_refused_and_nothing_written_unless_it_holds():
     driver = Driver(info(1), info(trust=True), driver="mlx4_core")
-    pf = replace(driver.pf, takes=frozenset({Setting.VLAN}))
+    pf = replace(driver.pf, supported_settings=frozenset({Setting.VLAN}))
     driver.apply(VfConfig(index=0, trust=True), pf=pf)
     assert driver.messages == []
     with pytest.raises(KernelError, match=r"VF 1 of PF .*: trust on: mlx4_core has no means"):

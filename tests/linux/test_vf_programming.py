@@ -29,7 +29,13 @@ class Driver:
         self.written = []
         vf = Vf(index=0, pci=PCI, netdev=None, mac="", mtu=1500)
         bare = PfState(
-            name="eth0", pci=PCI, link_mbps=1000, driver="ice", vfs=(vf,), takes=takes, rates=EVERY_RATE
+            name="eth0",
+            pci=PCI,
+            link_mbps=1000,
+            driver="ice",
+            vfs=(vf,),
+            supported_settings=takes,
+            rates=EVERY_RATE,
         )
         self.pf = with_settings(bare, [self.info])
 

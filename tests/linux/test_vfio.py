@@ -47,7 +47,7 @@ def group(machine: SmallMachine, number: int, *members: str, name: str | None = 
 
 def takes_vfio(machine: SmallMachine) -> bool:
     [pf] = machine.observer().observe().pfs
-    return Setting.VFIO_PCI in pf.takes
+    return Setting.VFIO_PCI in pf.supported_settings
 
 
 def objection(machine: SmallMachine) -> str:
@@ -74,7 +74,7 @@ def test_vf_without_an_iommu_group_needs_the_unsafe_mode(machine: SmallMachine) 
     assert "allow that by hardware.unsafeNoiommu" in objection(machine)
     assert not takes_vfio(machine)
     [pf] = machine.observer(Selection(unsafe_noiommu=True)).observe().pfs
-    assert Setting.VFIO_PCI in pf.takes
+    assert Setting.VFIO_PCI in pf.supported_settings
 
 
 def test_vf_in_a_group_that_vfio_made_up_is_as_one_without_a_group(machine: SmallMachine) -> None:
@@ -143,4 +143,4 @@ def test_record_of_a_machine_tells_of_groups_and_driver(machine: SmallMachine) -
     group(machine, 7, VF)
     record = RecordedMachine(gather(Sysfs(machine.root), machine.answers))
     [pf] = Observer(record.sysfs, record.queries, Selection()).observe().pfs
-    assert Setting.VFIO_PCI in pf.takes
+    assert Setting.VFIO_PCI in pf.supported_settings

@@ -205,7 +205,7 @@ def test_infiniband_vf_has_a_guid_and_no_other_setting_of_ethernet():
 
 def test_pf_takes_what_it_was_said_to_take():
     kernel = FakeKernel(FakeMachine(FakePf(name="p0", pci=PF, vfs=4, takes=frozenset({Setting.VLAN}))))
-    assert kernel.observe().pfs[0].takes == {Setting.VLAN}
+    assert kernel.observe().pfs[0].supported_settings == {Setting.VLAN}
     with pytest.raises(KernelError, match="QoS 3: fake has no means"):
         kernel.apply(SETTINGS)
     with pytest.raises(KernelError, match="vfio-pci"):

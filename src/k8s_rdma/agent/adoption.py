@@ -51,7 +51,7 @@ class Adoption:
             rates = {"min_tx_rate": vf.min_tx_rate, "max_tx_rate": vf.max_tx_rate, "vlan": vf.vlan}
             _log.info("vf_adoption", pf=vf.pf, vf=vf.vf, outcome=vf.outcome, why=vf.why, previous=rates)
         await self._reporter.publish()
-        unreadable = tuple(f"{item.what}: {item.why}" for item in self._node.hardware.unreadable)
+        unreadable = tuple(f"{item.subject}: {item.why}" for item in self._node.hardware.unreadable)
         return encode_adopted(AdoptReply(vfs=vfs, unreadable=unreadable))
 
     async def _adopt(self, found: Iterable[Candidate], in_use: Mapping[str, str]) -> list[Adopted]:
@@ -62,8 +62,8 @@ class Adoption:
 
 def _supposed(candidate: Candidate) -> Adopted:
     """What would become of it."""
-    if candidate.spared:
-        return Adopted(candidate=candidate, outcome="left alone", why=candidate.spared)
+    if candidate.exemption:
+        return Adopted(candidate=candidate, outcome="left alone", why=candidate.exemption)
     return Adopted(candidate=candidate, outcome="would reset", why=candidate.foreign)
 
 

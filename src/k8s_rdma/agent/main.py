@@ -244,7 +244,7 @@ def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> 
     from k8s_rdma.linux.kernel import SriovKernel  # noqa: PLC0415
 
     held = frozenset(vf.pf for vf in ledger.holders())
-    return SriovKernel(namespaces, replace(config.hardware.to_core(), held=held))
+    return SriovKernel(namespaces, replace(config.hardware.to_core(), allocated=held))
 
 
 def _open_node(config: AgentConfig, namespaces: Namespaces, pools: Sequence[Pool]) -> tuple[Node, Kernel]:

@@ -17,14 +17,14 @@ from k8s_rdma.agent.ledger_store import LedgerStore
 from k8s_rdma.agent.release import release
 from k8s_rdma.agent.sandbox import Sandbox, attached_already, held_elsewhere
 from k8s_rdma.core.adoption import NOBODYS, Candidate, Scope, candidates
-from k8s_rdma.core.allocation import choose_vfs, decide, given, returned
+from k8s_rdma.core.allocation import choose_vfs, decide, returned, with_allocations
 from k8s_rdma.core.devices.held_vfs import held_interfaces
 from k8s_rdma.core.devices.pools import in_pools
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.plan import configurations, hand_over
-from k8s_rdma.core.reservation import inherited_placement, outstanding, pfs_beside
+from k8s_rdma.core.reservation import inherited_placement, outstanding, sibling_pfs
 from k8s_rdma.core.software_caps import altered_caps, software_capped
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
@@ -317,12 +317,12 @@ class Node:
         return replace(rejection, reason=Reason.UNREADABLE_NODE, message=message)
 
     def _unreadable(self) -> str:
-        return "; ".join(f"{item.what}: {item.why}" for item in self.hardware.unreadable)
+        return "; ".join(f"{item.subject}: {item.why}" for item in self.hardware.unreadable)
 
     def _choose(
         self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
     ) -> tuple[AllocatedInterface, ...] | Rejection:
-        others = outstanding(self.claims, ledger, asking=sandbox.pod.uid, entries=sandbox.entries)
+        others = outstanding(self.claims, ledger, requester=sandbox.pod.uid, entries=sandbox.entries)
         if sandbox.devices:
             return held_interfaces(
                 node=self.name,
@@ -342,7 +342,7 @@ class Node:
             hardware=self.hardware,
             ledger=ledger,
             outstanding=others,
-            beside=pfs_beside(ledger, asking=sandbox.pod.uid, entries=sandbox.entries),
+            sibling_pfs=sibling_pfs(ledger, requester=sandbox.pod.uid, entries=sandbox.entries),
         )
         if isinstance(decision, Rejection):
             return decision
@@ -355,7 +355,7 @@ class Node:
         """
         for step in hand_over(receipt):
             self._kernel.apply(step)
-        self.hardware = given(self.hardware, receipt.interfaces)
+        self.hardware = with_allocations(self.hardware, receipt.interfaces)
 
     def attach(self, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
         """Bring up what the pod has, with these addresses; a failure as with `give`."""
@@ -435,8 +435,8 @@ class Node:
         scope = Scope(pf=foreign.ref.pf, vf=foreign.ref.index)
         try:
             [now] = candidates(self.hardware, self.ledger, scope, in_use)
-            if now.spared:
-                return Adopted(candidate=now, outcome="left alone", why=now.spared)
+            if now.exemption:
+                return Adopted(candidate=now, outcome="left alone", why=now.exemption)
             self._kernel.reset(now.ref)
         except (KernelError, MalformedError) as error:
             return Adopted(candidate=foreign, outcome="failed", why=str(error))

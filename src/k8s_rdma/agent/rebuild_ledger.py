@@ -28,7 +28,7 @@ from k8s_rdma.core.devices.pools import Pool, in_pools
 from k8s_rdma.core.ids import NodeName, PciAddress, pci_address
 from k8s_rdma.core.kernel import Kernel
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
-from k8s_rdma.core.rebuild import Found, rebuilt_interface
+from k8s_rdma.core.rebuild import ObservedInterface, rebuilt_interface
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, printable
@@ -183,14 +183,14 @@ class Rebuild:
 
     def _found(
         self, cached: CachedAttachment, netns: NetnsRef | None, names: Collection[str], hardware: Hardware
-    ) -> dict[str, Found]:
+    ) -> dict[str, ObservedInterface]:
         """The attachment's VFs by the names that its ADD gave them: what a lease is called as well."""
         held = self.ledger.holders()
         free = {
             vf.pci: (pf, vf) for pf in hardware.pfs for vf in pf.vfs if VfRef(pf.pci, vf.index) not in held
         }
         told = {name: each.mac for name, each in interfaces_in_pod(cached.result).items()}
-        found: dict[str, Found] = {}
+        found: dict[str, ObservedInterface] = {}
 
         inside = {} if netns is None else self.kernel.located(netns)
 
@@ -198,7 +198,7 @@ class Rebuild:
             if pci in free and ifname not in found and (ifname in names or not names):
                 pf, vf = free.pop(pci)
                 cap = inside[pci].max_tx_rate_mbps if pci in inside else 0
-                found[ifname] = Found(pf=pf, vf=vf, ifname=ifname, mac=mac, max_tx_rate_mbps=cap)
+                found[ifname] = ObservedInterface(pf=pf, vf=vf, ifname=ifname, mac=mac, max_tx_rate_mbps=cap)
 
         for ifname, pci in cached.functions().items():
             take(ifname, PciAddress(pci), told.get(ifname, ""))
@@ -213,7 +213,7 @@ class Rebuild:
 
 
 def _interfaces(
-    found: Mapping[str, Found],
+    found: Mapping[str, ObservedInterface],
     names: Mapping[str, int],
     asked: Mapping[int, InterfaceRequest],
     taken: Set[int],

@@ -175,7 +175,7 @@ class Reconciler:
         scanner = self._node.scanner
         if scanner.incomplete:
             self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_RETRY_S)
-            unreadable = [f"{item.what}: {item.why}" for item in self._node.hardware.unreadable]
+            unreadable = [f"{item.subject}: {item.why}" for item in self._node.hardware.unreadable]
             _log.warning("observe_failed", error=scanner.error, unreadable=unreadable)
         else:
             self._retry_s = 0.0

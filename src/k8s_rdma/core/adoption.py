@@ -33,14 +33,14 @@ class Scope:
 class Candidate:
     """A VF in scope, as it is now.
 
-    foreign: why it is not free. spared: why it must not be reset; empty when it may be.
+    foreign: why it is not free. exemption: why it must not be reset; empty when it may be.
     """
 
     ref: VfRef
     pf_name: str
     vf: Vf
     foreign: str
-    spared: str
+    exemption: str
 
 
 NOBODYS: Mapping[str, str] = MappingProxyType({})
@@ -78,7 +78,7 @@ def _judged(pf: PfState, vf: Vf, holder: Receipt | None, user: str) -> Candidate
         spared = f"its device was given to pod {user}, says kubelet"
     elif vf.netdev is None or vf.unusable:
         spared = foreign
-    return Candidate(ref=VfRef(pf.pci, vf.index), pf_name=pf.name, vf=vf, foreign=foreign, spared=spared)
+    return Candidate(ref=VfRef(pf.pci, vf.index), pf_name=pf.name, vf=vf, foreign=foreign, exemption=spared)
 
 
 def _pfs(hardware: Hardware, scope: Scope) -> Sequence[PfState]:

@@ -62,7 +62,7 @@ def why_not_free(vf: Vf) -> str:
 
 def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
     """VFs that the ledger does not know but that someone moved away or rated, or that cannot be given."""
-    held = _held(ledger)
+    held = _allocated_vfs(ledger)
     return tuple(
         ForeignVf(
             vf=VfRef(pf.pci, vf.index),
@@ -99,7 +99,7 @@ def foreign_use(
     mins = (min_tx_rate_mbps,) if min_tx_rate_mbps and rates.weights else ()
     if not pool:
         return Used(1, min_tx_rate_mbps, mins)
-    return Used(0, min_tx_rate_mbps, mins, (DeviceUse(pool, pool_vfs, (min_tx_rate_mbps,), held=1),))
+    return Used(0, min_tx_rate_mbps, mins, (DeviceUse(pool, pool_vfs, (min_tx_rate_mbps,), held_vfs=1),))
 
 
 def used_here(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
@@ -120,19 +120,19 @@ def decide(  # noqa: PLR0913 - all that a decision rests on
     hardware: Hardware,
     ledger: Ledger,
     outstanding: Iterable[PlacedInterface] = (),
-    beside: Collection[PciAddress] = (),
+    sibling_pfs: Collection[PciAddress] = (),
 ) -> Placement | Rejection:
     """The placement an ADD follows: the promised one where it still fits, else a new one on this node.
 
     outstanding: what others were promised and do not hold yet. Promises do not contend with each other; what
         nobody promised has what they leave.
-    beside: the PFs that other interfaces of the pod are on already.
+    sibling_pfs: the PFs that other interfaces of the pod are on already.
     """
     inventory = hardware.inventory(node)
     used = used_here(hardware, ledger)
-    if promised is not None and fits(promised.interfaces, inventory, used, request.policy, beside):
+    if promised is not None and fits(promised.interfaces, inventory, used, request.policy, sibling_pfs):
         return promised
-    return place(request, inventory, total(used, usage_of(outstanding, inventory)), beside=beside)
+    return place(request, inventory, total(used, usage_of(outstanding, inventory)), sibling_pfs=sibling_pfs)
 
 
 def choose_vfs(
@@ -185,7 +185,7 @@ def _picked(interfaces: Sequence[PlacedInterface], free: Mapping[PciAddress, lis
 
 def allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int) -> AllocatedInterface:
     """A VF as it is, given for what was placed on its PF."""
-    rates, config = programmed(pf, placed.wanted()), asked_config(vf.index, placed.options)
+    rates, config = programmed(pf, placed.as_request()), asked_config(vf.index, placed.options)
     return AllocatedInterface(
         vf=VfRef(placed.pf, vf.index),
         pci=vf.pci,
@@ -208,11 +208,11 @@ def allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int) 
 
 
 def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
-    held = _held(ledger).get(pf.pci, ())
+    held = _allocated_vfs(ledger).get(pf.pci, ())
     return [vf for vf in pf.vfs if vf.index not in held and not vf.pool and is_free(vf)]
 
 
-def _held(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:
+def _allocated_vfs(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:
     """Allocated VFs by index: looking for each of a node by its `VfRef` takes ten times as long."""
     held: dict[PciAddress, set[int]] = {}
     for vf in ledger.holders():
@@ -220,12 +220,12 @@ def _held(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:
     return held
 
 
-def given(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:
+def with_allocations(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:
     """The hardware after these VFs went into a pod: what an observation would find."""
-    return _with_vfs(hardware, {interface.vf: _given(interface) for interface in interfaces})
+    return _with_vfs(hardware, {interface.vf: _allocated_state(interface) for interface in interfaces})
 
 
-def _given(interface: AllocatedInterface) -> Mapping[str, Any]:
+def _allocated_state(interface: AllocatedInterface) -> Mapping[str, Any]:
     rate, config = interface.rate(), interface.config
     changes: dict[str, Any] = {
         "netdev": None,

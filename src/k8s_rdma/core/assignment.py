@@ -15,7 +15,7 @@ from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.greedy import best_fit
-from k8s_rdma.core.matching import by_numbers, dealt
+from k8s_rdma.core.matching import dealt, match_counts
 from k8s_rdma.core.packing import arrange
 from k8s_rdma.core.rooms import OutOfWorkError, Verdict
 
@@ -30,7 +30,7 @@ _BY_NUMBERS_PERCENT = 70
 """Of the work, at most, for what is cheaper than a search of everything."""
 
 
-def assign(classes: Sequence[int], made: Sequence[Offer], work: Work) -> list[int] | Verdict:
+def assign(classes: Sequence[int], offers: Sequence[Offer], work: Work) -> list[int] | Verdict:
     """An offer's index for each interface, given as its class; the reservations of classes fall.
 
     The usual first: best fit, then what numbers alone say (`core.matching`), exact for most requests of few
@@ -38,37 +38,37 @@ def assign(classes: Sequence[int], made: Sequence[Offer], work: Work) -> list[in
     happens to hold (if there is none, that is the proof that nothing holds), then a search of everything.
     OutOfWorkError on the way.
     """
-    work.spend(len(classes) + len(made[0].costs) * len(made) // 4)
-    order = _order(classes, made)
-    chosen = _assign([classes[at] for at in order], made, work)
+    work.spend(len(classes) + len(offers[0].costs) * len(offers) // 4)
+    order = _order(classes, offers)
+    chosen = _assign([classes[at] for at in order], offers, work)
     if isinstance(chosen, Verdict):
         return chosen
     found = dict(zip(order, chosen, strict=True))
     return [found[at] for at in range(len(classes))]
 
 
-def _order(kinds: Sequence[int], made: Sequence[Offer]) -> Sequence[int]:
+def _order(kinds: Sequence[int], offers: Sequence[Offer]) -> Sequence[int]:
     """Where no order is demanded, the interfaces that fewest PFs take come first."""
-    if any(offer.round_robin for offer in made):
+    if any(offer.round_robin for offer in offers):
         return sorted(range(len(kinds)), key=kinds.__getitem__)
-    takers = {kind: sum(offer.costs[kind] is not None for offer in made) for kind in set(kinds)}
+    takers = {kind: sum(offer.costs[kind] is not None for offer in offers) for kind in set(kinds)}
     return sorted(range(len(kinds)), key=lambda at: (takers[kinds[at]], kinds[at]))
 
 
-def _assign(kinds: Sequence[int], made: Sequence[Offer], work: Work) -> list[int] | Verdict:
+def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[int] | Verdict:
     """OutOfWorkError on the way."""
     numbers = Counter(kinds)
-    least = [min((cost for cost in row if cost is not None), default=None) for row in _rows(made)]
-    if any(least[kind] is None for kind in numbers) or _too_much(numbers, least, made):
+    least = [min((cost for cost in row if cost is not None), default=None) for row in _rows(offers)]
+    if any(least[kind] is None for kind in numbers) or _too_much(numbers, least, offers):
         return Verdict.IMPOSSIBLE
-    chosen = best_fit([(kind, len(list(group))) for kind, group in groupby(kinds)], made, work)
+    chosen = best_fit([(kind, len(list(group))) for kind, group in groupby(kinds)], offers, work)
     if chosen is not None:
         return chosen
     costs = [least[kind] or 0 for kind in kinds]
-    board = _Board(kinds, made, costs)
+    board = _Board(kinds, offers, costs)
     try:
         with work.share(_BY_NUMBERS_PERCENT) as some:
-            found = by_numbers(numbers, made, some)
+            found = match_counts(numbers, offers, some)
             if isinstance(found, Verdict):
                 return found
             chosen = dealt(kinds, found)
@@ -76,13 +76,15 @@ def _assign(kinds: Sequence[int], made: Sequence[Offer], work: Work) -> list[int
                 return chosen
     except OutOfWorkError:
         pass
-    return _searched(costs, made, board, work)
+    return _searched(costs, offers, board, work)
 
 
-def _searched(costs: Sequence[int], made: Sequence[Offer], board: _Board, work: Work) -> list[int] | Verdict:
+def _searched(
+    costs: Sequence[int], offers: Sequence[Offer], board: _Board, work: Work
+) -> list[int] | Verdict:
     """By what packing the least costs says, and by a search of everything."""
     falling = sorted(range(len(costs)), key=costs.__getitem__, reverse=True)
-    packed = arrange([costs[at] for at in falling], [offer.room for offer in made], work)
+    packed = arrange([costs[at] for at in falling], [offer.room for offer in offers], work)
     if isinstance(packed, Verdict):
         return packed
     homes = dict(zip(falling, packed, strict=True))
@@ -92,17 +94,17 @@ def _searched(costs: Sequence[int], made: Sequence[Offer], board: _Board, work: 
     return board.search(work) or Verdict.IMPOSSIBLE
 
 
-def _too_much(numbers: Mapping[int, int], least: Sequence[int | None], made: Sequence[Offer]) -> bool:
+def _too_much(numbers: Mapping[int, int], least: Sequence[int | None], offers: Sequence[Offer]) -> bool:
     """Whether sums alone exclude it."""
-    if numbers and sum(numbers.values()) > sum(offer.room.vfs for offer in made):
+    if numbers and sum(numbers.values()) > sum(offer.room.vfs for offer in offers):
         return True
     mbps = sum((least[kind] or 0) * number for kind, number in numbers.items())
-    return mbps > sum(offer.room.mbps for offer in made)
+    return mbps > sum(offer.room.mbps for offer in offers)
 
 
-def _rows(made: Sequence[Offer]) -> list[tuple[int | None, ...]]:
+def _rows(offers: Sequence[Offer]) -> list[tuple[int | None, ...]]:
     """The costs of each kind with all offers."""
-    return list(zip(*(offer.costs for offer in made), strict=True))
+    return list(zip(*(offer.costs for offer in offers), strict=True))
 
 
 class _Berth(NamedTuple):
@@ -129,23 +131,23 @@ class _Level:
 class _Board:
     """Interfaces by kind, before the offers. costs: what each costs at least."""
 
-    def __init__(self, kinds: Sequence[int], made: Sequence[Offer], costs: Sequence[int]) -> None:
+    def __init__(self, kinds: Sequence[int], offers: Sequence[Offer], costs: Sequence[int]) -> None:
         self._kinds = kinds
-        self._made = made
+        self._offers = offers
         self._start: _Berths = tuple(
             _Berth(offer.room.mbps, offer.room.vfs, offer.round_robin.load() if offer.round_robin else None)
-            for offer in made
+            for offer in offers
         )
-        self._left = [*accumulate(reversed(costs), initial=0)][::-1]
+        self._remaining_costs = [*accumulate(reversed(costs), initial=0)][::-1]
         self._alike = [
-            next(at for at, other in enumerate(made) if _same_terms(offer, other)) for offer in made
+            next(at for at, other in enumerate(offers) if _same_terms(offer, other)) for offer in offers
         ]
 
     def holds(self, chosen: Sequence[int]) -> bool:
         """Whether every offer takes what is to go there."""
         berths: list[_Berth] = list(self._start)
         for at, kind in zip(chosen, self._kinds, strict=True):
-            after = self._after(berths[at], at, kind)
+            after = self._berth_after(berths[at], at, kind)
             if after is None:
                 return False
             berths[at] = after
@@ -158,7 +160,7 @@ class _Board:
         while levels:
             level = levels[-1]
             at = len(levels) - 1
-            work.spend(8 + 2 * len(self._made))
+            work.spend(8 + 2 * len(self._offers))
             after = self._step(level, at)
             if after is None:
                 failed.add((at, level.floor, level.berths))
@@ -171,50 +173,50 @@ class _Board:
                 levels.append(self._level(at + 1, floor, after))
         return None
 
-    def _level(self, at: int, floor: int, berths: _Berths) -> _Level:
+    def _level(self, depth: int, floor: int, berths: _Berths) -> _Level:
         """Interfaces of one kind go to offers in order: that they change places makes no other assignment.
 
         Nor does it make one that offers do, which take all alike and of which as much is left.
         """
-        kind = self._kinds[at]
+        kind = self._kinds[depth]
         seen: set[tuple[int, _Berth]] = set()
         tries = []
         for offer in range(floor, len(berths)):
             key = self._alike[offer], berths[offer]
-            if self._made[offer].costs[kind] is not None and key not in seen:
+            if self._offers[offer].costs[kind] is not None and key not in seen:
                 seen.add(key)
                 tries.append(offer)
         tries.sort(key=lambda offer: berths[offer][:2])
         return _Level(berths, floor, iter(tries))
 
-    def _step(self, level: _Level, at: int) -> _Berths | None:
+    def _step(self, level: _Level, depth: int) -> _Berths | None:
         """The berths after the next offer that takes the interface; None when there is none left."""
         for offer in level.tries:
-            after = self._after(level.berths[offer], offer, self._kinds[at])
+            after = self._berth_after(level.berths[offer], offer, self._kinds[depth])
             if after is not None:
                 level.tried = offer
                 return (*level.berths[:offer], after, *level.berths[offer + 1 :])
         return None
 
-    def _after(self, berth: _Berth, at: int, kind: int) -> _Berth | None:
+    def _berth_after(self, berth: _Berth, offer: int, kind: int) -> _Berth | None:
         """The berth with one more interface of the kind; None when that does not fit."""
-        cost = self._made[at].costs[kind]
+        cost = self._offers[offer].costs[kind]
         if cost is None or not berth.vfs or cost > berth.mbps:
             return None
-        load, round_robin = berth.load, self._made[at].round_robin
+        load, round_robin = berth.load, self._offers[offer].round_robin
         if load is not None and round_robin is not None:
             load = round_robin.join(load, cost)
-            if not load.keeps:
+            if not load.is_within_limit:
                 return None
         return _Berth(berth.mbps - cost, berth.vfs - 1, load)
 
-    def _room_for(self, at: int, berths: _Berths) -> bool:
+    def _room_for(self, depth: int, berths: _Berths) -> bool:
         """Whether what comes from this interface on could be held by as much of one piece."""
         mbps = sum([berth.mbps for berth in berths])
         vfs = sum([berth.vfs for berth in berths])
-        return self._left[at] <= mbps and len(self._kinds) - at <= vfs
+        return self._remaining_costs[depth] <= mbps and len(self._kinds) - depth <= vfs
 
 
-def _same_terms(one: Offer, other: Offer) -> bool:
-    same_costs = one.costs is other.costs or one.costs == other.costs
-    return same_costs and one.round_robin == other.round_robin
+def _same_terms(first: Offer, second: Offer) -> bool:
+    same_costs = first.costs is second.costs or first.costs == second.costs
+    return same_costs and first.round_robin == second.round_robin

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from k8s_rdma.core.step import VfRef
 
 
-def lost_interfaces(pf: PfState, held: Iterable[tuple[str, AllocatedInterface]]) -> Iterator[str]:
+def lost_interfaces(pf: PfState, allocated: Iterable[tuple[str, AllocatedInterface]]) -> Iterator[str]:
     """The pods that do not have the VFs of a PF that they were given, one sentence each.
 
-    held: each interface with its pod, `namespace/name`, of sandboxes that exist.
+    allocated: each interface with its pod, `namespace/name`, of sandboxes that exist.
     """
     vfs = {vf.index: vf for vf in pf.vfs}
-    for pod, interface in held:
+    for pod, interface in allocated:
         if interface.vf.pf != pf.pci:
             continue
         why = _why_lost(pf, vfs.get(interface.vf.index), interface)
@@ -55,8 +55,8 @@ def broken_promises(pf: Pf, used: Used) -> Iterator[str]:
     if pf.link_mbps is not None and used.mbps > pf.link_mbps:
         yield f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link has {pf.link_mbps} Mb/s now"
         return
-    round_robin = RoundRobin.of(pf, used)
-    if round_robin is not None and not round_robin.load().keeps:
+    round_robin = RoundRobin.for_pf(pf, used)
+    if round_robin is not None and not round_robin.load().is_within_limit:
         yield (
             f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some of its {used.in_use} VFs "
             "in use get less than is reserved for them"
@@ -73,12 +73,12 @@ def holds_its_rates(pf: PfState, interface: AllocatedInterface) -> bool:
     )
 
 
-def lost_rates(pf: PfState, held: Iterable[tuple[str, AllocatedInterface]]) -> Iterator[str]:
+def lost_rates(pf: PfState, allocated: Iterable[tuple[str, AllocatedInterface]]) -> Iterator[str]:
     """The pods whose VFs on the PF have other rates than were programmed, one sentence each.
 
-    held: each interface with its pod, `namespace/name`. Some drivers forget rates when their link changes.
+    allocated: each interface with its pod, `namespace/name`. Some drivers forget rates when their link changes.
     """
-    for pod, interface in held:
+    for pod, interface in allocated:
         if interface.vf.pf == pf.pci and not holds_its_rates(pf, interface):
             rate = interface.rate()
             yield (
@@ -88,14 +88,14 @@ def lost_rates(pf: PfState, held: Iterable[tuple[str, AllocatedInterface]]) -> I
 
 
 def lost_caps(
-    pf: PfState, held: Iterable[tuple[str, AllocatedInterface]], lost: Mapping[VfRef, str]
+    pf: PfState, allocated: Iterable[tuple[str, AllocatedInterface]], reasons: Mapping[VfRef, str]
 ) -> Iterator[str]:
     """The pods whose caps on the PF were to be kept by software and are not, one sentence each.
 
-    held: as for `lost_rates`. lost: of which VFs, and why, in a clause.
+    allocated: as for `lost_rates`. reasons: of which VFs, and why, in a clause.
     """
-    for pod, interface in held:
-        why = lost.get(interface.vf)
+    for pod, interface in allocated:
+        why = reasons.get(interface.vf)
         if interface.vf.pf == pf.pci and why:
             yield (
                 f"VF {interface.vf.index} of PF {pf.name}, which pod {pod} has as {interface.ifname}, is not "

@@ -28,10 +28,10 @@ class Bin:
     cost: 0 for a kind that it does not take. after: its load with one more, None until that was asked for.
     """
 
-    __slots__ = ("after", "at", "cost", "load", "mbps", "offer", "vfs")
+    __slots__ = ("after", "cost", "index", "load", "mbps", "offer", "vfs")
 
-    def __init__(self, at: int, offer: Offer) -> None:
-        self.at = at
+    def __init__(self, index: int, offer: Offer) -> None:
+        self.index = index
         self.offer = offer
         self.mbps, self.vfs = offer.room
         self.load = offer.round_robin.load() if offer.round_robin else None
@@ -44,7 +44,7 @@ class Bin:
         self.cost, self.after = cost or 0, None
         return cost is not None and self._has_room()
 
-    def takes(self, work: Work) -> bool:
+    def accepts(self, work: Work) -> bool:
         """Whether one more of the kind fits; what that takes to find out goes off `work`."""
         if not self._has_room():
             return False
@@ -55,9 +55,9 @@ class Bin:
             if self.cost > load.largest:  # all minima are to be weighed anew
                 work.spend(1 + len(round_robin.mins) // 2)
             self.after = round_robin.join(load, self.cost)
-        return self.after.keeps
+        return self.after.is_within_limit
 
-    def take(self, number: int = 1) -> None:
+    def add(self, number: int = 1) -> None:
         """Take more of the kind; more than one only where rates are no weights."""
         self.mbps -= self.cost * number
         self.vfs -= number
@@ -78,29 +78,29 @@ class Bin:
         return self.cost <= self.mbps and self.vfs > 0
 
 
-def best_fit(wanted: Iterable[tuple[int, int]], made: Sequence[Offer], work: Work) -> list[int] | None:
+def best_fit(kind_counts: Iterable[tuple[int, int]], offers: Sequence[Offer], work: Work) -> list[int] | None:
     """Give each interface to the offer it leaves least bandwidth in; None when one fits nowhere.
 
-    wanted: kinds and how many of each. Returns the index of an offer for each interface; ties as in
+    kind_counts: kinds and how many of each. Returns the index of an offer for each interface; ties as in
     `packing.best_fit`. OutOfWorkError on the way.
     """
-    return _fit(wanted, made, work, _room)
+    return _fit(kind_counts, offers, work, _room)
 
 
 def preferred_fit(
-    wanted: Iterable[tuple[int, int]], made: Sequence[Offer], strategy: Strategy, work: Work
+    kind_counts: Iterable[tuple[int, int]], offers: Sequence[Offer], strategy: Strategy, work: Work
 ) -> list[int] | None:
     """As `best_fit`, but give each to the offer that the strategy would rather have it on."""
 
-    def order(each: Bin) -> tuple[int, ...]:
-        return *each.preference(strategy), each.at
+    def order(candidate: Bin) -> tuple[int, ...]:
+        return *candidate.preference(strategy), candidate.index
 
-    return _fit(wanted, made, work, order, weighed=PREFERENCE)
+    return _fit(kind_counts, offers, work, order, weighed=PREFERENCE)
 
 
 def _fit(
-    wanted: Iterable[tuple[int, int]],
-    made: Sequence[Offer],
+    kind_counts: Iterable[tuple[int, int]],
+    offers: Sequence[Offer],
     work: Work,
     order: Callable[[Bin], tuple[int, ...]],
     weighed: int = 0,
@@ -109,24 +109,24 @@ def _fit(
 
     What comes first by its room still does with one more interface of the kind on it.
     """
-    bins = [Bin(at, offer) for at, offer in enumerate(made)]
+    bins = [Bin(at, offer) for at, offer in enumerate(offers)]
     chosen: list[int] = []
-    for kind, number in wanted:
+    for kind, number in kind_counts:
         work.spend(1 + len(bins) // 2)
         takers = [each for each in bins if each.turn_to(kind)]
         left = number
         while left:
             work.spend(1 + (weighed * len(takers) or len(takers) // 2))
             takers.sort(key=order)
-            best = next((each for each in takers if each.takes(work)), None)
+            best = next((each for each in takers if each.accepts(work)), None)
             if best is None:
                 return None
             some = best.room_for(left) if order is _room else 1
-            best.take(some)
-            chosen += [best.at] * some
+            best.add(some)
+            chosen += [best.index] * some
             left -= some
     return chosen
 
 
-def _room(each: Bin) -> tuple[int, int, int]:
-    return each.mbps, each.vfs, each.at
+def _room(candidate: Bin) -> tuple[int, int, int]:
+    return candidate.mbps, candidate.vfs, candidate.index

@@ -25,7 +25,7 @@ class Pf:
     link_mbps: link speed in Mb/s that reservations may add up to; None when unknown (link down):
         such a PF takes interfaces without a reservation only.
     rates, enforce: what its driver can program, and what is demanded of it.
-    takes: what else its driver can do for VFs. driver: its name. mtu: bytes. vendor: `15b3:1017`.
+    supported_settings: what else its driver can do for VFs. driver: its name. mtu: bytes. vendor: `15b3:1017`.
     numa_node: None where there is none.
     """
 
@@ -38,7 +38,7 @@ class Pf:
     )  # few differ in these alone, and hashing is slow
     enforce: Enforce = field(default=Enforce.AUTO, hash=False)
     driver: str = ""
-    takes: frozenset[Setting] = field(default=frozenset(), hash=False)
+    supported_settings: frozenset[Setting] = field(default=frozenset(), hash=False)
     link_type: LinkType = field(default=LinkType.ETHERNET, hash=False)
     mtu: int = field(default=0, hash=False)
     vendor: str = field(default="", hash=False)
@@ -90,18 +90,18 @@ class DeviceUse(NamedTuple):
 
     vfs: how many the PF has. kubelet gives each to one pod at a time, so that no more than these reservations
         are ever on the PF together, however many pods may come to hold one: the largest ones count.
-    held: how many are known to be held; they may be more, where the resource had more VFs before.
+    held_vfs: how many are known to be held; they may be more, where the resource had more VFs before.
     """
 
     resource: str
     vfs: int
     mins: tuple[int, ...]
-    held: int = 0
+    held_vfs: int = 0
 
     @classmethod
     def joined(cls, uses: Sequence[DeviceUse]) -> tuple[DeviceUse, tuple[int, ...]]:
         """All of one resource together, and what does not count then."""
-        held = sum(use.held for use in uses)
+        held = sum(use.held_vfs for use in uses)
         vfs = max(held, *(use.vfs for use in uses))
         mins = tuple(sorted((rate for use in uses for rate in use.mins), reverse=True))
         return cls(uses[0].resource, vfs, mins[:vfs], held), mins[vfs:]
@@ -144,7 +144,7 @@ class Used:
         if len(counted) <= 1:
             return cls(vfs, mbps, mins, counted[0] if counted else ())
         devices, beyond = _joined_devices(chain.from_iterable(counted))
-        return cls(vfs, mbps - sum(beyond), _without(mins, beyond) if beyond else mins, devices)
+        return cls(vfs, mbps - sum(beyond), _removed(mins, beyond) if beyond else mins, devices)
 
 
 def _joined_devices(uses: Iterable[DeviceUse]) -> tuple[tuple[DeviceUse, ...], list[int]]:
@@ -156,7 +156,7 @@ def _joined_devices(uses: Iterable[DeviceUse]) -> tuple[tuple[DeviceUse, ...], l
     return tuple(use for use, _ in joined), [rate for _, beyond in joined for rate in beyond]
 
 
-def _without(mins: tuple[int, ...], beyond: Iterable[int]) -> tuple[int, ...]:
+def _removed(mins: tuple[int, ...], beyond: Iterable[int]) -> tuple[int, ...]:
     left = Counter(mins)
     left.subtract(each for each in beyond if each in left)
     return tuple(left.elements())

@@ -74,7 +74,7 @@ class PfState:
     pcie_path: its PCI bridges and switches from the root port down; those that share more of it are closer.
     switchdev: whether its embedded switch is in that mode, where VFs are configured through representors.
     rates, enforce: what its driver can program, and what is demanded of it.
-    takes: what else its driver can do for VFs. software_caps: whether the kernel can limit what netdevs send.
+    supported_settings: what else its driver can do for VFs. software_caps: whether the kernel can limit what netdevs send.
     problems: one sentence each for an operator, such as that the link is down.
     mac: its netdev's own, which no VF may have; of no meaning for whether anything differs.
     """
@@ -94,7 +94,7 @@ class PfState:
     switchdev: bool = False
     rates: RateAbility = EVERY_RATE
     enforce: Enforce = Enforce.AUTO
-    takes: frozenset[Setting] = frozenset()
+    supported_settings: frozenset[Setting] = frozenset()
     software_caps: bool = True
     problems: tuple[str, ...] = ()
     mac: str = field(default="", compare=False)
@@ -102,7 +102,11 @@ class PfState:
     @property
     def asked_of_vfs(self) -> frozenset[Setting]:
         """What may be asked of its VFs besides rates."""
-        return self.takes | {Setting.SOFTWARE_CAPS} if self.software_caps else self.takes
+        return (
+            self.supported_settings | {Setting.SOFTWARE_CAPS}
+            if self.software_caps
+            else self.supported_settings
+        )
 
     def pools(self) -> dict[str, int]:
         """How many of its VFs exclusive resources have, by resource."""
@@ -113,7 +117,7 @@ class PfState:
 class Unreadable:
     """Something that a scan could not look at, and why; it is never reported as absent."""
 
-    what: str
+    subject: str
     why: str
 
 
@@ -141,7 +145,7 @@ class Hardware:
                     rates=pf.rates,
                     enforce=pf.enforce,
                     driver=pf.driver,
-                    takes=pf.asked_of_vfs,
+                    supported_settings=pf.asked_of_vfs,
                     link_type=pf.link_type,
                     mtu=pf.mtu,
                     vendor=pf.vendor,
@@ -166,7 +170,7 @@ class PodInterface:
 
     mac: str
     mtu: int
-    up: bool
+    is_up: bool
     carrier: bool = True
     addresses: frozenset[str] = frozenset()
     duplicates: frozenset[str] = frozenset()

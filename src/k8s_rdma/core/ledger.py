@@ -93,7 +93,7 @@ class AllocatedInterface:
         """Whether the pod gets a network device, and not a PCI function."""
         return self.options.driver is VfDriver.KERNEL
 
-    def is_of(self, slot: SlotInUse) -> bool:
+    def uses_slot(self, slot: SlotInUse) -> bool:
         """Whether it is what a slot of its pod stands for."""
         return slot.pool in ("", self.pool) and slot.one_device in ("", self.rdma_device, self.pci)
 
@@ -222,7 +222,9 @@ class Ledger:
             if receipt.phase is Phase.ATTACHED:
                 sandboxes.setdefault(receipt.attachment.container, []).extend(receipt.interfaces)
         return {
-            slot: tuple(each for each in sandboxes.get(receipt.attachment.container, ()) if each.is_of(slot))
+            slot: tuple(
+                each for each in sandboxes.get(receipt.attachment.container, ()) if each.uses_slot(slot)
+            )
             for receipt in self.receipts.values()
             for slot in receipt.slots
         }

@@ -42,7 +42,7 @@ class MacRanges:
     lasts: array[int]
 
     @classmethod
-    def of(cls, ranges: Iterable[tuple[int, int]]) -> MacRanges:
+    def merge(cls, ranges: Iterable[tuple[int, int]]) -> MacRanges:
         """Of the first and the last of each, in any order; those that meet are one."""
         firsts, lasts = array("Q"), array("Q")
         for first, last in sorted(ranges):
@@ -57,7 +57,7 @@ class MacRanges:
         """First and last of each."""
         return zip(self.firsts, self.lasts, strict=True)
 
-    def any_of(self, macs: Sequence[int]) -> int | None:
+    def first_index_in(self, macs: Sequence[int]) -> int | None:
         """One of these numbers, which rise, that is in a range; None when none is."""
         if not (self.firsts and macs) or macs[-1] < self.firsts[0] or macs[0] > self.lasts[-1]:
             return None
@@ -74,7 +74,7 @@ class MacRanges:
         return None
 
 
-NO_MACS = MacRanges.of(())
+NO_MACS = MacRanges.merge(())
 
 
 def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
@@ -86,7 +86,7 @@ def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
             given = held.get(VfRef(pf.pci, vf.index))
             macs |= {given.mac, given.home.mac} if given else {vf.mac, vf.admin_mac}
     numbers = (address_number(mac) for mac in macs if len(mac) == len(NO_MAC) and mac != NO_MAC)
-    return MacRanges.of((number, number) for number in numbers)
+    return MacRanges.merge((number, number) for number in numbers)
 
 
 def taken_mac(chosen: Iterable[AllocatedInterface], hardware: Hardware, ledger: Ledger) -> str:

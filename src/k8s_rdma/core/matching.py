@@ -76,9 +76,9 @@ def flows(amounts: Collection[tuple[tuple[int, ...], int]], capacities: Sequence
     return _flow(graph, work) == sum(amount for _, amount in amounts)
 
 
-def _join(graph: _Graph, one: int, other: int, capacity: int) -> None:
-    graph[one][other] = capacity
-    graph[other][one] = 0
+def _join(graph: _Graph, tail: int, head: int, capacity: int) -> None:
+    graph[tail][head] = capacity
+    graph[head][tail] = 0
 
 
 def _flow(graph: _Graph, work: Work) -> int:
@@ -142,19 +142,21 @@ class TooFew(NamedTuple):
     offers: Collection[int]
 
 
-def match(kinds: Sequence[int], made: Sequence[Offer], strategy: Strategy, work: Work) -> list[int] | TooFew:
+def match(
+    kinds: Sequence[int], offers: Sequence[Offer], strategy: Strategy, work: Work
+) -> list[int] | TooFew:
     """An offer's index for each interface, no two the same; or which interfaces there are too few offers for.
 
     Each goes to the offer that the strategy would rather have it on, as far as the others leave it that.
     OutOfWorkError on the way.
     """
-    if len(kinds) > len(made):
-        return TooFew(range(len(kinds)), range(len(made)))
-    bins = [Bin(at, offer) for at, offer in enumerate(made)]
+    if len(kinds) > len(offers):
+        return TooFew(range(len(kinds)), range(len(offers)))
+    bins = [Bin(at, offer) for at, offer in enumerate(offers)]
     takers = {kind: _takers(kind, bins, strategy, work) for kind in set(kinds)}
     owners: dict[int, int] = {}
     for interface in range(len(kinds)):
-        work.spend(1 + len(made))
+        work.spend(1 + len(offers))
         short = _augment(interface, kinds, takers, owners)
         if short is not None:
             return TooFew([at for at, kind in enumerate(kinds) if short.issuperset(takers[kind])], short)
@@ -165,8 +167,8 @@ def match(kinds: Sequence[int], made: Sequence[Offer], strategy: Strategy, work:
 def _takers(kind: int, bins: Sequence[Bin], strategy: Strategy, work: Work) -> list[int]:
     """The offers that take an interface of the kind beside nothing else, the preferred one first."""
     work.spend(3 * len(bins))
-    takers = [each for each in bins if each.turn_to(kind) and each.takes(work)]
-    return [each.at for each in sorted(takers, key=lambda each: (*each.preference(strategy), each.at))]
+    takers = [each for each in bins if each.turn_to(kind) and each.accepts(work)]
+    return [each.index for each in sorted(takers, key=lambda each: (*each.preference(strategy), each.index))]
 
 
 def _augment(
@@ -185,19 +187,19 @@ def _augment(
                 continue
             came_from[offer] = asks
             if offer not in owners:
-                _hand_over(offer, came_from, owners, until=interface)
+                _hand_over(offer, came_from, owners, target=interface)
                 return None
             asking.append(owners[offer])
     return set(came_from)
 
 
-def _hand_over(offer: int, came_from: dict[int, int], owners: dict[int, int], *, until: int) -> None:
+def _hand_over(offer: int, came_from: dict[int, int], owners: dict[int, int], *, target: int) -> None:
     """Give the offer to whoever asked for it, and what that one had before to who asked for that."""
     had = {interface: each for each, interface in owners.items()}
     while True:
         taker = came_from[offer]
         owners[offer] = taker
-        if taker == until:
+        if taker == target:
             return
         offer = had[taker]
 
@@ -216,23 +218,23 @@ class Batch(NamedTuple):
     takers: the PFs that take one of them beside nothing else. cost: Mb/s where it costs least.
     """
 
-    at: int
+    kind: int
     number: int
     takers: tuple[int, ...]
     cost: int
 
     @classmethod
-    def of(cls, at: int, number: int, made: Sequence[Offer]) -> Batch:
+    def for_kind(cls, kind: int, number: int, offers: Sequence[Offer]) -> Batch:
         """The batch before these offers."""
         costs = {
             pf: cost
-            for pf, offer in enumerate(made)
-            if (cost := offer.costs[at]) is not None and offer.room.vfs and cost <= offer.room.mbps
+            for pf, offer in enumerate(offers)
+            if (cost := offer.costs[kind]) is not None and offer.room.vfs and cost <= offer.room.mbps
         }
-        return cls(at, number, tuple(costs), min(costs.values(), default=0))
+        return cls(kind, number, tuple(costs), min(costs.values(), default=0))
 
 
-def by_numbers(numbers: Mapping[int, int], made: Sequence[Offer], work: Work) -> Shares | Verdict:
+def match_counts(numbers: Mapping[int, int], offers: Sequence[Offer], work: Work) -> Shares | Verdict:
     """Which PF takes how many of each class; `IMPOSSIBLE` where that is proved.
 
     Every PF has VFs for its share, and bandwidth as far as changes of place led there. Where all that an
@@ -240,20 +242,20 @@ def by_numbers(numbers: Mapping[int, int], made: Sequence[Offer], work: Work) ->
 
     numbers: how many there are of each class. OutOfWorkError on the way.
     """
-    work.spend(1 + len(numbers) * len(made) // 2)
-    batches = [Batch.of(at, number, made) for at, number in sorted(numbers.items())]
+    work.spend(1 + len(numbers) * len(offers) // 2)
+    batches = [Batch.for_kind(at, number, offers) for at, number in sorted(numbers.items())]
     lots: Counter[tuple[tuple[int, ...], bool]] = Counter()
     amounts: Counter[tuple[int, ...]] = Counter()
     for batch in batches:
         lots[batch.takers, batch.cost > 0] += batch.number
         amounts[batch.takers] += batch.number * batch.cost
-    rooms = [offer.room for offer in made]
-    shared = share_out([Lot(*key, lots[key]) for key in lots], rooms, _reservations(batches, made), work)
+    rooms = [offer.room for offer in offers]
+    shared = share_out([Lot(*key, lots[key]) for key in lots], rooms, _reservations(batches, offers), work)
     if shared is None or not flows(amounts.items(), [room.mbps for room in rooms], work):
         return Verdict.IMPOSSIBLE
-    work.spend(sum(numbers.values()) * (2 + len(made) // 4))
-    mending = _Mending(_deal(batches, dict(zip(lots, shared, strict=True)), made), batches, made)
-    if not mending.done and crowded(batches, rooms, work):
+    work.spend(sum(numbers.values()) * (2 + len(offers) // 4))
+    mending = _Rebalancing(_deal(batches, dict(zip(lots, shared, strict=True)), offers), batches, offers)
+    if not mending.is_balanced and crowded(batches, rooms, work):
         return Verdict.IMPOSSIBLE
     return mending.run(work)
 
@@ -267,15 +269,15 @@ def dealt(classes: Iterable[int], shares: Shares) -> list[int]:
     return [homes[each].popleft() for each in classes]
 
 
-def _reservations(batches: Iterable[Batch], made: Sequence[Offer]) -> list[int]:
+def _reservations(batches: Iterable[Batch], offers: Sequence[Offer]) -> list[int]:
     """How many interfaces with a reservation each PF takes at most: as many as of the smallest."""
     smallest: dict[int, int] = {}
     for batch in batches:
         for pf in batch.takers:
-            cost = made[pf].costs[batch.at]
+            cost = offers[pf].costs[batch.kind]
             if cost:
                 smallest[pf] = min(cost, smallest.get(pf, cost))
-    return [offer.room.mbps // smallest[pf] if pf in smallest else 0 for pf, offer in enumerate(made)]
+    return [offer.room.mbps // smallest[pf] if pf in smallest else 0 for pf, offer in enumerate(offers)]
 
 
 def crowded(batches: Iterable[Batch], rooms: Sequence[Room], work: Work) -> bool:
@@ -303,57 +305,57 @@ def crowded(batches: Iterable[Batch], rooms: Sequence[Room], work: Work) -> bool
     return False
 
 
-def _sets_of_pfs(wanted: Collection[int], pfs: int) -> Iterable[int]:
-    """Sets, as bits, that are worth a look; wanted: those that some interfaces are bound to."""
+def _sets_of_pfs(pf_masks: Collection[int], pfs: int) -> Iterable[int]:
+    """Sets, as bits, that are worth a look; pf_masks: those that some interfaces are bound to."""
     every = (1 << pfs) - 1
     if pfs <= _ALL_SETS_OF_PFS:
         return range(1, every + 1)
-    some = {*wanted, *(1 << pf for pf in range(pfs))}
-    pairs = islice((one | other for one, other in combinations(sorted(wanted), 2)), _PAIRS)
+    some = {*pf_masks, *(1 << pf for pf in range(pfs))}
+    pairs = islice((one | other for one, other in combinations(sorted(pf_masks), 2)), _PAIRS)
     return sorted({*some, *(every & ~each for each in some), *pairs} - {0})
 
 
 def _deal(
     batches: Iterable[Batch],
     shared: Mapping[tuple[tuple[int, ...], bool], dict[int, int]],
-    made: Sequence[Offer],
+    offers: Sequence[Offer],
 ) -> Shares:
     """Classes to PFs as many as these were given, the largest first, each where most is left a VF."""
-    mbps = [offer.room.mbps for offer in made]
-    vfs = [offer.room.vfs for offer in made]
-    shares: Shares = [Counter() for _ in made]
+    mbps = [offer.room.mbps for offer in offers]
+    vfs = [offer.room.vfs for offer in offers]
+    shares: Shares = [Counter() for _ in offers]
     for batch in batches:
         places = shared[batch.takers, batch.cost > 0]
         for _ in range(batch.number):
             pf = max((pf for pf in places if places[pf]), key=lambda pf: mbps[pf] / vfs[pf])
             places[pf] -= 1
-            mbps[pf] -= made[pf].costs[batch.at] or 0
+            mbps[pf] -= offers[pf].costs[batch.kind] or 0
             vfs[pf] -= 1
-            shares[pf][batch.at] += 1
+            shares[pf][batch.kind] += 1
     return shares
 
 
-class _Mending:
+class _Rebalancing:
     """Interfaces change places while that takes load off PFs that have too much of it."""
 
-    def __init__(self, shares: Shares, batches: Iterable[Batch], made: Sequence[Offer]) -> None:
+    def __init__(self, shares: Shares, batches: Iterable[Batch], offers: Sequence[Offer]) -> None:
         self._shares = shares
-        self._takers = {batch.at: frozenset(batch.takers) for batch in batches}
-        self._costs = [[cost or 0 for cost in offer.costs] for offer in made]
-        self._vfs = [offer.room.vfs - share.total() for offer, share in zip(made, shares, strict=True)]
+        self._takers = {batch.kind: frozenset(batch.takers) for batch in batches}
+        self._costs = [[cost or 0 for cost in offer.costs] for offer in offers]
+        self._vfs = [offer.room.vfs - share.total() for offer, share in zip(offers, shares, strict=True)]
         self._mbps = [
             offer.room.mbps - sum([costs[each] * number for each, number in share.items()])
-            for offer, costs, share in zip(made, self._costs, shares, strict=True)
+            for offer, costs, share in zip(offers, self._costs, shares, strict=True)
         ]
 
     @property
-    def done(self) -> bool:
+    def is_balanced(self) -> bool:
         """Whether no PF is overloaded."""
         return min(self._mbps) >= 0
 
     def run(self, work: Work) -> Shares:
         """Until it is done, or nothing helps."""
-        while not self.done:
+        while not self.is_balanced:
             if not any(self._relieve(one, work) for one in self._by_room() if self._mbps[one] < 0):
                 break
         return self._shares
@@ -362,30 +364,32 @@ class _Mending:
         """The PFs, the most overloaded first."""
         return sorted(range(len(self._mbps)), key=self._mbps.__getitem__)
 
-    def _relieve(self, one: int, work: Work) -> bool:
+    def _relieve(self, source: int, work: Work) -> bool:
         """Take load off a PF, by what does most with the first other one that helps; whether one does."""
         for other in reversed(self._by_room()):
-            if other == one:
+            if other == source:
                 continue
-            found = self._exchange(one, other, work)
+            found = self._exchange(source, other, work)
             if found is not None:
                 goes, comes = found
-                self._shift(goes, one, other)
+                self._shift(goes, source, other)
                 if comes is not None:
-                    self._shift(comes, other, one)
+                    self._shift(comes, other, source)
                 return True
         return False
 
-    def _exchange(self, one: int, other: int, work: Work) -> tuple[int, int | None] | None:
+    def _exchange(self, source: int, target: int, work: Work) -> tuple[int, int | None] | None:
         """What goes to the other PF, and what comes for it, so that least is too much of both."""
-        costs, its = self._costs[one], self._costs[other]
-        mine, there = self._mbps[one], self._mbps[other]
+        costs, its = self._costs[source], self._costs[target]
+        mine, there = self._mbps[source], self._mbps[target]
         least = min(0, mine) + min(0, there)
         best: tuple[int, int | None] | None = None
-        come: list[tuple[int | None, int, int]] = [(None, 0, 0)] if self._vfs[other] else []
-        come += [(each, costs[each], its[each]) for each in self._shares[other] if one in self._takers[each]]
-        go = [each for each in self._shares[one] if other in self._takers[each]]
-        work.spend(2 + (len(self._shares[one]) + len(self._shares[other]) + len(go) * len(come)) // 2)
+        come: list[tuple[int | None, int, int]] = [(None, 0, 0)] if self._vfs[target] else []
+        come += [
+            (each, costs[each], its[each]) for each in self._shares[target] if source in self._takers[each]
+        ]
+        go = [each for each in self._shares[source] if target in self._takers[each]]
+        work.spend(2 + (len(self._shares[source]) + len(self._shares[target]) + len(go) * len(come)) // 2)
         for goes in go:
             after, beside = mine + costs[goes], there - its[goes]
             for comes, cost, freed in come:
@@ -394,12 +398,12 @@ class _Mending:
                     least, best = lacking, (goes, comes)
         return best
 
-    def _shift(self, each: int, one: int, other: int) -> None:
-        self._shares[one][each] -= 1
-        if not self._shares[one][each]:
-            del self._shares[one][each]
-        self._shares[other][each] += 1
-        self._vfs[one] += 1
-        self._vfs[other] -= 1
-        self._mbps[one] += self._costs[one][each]
-        self._mbps[other] -= self._costs[other][each]
+    def _shift(self, batch: int, source: int, target: int) -> None:
+        self._shares[source][batch] -= 1
+        if not self._shares[source][batch]:
+            del self._shares[source][batch]
+        self._shares[target][batch] += 1
+        self._vfs[source] += 1
+        self._vfs[target] -= 1
+        self._mbps[source] += self._costs[source][batch]
+        self._mbps[target] -= self._costs[target][batch]

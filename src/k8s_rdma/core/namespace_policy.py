@@ -117,7 +117,7 @@ class NamespacePolicy:
         """What of an interface is not allowed: key and value, and what is."""
         options = interface.options
         if options is not NO_OPTIONS:
-            for key, value in _asked(options):
+            for key, value in _requested_options(options):
                 if key not in self.allowed:
                     yield f"{key} {value}".strip(), ""
             yield from self._beyond_ranges(options)
@@ -159,7 +159,7 @@ class NamespacePolicies:
     def _patterns(self) -> tuple[tuple[re.Pattern[str], NamespacePolicy], ...]:
         return tuple((_pattern(policy.namespaces), policy) for policy in self.policies)
 
-    def of(self, namespace: str) -> NamespacePolicy:
+    def policy_for(self, namespace: str) -> NamespacePolicy:
         """The policy for a namespace."""
         return next((policy for names, policy in self._patterns if names.fullmatch(namespace)), DEFAULT)
 
@@ -170,7 +170,7 @@ class NamespacePolicies:
         """
         if not request:
             return request
-        policy = self.of(namespace)
+        policy = self.policy_for(namespace)
         most, number = policy.max_interfaces, len(request.interfaces)
         if most is not None and number > most:
             _refuse(namespace, policy, f"{number} interfaces", f"at most {most} for a pod")
@@ -190,11 +190,11 @@ class NamespacePolicies:
 NO_POLICIES = NamespacePolicies()
 
 
-def gives(promised: Request, asked: Request) -> bool:
+def satisfies(promised: Request, request: Request) -> bool:
     """Whether a placement's interfaces are those that are asked for; a policy may leave them fewer PFs."""
-    return len(promised.interfaces) == len(asked.interfaces) and all(
+    return len(promised.interfaces) == len(request.interfaces) and all(
         one == other or _anywhere(one) == _anywhere(other)
-        for one, other in zip(promised.interfaces, asked.interfaces, strict=True)
+        for one, other in zip(promised.interfaces, request.interfaces, strict=True)
     )
 
 
@@ -202,15 +202,15 @@ def _anywhere(interface: InterfaceRequest) -> InterfaceRequest:
     return replace(interface, options=replace(interface.options, pf=None))
 
 
-def intersection(some: PfSelector, others: PfSelector | None) -> PfSelector | None:
+def intersection(first: PfSelector, second: PfSelector | None) -> PfSelector | None:
     """The PFs that both select; None where their words leave none."""
-    if others is None:
-        return some
+    if second is None:
+        return first
     sets = (
-        _both(some.names, others.names),
-        _both(some.pcis, others.pcis),
-        _both_vendors(some.vendors, others.vendors),
-        _both(some.drivers, others.drivers),
+        _intersect(first.names, second.names),
+        _intersect(first.pcis, second.pcis),
+        _intersect_vendors(first.vendors, second.vendors),
+        _intersect(first.drivers, second.drivers),
     )
     names, pcis, vendors, drivers = sets
     if names is None or pcis is None or vendors is None or drivers is None:
@@ -227,23 +227,23 @@ def _number(address: str | None) -> int | None:
     return None if address is None else address_number(address)
 
 
-def _both(some: frozenset[T], others: frozenset[T]) -> frozenset[T] | None:
+def _intersect(first: frozenset[T], second: frozenset[T]) -> frozenset[T] | None:
     """An empty set selects everything."""
-    if not (some and others):
-        return some or others
-    return (some & others) or None
+    if not (first and second):
+        return first or second
+    return (first & second) or None
 
 
-def _both_vendors(some: frozenset[str], others: frozenset[str]) -> frozenset[str] | None:
+def _intersect_vendors(first: frozenset[str], second: frozenset[str]) -> frozenset[str] | None:
     """Of `15b3` and `15b3:1017` the second."""
-    if not (some and others):
-        return some or others
-    both = {one for one in some for other in others if one == other or one.startswith(f"{other}:")}
-    both |= {other for one in some for other in others if other.startswith(f"{one}:")}
+    if not (first and second):
+        return first or second
+    both = {one for one in first for other in second if one == other or one.startswith(f"{other}:")}
+    both |= {other for one in first for other in second if other.startswith(f"{one}:")}
     return frozenset(both) or None
 
 
-def _asked(options: InterfaceOptions) -> Iterator[tuple[Key, object]]:
+def _requested_options(options: InterfaceOptions) -> Iterator[tuple[Key, object]]:
     """The keys that are asked for in a way that a policy decides about; not `trust: false` and the like."""
     asked: tuple[tuple[Key, object, bool], ...] = (
         (Key.MAC, options.mac, options.mac is not None),
@@ -277,9 +277,9 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in names) or "(?!)")
 
 
-def _refuse(namespace: str, policy: NamespacePolicy, asked: str, allowed: str) -> NoReturn:
+def _refuse(namespace: str, policy: NamespacePolicy, setting: str, allowed: str) -> NoReturn:
     why = "no policy is for it" if policy is DEFAULT else f"policy {policy.name} does not allow that"
     if allowed:
         why = f"policy {policy.name} allows {allowed}"
-    msg = f"namespace {namespace} may not have {asked}: {why}"
+    msg = f"namespace {namespace} may not have {setting}: {why}"
     raise MalformedError(msg, reason=Reason.NOT_ALLOWED)

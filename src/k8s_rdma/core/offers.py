@@ -38,7 +38,7 @@ class Offer:
     round_robin: RoundRobin | None = None
 
     @property
-    def takes_any(self) -> bool:
+    def accepts_any(self) -> bool:
         """Whether there is a kind of interface that it takes."""
         return any(cost is not None for cost in self.costs)
 
@@ -71,7 +71,7 @@ def terms(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], work: Work, *, any
     work.spend(4 * len(kinds) + 2 * len(pfs))
     alike: dict[tuple[object, ...], list[int]] = {}
     for at, pf in enumerate(pfs):
-        by_software = Setting.SOFTWARE_CAPS in pf.takes
+        by_software = Setting.SOFTWARE_CAPS in pf.supported_settings
         alike.setdefault((pf.rates, pf.link_mbps, pf.enforce, by_software), []).append(at)
     rows = [_costs(pfs[some[0]], kinds, work) for some in alike.values()]
     index: dict[tuple[int | None, ...], int] = {}
@@ -115,7 +115,7 @@ def offers(found: Terms, pfs: Sequence[Pf], used: Mapping[PciAddress, Used]) -> 
     for pf, costs in zip(pfs, found.costs, strict=True):
         there = used.get(pf.pci, NOTHING_USED)
         room = _useful(room_of(pf, there), costs, reserving=reserving)
-        made.append(Offer(pf=pf, room=room, costs=costs, round_robin=RoundRobin.of(pf, there)))
+        made.append(Offer(pf=pf, room=room, costs=costs, round_robin=RoundRobin.for_pf(pf, there)))
     return made
 
 
@@ -126,13 +126,13 @@ def _useful(room: Room, costs: Sequence[int | None], *, reserving: bool) -> Room
     return Room(0 if reserving else room.mbps, room.vfs if 0 in costs else 0)
 
 
-def common_costs(made: Iterable[Offer], kinds: Sequence[InterfaceClass]) -> list[int] | None:
+def common_costs(offers: Iterable[Offer], kinds: Sequence[InterfaceClass]) -> list[int] | None:
     """What each kind costs wherever there is room for it; None when that differs, or minima are weights.
 
     Then a PF is told from another by its room alone.
     """
     costs: dict[int, int] = {}
-    for offer in made:
+    for offer in offers:
         if offer.round_robin is not None:
             return None
         for index, kind in enumerate(kinds):

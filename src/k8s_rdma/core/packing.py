@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingItems:
     """What is still to be placed.
 
     types: the rates' indices in the whole demand; sizes, counts: their values and numbers.
@@ -53,7 +53,7 @@ class Left:
     total: int
 
     @classmethod
-    def of(cls, sizes: Sequence[int], counts: Sequence[int]) -> Left:
+    def from_counts(cls, sizes: Sequence[int], counts: Sequence[int]) -> RemainingItems:
         """Drop the types of which none is left."""
         types = [index for index, count in enumerate(counts) if count]
         present = [sizes[index] for index in types]
@@ -81,14 +81,14 @@ class Reach:
     by no more than the waste allowed anyway.
     """
 
-    def __init__(self, left: Left, room: Room, waste: int, work: Work) -> None:
-        most = min(room.vfs, bisect_right(left.smallest, room.mbps) - 1)
+    def __init__(self, remaining: RemainingItems, room: Room, waste: int, work: Work) -> None:
+        most = min(room.vfs, bisect_right(remaining.smallest, room.mbps) - 1)
         self.grain = max(1, waste // max(1, most))
         self._blur = most * (self.grain - 1)
-        self._left = left
+        self._remaining = remaining
         self._work = work
         self._longest = room.mbps // self.grain
-        self._sums = {len(left.sizes): 1}
+        self._sums = {len(remaining.sizes): 1}
 
     def between(self, first: int, lowest: int, highest: int) -> bool:
         """Whether types from `first` on may add up to something in `lowest`..`highest`."""
@@ -101,18 +101,18 @@ class Reach:
 
     def _build(self, first: int) -> int:
         """Add type by type to the longest set there is."""
-        built = len(self._left.sizes) + 1 - len(self._sums)
+        built = len(self._remaining.sizes) + 1 - len(self._sums)
         sums = self._sums[built]
         mask = (2 << self._longest) - 1
         for index in range(built - 1, first - 1, -1):
-            size = self._left.sizes[index] // self.grain
-            sums = add_copies(sums, size, self._left.counts[index], mask, self._work)
+            size = self._remaining.sizes[index] // self.grain
+            sums = add_copies(sums, size, self._remaining.counts[index], mask, self._work)
             self._sums[index] = sums
         return sums
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Query:
     """Which fills are wanted.
 
     room: its mbps no more than the largest sum that its VFs can hold.
@@ -133,26 +133,26 @@ _Frame = tuple[int, int, int, int, int, "Fill | None"]
 """Next type, Mb/s and waste and VFs left, the smallest rate left over so far (0: none), the fill so far."""
 
 
-class Fills:
-    """Iterates over the fills, larger rates first; indices in `left`."""
+class Patterns:
+    """Iterates over the fills, larger rates first; indices in `remaining`."""
 
-    def __init__(self, left: Left, ask: Ask, reach: Reach, work: Work) -> None:
-        self._left = left
-        self._ask = ask
+    def __init__(self, remaining: RemainingItems, query: Query, reach: Reach, work: Work) -> None:
+        self._remaining = remaining
+        self._query = query
         self._reach = reach
         self._work = work
-        self._total = [left.total - left.largest[start] for start in left.starts]
-        room = ask.room
-        self._vf_spare = room.vfs >= left.number or left.smallest[room.vfs] > room.mbps
-        self._most_vfs_left = room.vfs - max(0, ask.at_least)
-        self._vfs_matter = ask.at_least > 0 or not self._vf_spare
-        self._least_waste = ask.waste[0]
+        self._total = [remaining.total - remaining.largest[start] for start in remaining.starts]
+        room = query.room
+        self._vf_spare = room.vfs >= remaining.number or remaining.smallest[room.vfs] > room.mbps
+        self._most_vfs_left = room.vfs - max(0, query.at_least)
+        self._vfs_matter = query.at_least > 0 or not self._vf_spare
+        self._least_waste = query.waste[0]
 
     def __iter__(self) -> Iterator[Fill | None]:
         """Depth first: as many of a type as fit, then fewer."""
-        sizes, end, work = self._left.sizes, len(self._left.sizes), self._work
-        least_waste, most_waste = self._ask.waste
-        stack: list[_Frame] = [(0, self._ask.room.mbps, most_waste, self._ask.room.vfs, 0, None)]
+        sizes, end, work = self._remaining.sizes, len(self._remaining.sizes), self._work
+        least_waste, most_waste = self._query.waste
+        stack: list[_Frame] = [(0, self._query.room.mbps, most_waste, self._query.room.vfs, 0, None)]
         while stack:
             work.spend(2)
             index, mbps, waste, vfs, left_over, fill = stack.pop()
@@ -174,14 +174,14 @@ class Fills:
             return False
         least_waste = self._least_waste
         if not least_waste:
-            if needed <= 0 or waste >= self._left.sizes[index]:
+            if needed <= 0 or waste >= self._remaining.sizes[index]:
                 return True  # small enough steps to land in the window
             return self._reach.between(index, needed, mbps)
         return mbps >= least_waste and self._reach.between(index, needed, mbps - least_waste)
 
     def _vfs_allow(self, index: int, mbps: int, needed: int, vfs: int) -> bool:
         """Whether the VFs hold enough bandwidth, and the bandwidth enough interfaces for the later rooms."""
-        left = self._left
+        left = self._remaining
         start = left.starts[index]
         if left.largest[min(start + vfs, left.number)] - left.largest[start] < needed:
             return False
@@ -191,15 +191,15 @@ class Fills:
     def _branch(self, stack: list[_Frame], frame: _Frame) -> None:
         """Push the frame's continuations: none of the type first, so that most of it is popped first."""
         index, mbps, waste, vfs, left_over, fill = frame
-        size, count = self._left.sizes[index], self._left.counts[index]
+        size, count = self._remaining.sizes[index], self._remaining.counts[index]
         most = mbps // size
         most = min(most, count)
         most = min(most, vfs)
-        if fill is None and self._ask.ceiling is not None:
+        if fill is None and self._query.ceiling is not None:
             most = self._below_ceiling(index, most)
         # left over: of this type, if not all are taken; then what fits beside the fill must not be that large
         some_left = size - 1 if self._vf_spare and size <= waste else waste
-        if not (self._ask.largest_first and index == 0) and some_left >= self._least_waste:
+        if not (self._query.largest_first and index == 0) and some_left >= self._least_waste:
             stack.append((index + 1, mbps, some_left, vfs, size, fill))
         if left_over and left_over - size <= waste:
             waste = left_over - size - 1
@@ -211,15 +211,15 @@ class Fills:
                 rest = size if number < count else left_over
                 stack.append((index + 1, mbps, allowed, vfs - number, rest, (index, number, fill)))
 
-    def _below_ceiling(self, index: int, most: int) -> int:
+    def _below_ceiling(self, index: int, limit: int) -> int:
         """How many of a type the first entry may have."""
-        if self._ask.ceiling is None:
-            return most
-        first, number = self._ask.ceiling
-        whole = self._left.types[index]
+        if self._query.ceiling is None:
+            return limit
+        first, number = self._query.ceiling
+        whole = self._remaining.types[index]
         if whole == first:
-            return min(most, number)
-        return most if whole > first else 0
+            return min(limit, number)
+        return limit if whole > first else 0
 
 
 _Ceiling = tuple[int, int] | None
@@ -232,7 +232,7 @@ class _Level:
     """A room under way: its state, what is left, the fills not tried yet, the one being tried."""
 
     state: _State
-    left: Left
+    remaining: RemainingItems
     fills: Iterator[Fill | None]
     fill: list[tuple[int, int]]
 
@@ -275,7 +275,7 @@ class Search:
         at, counts, ceiling = state
         if at == len(self._rooms) or state in self._failed:
             return None
-        left = Left.of(self._demand.sizes, counts)
+        left = RemainingItems.from_counts(self._demand.sizes, counts)
         self._work.spend(8 + len(left.sizes) // 2)
         if left.number > self._vfs[at] or left.total > self._mbps[at]:
             return None
@@ -289,17 +289,22 @@ class Search:
         alike = self._alike[at]
         if alike and left.sizes[0] > room.mbps:
             return None
-        ask = Ask(room, (0, slack), left.number - self._vfs[at + 1], alike, ceiling)
+        ask = Query(room, (0, slack), left.number - self._vfs[at + 1], alike, ceiling)
         return _Level(state, left, self._fills(left, ask, slack // len(holds)), [])
 
-    def _fills(self, left: Left, ask: Ask, share: int) -> Iterator[Fill | None]:
+    def _fills(self, remaining: RemainingItems, query: Query, share: int) -> Iterator[Fill | None]:
         """Fills that waste no more than `share` of the slack, then the others."""
-        room, (_, slack) = ask.room, ask.waste
+        room, (_, slack) = query.room, query.waste
         most = min(slack, room.mbps)
-        reach = Reach(left, room, most, self._work)
+        reach = Reach(remaining, room, most, self._work)
         windows = [(0, min(share, most)), (share + 1, most)]
         return chain.from_iterable(
-            Fills(left, Ask(room, window, ask.at_least, ask.largest_first, ask.ceiling), reach, self._work)
+            Patterns(
+                remaining,
+                Query(room, window, query.at_least, query.largest_first, query.ceiling),
+                reach,
+                self._work,
+            )
             for window in windows
             if window[0] <= window[1]
         )
@@ -309,7 +314,7 @@ class Search:
         level = levels[-1]
         at, counts, _ = level.state
         for fill in level.fills:
-            level.fill = [(level.left.types[index], number) for index, number in entries(fill)]
+            level.fill = [(level.remaining.types[index], number) for index, number in entries(fill)]
             remaining = list(counts)
             for index, number in level.fill:
                 remaining[index] -= number
@@ -436,7 +441,7 @@ def arrange(rates: Sequence[int], rooms: Sequence[Room], work: Work) -> list[int
     chosen = best_fit(rates, rooms)
     if chosen is not None:
         return chosen
-    demand = Demand.of(rates)
+    demand = Demand.from_rates(rates)
     if not demand.sizes:
         return Verdict.IMPOSSIBLE
     packing = pack(demand, rooms, work)

@@ -6,15 +6,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.placement import devices_on, misasked, possible, too_few, why_not_devices
+from k8s_rdma.core.devices.placement import devices_on, explain_device_refusal, misasked, possible, too_few
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import Enforce
-from k8s_rdma.core.refusal import Detail, RefusalMessage, why_not
-from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, keeps, meets
+from k8s_rdma.core.refusal import Detail, RefusalMessage, explain_refusal
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, meets, satisfies_policy
 from k8s_rdma.core.rooms import Verdict, Work
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.core.weights import RoundRobin, may_fall_short
@@ -47,11 +47,11 @@ class PlacedInterface:
     pool: str = ""
     entry: int | None = None
 
-    def entry_at(self, at: int) -> int:
+    def entry_at(self, position: int) -> int:
         """Which of the pod's interfaces it is, if it is at that place of all that are placed."""
-        return at if self.entry is None else self.entry
+        return position if self.entry is None else self.entry
 
-    def wanted(self) -> InterfaceRequest:
+    def as_request(self) -> InterfaceRequest:
         """The interface that it serves."""
         return InterfaceRequest(
             min_tx_rate_mbps=self.min_tx_rate_mbps,
@@ -78,7 +78,9 @@ class Placement:
 
     def request(self) -> Request:
         """The request that it serves: its rates, without the PFs, each of the pod's interfaces once."""
-        return Request(tuple(placed.wanted() for placed in by_entry(self.interfaces).values()), self.policy)
+        return Request(
+            tuple(placed.as_request() for placed in by_entry(self.interfaces).values()), self.policy
+        )
 
     def devices(self) -> dict[str, int]:
         """How many devices of each exclusive resource the interfaces are; empty where none is one."""
@@ -93,7 +95,7 @@ def by_entry(interfaces: Iterable[PlacedInterface]) -> dict[int, PlacedInterface
     return dict(sorted(found.items()))
 
 
-def each_once(interfaces: Sequence[PlacedInterface]) -> Sequence[PlacedInterface]:
+def unique_interfaces(interfaces: Sequence[PlacedInterface]) -> Sequence[PlacedInterface]:
     """Interfaces that a pod has or may come to have, the latter once, however many PFs that may be on."""
     if all(each.entry is None for each in interfaces):
         return interfaces
@@ -141,14 +143,14 @@ def fits(
     inventory: Inventory,
     used: Mapping[PciAddress, Used],
     policy: PfPolicy = PfPolicy.ANY,
-    beside: Collection[PciAddress] = (),
+    sibling_pfs: Collection[PciAddress] = (),
 ) -> bool:
     """Whether a given placement fits beside what is used, and its PFs take it.
 
-    beside: as in `place`.
+    sibling_pfs: as in `place`.
     """
     for interface in interfaces:
-        pf, wanted = inventory.pf(interface.pf), interface.wanted()
+        pf, wanted = inventory.pf(interface.pf), interface.as_request()
         if pf is None or not meets(pf, wanted.needs) or objection(pf, wanted):
             return False
     for pci, more in usage_of(interfaces, inventory).items():
@@ -158,11 +160,11 @@ def fits(
             return False
         if more.mbps and after.mbps > (pf.link_mbps or 0):
             return False
-        round_robin = RoundRobin.of(pf, after)
-        if round_robin is not None and not round_robin.load().keeps:
+        round_robin = RoundRobin.for_pf(pf, after)
+        if round_robin is not None and not round_robin.load().is_within_limit:
             return False
     chosen = [interface.pf for interface in interfaces]
-    return policy is PfPolicy.ANY or keeps(policy, chosen, inventory.pfs, beside)
+    return policy is PfPolicy.ANY or satisfies_policy(policy, chosen, inventory.pfs, sibling_pfs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +187,7 @@ class Rejection:
     numbers: str = ""
     cause: str = ""
 
-    def told(self, detail: Detail) -> str:
+    def text(self, detail: Detail) -> str:
         """The line with as much of the node as is wanted."""
         return self.numbers if detail is Detail.NUMBERS else self.cause
 
@@ -196,7 +198,7 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     used: Mapping[PciAddress, Used],
     *,
     strategy: Strategy = Strategy.BINPACK,
-    beside: Collection[PciAddress] = (),
+    sibling_pfs: Collection[PciAddress] = (),
     budget: int = DEFAULT_BUDGET,
 ) -> Placement | Rejection:
     """Find a PF for every interface: a free VF each, and unreserved bandwidth for the reservations together.
@@ -214,7 +216,7 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     used: more than a PF has counts as all of it; PFs that the inventory lacks do not matter. ValueError when
         it lacks the `mins` of a PF whose rates are weights.
     strategy: which of the PFs that will do; whether there is a placement does not depend on it.
-    beside: the PFs that other interfaces of the pod are on already, where this is a part of what it asks for.
+    sibling_pfs: the PFs that other interfaces of the pod are on already, where this is a part of what it asks for.
     """
     devices = devices_on(request, inventory)
     if devices:
@@ -222,11 +224,11 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     kind_at = request.shape.kind_at
     order = sorted(range(len(kind_at)), key=kind_at.__getitem__)
     of = [kind_at[at] for at in order]
-    task = PlacementProblem(request.shape.kinds, of, inventory, request.policy, beside, strategy)
+    task = PlacementProblem(request.shape.kinds, of, inventory, request.policy, sibling_pfs, strategy)
     work = Work(budget)
     chosen = choose(task, used, work)
     if isinstance(chosen, Verdict):
-        return _rejection(inventory, *why_not(task, used, chosen, work))
+        return _rejection(inventory, *explain_refusal(task, used, chosen, work))
     placed: list[PlacedInterface | None] = [None] * len(order)
     for at, pf in zip(order, chosen, strict=True):
         interface = request.interfaces[at]
@@ -260,10 +262,10 @@ def _place_devices(
     interfaces = tuple(
         PlacedInterface(
             pf=each.pf.pci,
-            min_tx_rate_mbps=each.wanted.min_tx_rate_mbps,
-            max_tx_rate_mbps=each.wanted.max_tx_rate_mbps,
-            enforce=each.wanted.enforce,
-            options=each.wanted.options,
+            min_tx_rate_mbps=each.interface_request.min_tx_rate_mbps,
+            max_tx_rate_mbps=each.interface_request.max_tx_rate_mbps,
+            enforce=each.interface_request.enforce,
+            options=each.interface_request.options,
             pool=each.resource,
             entry=each.entry,
         )
@@ -274,7 +276,7 @@ def _place_devices(
         more = _too_light(interfaces, more, inventory, used)
         if not more:
             return Placement(node=inventory.node, interfaces=interfaces)
-    return _rejection(inventory, *why_not_devices(request, places, more, used))
+    return _rejection(inventory, *explain_device_refusal(request, places, more, used))
 
 
 def _too_light(
@@ -297,13 +299,13 @@ def _too_light(
         for rate in rates[1:]:
             if may_fall_short(pf, before, most, rate):
                 more = usage_of([each for each in there if each.min_tx_rate_mbps <= rate], inventory)
-                round_robin = RoundRobin.of(pf, before + more.get(pci, NOTHING_USED))
-                if more and round_robin is not None and not round_robin.load().keeps:
+                round_robin = RoundRobin.for_pf(pf, before + more.get(pci, NOTHING_USED))
+                if more and round_robin is not None and not round_robin.load().is_within_limit:
                     return more
     return {}
 
 
-def _rejection(inventory: Inventory, reason: Reason, said: RefusalMessage) -> Rejection:
+def _rejection(inventory: Inventory, reason: Reason, message: RefusalMessage) -> Rejection:
     return Rejection(
-        node=inventory.node, reason=reason, message=said.full, numbers=said.numbers, cause=said.cause
+        node=inventory.node, reason=reason, message=message.full, numbers=message.numbers, cause=message.cause
     )

@@ -39,39 +39,39 @@ _GREEDY_PERCENT = 30
 class Offered(NamedTuple):
     """What PFs offer to interfaces: the class of each (`core.offers.Terms`), the terms, and the offers."""
 
-    of: list[int]
+    classes: list[int]
     terms: Terms
-    made: list[Offer]
+    offers: list[Offer]
 
 
 @dataclass(slots=True)
 class PlacementProblem:
     """What is to be placed, and where.
 
-    kinds: of interfaces, distinct, the largest reservation first. of: the kind of each interface, rising.
-    beside: where other interfaces of the pod are already.
+    kinds: of interfaces, distinct, the largest reservation first. class_indexes: the kind of each interface, rising.
+    sibling_pfs: where other interfaces of the pod are already.
     any_pf: as if it did not matter which PFs these are: their names, links or MTU.
     found: the PFs' terms, once they are known, which hold whatever is used.
     """
 
     kinds: Sequence[InterfaceClass]
-    of: Sequence[int]
+    class_indexes: Sequence[int]
     inventory: Inventory
     policy: PfPolicy = PfPolicy.ANY
-    beside: Collection[PciAddress] = ()
+    sibling_pfs: Collection[PciAddress] = ()
     strategy: Strategy = Strategy.BINPACK
     any_pf: bool = False
     found: Terms | None = None
 
     @property
-    def wanted(self) -> list[InterfaceClass]:
+    def requested_classes(self) -> list[InterfaceClass]:
         """The kind of each interface."""
-        return [self.kinds[kind] for kind in self.of]
+        return [self.kinds[kind] for kind in self.class_indexes]
 
     @property
     def rates(self) -> list[int]:
         """What each reserves, Mb/s."""
-        return [self.kinds[kind].min_tx_rate_mbps for kind in self.of]
+        return [self.kinds[kind].min_tx_rate_mbps for kind in self.class_indexes]
 
     @property
     def needy(self) -> bool:
@@ -93,7 +93,7 @@ class PlacementProblem:
 
     def groups(self) -> list[tuple[Pf, ...]]:
         """The sets of PFs of which one has to take all."""
-        return groups(self.policy, self.inventory.pfs, self.beside)
+        return groups(self.policy, self.inventory.pfs, self.sibling_pfs)
 
     def among(self, pfs: tuple[Pf, ...]) -> PlacementProblem:
         """The same where a node had these PFs alone, which are as the policy has it."""
@@ -115,7 +115,7 @@ class PlacementProblem:
         """What the PFs offer to the interfaces. OutOfWorkError on the way."""
         if self.found is None:
             self.found = terms(self.kinds, self.inventory.pfs, work, any_pf=self.any_pf)
-        of = [self.found.class_of[kind] for kind in self.of]
+        of = [self.found.class_of[kind] for kind in self.class_indexes]
         return Offered(of, self.found, offers(self.found, self.inventory.pfs, used))
 
 
@@ -163,8 +163,8 @@ def _anywhere(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Ve
 
 def _preferred(task: PlacementProblem, used: Usage, work: Work) -> list[int] | None:
     """By the strategy's own way; None where that leads nowhere, or takes too long for so many."""
-    needed = PREFERENCE * len(task.of) * len(task.inventory.pfs)
-    if needed > work.left * _GREEDY_PERCENT // 100:
+    needed = PREFERENCE * len(task.class_indexes) * len(task.inventory.pfs)
+    if needed > work.remaining * _GREEDY_PERCENT // 100:
         return None
     of, _, made = task.offered(used, work)
     runs = [(kind, len(list(run))) for kind, run in groupby(of)]
@@ -203,11 +203,11 @@ def _roomy(task: PlacementProblem, used: Usage) -> list[tuple[Pf, ...]]:
 
     A reservation costs as much as it says at least.
     """
-    mbps, vfs = sum(task.rates), len(task.of)
+    mbps, vfs = sum(task.rates), len(task.class_indexes)
 
     def standing(group: Iterable[Pf]) -> Standing:
-        return Standing.together(
-            [Standing.of(pf, room_of(pf, used.get(pf.pci, NOTHING_USED))) for pf in group]
+        return Standing.total(
+            [Standing.from_room(pf, room_of(pf, used.get(pf.pci, NOTHING_USED))) for pf in group]
         )
 
     found = [(standing(group), group) for group in task.groups()]
@@ -222,14 +222,14 @@ def _place_spread(task: PlacementProblem, used: Usage, work: Work) -> list[int] 
     found = matched(task, used, work)
     if isinstance(found, TooFew):
         return Verdict.IMPOSSIBLE
-    positions = [at for at, pf in enumerate(task.inventory.pfs) if pf.pci not in task.beside]
+    positions = [at for at, pf in enumerate(task.inventory.pfs) if pf.pci not in task.sibling_pfs]
     return [positions[at] for at in found]
 
 
 def matched(task: PlacementProblem, used: Usage, work: Work) -> list[int] | TooFew:
     """Each on one of its own, of the PFs that are left beside; or what there are too few of them for."""
     [free] = task.groups()
-    if len(task.of) > len(free):
-        return TooFew(range(len(task.of)), range(len(free)))
+    if len(task.class_indexes) > len(free):
+        return TooFew(range(len(task.class_indexes)), range(len(free)))
     of, _, made = task.among(free).offered(used, work)
     return match(of, made, task.strategy, work)

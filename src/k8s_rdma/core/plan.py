@@ -42,7 +42,7 @@ def hand_over(receipt: Receipt) -> tuple[Step, ...]:
         ProgramVfs(rates=rates, settings=settings[rates.pf]) if rates.pf in settings else rates
         for rates in _rates(receipt.interfaces)
     )
-    return (*programs, *(_give(receipt, interface) for interface in receipt.interfaces))
+    return (*programs, *(_assign_step(receipt, interface) for interface in receipt.interfaces))
 
 
 def claims(receipt: Receipt) -> tuple[Step, ...]:
@@ -54,7 +54,7 @@ def claims(receipt: Receipt) -> tuple[Step, ...]:
     return (
         *_rates(receipt.interfaces),
         *_settings(receipt.interfaces),
-        *(_give(receipt, interface) for interface in receipt.interfaces),
+        *(_assign_step(receipt, interface) for interface in receipt.interfaces),
     )
 
 
@@ -96,7 +96,7 @@ def _settings(interfaces: Iterable[AllocatedInterface]) -> Iterable[ConfigureVfs
         yield ConfigureVfs(pf=pf, configs=configs, previous=previous, homes=homes)
 
 
-def _give(receipt: Receipt, interface: AllocatedInterface) -> GiveVf | BindVf:
+def _assign_step(receipt: Receipt, interface: AllocatedInterface) -> GiveVf | BindVf:
     if not interface.is_netdev:
         return BindVf(
             vf=interface.vf,

@@ -39,17 +39,17 @@ class Programmed(NamedTuple):
     max_held: bool
 
 
-def programmed(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> Programmed:
+def programmed(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Programmed:
     """The rates to program for an interface on a PF as it is now."""
-    least, most = wanted.min_tx_rate_mbps, wanted.max_tx_rate_mbps
-    enforce = enforcement(pf, wanted)
+    least, most = request.min_tx_rate_mbps, request.max_tx_rate_mbps
+    enforce = enforcement(pf, request)
     set_min = _reservation(pf, least) or 0
     set_max = 0 if enforce is Enforce.SOFTWARE else _cap(pf, most) or 0
     if 0 < set_max < set_min:  # apart by less than a step: the reservation is what was promised
         set_max = 0
     by_link = enforce is not Enforce.SOFTWARE and pf.link_mbps is not None and pf.link_mbps <= most
     by_hardware = enforce is Enforce.HARDWARE or set_max > 0 or by_link
-    by_software = not by_hardware and not _why_not_software(pf, wanted)
+    by_software = not by_hardware and not _software_objection(pf, request)
     return Programmed(
         set_min,
         set_max,
@@ -59,9 +59,9 @@ def programmed(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> Programmed:
     )
 
 
-def enforcement(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> Enforce:
+def enforcement(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Enforce:
     """The stricter of what is demanded of the PF and by the interface: hardware, then software, then auto."""
-    demanded = pf.enforce, wanted.enforce
+    demanded = pf.enforce, request.enforce
     if Enforce.HARDWARE in demanded:
         return Enforce.HARDWARE
     return Enforce.SOFTWARE if Enforce.SOFTWARE in demanded else Enforce.AUTO
@@ -74,9 +74,9 @@ class Enforcers(NamedTuple):
     max: Literal["hardware", "software", "accounted"]
 
 
-def enforcers(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> Enforcers:
+def enforcers(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Enforcers:
     """Of an interface that comes to be on a PF as it is now."""
-    found = programmed(pf, wanted)
+    found = programmed(pf, request)
     least: Literal["hardware", "accounted"] = "hardware" if found.min_held else "accounted"
     if found.software_max_tx_rate_mbps:
         return Enforcers(least, "software")
@@ -90,34 +90,34 @@ def reserved(pf: Pf, min_tx_rate_mbps: int) -> int:
     return _reservation(pf, min_tx_rate_mbps) or min_tx_rate_mbps
 
 
-def objection(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> str:
+def objection(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
     """Why the PF does not take the interface whatever is free of it, in one clause; empty when it does."""
-    enforce = enforcement(pf, wanted)
+    enforce = enforcement(pf, request)
     if enforce is Enforce.SOFTWARE:
-        said = Setting.SOFTWARE_CAPS in wanted.needs.settings - pf.takes  # by `needs.unmet`
-        held, most = programmed(pf, wanted).max_held, wanted.max_tx_rate_mbps
-        return "" if held or said else f"{_why_not_software(pf, wanted)} ({most} Mb/s wanted)"
+        said = Setting.SOFTWARE_CAPS in request.needs.settings - pf.supported_settings  # by `needs.unmet`
+        held, most = programmed(pf, request).max_held, request.max_tx_rate_mbps
+        return "" if held or said else f"{_software_objection(pf, request)} ({most} Mb/s wanted)"
     if enforce is Enforce.AUTO or pf.rates is EVERY_RATE:
         return ""
-    found = programmed(pf, wanted)
+    found = programmed(pf, request)
     if not found.min_held:
-        return _why_not(pf, "minimum", pf.rates.min, wanted.min_tx_rate_mbps)
+        return _rate_objection(pf, "minimum", pf.rates.min, request.min_tx_rate_mbps)
     if not found.max_held:
-        return _why_not(pf, "maximum", pf.rates.max, wanted.max_tx_rate_mbps)
+        return _rate_objection(pf, "maximum", pf.rates.max, request.max_tx_rate_mbps)
     return ""
 
 
-def objection_cause(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> str:
+def objection_cause(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
     """As `objection`, and without a number."""
-    if enforcement(pf, wanted) is Enforce.SOFTWARE:
-        return _why_not_software(pf, wanted)
-    which = "maximum" if programmed(pf, wanted).min_held else "minimum"
+    if enforcement(pf, request) is Enforce.SOFTWARE:
+        return _software_objection(pf, request)
+    which = "maximum" if programmed(pf, request).min_held else "minimum"
     return f"{pf.driver or 'its driver'} does not take {which} rates as they are wanted"
 
 
-def demand(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> str:
+def demand(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
     """What makes an objection one: `enforcement by hardware is demanded`."""
-    return f"enforcement by {enforcement(pf, wanted)} is demanded"
+    return f"enforcement by {enforcement(pf, request)} is demanded"
 
 
 def takes_rates(pf: Pf) -> bool:
@@ -125,15 +125,15 @@ def takes_rates(pf: Pf) -> bool:
     return not (pf.rates.needs_link and pf.link_mbps is None)
 
 
-def _why_not_software(pf: Pf, wanted: InterfaceRequest | InterfaceClass) -> str:
+def _software_objection(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
     """What keeps software from capping the interface: it needs a netdev, and a kernel that can limit one."""
-    if Setting.VFIO_PCI in wanted.needs.settings:
+    if Setting.VFIO_PCI in request.needs.settings:
         return _NOT_VFIO
-    return "" if Setting.SOFTWARE_CAPS in pf.takes else NOT_BY_SOFTWARE
+    return "" if Setting.SOFTWARE_CAPS in pf.supported_settings else NOT_BY_SOFTWARE
 
 
 def _reservation(pf: Pf, rate: int) -> int | None:
-    return pf.rates.min.up(rate) if rate and pf.rates.min and takes_rates(pf) else None
+    return pf.rates.min.round_up(rate) if rate and pf.rates.min and takes_rates(pf) else None
 
 
 def _cap(pf: Pf, rate: int) -> int | None:
@@ -143,14 +143,14 @@ def _cap(pf: Pf, rate: int) -> int | None:
         return None
     if rate > takes.largest and pf.link_mbps is not None and pf.link_mbps <= rate:
         return None
-    return takes.down(rate)
+    return takes.round_down(rate)
 
 
-def _why_not(pf: Pf, which: str, takes: RateRange | None, rate: int) -> str:
+def _rate_objection(pf: Pf, rate_name: str, supported: RateRange | None, rate: int) -> str:
     driver = pf.driver or "its driver"
-    if takes is None:
-        return f"{driver} takes no {which} rates ({rate} Mb/s wanted)"
+    if supported is None:
+        return f"{driver} takes no {rate_name} rates ({rate} Mb/s wanted)"
     if not takes_rates(pf):
-        return f"{driver} takes {which} rates only while the link is up ({rate} Mb/s wanted)"
-    steps = f" in steps of {takes.step}" if takes.step > 1 else ""
-    return f"{driver} takes {which} rates of {takes.smallest} to {takes.largest} Mb/s{steps} ({rate} wanted)"
+        return f"{driver} takes {rate_name} rates only while the link is up ({rate} Mb/s wanted)"
+    steps = f" in steps of {supported.step}" if supported.step > 1 else ""
+    return f"{driver} takes {rate_name} rates of {supported.smallest} to {supported.largest} Mb/s{steps} ({rate} wanted)"

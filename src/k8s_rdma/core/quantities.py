@@ -38,9 +38,9 @@ def quantity(text: str) -> Fraction:
     return Fraction(match["number"]) * factor
 
 
-def covers(evicted: Iterable[Demand], kept: Iterable[Demand]) -> bool:
+def covers(evicted: Iterable[Demand], required: Iterable[Demand]) -> bool:
     """Whether evicting the former frees at least as much of everything as evicting the latter would."""
-    freed, needed = list(evicted), list(kept)
+    freed, needed = list(evicted), list(required)
     if len(freed) < len(needed):
         return False
     left: dict[str, Fraction] = {}

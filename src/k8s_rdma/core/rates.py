@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def check_rates(
-    step: SetRates, *, ability: RateAbility, link_mbps: int | None, before: Mapping[int, VfRate]
+    step: SetRates, *, ability: RateAbility, link_mbps: int | None, current: Mapping[int, VfRate]
 ) -> None:
     """Refuse all rates of a step when one of them cannot be.
 
-    before: the rates of all VFs of the PF as they are. KernelError names VF and value, or the sum. A sum that
+    current: the rates of all VFs of the PF as they are. KernelError names VF and value, or the sum. A sum that
     is too large already may stay so: the link has become slower under promises that are kept.
     """
     for rate in step.rates:
@@ -33,8 +33,8 @@ def check_rates(
             raise KernelError(msg)
     if not ability.sum_checked or link_mbps is None:
         return
-    after = {**before, **{rate.index: rate for rate in step.rates}}
-    had, has = (sum(rate.min_tx_rate_mbps for rate in rates.values()) for rates in (before, after))
+    after = {**current, **{rate.index: rate for rate in step.rates}}
+    had, has = (sum(rate.min_tx_rate_mbps for rate in rates.values()) for rates in (current, after))
     if has > max(link_mbps, had):
         msg = f"PF {step.pf}: min rates would add up to {has} Mb/s, its link has {link_mbps}"
         raise KernelError(msg)
@@ -48,15 +48,15 @@ def _refusal(rate: VfRate, ability: RateAbility) -> str:
     )
 
 
-def _outside(which: str, mbps: int, taken: RateRange | None) -> str:
+def _outside(rate_name: str, mbps: int, supported: RateRange | None) -> str:
     """Why a driver would not take a rate; empty when it would."""
     if mbps == 0:
         return ""
-    if taken is None:
-        return f"{which} rate {mbps} Mb/s: the driver takes no {which} rates"
-    if not taken.smallest <= mbps <= taken.largest or mbps % taken.step:
-        steps = f" in steps of {taken.step}" if taken.step > 1 else ""
-        return f"{which} rate {mbps} Mb/s: the driver takes {taken.smallest} to {taken.largest}{steps}"
+    if supported is None:
+        return f"{rate_name} rate {mbps} Mb/s: the driver takes no {rate_name} rates"
+    if not supported.smallest <= mbps <= supported.largest or mbps % supported.step:
+        steps = f" in steps of {supported.step}" if supported.step > 1 else ""
+        return f"{rate_name} rate {mbps} Mb/s: the driver takes {supported.smallest} to {supported.largest}{steps}"
     return ""
 
 
@@ -96,12 +96,12 @@ class RateRange:
             msg = f"no range of rates: {self.smallest} to {self.largest} in steps of {self.step} Mb/s"
             raise ValueError(msg)
 
-    def up(self, rate: int) -> int | None:
+    def round_up(self, rate: int) -> int | None:
         """The least that it takes and that is as much; None above all of it."""
         rounded = max(self.smallest, -(-rate // self.step) * self.step)
         return rounded if rounded <= self.largest else None
 
-    def down(self, rate: int) -> int | None:
+    def round_down(self, rate: int) -> int | None:
         """The most that it takes and that is no more; None below all of it."""
         rounded = min(self.largest, rate // self.step * self.step)
         return rounded if rounded >= self.smallest else None

@@ -37,7 +37,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ObservedInterface:
     """A VF that a pod has.
 
     mac: its netdev's there; empty when it is not known. max_tx_rate_mbps: what `core.step.CapInterface` set
@@ -51,30 +51,32 @@ class Found:
     max_tx_rate_mbps: int = 0
 
 
-def rebuilt_interface(found: Found, entry: int, asked: InterfaceRequest | None) -> AllocatedInterface:
+def rebuilt_interface(
+    observed: ObservedInterface, entry: int, request: InterfaceRequest | None
+) -> AllocatedInterface:
     """The interface of a receipt whose end leaves the VF as it should be.
 
-    entry: its place in the pod's request. asked: that; None when it is not known, and then what is programmed
+    entry: its place in the pod's request. request: that; None when it is not known, and then what is programmed
         counts as asked for.
     """
-    pf, vf = found.pf, found.vf
+    pf, vf = observed.pf, observed.vf
     like = next(filter(is_free, pf.vfs), replace(vf, **_DEFAULTS))
     config, previous = _differences(vf, replace(like, index=vf.index))
-    options = asked.options if asked else NO_OPTIONS
+    options = request.options if request else NO_OPTIONS
     by_program = vf.driver == VfDriver.VFIO_PCI
-    by_software = 0 if by_program else _software_cap(found, asked)
+    by_software = 0 if by_program else _software_cap(observed, request)
     return AllocatedInterface(
         vf=VfRef(pf.pci, vf.index),
         pci=vf.pci,
-        ifname=found.ifname,
-        min_tx_rate_mbps=asked.min_tx_rate_mbps if asked else vf.min_tx_rate_mbps,
-        max_tx_rate_mbps=asked.max_tx_rate_mbps if asked else vf.max_tx_rate_mbps or by_software,
-        home=VfHome(name=_name(pf, vf), mac=_mac(found, asked), mtu=like.mtu),
+        ifname=observed.ifname,
+        min_tx_rate_mbps=request.min_tx_rate_mbps if request else vf.min_tx_rate_mbps,
+        max_tx_rate_mbps=request.max_tx_rate_mbps if request else vf.max_tx_rate_mbps or by_software,
+        home=VfHome(name=_name(pf, vf), mac=_mac(observed, request), mtu=like.mtu),
         set_min_tx_rate_mbps=vf.min_tx_rate_mbps,
         set_max_tx_rate_mbps=vf.max_tx_rate_mbps,
         software_max_tx_rate_mbps=by_software,
         entry=entry,
-        enforce=asked.enforce if asked else Enforce.AUTO,
+        enforce=request.enforce if request else Enforce.AUTO,
         options=replace(options, driver=VfDriver.VFIO_PCI if by_program else VfDriver.KERNEL),
         config=config,
         previous=previous,
@@ -84,15 +86,15 @@ def rebuilt_interface(found: Found, entry: int, asked: InterfaceRequest | None) 
     )
 
 
-def _software_cap(found: Found, asked: InterfaceRequest | None) -> int:
+def _software_cap(observed: ObservedInterface, request: InterfaceRequest | None) -> int:
     """As asked for, also where somebody in the pod took it away; nothing where the hardware has one."""
-    if found.vf.max_tx_rate_mbps:
+    if observed.vf.max_tx_rate_mbps:
         return 0
-    pf = Hardware((found.pf,)).inventory(NodeName("")).pf(found.pf.pci)
-    if asked is None or pf is None:
-        return found.max_tx_rate_mbps
-    is_there = found.max_tx_rate_mbps > 0
-    return asked.max_tx_rate_mbps if is_there else programmed(pf, asked).software_max_tx_rate_mbps
+    pf = Hardware((observed.pf,)).inventory(NodeName("")).pf(observed.pf.pci)
+    if request is None or pf is None:
+        return observed.max_tx_rate_mbps
+    is_there = observed.max_tx_rate_mbps > 0
+    return request.max_tx_rate_mbps if is_there else programmed(pf, request).software_max_tx_rate_mbps
 
 
 def _name(pf: PfState, vf: Vf) -> str:
@@ -101,11 +103,11 @@ def _name(pf: PfState, vf: Vf) -> str:
     return name if len(name) <= MAX_NAME else "vf" + vf.pci.replace(":", "").replace(".", "")
 
 
-def _mac(found: Found, asked: InterfaceRequest | None) -> str:
+def _mac(observed: ObservedInterface, request: InterfaceRequest | None) -> str:
     """The PF's, unless that is the pod's own choice or none; then the one that it has."""
-    own_choice = asked is not None and asked.options.mac is not None
-    known = found.vf.admin_mac not in ("", NO_MAC) and not own_choice
-    return (found.vf.admin_mac if known else found.mac) or found.vf.mac
+    own_choice = request is not None and request.options.mac is not None
+    known = observed.vf.admin_mac not in ("", NO_MAC) and not own_choice
+    return (observed.vf.admin_mac if known else observed.mac) or observed.vf.mac
 
 
 def _differences(vf: Vf, like: Vf) -> tuple[VfConfig | None, VfConfig | None]:

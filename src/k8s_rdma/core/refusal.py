@@ -60,9 +60,9 @@ class RefusalMessage(NamedTuple):
         return cls(numbers, numbers, cause)
 
     @classmethod
-    def joined(cls, said: Sequence[RefusalMessage]) -> RefusalMessage:
+    def joined(cls, messages: Sequence[RefusalMessage]) -> RefusalMessage:
         """One clause after the other."""
-        return said[0] if len(said) == 1 else cls(*map("; ".join, zip(*said, strict=True)))
+        return messages[0] if len(messages) == 1 else cls(*map("; ".join, zip(*messages, strict=True)))
 
 
 class Free(NamedTuple):
@@ -73,7 +73,7 @@ class Free(NamedTuple):
 
 
 def explain(
-    wanted: Sequence[InterfaceClass],
+    classes: Sequence[InterfaceClass],
     free: Sequence[Free],
     reason: Reason,
     objections: Sequence[RefusalMessage] = (),
@@ -84,12 +84,12 @@ def explain(
         interfaces need something of a PF, of those PFs alone that are what any of them needs.
     objections: what PFs and drivers have against it, in clauses.
     """
-    scene = Scene(wanted, free, empty=is_empty(reason))
+    scene = Scene(classes, free, empty=is_empty(reason))
     if not free:
         return RefusalMessage.joined([scene.only_needs(), *(objections or [_NO_PF])])
     if reason is Reason.UNDECIDED:
         said = [scene.undecided()]
-    elif reason is not Reason.DRIVER_REFUSES or any(each.needs is not NO_NEEDS for each in wanted):
+    elif reason is not Reason.DRIVER_REFUSES or any(each.needs is not NO_NEEDS for each in classes):
         said = [scene.impossible(), *scene.unknown_links()]
     else:
         said = [scene.only_needs()]
@@ -101,9 +101,9 @@ def is_empty(reason: Reason) -> bool:
     return reason in _EMPTY
 
 
-def needed(wanted: Sequence[InterfaceRequest | InterfaceClass]) -> str:
+def needed(requests: Sequence[InterfaceRequest | InterfaceClass]) -> str:
     """`2 interfaces of 100000 Mb/s`, or what else is needed."""
-    return _needed(len(wanted), Demand.of([interface.min_tx_rate_mbps for interface in wanted]))
+    return _needed(len(requests), Demand.from_rates([interface.min_tx_rate_mbps for interface in requests]))
 
 
 def count(number: int, noun: str) -> str:
@@ -134,9 +134,9 @@ def _needed(number: int, demand: Demand) -> str:
 class Scene:
     """A request before PFs. empty: these are told of as they are when nobody uses them."""
 
-    def __init__(self, wanted: Sequence[InterfaceClass], free: Sequence[Free], *, empty: bool) -> None:
-        self.number = len(wanted)
-        self.demand = Demand.of([interface.min_tx_rate_mbps for interface in wanted])
+    def __init__(self, classes: Sequence[InterfaceClass], free: Sequence[Free], *, empty: bool) -> None:
+        self.number = len(classes)
+        self.demand = Demand.from_rates([interface.min_tx_rate_mbps for interface in classes])
         self.free = free
         self.empty = empty
         self.rooms = [room for _, room in free]
@@ -162,17 +162,19 @@ class Scene:
         """The simplest of the causes that apply."""
         even = "even when empty" if self.empty else "free"
         if self.number > self.vfs or not self.demand.sizes:
-            return self._said(f"{self.needs}; {self.pfs} {self._free_vfs()}", f"too few VFs {even}")
+            return self._message(f"{self.needs}; {self.pfs} {self._free_vfs()}", f"too few VFs {even}")
         best = max([room for room in self.rooms if room.vfs], default=_NO_ROOM)
         if self.demand.sizes[0] > best.mbps:
-            return self._said(self._none_large_enough(best), f"no PF has {self.demand.sizes[0]} Mb/s {even}")
+            return self._message(
+                self._none_large_enough(best), f"no PF has {self.demand.sizes[0]} Mb/s {even}"
+            )
         if self.demand.total > self.mbps:
             numbers = (
                 f"needs {self.demand.total} Mb/s for {count(self.number, 'interface')}; "
                 f"{self.pfs} {self._free_mbps()} and {self._free_vfs()}"
             )
-            return self._said(numbers, f"too little bandwidth {even}")
-        return self._said(
+            return self._message(numbers, f"too little bandwidth {even}")
+        return self._message(
             self._too_few_places() or f"{self._together()}, but no arrangement of the interfaces fits",
             f"no arrangement of the interfaces on its PFs fits{', even when empty' if self.empty else ''}",
         )
@@ -184,7 +186,7 @@ class Scene:
             "ended at its work budget: fewer distinct rates (such as multiples of 1000 Mb/s), "
             "fewer interfaces or less bandwidth make it decidable"
         )
-        return self._said(f"{self._together()}; {why}", why)
+        return self._message(f"{self._together()}; {why}", why)
 
     def unknown_links(self) -> list[RefusalMessage]:
         """A clause on PFs whose link speed is unknown; none without any, or when VFs are what is missing."""
@@ -202,7 +204,7 @@ class Scene:
             )
         ]
 
-    def _said(self, numbers: str, cause: str) -> RefusalMessage:
+    def _message(self, numbers: str, cause: str) -> RefusalMessage:
         return RefusalMessage.nameless(numbers, f"{self.needs}; {cause}")
 
     def _none_large_enough(self, best: Room) -> str:
@@ -244,12 +246,12 @@ class Scene:
         return f"{self.vfs} of {count(sum(pf.capacity_vfs for pf, _ in self.free), 'VF')} free"
 
 
-_LOOKED_AT = 512
+_EXAMINED = 512
 """Pairs of a need, or of a rate, and a PF; a request may have a thousand different ones, and to word them all
 takes longer than to decide."""
 _WEIGHED = 10_000
 """Interfaces times PFs: for more it is not said what weights make of them."""
-_MOST = 3
+_MAX_CLAUSES = 3
 """Clauses; one interface that nothing takes is enough to refuse a request, and the line is for a terminal."""
 
 
@@ -272,7 +274,7 @@ def objections(kinds: Sequence[InterfaceClass], offered: Offered) -> list[Refusa
     of, terms, made = offered
     takers = [sum([offer.costs[at] is not None for offer in made]) for at in range(len(terms.kinds))]
     scarce = sorted(range(len(kinds)), key=lambda at: takers[terms.class_of[at]])
-    few = sorted(scarce[: max(1, _LOOKED_AT // max(1, len(made)))])
+    few = sorted(scarce[: max(1, _EXAMINED // max(1, len(made)))])
     found = [
         *_unmet([kinds[at].needs for at in scarce], made),
         *_refused([kinds[at] for at in few], made),
@@ -281,13 +283,13 @@ def objections(kinds: Sequence[InterfaceClass], offered: Offered) -> list[Refusa
     ]
     if not found:
         return []
-    more = [f"{len(found) - _MOST} more such limits"] if len(found) > _MOST else []
-    clauses = found[:_MOST]
+    more = [f"{len(found) - _MAX_CLAUSES} more such limits"] if len(found) > _MAX_CLAUSES else []
+    clauses = found[:_MAX_CLAUSES]
     return [
         RefusalMessage(
             "; ".join([*(f"{', '.join(each.names)}: {each.why}" for each in clauses), *more]),
             "; ".join([*(f"{_number(each.names)}: {each.why}" for each in clauses), *more]),
-            "; ".join(sorted({each.cause for each in found})[:_MOST]),
+            "; ".join(sorted({each.cause for each in found})[:_MAX_CLAUSES]),
         )
     ]
 
@@ -296,11 +298,11 @@ def _number(pfs: Sized) -> str:
     return f"{len(pfs)} PF{'s' if len(pfs) > 1 else ''}"
 
 
-def _unmet(scarce: Iterable[Needs], made: Sequence[Offer]) -> Iterator[_Clause]:
+def _unmet(scarce: Iterable[Needs], offers: Sequence[Offer]) -> Iterator[_Clause]:
     """PFs that are not what is needed: one clause for those that say the same."""
     said: dict[str, _Clause] = {}
-    for needs in islice(dict.fromkeys(scarce), max(1, _LOOKED_AT // max(1, len(made)))):
-        for offer in made:
+    for needs in islice(dict.fromkeys(scarce), max(1, _EXAMINED // max(1, len(offers)))):
+        for offer in offers:
             why = unmet(offer.pf, needs)
             if not why:
                 continue
@@ -309,11 +311,11 @@ def _unmet(scarce: Iterable[Needs], made: Sequence[Offer]) -> Iterator[_Clause]:
     yield from said.values()
 
 
-def _refused(kinds: Sequence[InterfaceClass], made: Sequence[Offer]) -> Iterator[_Clause]:
+def _refused(kinds: Sequence[InterfaceClass], offers: Sequence[Offer]) -> Iterator[_Clause]:
     """Rates that cannot be programmed but must be: one clause for the PFs that say the same."""
     alike: dict[tuple[object, ...], list[Pf]] = {}
-    for pf in (offer.pf for offer in made):
-        by_software = Setting.SOFTWARE_CAPS in pf.takes
+    for pf in (offer.pf for offer in offers):
+        by_software = Setting.SOFTWARE_CAPS in pf.supported_settings
         alike.setdefault((pf.rates, pf.link_mbps, pf.enforce, by_software, pf.driver), []).append(pf)
     said: dict[tuple[str, str], _Clause] = {}
     for kind in kinds:
@@ -330,10 +332,10 @@ def _refused(kinds: Sequence[InterfaceClass], made: Sequence[Offer]) -> Iterator
     yield from said.values()
 
 
-def _rounded(rates: Sequence[tuple[int, int]], made: Sequence[Offer]) -> Iterator[_Clause]:
+def _rounded(rates: Sequence[tuple[int, int]], offers: Sequence[Offer]) -> Iterator[_Clause]:
     """Reservations, each with its class, that cost more than they say."""
     said: dict[tuple[int, int, str], dict[str, None]] = {}
-    for offer in made:
+    for offer in offers:
         for rate, at in rates:
             cost = offer.costs[at]
             if cost is not None and cost > rate:
@@ -343,23 +345,23 @@ def _rounded(rates: Sequence[tuple[int, int]], made: Sequence[Offer]) -> Iterato
         yield _Clause(names, why, f"{driver} rounds reservations up")
 
 
-def _weighed(of: Sequence[int], made: Sequence[Offer]) -> Iterator[_Clause]:
+def _weighed(class_indexes: Sequence[int], offers: Sequence[Offer]) -> Iterator[_Clause]:
     """Where the reservations would add up, but some VF would get less than its own."""
-    if not any(offer.round_robin for offer in made) or len(of) * len(made) > _WEIGHED:
+    if not any(offer.round_robin for offer in offers) or len(class_indexes) * len(offers) > _WEIGHED:
         return
     least = [
         min((cost or 0 for cost in row if cost is not None), default=0)
-        for row in zip(*(offer.costs for offer in made), strict=True)
+        for row in zip(*(offer.costs for offer in offers), strict=True)
     ]
-    costs = sorted([least[each] for each in of], reverse=True)
-    chosen = best_fit(costs, [offer.room for offer in made])
-    for at, offer in enumerate(made):
+    costs = sorted([least[each] for each in class_indexes], reverse=True)
+    chosen = best_fit(costs, [offer.room for offer in offers])
+    for at, offer in enumerate(offers):
         round_robin = offer.round_robin
         if round_robin is None or chosen is None:
             continue
         joining = [cost for cost, there in zip(costs, chosen, strict=True) if there == at]
-        mins = [*round_robin.mins, *joining, *[0] * round_robin.others]
-        got = effective_mins(mins, round_robin.link_mbps, round_robin.most)
+        mins = [*round_robin.mins, *joining, *[0] * round_robin.unreserved_vfs]
+        got = effective_mins(mins, round_robin.link_mbps, round_robin.max_weight)
         short, rate = min(
             zip((g - m for g, m in zip(got, mins, strict=True)), mins, strict=True), default=(0, 0)
         )
@@ -367,7 +369,7 @@ def _weighed(of: Sequence[int], made: Sequence[Offer]) -> Iterator[_Clause]:
             weights = f"minimum rates of {offer.pf.driver} are weights"
             yield _Clause(
                 {offer.pf.name: None},
-                f"{weights} of 1 to {round_robin.most}, by which one VF would get {rate + short} of its "
+                f"{weights} of 1 to {round_robin.max_weight}, by which one VF would get {rate + short} of its "
                 f"{rate} Mb/s",
                 f"{weights}, by which a VF would get less than is reserved for it",
             )
@@ -393,13 +395,13 @@ def explain_policy(
 def _apart(task: PlacementProblem, used: Usage, work: Work, *, empty: bool) -> RefusalMessage:
     """The interfaces that too few PFs take, and how many these are."""
     [pfs] = task.groups()
-    interfaces = task.wanted
+    interfaces = task.requested_classes
     number, takers = len(interfaces), len(pfs)
     try:
         short = matched(task, used, work) if number <= len(pfs) else None
     except OutOfWorkError:
         short = None
-    other = "other " if task.beside else ""
+    other = "other " if task.sibling_pfs else ""
     there = f"the node has {count(len(pfs), f'{other}PF')}"
     if isinstance(short, TooFew):
         interfaces = [interfaces[at] for at in sorted(short.interfaces)]
@@ -412,14 +414,14 @@ def _apart(task: PlacementProblem, used: Usage, work: Work, *, empty: bool) -> R
     even = " even when empty" if empty else ""
     return RefusalMessage.nameless(
         f"{needed(interfaces)} {verb} {count(number, 'PF')}; {there}",
-        f"needs {needed(task.wanted)}; too few PFs have room for one{even}",
+        f"needs {needed(task.requested_classes)}; too few PFs have room for one{even}",
     )
 
 
 def _together(task: PlacementProblem, free: Sequence[Free], *, empty: bool) -> RefusalMessage:
     """What the best of the groups lacks."""
     what = _TOGETHER[task.policy]
-    needs = f"needs {needed(task.wanted)}"
+    needs = f"needs {needed(task.requested_classes)}"
     even = " even when empty" if empty else ""
     cause = f"{needs}; no {what} has room for all{even}"
     found = task.groups()
@@ -427,9 +429,13 @@ def _together(task: PlacementProblem, free: Sequence[Free], *, empty: bool) -> R
         return RefusalMessage.nameless(f"{needs}; no {what} has all of its other interfaces", cause)
     by_pci = {each.pf.pci: each for each in free}
     there = [[by_pci[pf.pci] for pf in group if pf.pci in by_pci] for group in found]
-    number, mbps = len(task.of), sum(task.rates)
-    best = Scene(task.wanted, max(there, key=lambda some: _roominess(some, number, mbps)), empty=empty)
-    which = "where its other interfaces are" if task.beside else f"best of {_counted(task.policy, found)}"
+    number, mbps = len(task.class_indexes), sum(task.rates)
+    best = Scene(
+        task.requested_classes, max(there, key=lambda some: _roominess(some, number, mbps)), empty=empty
+    )
+    which = (
+        "where its other interfaces are" if task.sibling_pfs else f"best of {_counted(task.policy, found)}"
+    )
     return RefusalMessage.nameless(f"{best.impossible().numbers} ({which})", cause)
 
 
@@ -443,8 +449,8 @@ def _counted(policy: PfPolicy, found: Sequence[Sequence[Pf]]) -> str:
     return " and ".join([*together, *alone])
 
 
-def _roominess(some: Sequence[Free], number: int, needed_mbps: int) -> tuple[bool, bool, int, int]:
-    mbps, vfs = sum(each.room.mbps for each in some), sum(each.room.vfs for each in some)
+def _roominess(candidates: Sequence[Free], number: int, needed_mbps: int) -> tuple[bool, bool, int, int]:
+    mbps, vfs = sum(each.room.mbps for each in candidates), sum(each.room.vfs for each in candidates)
     return vfs >= number and mbps >= needed_mbps, vfs >= number, mbps, vfs
 
 
@@ -452,7 +458,7 @@ _TERMS = 4_000
 """Work units to know again, for the words alone, what PFs offer; most often it is known."""
 
 
-def why_not(
+def explain_refusal(
     task: PlacementProblem, used: Usage, verdict: Verdict, work: Work
 ) -> tuple[Reason, RefusalMessage]:
     """The reason, as `core.placement.Rejection` has it, and the sentence.
@@ -474,7 +480,7 @@ def why_not(
     if reason is not Reason.UNDECIDED and _by_policy(task, used, work):
         said = explain_policy(task, used, free, work, empty=is_empty(reason))
         return reason, RefusalMessage.joined([said, *against])
-    return reason, explain(task.wanted, free, reason, against)
+    return reason, explain(task.requested_classes, free, reason, against)
 
 
 def _offered(task: PlacementProblem, used: Usage) -> Offered | None:
@@ -517,5 +523,5 @@ def _by_policy(task: PlacementProblem, used: Usage, work: Work) -> bool:
 def _free_for(task: PlacementProblem, offered: Offered, free: Sequence[Free]) -> list[Free]:
     """What is free for these: where they need something, all of the PFs that take any of them."""
     if not task.needy:
-        return [Free(offer.pf, offer.room) for offer in offered.made]
-    return [each for each, offer in zip(free, offered.made, strict=True) if offer.takes_any]
+        return [Free(offer.pf, offer.room) for offer in offered.offers]
+    return [each for each, offer in zip(free, offered.offers, strict=True) if offer.accepts_any]

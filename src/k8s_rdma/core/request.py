@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value", bound=str)
 
-_MOST = 3
+_MAX_LISTED = 3
 """Of a selector's values in a clause; whoever writes the annotation decides how many there are."""
 
 
@@ -32,14 +32,14 @@ class InterfaceClass(NamedTuple):
     needs: Needs
 
 
-def class_of(wanted: InterfaceRequest) -> InterfaceClass:
+def class_of(request: InterfaceRequest) -> InterfaceClass:
     """An interface's kind."""
-    return InterfaceClass(wanted.min_tx_rate_mbps, wanted.max_tx_rate_mbps, wanted.enforce, wanted.needs)
+    return InterfaceClass(request.min_tx_rate_mbps, request.max_tx_rate_mbps, request.enforce, request.needs)
 
 
 def meets(pf: Pf, needs: Needs) -> bool:
     """Whether the PF is what is needed."""
-    return needs is NO_NEEDS or (is_chosen(pf, needs) and needs.settings <= pf.takes)
+    return needs is NO_NEEDS or (is_chosen(pf, needs) and needs.settings <= pf.supported_settings)
 
 
 class PfMasks:
@@ -64,9 +64,9 @@ class PfMasks:
         """The PFs that `meets` says True of."""
         mask = self.able(needs)
         if needs.link_type is not None:
-            mask &= self._where(lambda pf: pf.link_type is needs.link_type)
+            mask &= self._mask(lambda pf: pf.link_type is needs.link_type)
         if needs.mtu:
-            mask &= self._where(lambda pf: needs.mtu <= pf.mtu)
+            mask &= self._mask(lambda pf: needs.mtu <= pf.mtu)
         return mask if needs.pf is None else mask & self._selected(needs.pf)
 
     def able(self, needs: Needs) -> int:
@@ -75,7 +75,7 @@ class PfMasks:
             return self._every
         mask = self._able.get(needs.settings)
         if mask is None:
-            mask = self._able[needs.settings] = self._where(lambda pf: needs.settings <= pf.takes)
+            mask = self._able[needs.settings] = self._mask(lambda pf: needs.settings <= pf.supported_settings)
         return mask
 
     def _selected(self, selector: PfSelector) -> int:
@@ -90,7 +90,7 @@ class PfMasks:
             mask &= _union(selector.drivers, self._drivers)
         return mask
 
-    def _where(self, true: Callable[[Pf], bool]) -> int:
+    def _mask(self, true: Callable[[Pf], bool]) -> int:
         return sum([1 << at for at, pf in enumerate(self._pfs) if true(pf)])
 
 
@@ -101,10 +101,10 @@ def _positions(values: Iterable[tuple[_Value, int]]) -> dict[_Value, int]:
     return found
 
 
-def _union(wanted: frozenset[_Value], positions: Mapping[_Value, int]) -> int:
+def _union(values: frozenset[_Value], positions: Mapping[_Value, int]) -> int:
     """Goes through the smaller of the two."""
     mask = 0
-    for value in wanted.intersection(positions) if len(wanted) > len(positions) else wanted:
+    for value in values.intersection(positions) if len(values) > len(positions) else values:
         mask |= positions.get(value, 0)
     return mask
 
@@ -133,7 +133,7 @@ def unmet(pf: Pf, needs: Needs) -> str:
         return f"its link is {pf.link_type}, and link_type is {needs.link_type}"
     if needs.mtu > pf.mtu:
         return f"its MTU is {pf.mtu or 'not known'}, and mtu is {needs.mtu}"
-    return _cannot(pf, needs.settings - pf.takes)
+    return _cannot(pf, needs.settings - pf.supported_settings)
 
 
 def unmet_cause(pf: Pf, needs: Needs) -> str:
@@ -186,8 +186,8 @@ def _sets(selector: PfSelector) -> Iterator[str]:
     }
     for key, found in sets.items():
         if found:
-            more = [f"{len(found) - _MOST} more"] if len(found) > _MOST else []
-            yield f"{key} {' or '.join([*sorted(found)[:_MOST], *more])}"
+            more = [f"{len(found) - _MAX_LISTED} more"] if len(found) > _MAX_LISTED else []
+            yield f"{key} {' or '.join([*sorted(found)[:_MAX_LISTED], *more])}"
 
 
 @unique
@@ -204,29 +204,34 @@ class PfPolicy(StrEnum):
     SAME_NUMA = "same-numa"
 
 
-def groups(policy: PfPolicy, pfs: Iterable[Pf], beside: Collection[PciAddress] = ()) -> list[tuple[Pf, ...]]:
+def groups(
+    policy: PfPolicy, pfs: Iterable[Pf], sibling_pfs: Collection[PciAddress] = ()
+) -> list[tuple[Pf, ...]]:
     """The sets of PFs of which one has to take all interfaces; `SPREAD_PFS` also says how.
 
-    beside: where other interfaces of the same pod are already.
+    sibling_pfs: where other interfaces of the same pod are already.
     """
     if policy is PfPolicy.ANY:
         return [tuple(pfs)]
     if policy is PfPolicy.SPREAD_PFS:
-        return [tuple(pf for pf in pfs if pf.pci not in beside)]
+        return [tuple(pf for pf in pfs if pf.pci not in sibling_pfs)]
     found: dict[object, list[Pf]] = {}
     for pf in pfs:
         alone = policy is PfPolicy.SAME_PF or pf.numa_node is None
         found.setdefault(pf.pci if alone else pf.numa_node, []).append(pf)
-    return [tuple(group) for group in found.values() if {pf.pci for pf in group}.issuperset(beside)]
+    return [tuple(group) for group in found.values() if {pf.pci for pf in group}.issuperset(sibling_pfs)]
 
 
-def keeps(
-    policy: PfPolicy, chosen: Sequence[PciAddress], pfs: Iterable[Pf], beside: Collection[PciAddress] = ()
+def satisfies_policy(
+    policy: PfPolicy,
+    chosen: Sequence[PciAddress],
+    pfs: Iterable[Pf],
+    sibling_pfs: Collection[PciAddress] = (),
 ) -> bool:
     """Whether interfaces on these of the PFs, one for each time that it is named, are as the policy says."""
     if policy is PfPolicy.SPREAD_PFS and len(set(chosen)) < len(chosen):
         return False
-    return any({pf.pci for pf in group}.issuperset(chosen) for group in groups(policy, pfs, beside))
+    return any({pf.pci for pf in group}.issuperset(chosen) for group in groups(policy, pfs, sibling_pfs))
 
 
 MAX_INTERFACES = 1024
@@ -297,7 +302,7 @@ class Shape:
         return self._hash
 
     @classmethod
-    def of(
+    def from_interfaces(
         cls,
         interfaces: tuple[InterfaceRequest, ...],
         policy: PfPolicy,
@@ -331,7 +336,7 @@ class Request:
         if not self.interfaces:
             object.__setattr__(self, "policy", PfPolicy.ANY)
             object.__setattr__(self, "devices", ())
-        object.__setattr__(self, "shape", Shape.of(self.interfaces, self.policy, self.devices))
+        object.__setattr__(self, "shape", Shape.from_interfaces(self.interfaces, self.policy, self.devices))
 
     def __hash__(self) -> int:
         """Of the shape: few requests differ in names alone."""

@@ -68,18 +68,18 @@ def claims_on_node(
 
 
 def outstanding(
-    claims: Mapping[PodUid, Placement], ledger: Ledger, *, asking: PodUid, entries: Collection[int]
+    claims: Mapping[PodUid, Placement], ledger: Ledger, *, requester: PodUid, entries: Collection[int]
 ) -> tuple[PlacedInterface, ...]:
     """Of all that was promised, what nobody holds.
 
-    asking, entries: the pod that wants these of its interfaces now; its own promise of them does not count.
+    requester, entries: the pod that wants these of its interfaces now; its own promise of them does not count.
     """
     held = {
         (receipt.pod.uid, interface.entry)
         for receipt in ledger.receipts.values()
         for interface in receipt.interfaces
     }
-    held |= {(asking, entry) for entry in entries}
+    held |= {(requester, entry) for entry in entries}
     return tuple(
         placed
         for uid, placement in claims.items()
@@ -88,11 +88,11 @@ def outstanding(
     )
 
 
-def pfs_beside(ledger: Ledger, *, asking: PodUid, entries: Collection[int]) -> frozenset[PciAddress]:
+def sibling_pfs(ledger: Ledger, *, requester: PodUid, entries: Collection[int]) -> frozenset[PciAddress]:
     """The PFs of what the pod, which wants these of its interfaces now, has already: its policy is of all."""
     return frozenset(
         interface.vf.pf
-        for receipt in ledger.of_pod(asking)
+        for receipt in ledger.of_pod(requester)
         for interface in receipt.interfaces
         if interface.entry not in entries
     )

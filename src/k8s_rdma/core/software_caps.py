@@ -58,11 +58,11 @@ def altered_caps(receipt: Receipt, found: Mapping[PciAddress, LocatedVf]) -> Ite
             yield AlteredCap(interface=interface, found=found_instead, step=None)
         elif now.max_tx_rate_mbps != wanted:
             step = CapInterface(netns=receipt.netns, ifname=now.ifname, max_tx_rate_mbps=wanted)
-            yield AlteredCap(interface=interface, found=_words(now), step=step)
+            yield AlteredCap(interface=interface, found=_describe(now), step=step)
 
 
-def _words(now: LocatedVf) -> str:
-    interface = f"interface {printable(now.ifname)}"  # whoever is in there may call it anything
-    if now.max_tx_rate_mbps:
-        return f"{interface} is limited to {now.max_tx_rate_mbps} Mb/s"
-    return f"{interface} has {now.qdisc or 'no queueing discipline'} instead of its limit"
+def _describe(vf: LocatedVf) -> str:
+    interface = f"interface {printable(vf.ifname)}"  # whoever is in there may call it anything
+    if vf.max_tx_rate_mbps:
+        return f"{interface} is limited to {vf.max_tx_rate_mbps} Mb/s"
+    return f"{interface} has {vf.qdisc or 'no queueing discipline'} instead of its limit"

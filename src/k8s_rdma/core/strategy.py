@@ -40,8 +40,8 @@ def gap(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
     return abs(_share(vfs, capacity_vfs) - _share(mbps, link_mbps)) if link_mbps else 0
 
 
-def _share(taken: int, capacity: int) -> int:
-    return min(WHOLE, WHOLE * taken // capacity) if capacity > 0 else WHOLE
+def _share(used: int, capacity: int) -> int:
+    return min(WHOLE, WHOLE * used // capacity) if capacity > 0 else WHOLE
 
 
 class Standing(NamedTuple):
@@ -53,34 +53,34 @@ class Standing(NamedTuple):
     capacity_vfs: int
 
     @classmethod
-    def of(cls, pf: Pf, room: Room) -> Standing:
+    def from_room(cls, pf: Pf, room: Room) -> Standing:
         """A PF's; one whose link is unknown has no bandwidth."""
         return cls(room.mbps, room.vfs, pf.link_mbps or 0, pf.capacity_vfs)
 
     @classmethod
-    def together(cls, some: Iterable[Standing]) -> Standing:
+    def total(cls, standings: Iterable[Standing]) -> Standing:
         """That of several."""
-        return cls(*map(sum, zip(*some, strict=True)))
+        return cls(*map(sum, zip(*standings, strict=True)))
 
     @property
-    def taken(self) -> tuple[int, int, int, int]:
+    def shares(self) -> tuple[int, int, int, int]:
         """VFs taken and there, Mb/s taken and there."""
         return self.capacity_vfs - self.vfs, self.capacity_vfs, self.link_mbps - self.mbps, self.link_mbps
 
-    def less(self, mbps: int, vfs: int) -> Standing:
+    def minus(self, mbps: int, vfs: int) -> Standing:
         """After so much was taken."""
         return self._replace(mbps=self.mbps - mbps, vfs=self.vfs - vfs)
 
 
-def preference(strategy: Strategy, there: Standing, mbps: int, vfs: int = 1) -> tuple[int, ...]:
+def preference(strategy: Strategy, standing: Standing, mbps: int, vfs: int = 1) -> tuple[int, ...]:
     """A key for interfaces that take this much: the least is what the strategy would rather have.
 
     BINPACK: where least bandwidth is left. SPREAD: what is the least full afterwards. BALANCED: where the
     shares of VFs and of bandwidth come closest; between such as BINPACK does.
     """
     if strategy is Strategy.BINPACK:
-        return there.mbps, there.vfs
-    after = there.less(mbps, vfs)
+        return standing.mbps, standing.vfs
+    after = standing.minus(mbps, vfs)
     if strategy is Strategy.SPREAD:
-        return fullness(*after.taken), -there.mbps, -there.vfs
-    return gap(*after.taken) - gap(*there.taken), there.mbps, there.vfs
+        return fullness(*after.shares), -standing.mbps, -standing.vfs
+    return gap(*after.shares) - gap(*standing.shares), standing.mbps, standing.vfs

@@ -19,40 +19,40 @@ if TYPE_CHECKING:
 _NO_LIMIT = 1 << 62
 
 
-def shares(mins: Sequence[int], most: int) -> list[int]:
-    """Each VF's share of the round, 1 to `most`; all 0 where no VF has a minimum.
+def shares(mins: Sequence[int], max_weight: int) -> list[int]:
+    """Each VF's share of the round, 1 to `max_weight`; all 0 where no VF has a minimum.
 
     mins: minimum rates of the VFs in use, Mb/s; once one has one, a VF with 0 has share 1.
-    most: the largest share there is (`RateAbility.weights`).
+    max_weight: the largest share there is (`RateAbility.weights`).
     """
     largest = max(mins, default=0)
-    return [_share(rate, largest, most) for rate in mins] if largest else [0] * len(mins)
+    return [_share(rate, largest, max_weight) for rate in mins] if largest else [0] * len(mins)
 
 
-def _share(rate: int, largest: int, most: int) -> int:
-    divider = max(1, largest // most)
-    return min(most, max(1, -(-rate // divider)))
+def _share(rate: int, largest: int, max_weight: int) -> int:
+    divider = max(1, largest // max_weight)
+    return min(max_weight, max(1, -(-rate // divider)))
 
 
-def effective_mins(mins: Sequence[int], link_mbps: int, most: int) -> list[int]:
+def effective_mins(mins: Sequence[int], link_mbps: int, max_weight: int) -> list[int]:
     """What each VF gets at least when all send as much as they can, Mb/s, rounded down.
 
     Where no VF has a minimum, all are served alike. Arguments as in `shares`.
     """
-    weights = [share or 1 for share in shares(mins, most)]
+    weights = [share or 1 for share in shares(mins, max_weight)]
     total = sum(weights)
     return [link_mbps * weight // total for weight in weights]
 
 
-def may_fall_short(pf: Pf, before: Used, added: Used, largest: int) -> bool:
+def may_fall_short(pf: Pf, current: Used, added: Used, largest: int) -> bool:
     """Whether some VF may get less than its minimum: False is certain, and found without looking at each.
 
-    before: what is used of a PF whose rates are weights. added: at most so much more, of which no minimum is
+    current: what is used of a PF whose rates are weights. added: at most so much more, of which no minimum is
         above `largest`.
     """
-    mbps = before.mbps + min(added.mbps, added.in_use * largest)
-    most, largest = pf.rates.weights or 1, max(largest, *before.mins[:1], 1)
-    rounded_up = mbps // max(1, largest // most) + 1 + before.in_use + added.in_use
+    mbps = current.mbps + min(added.mbps, added.in_use * largest)
+    most, largest = pf.rates.weights or 1, max(largest, *current.mins[:1], 1)
+    rounded_up = mbps // max(1, largest // most) + 1 + current.in_use + added.in_use
     return rounded_up > (pf.link_mbps or 0) * _share(largest, largest, most) // largest
 
 
@@ -67,7 +67,7 @@ class Load(NamedTuple):
     limit: int
 
     @property
-    def keeps(self) -> bool:
+    def is_within_limit(self) -> bool:
         """Whether every VF gets its minimum."""
         return self.total <= self.limit
 
@@ -77,9 +77,9 @@ class RoundRobin:
     """A PF before a request: minima of the VFs in use, falling, and how many have none."""
 
     link_mbps: int
-    most: int
+    max_weight: int
     mins: tuple[int, ...]
-    others: int
+    unreserved_vfs: int
     _numbers: Counter[int] = field(init=False, repr=False, compare=False)
     _loads: dict[int, Load] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -88,7 +88,7 @@ class RoundRobin:
         object.__setattr__(self, "_numbers", Counter(self.mins))
 
     @classmethod
-    def of(cls, pf: Pf, used: Used) -> RoundRobin | None:
+    def for_pf(cls, pf: Pf, used: Used) -> RoundRobin | None:
         """The PF's, None when its rates are no weights. ValueError when `used` does not tell its minima."""
         if pf.rates.weights is None:
             return None
@@ -96,7 +96,9 @@ class RoundRobin:
             msg = f"PF {pf.name}: {used.mbps} Mb/s are reserved, its minimum rates are {used.mins}"
             raise ValueError(msg)
         others = max(0, used.in_use - len(used.mins))
-        return cls(link_mbps=pf.link_mbps or 0, most=pf.rates.weights, mins=used.mins, others=others)
+        return cls(
+            link_mbps=pf.link_mbps or 0, max_weight=pf.rates.weights, mins=used.mins, unreserved_vfs=others
+        )
 
     def load(self, largest: int = 0) -> Load:
         """Of the VFs in use, if one of them or one that joins had this minimum."""
@@ -110,9 +112,9 @@ class RoundRobin:
     def _load(self, largest: int) -> Load:
         if not largest:
             return Load(0, 0, _NO_LIMIT)
-        total, limit = self.others, _NO_LIMIT
+        total, limit = self.unreserved_vfs, _NO_LIMIT
         for rate, number in self._numbers.items():
-            share = _share(rate, largest, self.most)
+            share = _share(rate, largest, self.max_weight)
             total += number * share
             limit = min(limit, self.link_mbps * share // rate)
         return Load(largest, total, limit)
@@ -123,6 +125,6 @@ class RoundRobin:
             load = self.load(rate)
         if not load.largest:
             return load
-        share = _share(rate, load.largest, self.most)
+        share = _share(rate, load.largest, self.max_weight)
         limit = min(load.limit, self.link_mbps * share // rate) if rate else load.limit
         return Load(load.largest, load.total + share, limit)

@@ -149,7 +149,7 @@ class Health:
         self._damping.keep(frozenset(devices))
         return DeviceInventory(
             devices=devices,
-            given=given if agent.told else None,
+            allocated=given if agent.told else None,
             netns_mode=look.netns_mode,
             rdma_cm=look.rdma_cm,
             directory=look.directory,

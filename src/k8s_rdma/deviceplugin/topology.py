@@ -81,7 +81,7 @@ class AdmittedPodGuess:
         for (pod, device), since in (self._since or {}).items():
             if now - since <= NEW_S:
                 new.setdefault(pod, []).extend([device] if device else [])
-        served = {(each.namespace, each.name) for each in pods if each.of(resource)}
+        served = {(each.namespace, each.name) for each in pods if each.device_ids(resource)}
         candidates = [pod for pod in new if pod not in served] or list(new)
         having = [new[pod] for pod in candidates if new[pod]]
         return tuple(having[0]) if len(having) == 1 else ()
@@ -309,7 +309,7 @@ class Neighbours:
             self._note(error)
             return choice
         self._note(None)
-        return replace(choice, beside=beside)
+        return replace(choice, neighbours=beside)
 
     async def follow(self) -> None:
         """Look at the pods for ever, or not at all, where nobody asks."""

@@ -86,7 +86,7 @@ class AddressCheck:
         free = self._free_of(rising)
         for node, ranges in self._state.reported_macs():
             if own := self._state.promised_addresses.of(node, pod.uid):
-                found = ranges.any_of([mac for mac in rising if macs[mac] not in own])
+                found = ranges.first_index_in([mac for mac in rising if macs[mac] not in own])
             else:
                 found = _first_in(rising, node, ranges, free)
             if found is not None:
@@ -117,7 +117,7 @@ def _first_in(
     """One of the MACs that the node reports; None when it reports none, which `free` keeps."""
     if free.get(node) is ranges:
         return None
-    found = ranges.any_of(rising)
+    found = ranges.first_index_in(rising)
     if found is None:
         free[node] = ranges
     return found

@@ -55,7 +55,7 @@ def look_at_pfs_of_devices(
     wanted: dict[str, list[InterfaceRequest]] = {}
     if not asked_wrongly:
         for each in possible(request, situation.inventory, devices):
-            wanted.setdefault(each.pf.pci, []).append(each.wanted)
+            wanted.setdefault(each.pf.pci, []).append(each.interface_request)
     return tuple(
         _explain_pf_of_devices(pf, [name for name, _ in devices], wanted.get(pf.pci, []), situation)
         for pf in situation.inventory.pfs
@@ -125,7 +125,7 @@ def _explain_pf(
     pf: Pf, kinds: Sequence[InterfaceClass], situation: NodeSnapshot, placed: Sequence[PlacedInterface]
 ) -> PfLook:
     room = room_of(pf, situation.used.get(pf.pci, NOTHING_USED))
-    here = [each.wanted() for each in placed if each.pf == pf.pci]
+    here = [each.as_request() for each in placed if each.pf == pf.pci]
     taken = [kind for kind in kinds if not _against(pf, kind)]
     return PfLook(
         name=pf.name,

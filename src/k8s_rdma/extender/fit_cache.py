@@ -278,7 +278,7 @@ class FitCache:
     def _judge(self, request: Request, situation: NodeSnapshot) -> Verdict:
         found = self._place(request, situation)
         if isinstance(found, Rejection):
-            text = f"{NOT_ENOUGH_FREE} ({found.told(self._detail)})"
+            text = f"{NOT_ENOUGH_FREE} ({found.text(self._detail)})"
             return Infeasible(found.reason, text, _may_pass(found, request, situation))
         return Feasible(score(found, situation.inventory, situation.used, self._strategy))
 

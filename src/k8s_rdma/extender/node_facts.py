@@ -140,7 +140,7 @@ def _pf(entry: PfStatus) -> Pf:
         rates=ability_of(entry.rates),
         enforce=Enforce(entry.enforce),
         driver=entry.driver,
-        takes=_settings(entry.takes),
+        supported_settings=_settings(entry.takes),
         link_type=LinkType(entry.link_type),
         mtu=entry.mtu,
         vendor=entry.vendor,
@@ -177,7 +177,7 @@ def _placed(alike: HeldInterfaces) -> PlacedInterface:
 
 def _macs(ranges: Iterable[MacRange]) -> MacRanges:
     firsts = ((address_number(each.first), each.number) for each in ranges)
-    return MacRanges.of((first, first + number - 1) for first, number in firsts)
+    return MacRanges.merge((first, first + number - 1) for first, number in firsts)
 
 
 @lru_cache(maxsize=4096)

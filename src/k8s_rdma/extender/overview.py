@@ -161,7 +161,7 @@ def _pf_rows(situation: NodeSnapshot) -> Iterator[PfRow]:
             vfs=pf.capacity_vfs,
             free_vfs=max(0, pf.capacity_vfs - used.vfs),
             devices=sum(pf.pools.values()),
-            held_devices=sum(use.held for use in used.devices),
+            held_devices=sum(use.held_vfs for use in used.devices),
         )
 
 

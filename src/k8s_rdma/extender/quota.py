@@ -6,7 +6,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.placement import each_once
+from k8s_rdma.core.placement import unique_interfaces
 from k8s_rdma.extender.metrics import samples
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Limits:
 @lru_cache(maxsize=4096)
 def _claim(namespace: str, held: tuple[PlacedInterface, ...]) -> tuple[str, Share]:
     """One object for all pods of a namespace that hold the same."""
-    once = each_once(held)
+    once = unique_interfaces(held)
     return namespace, Share(sum(each.min_tx_rate_mbps for each in once), len(once))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.core.namespace_policy import gives
+from k8s_rdma.core.namespace_policy import satisfies
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_own
@@ -47,7 +47,7 @@ def read_promise(pod: PodView, keys: PlacementKeys | None, policies: NamespacePo
         return promise
     placement = promise.placement
     _require_given(pod, placement)
-    bounded = policies.of(pod.namespace).bounded(placement.interfaces)
+    bounded = policies.policy_for(pod.namespace).bounded(placement.interfaces)
     return replace(promise, placement=replace(placement, interfaces=bounded))
 
 
@@ -57,6 +57,6 @@ def _require_given(pod: PodView, placement: Placement) -> None:
     Not strict: unknown keys say nothing of rates, and it may have been bound where they are tolerated.
     """
     asked = read_request(pod.annotations.get(ANNOTATION), strict=False).request
-    if not gives(placement.request(), asked):
+    if not satisfies(placement.request(), asked):
         msg = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
         raise MalformedError(msg)

@@ -66,7 +66,7 @@ def _interface(link: Link, held: Iterable[HeldAddress], qdisc: RootQdisc | None)
     return PodInterface(
         mac=link.mac,
         mtu=link.mtu,
-        up=link.up,
+        is_up=link.up,
         carrier=link.carrier,
         addresses=frozenset().union(*by_state.values()),
         duplicates=frozenset(by_state[AddressState.DUPLICATE]),

@@ -386,7 +386,7 @@ class FakeKernel:
                 device.name: PodInterface(
                     mac=device.mac,
                     mtu=device.mtu,
-                    up=device.up,
+                    is_up=device.up,
                     addresses=frozenset(device.addresses),
                     duplicates=device.duplicates & set(device.addresses),
                     max_tx_rate_mbps=device.max_tx_rate_mbps,
@@ -492,7 +492,7 @@ class FakeKernel:
             if vf.pf == step.pf
         }
         ability, link_mbps = self.machine.pfs[step.pf].rates, self.machine.links.get(step.pf) or 0
-        check_rates(step, ability=ability, link_mbps=link_mbps, before=before)
+        check_rates(step, ability=ability, link_mbps=link_mbps, current=before)
         for rate in step.rates:
             function = functions[rate.index]
             wanted = (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)
@@ -512,7 +512,7 @@ class FakeKernel:
             link_type=pf.link_type,
             rates=pf.rates,
             enforce=pf.enforce,
-            takes=pf.taken(),
+            supported_settings=pf.taken(),
             mac=pf.mac,
         )
 

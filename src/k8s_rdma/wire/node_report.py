@@ -114,7 +114,7 @@ def node_report(
             for receipt in ledger.receipts.values()
             if receipt.interfaces
         ),
-        unreadable=tuple(f"{item.what}: {item.why}" for item in hardware.unreadable),
+        unreadable=tuple(f"{item.subject}: {item.why}" for item in hardware.unreadable),
         problems=hardware.problems,
         macs=tuple(map(_mac_range, macs_of(hardware, ledger))),
     )

@@ -123,7 +123,7 @@ class CheckCommand:
         if self._node.scanner.error:
             unreadable.append(self._node.scanner.error)
         else:
-            unreadable += (f"{each.what}: {each.why}" for each in hardware.unreadable)
+            unreadable += (f"{each.subject}: {each.why}" for each in hardware.unreadable)
             altered += _wrong_on_pf(receipt, hardware)
         altered += self._devices.wrong(receipt, self._node.ledger)
         return Findings(tuple(altered), tuple(unreadable))
@@ -149,7 +149,7 @@ def _wrong_in_pod(
             continue
         if now.mac != interface.mac:
             yield f"interface {name} has MAC {now.mac}, was given {interface.mac}"
-        if not now.up:
+        if not now.is_up:
             yield f"interface {name} is down"
         mtu = interface.options.mtu or interface.home.mtu
         if now.mtu != mtu:

@@ -202,7 +202,7 @@ def held_devices(held: PodDevices, resources: Iterable[Resource]) -> HeldDevices
     exclusive = {}
     for resource in resources:
         slots += _slots(held, resource)
-        if isinstance(resource, ExclusiveResource) and (ids := held.of(resource.name)):
+        if isinstance(resource, ExclusiveResource) and (ids := held.device_ids(resource.name)):
             exclusive[resource.name] = ids
     return HeldDevices(slots=tuple(slots), exclusive=exclusive)
 
@@ -220,7 +220,7 @@ def _slots(held: PodDevices, resource: Resource) -> Iterator[SlotInUse]:
 
 
 def _each(held: PodDevices, resource: str, pool: str = "", *, hints: bool = False) -> Iterator[SlotInUse]:
-    for each in held.of(resource):
+    for each in held.device_ids(resource):
         slot = SlotInUse(resource=resource, id=each, pool=pool, hints=hints)
         qualified_name(slot.device, device_class=SLOT_CLASS)  # refused where it is none: it names a file, too
         yield slot

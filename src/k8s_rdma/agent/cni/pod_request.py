@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from k8s_rdma.core.devices.held_vfs import HeldDevice
-from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, gives
+from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, satisfies
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, Request
@@ -120,7 +120,7 @@ class PodRequest:
         request, promised, policy = (
             policies.permit(namespace, self.request),
             self.promised,
-            policies.of(namespace),
+            policies.policy_for(namespace),
         )
         if promised is not None:
             interfaces = (
@@ -203,7 +203,7 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
     if keys is not None:
         return PodRequest(request=promised.request(), promised=promised)
     asked = request()
-    if not gives(promised.request(), asked):  # the policy is heeded where it is followed
+    if not satisfies(promised.request(), asked):  # the policy is heeded where it is followed
         why = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
         return PodRequest(request=asked, ignored=why)
     return PodRequest(request=asked, promised=promised)

@@ -84,10 +84,10 @@ class Neighbour:
 class Choice:
     """A question of kubelet's: which `size` of the available ones, with those that must be among them.
 
-    beside: what the pod was given by others; kubelet does not say that.
+    neighbours: what the pod was given by others; kubelet does not say that.
     """
 
     available: tuple[str, ...]
     must_include: tuple[str, ...]
     size: int
-    beside: tuple[Neighbour, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()

@@ -130,13 +130,13 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
     )
 
 
-def _refused(device: HeldDevice, held: HeldVf | None, holder: Pod | None) -> tuple[Reason, str] | None:
+def _refused(device: HeldDevice, held_vf: HeldVf | None, holder: Pod | None) -> tuple[Reason, str] | None:
     """Why the pod cannot have the device now, whatever its rates; None when it can."""
-    if held is None:
+    if held_vf is None:
         return Reason.UNKNOWN_DEVICE, f"device {device}, which kubelet gave the pod, is no VF of this node"
-    vf = f"device {device}: VF {held.vf.index} of PF {held.pf.name}"
-    if held.vf.pool != device.resource:
-        whose = held.vf.pool or "those who ask by annotation"
+    vf = f"device {device}: VF {held_vf.vf.index} of PF {held_vf.pf.name}"
+    if held_vf.vf.pool != device.resource:
+        whose = held_vf.vf.pool or "those who ask by annotation"
         return (
             Reason.UNKNOWN_DEVICE,
             f"{vf} is for {whose}, by the device plugin's file as the agent knows it",
@@ -144,7 +144,7 @@ def _refused(device: HeldDevice, held: HeldVf | None, holder: Pod | None) -> tup
     if holder is not None:
         pod = f"{holder.namespace}/{holder.name}"
         return Reason.CONFLICT, f"{vf} is still held by pod {pod}; try again when that has ended"
-    why = why_not_free(held.vf)
+    why = why_not_free(held_vf.vf)
     return (Reason.INSUFFICIENT, f"{vf} cannot be given: {why}") if why else None
 
 
@@ -159,7 +159,7 @@ def _why_not(
 ) -> tuple[Reason, str]:
     for each in placed:
         pf = inventory.pf(each.pf)
-        wanted = each.wanted()
+        wanted = each.as_request()
         if pf is not None and not meets(pf, wanted.needs):
             chosen = is_chosen(pf, wanted.needs)
             reason = Reason.DRIVER_REFUSES if chosen else Reason.NO_SUCH_PF

@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import InterfaceRequest, Request
 
 
-def why_not_devices(
+def explain_device_refusal(
     request: Request,
     places: Sequence[Possible],
-    more: Mapping[PciAddress, Used],
+    added: Mapping[PciAddress, Used],
     used: Mapping[PciAddress, Used],
 ) -> tuple[Reason, RefusalMessage]:
     """The reason, as `core.placement.Rejection` has it, and the sentence.
 
-    places: all that kubelet may choose. more: what a choice of it takes of each PF, which does not fit.
+    places: all that kubelet may choose. added: what a choice of it takes of each PF, which does not fit.
     """
     pfs = {each.pf.pci: each.pf for each in places}.values()
     against = _refused(places)
     if against is not None:
         return Reason.DRIVER_REFUSES, _joined(request, places, against)
-    short = _short(pfs, more, {}, empty=True)
+    short = _short(pfs, added, {}, empty=True)
     if short is not None:
         return Reason.EXCEEDS_CAPACITY, _joined(request, places, short)
-    short = _short(pfs, more, used, empty=False)
-    return Reason.INSUFFICIENT, _joined(request, places, short or _said("", "takes them", "takes them"))
+    short = _short(pfs, added, used, empty=False)
+    return Reason.INSUFFICIENT, _joined(request, places, short or _message("", "takes them", "takes them"))
 
 
 def _joined(request: Request, places: Sequence[Possible], why: RefusalMessage) -> RefusalMessage:
@@ -58,47 +58,47 @@ def _joined(request: Request, places: Sequence[Possible], why: RefusalMessage) -
     return RefusalMessage(*(f"{needs}; {each}" for each in why))
 
 
-def _said(name: str, numbers: str, cause: str) -> RefusalMessage:
+def _message(name: str, numbers: str, cause: str) -> RefusalMessage:
     return RefusalMessage(f"PF {name} {numbers}", f"a PF {numbers}", f"a PF {cause}")
 
 
 def _refused(places: Iterable[Possible]) -> RefusalMessage | None:
     for each in places:
-        why = unmet(each.pf, each.wanted.needs)
-        if not why and (why := objection(each.pf, each.wanted)):
-            why += f", and {demand(each.pf, each.wanted)}"
+        why = unmet(each.pf, each.interface_request.needs)
+        if not why and (why := objection(each.pf, each.interface_request)):
+            why += f", and {demand(each.pf, each.interface_request)}"
         if why:
             text = f"where they may be does not take them: {why}"
-            return _said(each.pf.name, text, text)
+            return _message(each.pf.name, text, text)
     return None
 
 
 def _short(
-    pfs: Iterable[Pf], more: Mapping[PciAddress, Used], used: Mapping[PciAddress, Used], *, empty: bool
+    pfs: Iterable[Pf], additional: Mapping[PciAddress, Used], used: Mapping[PciAddress, Used], *, empty: bool
 ) -> RefusalMessage | None:
     """The first PF that the worst choice is too much for."""
     for pf in pfs:
-        before, taken = used.get(pf.pci, NOTHING_USED), more.get(pf.pci, NOTHING_USED)
+        before, taken = used.get(pf.pci, NOTHING_USED), additional.get(pf.pci, NOTHING_USED)
         after = before + taken
         added, link = after.mbps - before.mbps, pf.link_mbps or 0
         if taken.mbps and after.mbps > link:
             if pf.link_mbps is None:
                 text = "where they may be has no known link speed (link down?), and reserves nothing"
-                return _said(pf.name, text, text)
+                return _message(pf.name, text, text)
             free = f"{link} Mb/s when empty" if empty else f"{link - before.mbps} of {link} Mb/s unreserved"
             cause = "even when empty" if empty else "free"
-            return _said(
+            return _message(
                 pf.name,
                 f"may come to carry {added} Mb/s of that, and has {free}",
                 f"that may come to carry them has too little bandwidth {cause}",
             )
-        round_robin = RoundRobin.of(pf, after)
-        if round_robin is not None and not round_robin.load().keeps:
+        round_robin = RoundRobin.for_pf(pf, after)
+        if round_robin is not None and not round_robin.load().is_within_limit:
             text = (
                 f"that may come to carry them has minimum rates that are weights ({pf.driver}), by which a "
                 "VF would get less than is reserved for it"
             )
-            return _said(pf.name, text, text)
+            return _message(pf.name, text, text)
     return None
 
 
@@ -112,7 +112,7 @@ class Possible(NamedTuple):
     pf: Pf
     resource: str
     entry: int
-    wanted: InterfaceRequest
+    interface_request: InterfaceRequest
 
 
 @lru_cache(maxsize=1024)

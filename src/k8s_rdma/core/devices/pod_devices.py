@@ -32,7 +32,7 @@ class PodDevices:
     name: str
     devices: tuple[ContainerDevices, ...] = ()
 
-    def of(self, resource: str) -> tuple[str, ...]:
+    def device_ids(self, resource: str) -> tuple[str, ...]:
         """The devices of one resource, none twice, `mlx5_2` before `mlx5_10`.
 
         Kubelet itself names them in another order each time that it is asked.

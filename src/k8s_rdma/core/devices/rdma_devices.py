@@ -149,7 +149,7 @@ class DeviceInventory:
 
     devices: by name, also those that pods have (no faults of theirs because they are away) and those that
         vanished.
-    given, held_slots: devices that pods have, by name, and CDI devices of slots that attachments still hold
+    allocated, held_slots: devices that pods have, by name, and CDI devices of slots that attachments still hold
         (`core.devices.pod_devices`); None until the agent has reported. Its last report stands while it does
         not answer: without it nothing ends.
     netns_mode: None where the kernel knows no RDMA. rdma_cm, directory: whether `RDMA_CM` and `INFINIBAND`
@@ -159,7 +159,7 @@ class DeviceInventory:
     """
 
     devices: Mapping[str, RdmaDevice] = field(default_factory=dict)
-    given: Mapping[str, AllocatedDevice] | None = None
+    allocated: Mapping[str, AllocatedDevice] | None = None
     netns_mode: NetnsMode | None = None
     rdma_cm: bool = False
     directory: bool = False

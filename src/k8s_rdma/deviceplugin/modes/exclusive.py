@@ -70,12 +70,12 @@ class ExclusiveMode:
     def prefer(self, choice: Choice, seen: DeviceInventory) -> tuple[str, ...]:
         """As `topology.preferred`; devices that pods still have come last."""
         check(self.resource, choice)
-        given = seen.given or {}
+        given = seen.allocated or {}
         candidates = [
             Candidate(id=each, place=_place(seen.devices.get(each)), last=each in given)
             for each in choice.available
         ]
-        return preferred(candidates, choice.must_include, choice.size, choice.beside)
+        return preferred(candidates, choice.must_include, choice.size, choice.neighbours)
 
     def _by_cdi(self, seen: DeviceInventory) -> bool:
         """In a namespace of its own a device's nodes may be numbered anew; the agent knows them then."""
@@ -100,7 +100,7 @@ class ExclusiveMode:
 
 def _of_annotation(device: RdmaDevice, seen: DeviceInventory) -> str:
     """Why it is not the pool's yet: it was given before the files said so, or the agent's does not."""
-    held = (seen.given or {}).get(device.name)
+    held = (seen.allocated or {}).get(device.name)
     return "" if held is None or held.pool else "a pod has it that asked by annotation"
 
 

@@ -50,7 +50,7 @@ class PoolMembers:
             members: dict[str, dict[str, RdmaDevice]] = {pool.resource: {} for pool in self._pools}
             for name in sorted(seen.devices):
                 device = seen.devices[name]
-                members.setdefault(self._resource(device, seen.given or {}), {})[name] = device
+                members.setdefault(self._resource(device, seen.allocated or {}), {})[name] = device
             self._seen, self._members = seen, members
         return self._members[resource]
 

@@ -72,7 +72,7 @@ def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
     for what in facts.seen.unreadable:
         yield UNREADABLE(
             what.why,
-            about=what.what,
+            about=what.subject,
             source="sysfs, netlink",
             wanted="to be looked at; until then the node takes no new pods",
             fix="docs/operating-a-node.md, When hardware changes while pods use it",

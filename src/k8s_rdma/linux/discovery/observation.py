@@ -155,7 +155,7 @@ class Observer:
         return _Look(hardware, frozenset(doubts), frozenset(doubtful))
 
     def _is_ours(self, left_out: LeftOut) -> bool:
-        return left_out.pf.pci in self._ours or left_out.pf.pci in self._selection.held
+        return left_out.pf.pci in self._ours or left_out.pf.pci in self._selection.allocated
 
     def _remember(self, discovery: Discovery) -> None:
         """Keep which PFs are ours while they exist, and what those told that can be looked at."""
@@ -174,7 +174,7 @@ class Observer:
         except (OSError, KernelError) as error:
             self._told.pop(pf.pci, None)
             unreadable = Unreadable(f"PF {pf.name}", str(error))
-            return _SeenPf(unreadable, index, (f"{unreadable.what}: {unreadable.why}",))
+            return _SeenPf(unreadable, index, (f"{unreadable.subject}: {unreadable.why}",))
         doubts = (f"PF {pf.name}: VF {seen.vf.index}: {seen.doubt}" for seen in vfs if seen.doubt)
         return _SeenPf(state, index, tuple(doubts))
 

@@ -163,7 +163,7 @@ def pf_state(
         switchdev=pf.pci in around.switchdev,
         rates=rates,
         enforce=selected.rule.enforce,
-        takes=takes(
+        supported_settings=takes(
             driver=driver,
             link_type=link_type,
             switchdev=pf.pci in around.switchdev,

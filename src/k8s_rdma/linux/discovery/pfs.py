@@ -188,7 +188,7 @@ def select(
     found = tuple(found)
     names = frozenset(name for pf in found for name in pf.netdevs or ())
     for pf in found:
-        kept = pf.pci in ours or pf.pci in selection.held
+        kept = pf.pci in ours or pf.pci in selection.allocated
         rule = ours.get(pf.pci) or next((rule for rule in selection.rules if _matches(rule, pf, names)), None)
         if rule is None and not kept:
             unmeant.append(pf)

@@ -71,7 +71,7 @@ def configure_vfs(
 def check_settings(step: ConfigureVfs, pf: PfState) -> None:
     """KernelError for what the PF's driver has no means for."""
     for refused in differing_settings(step, pf):
-        if refused.kind not in pf.takes:
+        if refused.kind not in pf.supported_settings:
             msg = f"{refused.setting.words}: {pf.driver} has no means for it (found {refused.found})"
             raise KernelError(msg)
 
@@ -233,7 +233,7 @@ def check_rates_of_vfs(step: SetRates, pf: PfState, seen: Mapping[int, VfRate]) 
         if rate.index not in seen:
             msg = f"VF {rate.index} of PF {step.pf}: unknown: {pf.name} has {len(seen)} VFs"
             raise KernelError(msg)
-    check_rates(step, ability=pf.rates, link_mbps=pf.link_mbps, before=seen)
+    check_rates(step, ability=pf.rates, link_mbps=pf.link_mbps, current=seen)
 
 
 def require_rates(step: SetRates, now: Mapping[int, VfRate]) -> None:

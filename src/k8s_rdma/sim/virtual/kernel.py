@@ -218,7 +218,7 @@ class VirtualSriov:
             link_mbps=pf.link_mbps if _connects(uplink, bridge) else None,
             driver=DRIVER,
             mtu=uplink.mtu if uplink else DEFAULT_MTU,
-            takes=takes(pf),
+            supported_settings=takes(pf),
             mac=bridge.mac if bridge else "",
             vfs=tuple(
                 _vf(pf, index, rates[index], state_of(port), _at_home(port, here))

@@ -59,10 +59,10 @@ class Rates:
             require({pf.pci: pf}, VfRef(pf.pci, index))
         before = self._of(pf, scheduler, indexes)
         try:
-            check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, before=before)
+            check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, current=before)
         except KernelError:  # the others may have less by now
             before = self.of_all(pf, scheduler)
-            check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, before=before)
+            check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, current=before)
         for rate in step.rates:
             if before[rate.index] != rate:
                 self._shaper.set_rate(pf, scheduler, rate, before[rate.index])
