@@ -76,7 +76,8 @@ def holds_its_rates(pf: PfState, interface: AllocatedInterface) -> bool:
 def lost_rates(pf: PfState, allocated: Iterable[tuple[str, AllocatedInterface]]) -> Iterator[str]:
     """The pods whose VFs on the PF have other rates than were programmed, one sentence each.
 
-    allocated: each interface with its pod, `namespace/name`. Some drivers forget rates when their link changes.
+    allocated: each interface with its pod, `namespace/name`. Some drivers forget rates when their link
+        changes.
     """
     for pod, interface in allocated:
         if interface.vf.pf == pf.pci and not holds_its_rates(pf, interface):

@@ -25,7 +25,8 @@ class Pf:
     link_mbps: link speed in Mb/s that reservations may add up to; None when unknown (link down):
         such a PF takes interfaces without a reservation only.
     rates, enforce: what its driver can program, and what is demanded of it.
-    supported_settings: what else its driver can do for VFs. driver: its name. mtu: bytes. vendor: `15b3:1017`.
+    supported_settings: what else its driver can do for VFs. driver: its name. mtu: bytes. vendor:
+        `15b3:1017`.
     numa_node: None where there is none.
     """
 

@@ -74,7 +74,8 @@ class PfState:
     pcie_path: its PCI bridges and switches from the root port down; those that share more of it are closer.
     switchdev: whether its embedded switch is in that mode, where VFs are configured through representors.
     rates, enforce: what its driver can program, and what is demanded of it.
-    supported_settings: what else its driver can do for VFs. software_caps: whether the kernel can limit what netdevs send.
+    supported_settings: what else its driver can do for VFs. software_caps: whether the kernel can limit what
+        netdevs send.
     problems: one sentence each for an operator, such as that the link is down.
     mac: its netdev's own, which no VF may have; of no meaning for whether anything differs.
     """

@@ -216,7 +216,8 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     used: more than a PF has counts as all of it; PFs that the inventory lacks do not matter. ValueError when
         it lacks the `mins` of a PF whose rates are weights.
     strategy: which of the PFs that will do; whether there is a placement does not depend on it.
-    sibling_pfs: the PFs that other interfaces of the pod are on already, where this is a part of what it asks for.
+    sibling_pfs: the PFs that other interfaces of the pod are on already, where this is a part of what it asks
+        for.
     """
     devices = devices_on(request, inventory)
     if devices:

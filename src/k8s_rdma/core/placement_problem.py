@@ -48,7 +48,8 @@ class Offered(NamedTuple):
 class PlacementProblem:
     """What is to be placed, and where.
 
-    kinds: of interfaces, distinct, the largest reservation first. class_indexes: the kind of each interface, rising.
+    kinds: of interfaces, distinct, the largest reservation first. class_indexes: the kind of each interface,
+        rising.
     sibling_pfs: where other interfaces of the pod are already.
     any_pf: as if it did not matter which PFs these are: their names, links or MTU.
     found: the PFs' terms, once they are known, which hold whatever is used.

@@ -23,8 +23,8 @@ def check_rates(
 ) -> None:
     """Refuse all rates of a step when one of them cannot be.
 
-    current: the rates of all VFs of the PF as they are. KernelError names VF and value, or the sum. A sum that
-    is too large already may stay so: the link has become slower under promises that are kept.
+    current: the rates of all VFs of the PF as they are. KernelError names VF and value, or the sum. A sum
+    that is too large already may stay so: the link has become slower under promises that are kept.
     """
     for rate in step.rates:
         why = _refusal(rate, ability)

@@ -56,8 +56,8 @@ def rebuilt_interface(
 ) -> AllocatedInterface:
     """The interface of a receipt whose end leaves the VF as it should be.
 
-    entry: its place in the pod's request. request: that; None when it is not known, and then what is programmed
-        counts as asked for.
+    entry: its place in the pod's request. request: that; None when it is not known, and then what is
+        programmed counts as asked for.
     """
     pf, vf = observed.pf, observed.vf
     like = next(filter(is_free, pf.vfs), replace(vf, **_DEFAULTS))

@@ -72,7 +72,8 @@ def outstanding(
 ) -> tuple[PlacedInterface, ...]:
     """Of all that was promised, what nobody holds.
 
-    requester, entries: the pod that wants these of its interfaces now; its own promise of them does not count.
+    requester, entries: the pod that wants these of its interfaces now; its own promise of them does not
+        count.
     """
     held = {
         (receipt.pod.uid, interface.entry)

@@ -40,8 +40,8 @@ class Selection:
     require_rdma: whether a PF must have an RDMA device.
     unsafe_noiommu: whether VFs may be given to programs without an IOMMU, each of which can then read and
         write all of the machine's memory.
-    allocated: PFs whose VFs pods have got; these are ours whatever the rules say by now, so that what pods give
-        back is taken back.
+    allocated: PFs whose VFs pods have got; these are ours whatever the rules say by now, so that what pods
+        give back is taken back.
     """
 
     require_rdma: bool = True

@@ -149,9 +149,9 @@ class DeviceInventory:
 
     devices: by name, also those that pods have (no faults of theirs because they are away) and those that
         vanished.
-    allocated, held_slots: devices that pods have, by name, and CDI devices of slots that attachments still hold
-        (`core.devices.pod_devices`); None until the agent has reported. Its last report stands while it does
-        not answer: without it nothing ends.
+    allocated, held_slots: devices that pods have, by name, and CDI devices of slots that attachments still
+        hold (`core.devices.pod_devices`); None until the agent has reported. Its last report stands while it
+        does not answer: without it nothing ends.
     netns_mode: None where the kernel knows no RDMA. rdma_cm, directory: whether `RDMA_CM` and `INFINIBAND`
         are there.
     published: CDI devices of shared resources that the agent has written, by `slots.shared_device`.
