@@ -153,4 +153,5 @@ def _rate_objection(pf: Pf, rate_name: str, supported: RateRange | None, rate: i
     if not takes_rates(pf):
         return f"{driver} takes {rate_name} rates only while the link is up ({rate} Mb/s wanted)"
     steps = f" in steps of {supported.step}" if supported.step > 1 else ""
-    return f"{driver} takes {rate_name} rates of {supported.smallest} to {supported.largest} Mb/s{steps} ({rate} wanted)"
+    span = f"{supported.smallest} to {supported.largest}"
+    return f"{driver} takes {rate_name} rates of {span} Mb/s{steps} ({rate} wanted)"

@@ -56,7 +56,8 @@ def _outside(rate_name: str, mbps: int, supported: RateRange | None) -> str:
         return f"{rate_name} rate {mbps} Mb/s: the driver takes no {rate_name} rates"
     if not supported.smallest <= mbps <= supported.largest or mbps % supported.step:
         steps = f" in steps of {supported.step}" if supported.step > 1 else ""
-        return f"{rate_name} rate {mbps} Mb/s: the driver takes {supported.smallest} to {supported.largest}{steps}"
+        span = f"{supported.smallest} to {supported.largest}"
+        return f"{rate_name} rate {mbps} Mb/s: the driver takes {span}{steps}"
     return ""
 
 

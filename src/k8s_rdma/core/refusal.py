@@ -369,8 +369,8 @@ def _weighed(class_indexes: Sequence[int], offers: Sequence[Offer]) -> Iterator[
             weights = f"minimum rates of {offer.pf.driver} are weights"
             yield _Clause(
                 {offer.pf.name: None},
-                f"{weights} of 1 to {round_robin.max_weight}, by which one VF would get {rate + short} of its "
-                f"{rate} Mb/s",
+                f"{weights} of 1 to {round_robin.max_weight}, by which one VF would get {rate + short} "
+                f"of its {rate} Mb/s",
                 f"{weights}, by which a VF would get less than is reserved for it",
             )
 
