@@ -73,7 +73,7 @@ def main(directory: str, pfs: str, vfs: str) -> None:
             began = time.thread_time()
             lookout.look()
             took["unchanged_ms"].append((time.thread_time() - began) * 1000)
-    answers = report_answers(NodeReports(NodeName("w1"), epoch="e").of(seen, Ledger()))
+    answers = report_answers(NodeReports(NodeName("w1"), epoch="e").build(seen, Ledger()))
     medians = {name: statistics.median(values) for name, values in took.items()}
     print(json.dumps({**medians, "mib": resident_mib() - before, "bytes": len(answers.getpfs.body)}))
 

@@ -13,7 +13,7 @@ from msgspec import inspect
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig, SharedSelector
 from k8s_rdma.config.devices_file import MellanoxConfig
-from k8s_rdma.config.files import MOST, faults, fit, load_config
+from k8s_rdma.config.files import MAX_FAULTS, faults, fit, load_config
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.init.config import InitConfig
@@ -219,8 +219,8 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place(tmp_path: Path)
 
 
 def test_faults_are_told_up_to_a_bound_and_the_known_keys_once() -> None:
-    told = faults(AgentConfig, {"node": "w1"} | {f"x{i}": 1 for i in range(MOST + 3)})
-    assert len(told) == MOST
+    told = faults(AgentConfig, {"node": "w1"} | {f"x{i}": 1 for i in range(MAX_FAULTS + 3)})
+    assert len(told) == MAX_FAULTS
     assert told[0].why.startswith("unknown key; known are node, kernel, ")
     assert {each.why for each in told[1:]} == {"unknown key"}
 

@@ -119,7 +119,7 @@ def test_ways_of_the_runtime_pass_few_files(tmp_path: Path):
             sys.setprofile(ways["del"].note)
             await verbs.delete(call("DEL"), "net")
             await machine.worker.run(lambda: sys.setprofile(ways["report"].note))
-            await machine.worker.run(lambda: reports.of(machine.kernel.observe(), node.ledger))
+            await machine.worker.run(lambda: reports.build(machine.kernel.observe(), node.ledger))
 
     asyncio.run(scenario())
     check(ways)

@@ -542,7 +542,7 @@ def test_vf_goes_to_nobody_before_its_rates_are_reset_though_the_agent_starts_an
         with machine.running() as (node, verbs):
             machine.kernel.fail(at=1)
             assert not await verbs.reconcile()
-            [allocation] = NodeReports(node.name, "e").of(node.hardware, node.ledger).allocations
+            [allocation] = NodeReports(node.name, "e").build(node.hardware, node.ledger).allocations
             assert (allocation.phase, allocation.interfaces[0].min_tx_rate) == ("releasing", 60_000)
             assert await add(verbs, "new") == PF1
             with pytest.raises(K8sRdmaError, match="best PF has 40000 Mb/s and 3 VFs free"):

@@ -36,7 +36,7 @@ def gives(directory: Path, name: str, expires: str) -> None:
 
 
 def asker(api: Documents) -> str:
-    return api.ask(REVIEWS, REVIEW)["status"]["userInfo"]["username"]
+    return api.post(REVIEWS, REVIEW)["status"]["userInfo"]["username"]
 
 
 async def test_certificates_of_a_plugin_are_taken_and_changed_when_they_expire(tmp_path: Path):

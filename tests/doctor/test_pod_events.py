@@ -85,7 +85,7 @@ def test_pods_that_the_policy_of_now_refuses_are_known_whether_bound_or_not() ->
 
 
 def test_pod_with_a_placement_names_its_key_also_when_it_asks_for_nothing_any_more() -> None:
-    api, keys = Listed(pods=3, events=0), PlacementKeys.of(PrivateKey(bytes(32)))
+    api, keys = Listed(pods=3, events=0), PlacementKeys.from_keys(PrivateKey(bytes(32)))
     placement = Placement(node=NodeName("w1"), interfaces=(PlacedInterface(pf=PciAddress("0000:03:00.0")),))
     for pod, by in zip(api.pods, (keys, PlacementKeys.shared(b"a secret of a cluster"), None), strict=True):
         text = encode(placement, PodUid(pod["metadata"]["uid"]), by)

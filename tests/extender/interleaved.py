@@ -36,8 +36,8 @@ from k8s_rdma.kube.api import (
     ApiUncertainError,
     ApiUnreachableError,
     Changed,
+    Deleted,
     Event,
-    Gone,
     LeaseView,
     Listed,
     PodBinding,
@@ -140,7 +140,7 @@ class Wire:
             return None
 
     async def bind_pod(self, binding: PodBinding) -> None:
-        document = msgspec.to_builtins(BindingObject.of(binding))
+        document = msgspec.to_builtins(BindingObject.from_binding(binding))
         if not self.cluster.versions:
             document["metadata"].pop("resourceVersion")
         what = f"bind {binding.name} to {binding.node}"
@@ -164,7 +164,7 @@ class Wire:
             return None
 
     async def write_lease(self, lease: LeaseView) -> LeaseView:
-        written = msgspec.to_builtins(LeaseObject.of(lease))
+        written = msgspec.to_builtins(LeaseObject.from_view(lease))
 
         def act() -> LeaseView:
             if not lease.version:
@@ -189,7 +189,7 @@ class Wire:
             for change in self.cluster.store.changes_after(at):
                 if change.resource == PODS and change.revision <= upto:
                     seen = view(change.object)
-                    yield Gone(seen) if change.type == "DELETED" else Changed(seen)
+                    yield Deleted(seen) if change.type == "DELETED" else Changed(seen)
             at = max(at, upto)
             while self.seen <= at:
                 self.told.clear()

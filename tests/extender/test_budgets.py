@@ -8,7 +8,7 @@ from extender.world import until
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.extender.pod_store import Occupant
 from k8s_rdma.extender.preempt import Budgets, follow_budgets
-from k8s_rdma.kube.api import ApiRefusedError, BudgetView, Changed, Gone, Listed
+from k8s_rdma.kube.api import ApiRefusedError, BudgetView, Changed, Deleted, Listed
 
 
 def occupant(name: str, namespace: str = "d", **labels: str) -> Occupant:
@@ -60,7 +60,7 @@ def test_budgets_follow_what_is_told_of_them():
     budgets.take(Changed(budget(0, "b", app="y")))
     assert names(budgets) == ["p", "q", "r"]
     budgets.take(Changed(budget(2, "a", app="x")))
-    budgets.take(Gone(budget(0, "b", app="y")))
+    budgets.take(Deleted(budget(0, "b", app="y")))
     assert names(budgets) == []
 
 

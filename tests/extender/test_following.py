@@ -21,7 +21,7 @@ from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
 from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
-from k8s_rdma.kube.api import ApiUncertainError, Changed, Gone, Listed, NodeView, PodView
+from k8s_rdma.kube.api import ApiUncertainError, Changed, Deleted, Listed, NodeView, PodView
 from k8s_rdma.kube.watch import follow
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata
@@ -124,7 +124,7 @@ def test_what_a_pod_was_bound_with_counts_and_not_what_its_owner_writes_later():
         w.pods.take(Changed(pod("p", "w1", asks=text)))
         assert not w.state.pods()
     w.listing(pod("q", "w1", asks="["))
-    w.pods.take(Gone(pod("q")))
+    w.pods.take(Deleted(pod("q")))
     w.listing()
     w.listing(pod("p", "w1"), pod("q", "w1"))
     assert w.state.pods() == {"p", "q"}
@@ -164,7 +164,7 @@ def test_placement_written_to_a_pod_that_was_bound_without_one_promises_nothing(
     w.pods.take(Changed(pod("p", "w1")))
     w.listing(pod("p", "w1"))
     assert not w.state.pods()
-    w.pods.take(Gone(bare))
+    w.pods.take(Deleted(bare))
     w.listing()
     assert not w.pods._unpromised
 
@@ -214,11 +214,11 @@ def test_signed_placement_counts_whatever_the_pod_asks_for_later():
 
 def test_placement_that_no_key_accepted_counts_once_one_does():
     w = Watched()
-    w.keys, new = PlacementKeys.of(OLD), PlacementKeys.of(NEW)
+    w.keys, new = PlacementKeys.from_keys(OLD), PlacementKeys.from_keys(NEW)
     w.listing(signed("p", new))
     assert w.state.pods() == set()
     assert w.pods.signatures.counts() == {(OLD.id, "hmac-sha256", "signs"): 0, ("", "", "none"): 1}
-    w.keys = PlacementKeys.of(OLD, [NEW])
+    w.keys = PlacementKeys.from_keys(OLD, [NEW])
     w.listing(signed("p", new))
     assert w.state.pods() == {"p"}
 
@@ -226,13 +226,13 @@ def test_placement_that_no_key_accepted_counts_once_one_does():
 @pytest.mark.anyio
 async def test_pods_are_listed_anew_when_the_keys_change():
     w = Watched()
-    w.keys = PlacementKeys.of(OLD)
-    seen = signed("p", PlacementKeys.of(NEW))
+    w.keys = PlacementKeys.from_keys(OLD)
+    seen = signed("p", PlacementKeys.from_keys(NEW))
     cluster = Lists([Listed((seen,)), Changed(seen), Changed(seen)], [Listed((seen,))])
     async for event in w.pods.stream(cluster):
         w.pods.take(event)
         if isinstance(event, Changed):
-            w.keys = PlacementKeys.of(OLD, [NEW])
+            w.keys = PlacementKeys.from_keys(OLD, [NEW])
     assert w.state.pods() == set()
     assert len(cluster.streams) == 1
     following = asyncio.create_task(follow("pods", lambda: w.pods.stream(cluster), w.pods.take))
@@ -243,17 +243,17 @@ async def test_pods_are_listed_anew_when_the_keys_change():
 
 def test_pods_are_counted_by_the_key_that_signed_them_until_they_end():
     w = Watched()
-    w.keys = PlacementKeys.of(OLD)
+    w.keys = PlacementKeys.from_keys(OLD)
     w.listing(signed("p", w.keys), signed("q", w.keys))
-    w.keys = PlacementKeys.of(NEW, [OLD])
+    w.keys = PlacementKeys.from_keys(NEW, [OLD])
     w.reserve("r")
     w.pods.take(Changed(signed("r", w.keys)))
     assert w.pods.signatures.counts() == {
         (NEW.id, "hmac-sha256", "signs"): 1,
         (OLD.id, "hmac-sha256", "verifies"): 2,
     }
-    w.pods.take(Gone(signed("p", w.keys)))
-    w.keys = PlacementKeys.of(NEW)
+    w.pods.take(Deleted(signed("p", w.keys)))
+    w.keys = PlacementKeys.from_keys(NEW)
     assert w.pods.signatures.counts() == {
         (NEW.id, "hmac-sha256", "signs"): 1,
         (OLD.id, "", "removed"): 1,
@@ -300,7 +300,7 @@ def test_pod_in_flight_is_kept_while_it_is_listed_unbound():
     assert not w.state.reservation(W1, PodUid("p")).bound
 
 
-@pytest.mark.parametrize("event", [Gone(pod("p", "w1")), Changed(pod("p", "w1", finished=True))])
+@pytest.mark.parametrize("event", [Deleted(pod("p", "w1")), Changed(pod("p", "w1", finished=True))])
 def test_pod_that_is_gone_or_finished_has_ended_and_is_forgotten(event):
     w = Watched()
     w.listing(pod("p", "w1"))
@@ -324,7 +324,7 @@ def test_nodes_that_a_later_list_misses_are_forgotten():
     tracker.take(Listed((NodeView(W1, ("a",)), NodeView(NodeName("w2"), ()))))
     tracker.take(Changed(NodeView(W1, ("b",))))
     tracker.take(Listed((NodeView(W1, ("b",)),)))
-    tracker.take(Gone(NodeView(W1, ("b",))))
+    tracker.take(Deleted(NodeView(W1, ("b",))))
     assert [entry for entry in told if entry[0] == "forget"] == [("forget", "w2"), ("forget", "w1")]
     assert ("learn", "w1", ("b",)) in told
     assert tracker.listed

@@ -15,7 +15,7 @@ from k8s_rdma.kube.api import (
     ApiUncertainError,
     ApiUnreachableError,
     Changed,
-    Gone,
+    Deleted,
     LeaseView,
     Listed,
     NodeView,
@@ -156,13 +156,13 @@ async def test_follow_pods_lists_unfinished_ones_and_then_tells_every_change(clu
             assert (bound.item.uid, bound.item.node) == (uid, "w1")
             await finish(c, "p1")
             gone = await anext(events)
-            assert isinstance(gone, Gone)
+            assert isinstance(gone, Deleted)
             assert gone.item.uid == uid
             await c.create_pod("p2")
             assert (await anext(events)).item.name == "p2"
             await c.http.delete(f"{PODS}/p2")
             last = await anext(events)
-            assert isinstance(last, Gone)
+            assert isinstance(last, Deleted)
             assert last.item.name == "p2"
 
 
@@ -180,7 +180,7 @@ async def test_follow_nodes_tells_addresses_inside_the_cluster_in_order(cluster)
             await c.create_node("w2")
             assert await anext(events) == Changed(NodeView(NodeName("w2"), ()))
             await c.http.delete("/api/v1/nodes/w1")
-            assert isinstance(await anext(events), Gone)
+            assert isinstance(await anext(events), Deleted)
 
 
 async def test_follow_pods_ends_with_an_error_when_the_watch_fell_behind(cluster):

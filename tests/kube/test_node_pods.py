@@ -12,7 +12,7 @@ import pytest
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import ApiRefusedError, Changed, Gone, Listed, ObjectEvent, PodBinding, about_pod
+from k8s_rdma.kube.api import ApiRefusedError, Changed, Deleted, Listed, ObjectEvent, PodBinding, about_pod
 from k8s_rdma.kube.client import connect
 from k8s_rdma.sim.cluster.http_server import Response
 
@@ -79,7 +79,7 @@ async def test_follow_pods_of_a_node_tells_of_no_other_nodes_pods(cluster):
             finished = {"status": {"phase": "Succeeded"}}
             await c.http.patch(f"{PODS}/here/status", json=finished, headers=MERGE)
             gone = await anext(events)
-            assert isinstance(gone, Gone)
+            assert isinstance(gone, Deleted)
             assert gone.item.uid == uids["here"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.kube.api import ApiRefusedError, Changed, Gone, LeaseView, Listed
+from k8s_rdma.kube.api import ApiRefusedError, Changed, Deleted, LeaseView, Listed
 from k8s_rdma.kube.published import RdmaNodeView
 from k8s_rdma.sim.cluster.api import ApiConfig
 from k8s_rdma.sim.cluster.resources import LEASES, NODES, parse_resource_type
@@ -62,7 +62,7 @@ async def test_rdma_nodes_are_followed(cluster):
         assert await anext(events) == Changed(written)
         await c.http.delete("/apis/k8s-rdma.io/v1alpha1/rdmanodes/w1")
         gone = await anext(events)
-        assert isinstance(gone, Gone)
+        assert isinstance(gone, Deleted)
         assert gone.item.node == W1
         await events.aclose()
 

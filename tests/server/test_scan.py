@@ -100,7 +100,7 @@ def test_everything_in_use_is_foreign_when_there_is_no_ledger(machine: SmallMach
     machine.change_vf(0, min_tx_rate_mbps=300)
     machine.remove_netdev(vf_pci(1), "eth12")
     with lookout(machine) as look:
-        report = NodeReports(NodeName("w1"), epoch="e").of(look.look(), Ledger())
+        report = NodeReports(NodeName("w1"), epoch="e").build(look.look(), Ledger())
     [pf] = report.pfs
     assert [(vf.vf, vf.min_tx_rate) for vf in pf.foreign] == [(0, 300), (1, 0)]
     assert report.allocations == ()
@@ -109,11 +109,11 @@ def test_everything_in_use_is_foreign_when_there_is_no_ledger(machine: SmallMach
 def test_generation_is_another_when_anything_differs_and_only_then(machine: SmallMachine) -> None:
     reports = NodeReports(NodeName("w1"), epoch="e")
     with lookout(machine) as look:
-        first = reports.of(look.look(), Ledger())
-        assert reports.of(look.look(), Ledger()) is first
+        first = reports.build(look.look(), Ledger())
+        assert reports.build(look.look(), Ledger()) is first
     machine.change_vf(0, vlan=7)
     with lookout(machine) as look:
-        assert reports.of(look.look(), Ledger()).generation == "e.2"
+        assert reports.build(look.look(), Ledger()).generation == "e.2"
 
 
 def test_scan_fails_when_there_is_no_sysfs(tmp_path: Path) -> None:

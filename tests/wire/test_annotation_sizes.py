@@ -28,7 +28,7 @@ REQUESTS = {
 }
 
 
-KEYS = PlacementKeys.of(PrivateKey(bytes(32)))
+KEYS = PlacementKeys.from_keys(PrivateKey(bytes(32)))
 """Of the kind whose signatures are the longest."""
 
 

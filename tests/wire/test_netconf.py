@@ -204,7 +204,7 @@ def test_known_keys_are_checked_all_the_same_when_not_strict() -> None:
     ],
 )
 def test_attachments_that_stay_are_told_by_either_key(keys: dict[str, object], kept: str | None) -> None:
-    found = decode_netconf(text(**keys)).kept
+    found = decode_netconf(text(**keys)).attachments_to_keep
     assert found == (None if kept is None else {Attachment(name, "eth0") for name in kept})
 
 

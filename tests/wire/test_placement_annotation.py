@@ -206,7 +206,7 @@ placements = st.builds(
 
 
 keys = st.binary(min_size=1).map(PlacementKeys.shared) | st.binary(min_size=32, max_size=32).map(
-    lambda seed: PlacementKeys.of(PrivateKey(seed))
+    lambda seed: PlacementKeys.from_keys(PrivateKey(seed))
 )
 
 

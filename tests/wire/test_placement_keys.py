@@ -23,11 +23,11 @@ SIGNERS = {"hmac": NEW, "ed25519": PAIR}
 
 
 def signed(signer: SharedKey | PrivateKey) -> str:
-    return encode(PLACEMENT, UID, PlacementKeys.of(signer))
+    return encode(PLACEMENT, UID, PlacementKeys.from_keys(signer))
 
 
 def verifying(*keys: SharedKey | PublicKey) -> PlacementKeys:
-    return PlacementKeys.of(None, keys)
+    return PlacementKeys.from_keys(None, keys)
 
 
 def refusal(text: str, keys: PlacementKeys) -> str:
@@ -49,7 +49,7 @@ def test_ed25519_signs_as_rfc_8032_says():
 @pytest.mark.parametrize("signer", SIGNERS.values(), ids=SIGNERS)
 @pytest.mark.parametrize("before", [OLD, OTHER_PAIR], ids=["hmac", "ed25519"])
 def test_placement_counts_by_any_accepted_key_and_tells_which(signer, before):
-    keys = PlacementKeys.of(signer, [before.verifier])
+    keys = PlacementKeys.from_keys(signer, [before.verifier])
     for key in (signer, before):
         promise = decode_promise(signed(key), keys=keys)
         assert (promise.placement, promise.key_id) == (PLACEMENT, key.verifier.id)
@@ -71,7 +71,7 @@ def test_placement_is_refused_when_changed_after_signing(signer, change):
 def test_signature_by_a_private_key_is_no_hmac_of_a_public_one():
     """What the public key's holder can compute: everybody, of whom the agent must not believe it."""
     public = PAIR.verifier
-    forged = encode(PLACEMENT, UID, PlacementKeys.of(SharedKey(public.raw)))
+    forged = encode(PLACEMENT, UID, PlacementKeys.from_keys(SharedKey(public.raw)))
     assert "hmac: not made with" in refusal(forged, verifying(public))
 
 
@@ -104,7 +104,7 @@ def test_ids_differ_and_tell_no_secret():
     keys = [OLD, NEW, PAIR.verifier, OTHER_PAIR.verifier]
     assert len({key.id for key in keys}) == len(keys)
     assert not any(str(key.secret) in repr(key) for key in (OLD, NEW))
-    assert str(PAIR.seed) not in repr(PlacementKeys.of(PAIR))
+    assert str(PAIR.seed) not in repr(PlacementKeys.from_keys(PAIR))
 
 
 def test_keys_that_only_verify_cannot_sign():

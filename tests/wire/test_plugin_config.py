@@ -68,7 +68,7 @@ def test_ipam_plugin_reads_no_runtime_configuration_when_there_is_none(missing):
     ],
 )
 def test_leases_are_kept_apart_from_those_of_others(chained, of, network):
-    assert ipam_network("net", chained=chained, of=of) == network
+    assert ipam_network("net", chained=chained, network=of) == network
 
 
 def test_delegate_reads_its_own_object_as_of_our_network():

@@ -155,7 +155,7 @@ class Reporter:
     def _report(self) -> bytes:
         self._last_problems = self._problems()
         node = self._node
-        report = self._reports.of(node.hardware, node.ledger, node.caps.lost, self._last_problems)
+        report = self._reports.build(node.hardware, node.ledger, node.caps.lost, self._last_problems)
         if report is not self._told:
             self._told, self._encoded = report, encode_report(report)
         return self._encoded

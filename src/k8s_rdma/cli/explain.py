@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from k8s_rdma.cli.extender_client import Where
-    from k8s_rdma.wire.explain import Asked, Explanation, Group, NodeLook, PfLook, Place, Placed
+    from k8s_rdma.wire.explain import Explanation, Group, NodeLook, PfLook, Place, Placed, RequestedInterface
 
 _MOST_KINDS = 8
 _VERDICTS = {
@@ -162,7 +162,7 @@ def _wants(told: Explanation) -> Iterator[str]:
             yield f"on {_place(place)}"
 
 
-def _asks(interfaces: tuple[Asked, ...]) -> str:
+def _asks(interfaces: tuple[RequestedInterface, ...]) -> str:
     total = sum(each.count for each in interfaces)
     shown = [f"{each.count} x {_words(each)}" for each in interfaces[:_MOST_KINDS]]
     more = [f"{len(interfaces) - _MOST_KINDS} more kinds"] if len(interfaces) > _MOST_KINDS else []
@@ -170,7 +170,7 @@ def _asks(interfaces: tuple[Asked, ...]) -> str:
     return f"{total} {noun} ({', '.join([*shown, *more])})"
 
 
-def _words(asked: Asked) -> str:
+def _words(asked: RequestedInterface) -> str:
     """As in the annotation."""
     return escape(json.dumps(asked.interface))
 

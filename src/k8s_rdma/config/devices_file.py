@@ -98,27 +98,31 @@ def is_mellanox(document: object) -> bool:
 def from_mellanox(document: object, *, cdi: bool, overrides: Mapping[str, Any]) -> Read:
     """MalformedError names the field. overrides: keys of our own file, and values."""
     ignored: list[str] = []
-    read = fit(MellanoxConfig, _known(document, _KEYS, "", ignored))
+    read = fit(MellanoxConfig, _without_unknown_keys(document, _KEYS, "", ignored))
     ignored += _names_of_nothing(read.config_list)
     own = {"rescanS": _rescan_s(read), "resources": _resources(read.config_list, cdi=cdi)}
     return Read(fit(DevicePluginConfig, {**own, **overrides}), tuple(ignored))
 
 
-def _known(value: object, keys: Mapping[str, Any] | None, where: str, ignored: list[str]) -> object:
+def _without_unknown_keys(
+    value: object, keys: Mapping[str, Any] | None, path: str, ignored: list[str]
+) -> object:
     """The value with keys as they are written in the documents of that program, and no others."""
     if isinstance(value, list):
-        return [_known(each, keys, f"{where}[{index}]", ignored) for index, each in enumerate(value)]
+        return [
+            _without_unknown_keys(each, keys, f"{path}[{index}]", ignored) for index, each in enumerate(value)
+        ]
     if not isinstance(value, dict) or keys is None:
         return value
     names = {name.lower(): name for name in keys}
     known: dict[str, object] = {}
     for key, each in value.items():
-        at = f"{where}.{key}".lstrip(".")
+        at = f"{path}.{key}".lstrip(".")
         name = names.get(str(key).lower())
         if name is None:
             ignored.append(at)
         elif each is not None:
-            known[name] = _known(each, keys[name], at, ignored)
+            known[name] = _without_unknown_keys(each, keys[name], at, ignored)
     return known
 
 
@@ -146,44 +150,44 @@ def _resources(entries: Sequence[Entry], *, cdi: bool) -> list[dict[str, Any]]:
     return resources
 
 
-def _resource(entry: Entry, where: str, *, cdi: bool) -> dict[str, Any]:
+def _resource(entry: Entry, path: str, *, cdi: bool) -> dict[str, Any]:
     prefix = entry.resource_prefix or DEFAULT_PREFIX
     if not _NAME.fullmatch(entry.resource_name):
         raise MalformedError(
-            f"{where}.resourceName: {entry.resource_name!r}; wanted letters, digits and -_. between them"
+            f"{path}.resourceName: {entry.resource_name!r}; wanted letters, digits and -_. between them"
         )
     if not is_resource_name(f"{prefix}/{entry.resource_name}"):
         raise MalformedError(
-            f"{where}.resourcePrefix: {prefix!r}; wanted a domain other than Kubernetes' own, "
+            f"{path}.resourcePrefix: {prefix!r}; wanted a domain other than Kubernetes' own, "
             "since kubelet takes no other"
         )
     if not 0 <= entry.rdma_hca_max <= MOST_SHARES:
-        raise MalformedError(f"{where}.rdmaHcaMax: {entry.rdma_hca_max}; wanted 0 to {MOST_SHARES}")
+        raise MalformedError(f"{path}.rdmaHcaMax: {entry.rdma_hca_max}; wanted 0 to {MOST_SHARES}")
     return {
         "mode": "shared",
         "name": f"{prefix}/{entry.resource_name}",
         "count": entry.rdma_hca_max,
         "cdi": cdi,
-        "select": _select(entry, where),
+        "select": _select(entry, path),
     }
 
 
-def _select(entry: Entry, where: str) -> dict[str, Any]:
+def _select(entry: Entry, path: str) -> dict[str, Any]:
     selectors = entry.selectors
     if selectors == Selectors():
         if not entry.devices:
-            raise MalformedError(f"{where}: has neither selectors nor devices, and would offer nothing")
+            raise MalformedError(f"{path}: has neither selectors nor devices, and would offer nothing")
         return {"ifNames": _netdevs(entry.devices)}
     if entry.devices:
         raise MalformedError(
-            f"{where}: has both selectors and devices; selectors.ifNames are the same as devices"
+            f"{path}: has both selectors and devices; selectors.ifNames are the same as devices"
         )
     return {
-        "vendors": _hex(selectors.vendors, f"{where}.selectors.vendors"),
-        "deviceIds": _hex(selectors.device_ids, f"{where}.selectors.deviceIDs"),
+        "vendors": _hex(selectors.vendors, f"{path}.selectors.vendors"),
+        "deviceIds": _hex(selectors.device_ids, f"{path}.selectors.deviceIDs"),
         "drivers": selectors.drivers,
         "ifNames": _netdevs(selectors.if_names),
-        "linkTypes": _link_types(selectors.link_types, f"{where}.selectors.linkTypes"),
+        "linkTypes": _link_types(selectors.link_types, f"{path}.selectors.linkTypes"),
     }
 
 
@@ -202,17 +206,17 @@ def _names_of_nothing(entries: Sequence[Entry]) -> Iterator[str]:
                     yield f"configList[{index}].{key}[{at}]"
 
 
-def _hex(values: Sequence[str], where: str) -> list[str]:
+def _hex(values: Sequence[str], path: str) -> list[str]:
     for index, value in enumerate(values):
         if not _HEX.fullmatch(value.lower()):
-            raise MalformedError(f"{where}[{index}]: {value!r}; wanted four hexadecimal digits, such as 15b3")
+            raise MalformedError(f"{path}[{index}]: {value!r}; wanted four hexadecimal digits, such as 15b3")
     return [value.lower() for value in values]
 
 
-def _link_types(values: Sequence[str], where: str) -> list[LinkType]:
+def _link_types(values: Sequence[str], path: str) -> list[LinkType]:
     for index, value in enumerate(values):
         if value not in _LINK_TYPES:
-            raise MalformedError(f"{where}[{index}]: {value!r}; wanted {' or '.join(_LINK_TYPES)}")
+            raise MalformedError(f"{path}[{index}]: {value!r}; wanted {' or '.join(_LINK_TYPES)}")
     return [_LINK_TYPES[value] for value in values]
 
 

@@ -43,7 +43,7 @@ _NOUNS: tuple[tuple[type[inspect.Type], str], ...] = (
 )
 
 
-def wanted(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """A type as a noun: its `description`, or its values, or what can be said of its bounds."""
     return either(dict.fromkeys(map(_noun, _members(inspect.type_info(kind)))))
 
@@ -199,7 +199,7 @@ def _read(path: str) -> Any:
     try:
         document = read_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise MalformedError(f"{path}: {_words(error)}") from error
+        raise MalformedError(f"{path}: {_reason(error)}") from error
     return {} if document is None else document
 
 
@@ -228,7 +228,7 @@ def port_of(config: Listening, environment: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """What is wrong with the file, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
@@ -237,7 +237,7 @@ def _words(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-MOST = 8
+MAX_FAULTS = 8
 """Faults that are told of a document: who has more gives another kind of file."""
 
 
@@ -254,7 +254,7 @@ class Fault:
 
 def faults(kind: Any, value: object) -> tuple[Fault, ...]:
     """What does not fit, `MOST` at most; keys that are not known before others. () where all fits."""
-    return tuple(islice(_faults(kind, value, ""), MOST))
+    return tuple(islice(_faults(kind, value, ""), MAX_FAULTS))
 
 
 def _faults(kind: Any, value: object, field: str) -> Iterator[Fault]:
@@ -270,7 +270,7 @@ def _faults(kind: Any, value: object, field: str) -> Iterator[Fault]:
         for index, item in enumerate(value):
             yield from _faults(items, item, f"{field}[{index}]")
     else:
-        yield Fault(field, f"{found(kind, value)}; wanted {wanted(kind)}{_hint(kind, value)}")
+        yield Fault(field, f"{found(kind, value)}; wanted {describe_type(kind)}{_hint(kind, value)}")
 
 
 def _refusal_of_field(kind: Any, value: object) -> BaseException | None:
@@ -322,7 +322,7 @@ def _in_fields(struct: type[msgspec.Struct], value: dict[Any, Any], field: str) 
                 told.add(why)
     for name, each in fields.items():
         if each.required and name not in value:
-            yield Fault(_below(field, name), f"not set; wanted {wanted(each.type)}")
+            yield Fault(_below(field, name), f"not set; wanted {describe_type(each.type)}")
     for name, each in fields.items():
         if name in value:
             yield from _faults(each.type, value[name], _below(field, name))

@@ -192,9 +192,9 @@ def _addresses(key: str, text: str, octets: int) -> Span:
     return Span(low, low + (1 << 8 * missing) - 1, text)
 
 
-def _span(key: str, first: int, last: int, text: str, most: int) -> Span:
-    if not first <= last <= most:
-        msg = f"{key}: {text} begins after its end, or goes beyond {most}"
+def _span(key: str, first: int, last: int, text: str, largest: int) -> Span:
+    if not first <= last <= largest:
+        msg = f"{key}: {text} begins after its end, or goes beyond {largest}"
         raise ValueError(msg)
     return Span(first, last, text)
 

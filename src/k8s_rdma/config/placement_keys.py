@@ -52,7 +52,7 @@ _PUBLIC = (SPKI_PREFIX, b64encode(SPKI_PREFIX), b"ssh-", b"ecdsa-", b"sk-", b"--
 """What public keys begin with that are no PEM: DER, that as text, OpenSSH's and RFC 4716."""
 
 _BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----([A-Za-z0-9+/=\s]*)-----END \1-----")
-_MAKE = "openssl genpkey -algorithm ed25519 makes a private key, openssl pkey -pubout its public one"
+_HOW_TO_CREATE = "openssl genpkey -algorithm ed25519 makes a private key, openssl pkey -pubout its public one"
 
 
 def extender_keys(path: str | None, clock: Callable[[], float] = monotonic) -> KeySource:
@@ -82,7 +82,7 @@ def _load_signing(path: Path) -> PlacementKeys:
     signer = files[signing][0]
     if isinstance(signer, PublicKey):
         raise MalformedError(f"{FIELD} {signing}: begins with a public key, and only a private one signs")
-    return PlacementKeys.of(signer, map(_verifier, chain.from_iterable(files.values())))
+    return PlacementKeys.from_keys(signer, map(_verifier, chain.from_iterable(files.values())))
 
 
 def _load_verifying(path: Path) -> PlacementKeys:
@@ -91,7 +91,7 @@ def _load_verifying(path: Path) -> PlacementKeys:
         if any(isinstance(key, PrivateKey) for key in keys):
             why = "holds a private key, by which a node could sign for others; give agents the public one"
             raise MalformedError(f"{FIELD} {file}: {why}")
-    return PlacementKeys.of(None, map(_verifier, chain.from_iterable(files.values())))
+    return PlacementKeys.from_keys(None, map(_verifier, chain.from_iterable(files.values())))
 
 
 def _verifier(key: Key) -> SharedKey | PublicKey:
@@ -117,7 +117,7 @@ def _keys(file: Path) -> Sequence[Key]:
     if _PEM in content:
         return tuple(_pem_keys(file, content))
     if content.startswith(_PUBLIC) or _PEM in content.replace(b"\0", b""):  # in UTF-16 each other byte is 0
-        raise MalformedError(f"{FIELD} {file}: is a public key in another form than PEM; {_MAKE}")
+        raise MalformedError(f"{FIELD} {file}: is a public key in another form than PEM; {_HOW_TO_CREATE}")
     if len(content) < LEAST_KEY_BYTES:
         has = f"has a key of {8 * len(content)} bits" if content else "is empty"
         msg = f"{FIELD} {file}: {has}; wanted {LEAST_KEY_BYTES} bytes or more, such as 32 random ones"
@@ -128,10 +128,10 @@ def _keys(file: Path) -> Sequence[Key]:
 def _pem_keys(file: Path, content: bytes) -> Iterator[Key]:
     blocks = _BLOCK.findall(content)
     if len(blocks) != content.count(_PEM):
-        raise MalformedError(f"{FIELD} {file}: is no PEM file; {_MAKE}")
+        raise MalformedError(f"{FIELD} {file}: is no PEM file; {_HOW_TO_CREATE}")
     for kind, body in blocks:
         if (key := _pem_key(kind, body)) is None:
-            raise MalformedError(f"{FIELD} {file}: {kind.decode()}: is no Ed25519 key; {_MAKE}")
+            raise MalformedError(f"{FIELD} {file}: {kind.decode()}: is no Ed25519 key; {_HOW_TO_CREATE}")
         yield key
 
 

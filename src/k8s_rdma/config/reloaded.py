@@ -37,23 +37,23 @@ class Reloaded(Generic[T]):
         self._load = load
         self._paths = paths
         self._clock = clock
-        self._looked_at = clock()
-        self._seen = self._look()
+        self._checked_at_s = clock()
+        self._loaded_identities = self._identities()
         self._value = load()
 
     def __call__(self) -> T:
         """The value of now."""
         now = self._clock()
-        if now - self._looked_at >= EVERY_S:
-            self._looked_at = now
+        if now - self._checked_at_s >= EVERY_S:
+            self._checked_at_s = now
             self._look_again()
         return self._value
 
     def _look_again(self) -> None:
-        seen = self._look()
-        if seen == self._seen:
+        seen = self._identities()
+        if seen == self._loaded_identities:
             return
-        self._seen = seen
+        self._loaded_identities = seen
         try:
             self._value = self._load()
         except MalformedError as error:
@@ -63,7 +63,7 @@ class Reloaded(Generic[T]):
             self.failure = ""
             _log.info("reloaded", files=[str(path) for path in self._paths])
 
-    def _look(self) -> list[Identity]:
+    def _identities(self) -> list[Identity]:
         return [_identity(path) for path in self._paths]
 
 

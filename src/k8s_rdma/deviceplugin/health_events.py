@@ -148,7 +148,7 @@ class NodeEvents:
 
     def _tell(self, message: str, *, healthy: bool, part: str = "") -> None:
         reason = HEALTHY if healthy else UNHEALTHY
-        self._events.tell(self._about, reason, message, warning=not healthy, part=part)
+        self._events.record(self._about, reason, message, warning=not healthy, part=part)
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.kube.api import API_ERRORS, ClusterApi, PodView
 from k8s_rdma.wire.annotation import format_request
-from k8s_rdma.wire.explain import Asked, Place, Placed
+from k8s_rdma.wire.explain import Place, Placed, RequestedInterface
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import KeySource
 
@@ -153,12 +153,13 @@ class PodExplainer:
         return "unsigned" if keys is None else "valid"
 
 
-def asked_of(request: Request) -> tuple[Asked, ...]:
+def asked_of(request: Request) -> tuple[RequestedInterface, ...]:
     """The interfaces, those that are alike together, in the request's order."""
     counts = Counter(request.interfaces)
     alike = msgspec.json.decode(format_request(Request(tuple(counts))))
     return tuple(
-        Asked(count=count, interface=told) for told, count in zip(alike, counts.values(), strict=True)
+        RequestedInterface(count=count, interface=told)
+        for told, count in zip(alike, counts.values(), strict=True)
     )
 
 

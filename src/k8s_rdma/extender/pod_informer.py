@@ -22,9 +22,9 @@ from k8s_rdma.extender.pod_request import PendingPod, PodRequestCache
 from k8s_rdma.extender.pod_store import BoundPods, Occupants, Signatures, UnboundPods
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.unplaced_pods import UnplacedPods
-from k8s_rdma.kube.api import Changed, Gone, Listed, Page
+from k8s_rdma.kube.api import Changed, Deleted, Listed, Page
 from k8s_rdma.kube.promises import promised_to
-from k8s_rdma.kube.watch import take_one
+from k8s_rdma.kube.watch import handle_item
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
 
@@ -122,7 +122,7 @@ class PodInformer:
                 self._list(pods)
             case Changed(pod):
                 self._see(pod)
-            case Gone(pod):
+            case Deleted(pod):
                 self._end(pod.uid)
 
     def see(self, pod: PodView) -> None:
@@ -134,7 +134,7 @@ class PodInformer:
         self._paged.update(pod.uid for pod in pods)
         with self.state.together():
             for pod in pods:
-                take_one("pods", self._see, pod)
+                handle_item("pods", self._see, pod)
 
     def _list(self, pods: tuple[PodView, ...]) -> None:
         self._page(pods)
@@ -285,12 +285,12 @@ class NodeNames:
                 for gone in self._known - {node.name for node in nodes}:
                     self._forget(gone)
                 for node in nodes:
-                    take_one("nodes", self._learn, node)
+                    handle_item("nodes", self._learn, node)
                 self.listed = True
                 _log.info("nodes_listed", nodes=len(nodes))
             case Changed(node):
                 self._learn(node)
-            case Gone(node):
+            case Deleted(node):
                 self._forget(node.name)
 
     def _learn(self, node: NodeView) -> None:

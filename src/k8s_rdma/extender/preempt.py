@@ -43,7 +43,7 @@ from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.extender.pod_store import Occupant, Occupants
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.search_queue import SearchQueue
-from k8s_rdma.kube.api import Changed, Gone, Listed
+from k8s_rdma.kube.api import Changed, Deleted, Listed
 from k8s_rdma.kube.watch import follow
 from k8s_rdma.wire.extender import ExtenderPreemptionResult, MetaPod, MetaVictims
 from k8s_rdma.wire.pod_spec import demand_of
@@ -80,7 +80,7 @@ class Budgets:
                 self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
             case Changed(budget):
                 self._budgets[budget.namespace, budget.name] = budget
-            case Gone(budget):
+            case Deleted(budget):
                 self._budgets.pop((budget.namespace, budget.name), None)
 
     def violating(self, pods: Iterable[Occupant]) -> Collection[PodUid]:

@@ -22,9 +22,9 @@ import structlog
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of_status
-from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed, Page
+from k8s_rdma.kube.api import API_ERRORS, Changed, Deleted, Listed, Page
 from k8s_rdma.kube.published import RdmaNodeView
-from k8s_rdma.kube.watch import follow, take_one
+from k8s_rdma.kube.watch import follow, handle_item
 from k8s_rdma.wire.rdma_node import decode_status
 
 if TYPE_CHECKING:
@@ -348,7 +348,7 @@ class RdmaNodeInformer:
                 _log.info("rdmanodes_listed", nodes=len(there))
             case Changed(view):
                 self._published(view)
-            case Gone(view):
+            case Deleted(view):
                 self._unpublished(view.node)
 
     def take_lease(self, event: Event[LeaseView]) -> None:
@@ -356,7 +356,7 @@ class RdmaNodeInformer:
         match event:
             case Listed(leases):
                 for lease in leases:
-                    take_one("leases", self._renewed, lease)
+                    handle_item("leases", self._renewed, lease)
                 self._listed.add("leases")
                 _log.info("node_leases_listed", leases=len(leases))
             case Changed(lease):
@@ -365,7 +365,7 @@ class RdmaNodeInformer:
     def _take_some(self, views: Iterable[RdmaNodeView]) -> None:
         for view in views:
             self._paged.add(view.node)
-            take_one("rdmanodes", self._published, view)
+            handle_item("rdmanodes", self._published, view)
 
     def _published(self, view: RdmaNodeView) -> None:
         entry = self._nodes.setdefault(view.node, WatchedNode())
@@ -420,7 +420,7 @@ class RdmaNodeInformer:
             await asyncio.sleep(self._look_s)
             for node, entry in self._nodes.items():
                 if entry.deferred is not None:
-                    take_one("rdmanodes", self._published, entry.deferred)
+                    handle_item("rdmanodes", self._published, entry.deferred)
                 self._tell(node, entry)
 
     async def _mark(self) -> NoReturn:

@@ -21,9 +21,9 @@ from k8s_rdma.wire.conflist import (
     is_chained,
     is_read,
     lone_list,
-    made_of,
     names_ours,
-    same,
+    read_origin,
+    same_list,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def decide(found: Found, wanted: Wanted) -> Decision:
     """
     if wanted.network is Network.ALONE:
         own = lone_list(wanted.name, wanted.version, wanted.section)
-        return Decision(own=found.own if same(own, found.own) else own, problem=_hidden(found, wanted))
+        return Decision(own=found.own if same_list(own, found.own) else own, problem=_hidden(found, wanted))
     if not found.other:
         return Decision(own=None, problem=_NO_OTHER)
     try:
@@ -110,7 +110,7 @@ def decide(found: Found, wanted: Wanted) -> Decision:
         return Decision(own=None, problem=error.message, other=found.other)
     except MalformedError as error:
         return Decision(own=found.own, problem=error.message, other=found.other)
-    return Decision(own=found.own if same(own, found.own) else own, other=found.other)
+    return Decision(own=found.own if same_list(own, found.own) else own, other=found.other)
 
 
 def _chained(found: Found, wanted: Wanted) -> bytes:
@@ -190,7 +190,7 @@ class ConfDirectory:
                 f"{self._directory.path / name}: leads to {aim}, which is not there for us: whether "
                 f"{PLUGIN} is called there is not known; mount that as well, or remove the link"
             )
-        return text is not None and made_of(text) is None and names_ours(text)
+        return text is not None and read_origin(text) is None and names_ours(text)
 
     def _look(self) -> Found:
         own, former, other = None, [], ""
@@ -201,7 +201,7 @@ class ConfDirectory:
                 continue
             if name == self._file:
                 own = text
-            elif text is not None and made_of(text) is not None:
+            elif text is not None and read_origin(text) is not None:
                 former.append(name)
             elif not other:
                 other, data, unreadable = name, text or b"", why

@@ -91,13 +91,13 @@ class Changed(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Gone(Generic[T]):
+class Deleted(Generic[T]):
     """An object that was deleted, or that no longer belongs to what is followed; as it was last."""
 
     item: T
 
 
-Event = Page[T] | Listed[T] | Changed[T] | Gone[T]
+Event = Page[T] | Listed[T] | Changed[T] | Deleted[T]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,6 +377,6 @@ class AbsentApi:
         _refuse("list poddisruptionbudgets")
 
 
-def _refuse(what: str) -> NoReturn:
-    msg = f"{what}: this process was told to do without an API server"
+def _refuse(operation: str) -> NoReturn:
+    msg = f"{operation}: this process was told to do without an API server"
     raise ApiUnreachableError(msg)

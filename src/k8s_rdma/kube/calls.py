@@ -18,7 +18,7 @@ from k8s_rdma.kube.api import (
     ApiUncertainError,
     ApiUnreachableError,
     Changed,
-    Gone,
+    Deleted,
     Listed,
     Page,
 )
@@ -45,16 +45,16 @@ _NO_ANSWER_OF_ITS = (msgspec.MsgspecError, KeyError, ValueError, NotReadyError, 
 for a list without a version."""
 
 
-async def following(
-    client: AsyncClient, kind: Any, what: str, *, silence_s: float, paged: bool = False, **where: Any
+async def watch_objects(
+    client: AsyncClient, kind: Any, subject: str, *, silence_s: float, paged: bool = False, **selectors: Any
 ) -> AsyncIterator[Event[Any]]:
     """List and watch objects of a kind, as values; raises when the watch is lost or silent for so long.
 
     kind: a lightkube resource with a method `view`. paged: whether what is listed may come in pages: a large
-    list then takes the memory of a page only. where: of lightkube's `list` and `watch`.
+    list then takes the memory of a page only. selectors: of lightkube's `list` and `watch`.
     """
-    with named_errors(f"list {what}"):
-        listing = client.list(kind, chunk_size=_PAGE, **where)
+    with named_errors(f"list {subject}"):
+        listing = client.list(kind, chunk_size=_PAGE, **selectors)
         items: list[Any] = []
         async for item in listing:
             if paged and len(items) == _PAGE:
@@ -63,13 +63,13 @@ async def following(
             items.append(item.view())
         version = listing.resourceVersion
     yield Listed(tuple(items))
-    with named_errors(f"watch {what}"):
-        changes = client.watch(kind, resource_version=version, **where)
+    with named_errors(f"watch {subject}"):
+        changes = client.watch(kind, resource_version=version, **selectors)
         async with aclosing(cast("Any", changes)) as stream:
             while True:
                 async with asyncio.timeout(silence_s):
                     operation, item = await anext(stream)
-                yield Gone(item.view()) if operation == "DELETED" else Changed(item.view())
+                yield Deleted(item.view()) if operation == "DELETED" else Changed(item.view())
 
 
 def segment(name: str) -> str:
@@ -84,24 +84,24 @@ def segment(name: str) -> str:
 
 
 @contextmanager
-def named_errors(what: str) -> Iterator[None]:
-    """Sort a failure by what it says about the write; the message starts with `what`."""
+def named_errors(operation: str) -> Iterator[None]:
+    """Sort a failure by what it says about the write; the message starts with `operation`."""
     try:
         yield
     except ApiError as error:
         why = error.status.message or error.status.reason or ""
-        raise _answered(what, error.status.code or 0, why) from error
+        raise _api_error(operation, error.status.code or 0, why) from error
     except httpx2.HTTPStatusError as error:  # of a watch, whose answers lightkube does not look into
         response = error.response
-        raise _answered(what, response.status_code, _message(response)) from error
+        raise _api_error(operation, response.status_code, _message(response)) from error
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-        msg = f"{what}: no connection to the API server: {str(error) or type(error).__name__}"
+        msg = f"{operation}: no connection to the API server: {str(error) or type(error).__name__}"
         raise ApiUnreachableError(msg) from error
     except (ConfigError, PermissionError, FileNotFoundError) as error:
-        msg = f"{what}: no usable credentials: {error}"
+        msg = f"{operation}: no usable credentials: {error}"
         raise ApiUnreachableError(msg) from error
     except (httpx2.HTTPError, TimeoutError, *_NO_ANSWER_OF_ITS) as error:
-        msg = f"{what}: no usable answer from the API server: {str(error) or type(error).__name__}"
+        msg = f"{operation}: no usable answer from the API server: {str(error) or type(error).__name__}"
         raise ApiUncertainError(msg) from error
 
 
@@ -111,8 +111,8 @@ async def read_refusal(response: httpx2.Response) -> None:
         await response.aread()
 
 
-def _answered(what: str, code: int, why: str) -> ApiRefusedError | ApiUncertainError:
-    message = f"{what}: {why} (HTTP {code})"
+def _api_error(operation: str, code: int, why: str) -> ApiRefusedError | ApiUncertainError:
+    message = f"{operation}: {why} (HTTP {code})"
     if code in _TOO_LARGE_CODES and any(text in why for text in _TOO_LARGE):
         hint = "with this it would be longer than etcd takes, 1.5 MiB by default; make it shorter"
         return ApiRefusedError(f"{message}: {hint}", status=TOO_LARGE)

@@ -14,7 +14,7 @@ from lightkube.types import PatchType
 
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError
-from k8s_rdma.kube.calls import following, named_errors, read_refusal, segment
+from k8s_rdma.kube.calls import named_errors, read_refusal, segment, watch_objects
 from k8s_rdma.kube.credentials import authenticate, credentials, usable_credentials
 from k8s_rdma.kube.objects import (
     BindingObject,
@@ -173,8 +173,8 @@ class RdmaNodes:
         with named_errors(f"set capacity of node {node}"):
             await self._client.patch(NodeStatusObject, segment(node), patch, patch_type=PatchType.MERGE)
 
-    def _follow(self, kind: Any, what: str, **where: Any) -> AsyncIterator[Event[Any]]:
-        return following(self._client, kind, what, silence_s=self._silence_s, **where)
+    def _follow(self, kind: Any, subject: str, **selectors: Any) -> AsyncIterator[Event[Any]]:
+        return watch_objects(self._client, kind, subject, silence_s=self._silence_s, **selectors)
 
 
 async def get_lease(client: AsyncClient, namespace: str, name: str) -> LeaseView | None:
@@ -192,7 +192,7 @@ async def get_lease(client: AsyncClient, namespace: str, name: str) -> LeaseView
 async def write_lease(client: AsyncClient, lease: LeaseView) -> LeaseView:
     """`POST` without a version; else `PATCH`, which leaves alone what others keep in the object."""
     with named_errors(f"write lease {lease.namespace}/{lease.name}"):
-        written, namespace = LeaseObject.of(lease), segment(lease.namespace)
+        written, namespace = LeaseObject.from_view(lease), segment(lease.namespace)
         if not lease.version:
             return (await client.create(written)).view()
         name, spec = segment(lease.name), msgspec.to_builtins(written.spec)
@@ -312,7 +312,7 @@ class Client(RdmaNodes):
         """`POST /api/v1/namespaces/NS/events`."""
         with named_errors(f"create event {event.about.namespace}/{event.name}"):
             segment(event.about.namespace)
-            await self._client.create(EventObject.of(event))
+            await self._client.create(EventObject.from_event(event))
 
     async def repeat_event(self, event: ObjectEvent) -> None:
         """`PATCH /api/v1/namespaces/NS/events/NAME`, a JSON merge patch."""
@@ -327,13 +327,13 @@ class Client(RdmaNodes):
         """`POST /api/v1/namespaces/NS/pods/NAME/eviction`, with the UID as precondition."""
         with named_errors(f"evict pod {pod.namespace}/{pod.name}"):
             name, namespace = segment(pod.name), segment(pod.namespace)
-            await self._client.create(EvictionObject.of(pod), name=name, namespace=namespace)
+            await self._client.create(EvictionObject.from_pod(pod), name=name, namespace=namespace)
 
     async def bind_pod(self, binding: PodBinding) -> None:
         """`POST /api/v1/namespaces/NS/pods/NAME/binding`."""
         with named_errors(f"bind pod {binding.namespace}/{binding.name} to node {binding.node}"):
             name, namespace = segment(binding.name), segment(binding.namespace)
-            await self._client.create(BindingObject.of(binding), name=name, namespace=namespace)
+            await self._client.create(BindingObject.from_binding(binding), name=name, namespace=namespace)
 
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:
         """`PATCH /api/v1/nodes/NAME`, a JSON merge patch (RFC 7396)."""

@@ -330,23 +330,21 @@ def _chosen(document: _Json) -> SingleConfig:
     return SingleConfig(context_name=name, context=context, cluster=cluster, user=user)
 
 
-def _user(document: _Json, name: str, where: str) -> User:
+def _user(document: _Json, name: str, path: str) -> User:
     """What is empty counts as not set, as to client-go."""
-    user = _named(document, "users", name, where, User)
+    user = _named(document, "users", name, path, User)
     if impersonated := document["users"][name].get("as"):
-        msg = (
-            f"{where}: its user acts as {impersonated!r}, which is not supported; use that one's credentials"
-        )
+        msg = f"{path}: its user acts as {impersonated!r}, which is not supported; use that one's credentials"
         raise ConfigError(msg)
     given = (user.token or "").strip()
-    user.token = usable_token(given, f"{where}: user {name}") if given else None
+    user.token = usable_token(given, f"{path}: user {name}") if given else None
     user.token_file = user.token_file or None
     return user
 
 
-def _named(document: _Json, kind: str, name: str, where: str, model: type[_Model]) -> _Model:
+def _named(document: _Json, kind: str, name: str, path: str, model: type[_Model]) -> _Model:
     if name not in document[kind]:
-        msg = f"{where}: there is no {_KINDS[kind]} {name!r}"
+        msg = f"{path}: there is no {_KINDS[kind]} {name!r}"
         raise ConfigError(msg)
     return msgspec.convert(document[kind][name], model)
 
@@ -387,7 +385,7 @@ class Fetched(httpx2.Auth):
         self._fetch = fetch
         self._certificate = certificate
         self._source = source
-        self._kept: Credential | None = None
+        self._cached: Credential | None = None
         self._fetching = asyncio.Lock()
 
     def sync_auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
@@ -400,7 +398,7 @@ class Fetched(httpx2.Auth):
         fetched = self._fetch()
         if self._certificate and self._certificate.load(fetched.certificate, self._source):
             self._certificate.close()
-        self._kept = fetched
+        self._cached = fetched
         yield _bearing(fetched, request)
 
     async def async_auth_flow(
@@ -422,11 +420,11 @@ class Fetched(httpx2.Auth):
             fetched = await asyncio.to_thread(self._fetch)
             if self._certificate and self._certificate.load(fetched.certificate, self._source):
                 await self._certificate.aclose()
-            self._kept = fetched
+            self._cached = fetched
             return fetched
 
     def _usable(self) -> Credential | None:
-        kept = self._kept
+        kept = self._cached
         expired = kept is not None and kept.expires is not None and kept.expires <= datetime.now(UTC)
         return None if expired else kept
 

@@ -76,7 +76,7 @@ class Documents:
             if not following:
                 return
 
-    def ask(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a document that is posted and kept nowhere, such as an access review."""
         with named_errors(f"post {path}"):
             return self._document(self._http.post(path, json=dict(document)))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-MOST = 512
+OUTBOX_LIMIT = 512
 """A node has 110 pods, and each at most a status, an eviction and an event or two."""
 
 SETTLE_S = 0.2
@@ -51,10 +51,10 @@ class Outbox:
     may be its own fault.
     """
 
-    def __init__(self, time: Time, *, most: int = MOST) -> None:
-        """Nothing is written until `run`. most: what may wait; more than that pushes out the oldest."""
+    def __init__(self, time: Time, *, limit: int = OUTBOX_LIMIT) -> None:
+        """Nothing is written until `run`. limit: what may wait; more than that pushes out the oldest."""
         self._waiting: OrderedDict[Key, Write] = OrderedDict()
-        self._most = most
+        self._limit = limit
         self._pause = time.pause
         self._filled = asyncio.Event()
         self._retry_s = 0.0
@@ -64,9 +64,9 @@ class Outbox:
 
         write: raises as `kube.api` says, and what it raises decides whether it is tried again.
         """
-        if key not in self._waiting and len(self._waiting) >= self._most:
+        if key not in self._waiting and len(self._waiting) >= self._limit:
             lost, _ = self._waiting.popitem(last=False)
-            _log.warning("cluster_not_told", what=lost, why=f"{self._most} others wait to be written")
+            _log.warning("cluster_not_told", what=lost, why=f"{self._limit} others wait to be written")
         self._waiting[key] = write
         self._filled.set()
 
@@ -96,7 +96,7 @@ class Outbox:
         try:
             await write()
         except API_ERRORS as error:
-            if isinstance(error, ApiRefusedError) and error.status == _GONE:
+            if isinstance(error, ApiRefusedError) and error.status == _NOT_FOUND:
                 _log.info("object_gone", what=key, why=error.message)
                 return True
             if isinstance(error, ApiRefusedError) and error.status != _TOO_MANY_REQUESTS:
@@ -117,9 +117,9 @@ REPEAT_S = 30.0
 MAX_MESSAGE_BYTES = 1024
 """Longer ones are refused (`NoteLengthLimit`, k8s.io/kubernetes/pkg/apis/core/validation/events.go)."""
 
-_MOST = 512
+_RECORDED_LIMIT = 512
 _MOST_OF_NAME = 200
-_GONE = 404
+_NOT_FOUND = 404
 _CONFLICT = 409
 
 
@@ -138,7 +138,7 @@ class _Recorded:
 
     event: ObjectEvent
     written_at: datetime
-    made: bool = False
+    exists: bool = False
 
 
 class EventRecorder:
@@ -157,10 +157,10 @@ class EventRecorder:
         self._api = api
         self._outbox = outbox
         self._now = now
-        self._told: OrderedDict[Key, _Recorded] = OrderedDict()
+        self._recorded: OrderedDict[Key, _Recorded] = OrderedDict()
         self._named_at_us = 0
 
-    def tell(self, about: Subject, reason: str, message: str, *, warning: bool, part: str = "") -> None:
+    def record(self, about: Subject, reason: str, message: str, *, warning: bool, part: str = "") -> None:
         """Tell it, or that it happened again, when there is time.
 
         reason: one word in CamelCase. part: of the object; each has an event of its own.
@@ -169,7 +169,7 @@ class EventRecorder:
         if told is not None:
             self._outbox.put(("event", about.uid, f"{reason} {part}".rstrip()), partial(self._write, told))
 
-    async def tell_now(self, about: Subject, reason: str, message: str, *, warning: bool) -> None:
+    async def record_now(self, about: Subject, reason: str, message: str, *, warning: bool) -> None:
         """The same, over when it is told; raises as `kube.api` says."""
         told = self._note(about, reason, message, warning=warning)
         if told is not None:
@@ -177,24 +177,26 @@ class EventRecorder:
 
     def forget(self, uid: str) -> None:
         """What comes of that object from now on is told as new."""
-        for key in [key for key in self._told if key[0] == uid]:
-            del self._told[key]
+        for key in [key for key in self._recorded if key[0] == uid]:
+            del self._recorded[key]
 
     def _note(
         self, about: Subject, reason: str, message: str, *, warning: bool, part: str = ""
     ) -> _Recorded | None:
         """Count it; None when it was written too short a time ago to be written again."""
         key, now = (about.uid, reason, part), self._now()
-        told = self._told.get(key)
+        told = self._recorded.get(key)
         if told is None:
-            told = self._told[key] = _Recorded(self._first(about, reason, message, now, warning=warning), now)
-            if len(self._told) > _MOST:
-                self._told.popitem(last=False)
+            told = self._recorded[key] = _Recorded(
+                self._first(about, reason, message, now, warning=warning), now
+            )
+            if len(self._recorded) > _RECORDED_LIMIT:
+                self._recorded.popitem(last=False)
         else:
             told.event = replace(
                 told.event, message=_shortened(message), count=told.event.count + 1, last=now
             )
-            self._told.move_to_end(key)
+            self._recorded.move_to_end(key)
             if (now - told.written_at).total_seconds() < self._teller.repeat_s:
                 return None
             told.written_at = now
@@ -221,27 +223,27 @@ class EventRecorder:
         self._named_at_us = max(int(now.timestamp() * 1e6), self._named_at_us + 1)
         return f"{about.name[:_MOST_OF_NAME].rstrip('.-')}.{self._named_at_us:x}"
 
-    async def _write(self, told: _Recorded) -> None:
+    async def _write(self, recorded: _Recorded) -> None:
         """Write the event as it is by now; make it anew where it has expired."""
         try:
-            if told.made:
-                await self._api.repeat_event(told.event)
+            if recorded.exists:
+                await self._api.repeat_event(recorded.event)
             else:
-                await self._make(told)
+                await self._create(recorded)
         except ApiRefusedError as refused:
-            if refused.status != _GONE or not told.made:
+            if refused.status != _NOT_FOUND or not recorded.exists:
                 raise
-            told.event = replace(told.event, name=self._name(told.event.about, self._now()))
-            await self._make(told)
+            recorded.event = replace(recorded.event, name=self._name(recorded.event.about, self._now()))
+            await self._create(recorded)
 
-    async def _make(self, told: _Recorded) -> None:
+    async def _create(self, recorded: _Recorded) -> None:
         try:
-            await self._api.create_event(told.event)
+            await self._api.create_event(recorded.event)
         except ApiRefusedError as refused:
             if refused.status != _CONFLICT:
                 raise
-            await self._api.repeat_event(told.event)  # made by an attempt whose answer was lost
-        told.made = True
+            await self._api.repeat_event(recorded.event)  # made by an attempt whose answer was lost
+        recorded.exists = True
 
 
 def _shortened(message: str) -> str:

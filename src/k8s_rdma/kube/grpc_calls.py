@@ -77,7 +77,7 @@ def address(socket: Path) -> str:
 async def call(
     channel: grpc.aio.Channel,
     method: Method[Asked, Answer],
-    asked: Asked,
+    message: Asked,
     *,
     timeout_s: float,
     wait_for_ready: bool = False,
@@ -87,16 +87,16 @@ async def call(
     wait_for_ready: whether a server that is not there yet is waited for.
     """
     ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method.path)
-    request = method.asked.encode(asked)
+    request = method.asked.encode(message)
     return method.answer.decode(await ask(request, timeout=timeout_s, wait_for_ready=wait_for_ready))
 
 
 async def answers(
-    channel: grpc.aio.Channel, method: Method[Asked, Answer], asked: Asked
+    channel: grpc.aio.Channel, method: Method[Asked, Answer], message: Asked
 ) -> AsyncGenerator[Answer, None]:
     """Answers as they come, until the other side ends them. Errors as of `call`."""
     ask: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method.path)
-    stream = ask(method.asked.encode(asked))
+    stream = ask(method.asked.encode(message))
     try:
         async for answer in stream:
             yield method.answer.decode(answer)

@@ -187,7 +187,7 @@ class BindingObject(msgspec.Struct, NamespacedSubResource):
     kind: str | None = None
 
     @classmethod
-    def of(cls, binding: PodBinding) -> BindingObject:
+    def from_binding(cls, binding: PodBinding) -> BindingObject:
         """The object to post."""
         return cls(
             metadata=Metadata(
@@ -225,7 +225,7 @@ class EvictionObject(msgspec.Struct, NamespacedSubResource):
     kind: str | None = None
 
     @classmethod
-    def of(cls, pod: Pod) -> EvictionObject:
+    def from_pod(cls, pod: Pod) -> EvictionObject:
         """The object to post."""
         return cls(
             metadata=Metadata(name=pod.name, namespace=pod.namespace),
@@ -265,7 +265,7 @@ class EventObject(msgspec.Struct, NamespacedResource):
     reportingInstance: str = ""  # noqa: N815  the API's name
 
     @classmethod
-    def of(cls, event: ObjectEvent) -> EventObject:
+    def from_event(cls, event: ObjectEvent) -> EventObject:
         """The object to post."""
         about = event.about
         return cls(
@@ -319,7 +319,7 @@ class LeaseObject(msgspec.Struct, NamespacedResource):
     spec: _LeaseSpec = _LeaseSpec()
 
     @classmethod
-    def of(cls, lease: LeaseView) -> LeaseObject:
+    def from_view(cls, lease: LeaseView) -> LeaseObject:
         """The object to write, renewed now."""
         owner = OwnerReference(name=lease.name, uid=lease.owner)
         return cls(

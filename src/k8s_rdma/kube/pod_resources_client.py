@@ -46,7 +46,7 @@ class PodResourcesClient:
         """
         deadline = self._deadline()
         try:
-            return await self._ask(GET, PodName(namespace=namespace, name=name), deadline)
+            return await self._call(GET, PodName(namespace=namespace, name=name), deadline)
         except AioRpcError as error:
             if error.code() not in _NO_GET:
                 raise self._failure(GET, error.details()) from error
@@ -69,19 +69,19 @@ class PodResourcesClient:
 
     async def _list(self, deadline: float) -> tuple[PodDevices, ...]:
         try:
-            pods = await self._ask(LIST, None, deadline)
+            pods = await self._call(LIST, None, deadline)
         except AioRpcError as error:
             raise self._failure(LIST, error.details()) from error
         return tuple(pods)
 
-    async def _ask(self, method: Method[Asked, Answer], asked: Asked, deadline: float) -> Answer:
+    async def _call(self, method: Method[Asked, Answer], request: Asked, deadline: float) -> Answer:
         """Ask until kubelet answers other than that it cannot now; its last word when the time is over."""
         now = asyncio.get_running_loop().time
         refused: AioRpcError | None = None
         while True:
             try:
                 return await grpc_calls.call(
-                    self._channel, method, asked, timeout_s=max(0.0, deadline - now())
+                    self._channel, method, request, timeout_s=max(0.0, deadline - now())
                 )
             except AioRpcError as error:
                 if refused is not None and error.code() is StatusCode.DEADLINE_EXCEEDED:

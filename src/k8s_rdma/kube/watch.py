@@ -24,16 +24,16 @@ _MAX_DELAY_S = 30.0
 
 
 async def follow(
-    what: str,
+    subject: str,
     stream: Callable[[], AsyncIterator[Event[Any]]],
-    take: Callable[[Event[Any]], None],
+    on_event: Callable[[Event[Any]], None],
     *,
     delay_s: float = 0.5,
 ) -> NoReturn:
     """Hand over every event of a stream; make a new one when it is lost, after a delay that doubles to 30 s.
 
-    A stream that has brought changes since its list starts the delay anew. A change that makes `take` fail is
-    left out.
+    A stream that has brought changes since its list starts the delay anew. A change that makes `on_event`
+    fail is left out.
     """
     delay = delay_s
     while True:
@@ -41,23 +41,23 @@ async def follow(
             async with aclosing(cast("Any", stream())) as events:
                 async for event in events:
                     if isinstance(event, Page | Listed):
-                        take(event)
+                        on_event(event)
                     else:
-                        take_one(what, take, event)
+                        handle_item(subject, on_event, event)
                         delay = delay_s
         except API_ERRORS as error:
-            _log.warning("watch_lost", what=what, error=error.message, again_in_s=delay)
+            _log.warning("watch_lost", what=subject, error=error.message, again_in_s=delay)
         await asyncio.sleep(delay)
         delay = min(2 * delay, _MAX_DELAY_S)
 
 
-def take_one(what: str, take: Callable[[T], None], item: T) -> None:
+def handle_item(subject: str, handle: Callable[[T], None], item: T) -> None:
     """Hand over one object, or one change of it.
 
     What somebody wrote into one object must not end the process, nor keep it from hearing of all others: an
-    object that makes `take` fail, which is a defect, is logged and left out.
+    object that makes `handle` fail, which is a defect, is logged and left out.
     """
     try:
-        take(item)
+        handle(item)
     except Exception:
-        _log.exception("object_failed", what=what)
+        _log.exception("object_failed", what=subject)

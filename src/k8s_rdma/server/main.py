@@ -75,7 +75,7 @@ class HardwareScan:
             msg = f"it cannot be looked at: {error}"
             raise KernelError(msg) from error
         if self._report is None or hardware is not self._seen:
-            self._seen, self._report = hardware, self._reports.of(hardware, Ledger())
+            self._seen, self._report = hardware, self._reports.build(hardware, Ledger())
         return self._report
 
     def _look(self) -> Hardware:

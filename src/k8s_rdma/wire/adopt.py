@@ -60,9 +60,9 @@ def is_adopt(request: Request) -> bool:
     return request.env == {VARIABLE: ADOPT}
 
 
-def encode_adopt(wanted: AdoptRequest, deadline_ms: int) -> Request:
+def encode_adopt(request: AdoptRequest, deadline_ms: int) -> Request:
     """The request that carries it."""
-    return Request(env={VARIABLE: ADOPT}, stdin=_encoder.encode(wanted), deadline_ms=deadline_ms)
+    return Request(env={VARIABLE: ADOPT}, stdin=_encoder.encode(request), deadline_ms=deadline_ms)
 
 
 def decode_adopt(request: Request) -> AdoptRequest:

@@ -33,6 +33,7 @@ from k8s_rdma.wire.annotation_values import (
     Number,
     Object,
     choice,
+    choice_by_name,
     flag,
     guid,
     kind,
@@ -42,7 +43,6 @@ from k8s_rdma.wire.annotation_values import (
     text,
     tokens,
     whole,
-    word,
 )
 from k8s_rdma.wire.cni_environment import ifname_fault
 from k8s_rdma.wire.json import describe_unknown, nearest, shown
@@ -80,37 +80,37 @@ _PCI = "a PCI address such as 0000:65:00.0"
 _SELECTOR = '{"driver": "mlx5_core"}'
 
 
-def _name(value: object, where: str) -> str:
-    name = text(value, where, "a network interface's name")
+def _name(value: object, path: str) -> str:
+    name = text(value, path, "a network interface's name")
     fault = ifname_fault(name)
     if not fault and not (name.isascii() and name.isprintable() and "%" not in name):
         fault = "has a character that is not printable ASCII, or a %"
     if not fault and name in _NOT_OF_A_POD:
         fault = "is a name that the kernel uses itself"
     if fault:
-        refuse(where, f"{shown(name)} {fault}")
+        refuse(path, f"{shown(name)} {fault}")
     return name
 
 
-def _network(value: object, where: str) -> str:
-    name = text(value, where, "a network's name")
+def _network(value: object, path: str) -> str:
+    name = text(value, path, "a network's name")
     if not _NETWORK.fullmatch(name):
-        refuse(where, f"{shown(name)} is no network's name: letters, digits, _ . - after a letter or digit")
+        refuse(path, f"{shown(name)} is no network's name: letters, digits, _ . - after a letter or digit")
     return name
 
 
-def _link_type(value: object, where: str) -> LinkType:
-    return word(value.lower() if isinstance(value, str) else value, where, _LINK_TYPES)
+def _link_type(value: object, path: str) -> LinkType:
+    return choice_by_name(value.lower() if isinstance(value, str) else value, path, _LINK_TYPES)
 
 
-def _vlan_proto(value: object, where: str) -> VlanProto:
+def _vlan_proto(value: object, path: str) -> VlanProto:
     if isinstance(value, str) and value.lower() in _VLAN_PROTOS:
         return _VLAN_PROTOS[value.lower()]
-    return choice(value, where, VlanProto)
+    return choice(value, path, VlanProto)
 
 
-def _number(least: int, most: int, what: str) -> Callable[[object, str], int]:
-    return lambda value, where: whole(value, where, least, most, what)
+def _number(least: int, largest: int, subject: str) -> Callable[[object, str], int]:
+    return lambda value, where: whole(value, where, least, largest, subject)
 
 
 _READERS: Mapping[str, Callable[[object, str], object]] = {
@@ -132,19 +132,19 @@ _READERS: Mapping[str, Callable[[object, str], object]] = {
 OPTION_KEYS = ("name", "network", "pf", *(key for key in _READERS if key not in ("name", "network")))
 
 
-def read_options(values: Mapping[str, object], where: str, keys: Keys) -> InterfaceOptions:
+def read_options(values: Mapping[str, object], path: str, keys: Keys) -> InterfaceOptions:
     """The options among an interface's values, `NO_OPTIONS` itself where they ask for nothing."""
     found: dict[str, Any] = {
-        key: _READERS[key](value, f"{where}.{key}") for key, value in values.items() if key in _READERS
+        key: _READERS[key](value, f"{path}.{key}") for key, value in values.items() if key in _READERS
     }
     if "pf" in values:
-        found["pf"] = _selector(values["pf"], f"{where}.pf", keys)
+        found["pf"] = _selector(values["pf"], f"{path}.pf", keys)
     if not found:
         return NO_OPTIONS
     options = InterfaceOptions(**found)
-    _check_vlan(options, where)
-    _check_link_type(options, found, where)
-    _check_driver(options, found, where)
+    _check_vlan(options, path)
+    _check_link_type(options, found, path)
+    _check_driver(options, found, path)
     return NO_OPTIONS if options == NO_OPTIONS else options
 
 
@@ -171,60 +171,58 @@ def format_selector(selector: PfSelector) -> dict[str, str | list[str]]:
     return {key: next(iter(found)) if len(found) == 1 else sorted(found) for key, found in sets if found}
 
 
-def read_selector(document: str, where: str) -> PfSelector:
+def read_selector(document: str, path: str) -> PfSelector:
     """The selector of a JSON text that is no annotation's; MalformedError names the key."""
-    return _selector(tokens(document), where, lambda given, _where, _known: dict(given.pairs))
+    return _selector(tokens(document), path, lambda given, _where, _known: dict(given.pairs))
 
 
-def _selector(value: object, where: str, keys: Keys) -> PfSelector:
+def _selector(value: object, path: str, keys: Keys) -> PfSelector:
     if isinstance(value, str):
         pci = _pci_if_any(value)
-        return PfSelector(pcis=frozenset({pci})) if pci else PfSelector(names=frozenset({_pf(value, where)}))
+        return PfSelector(pcis=frozenset({pci})) if pci else PfSelector(names=frozenset({_pf(value, path)}))
     if not isinstance(value, Object):
-        refuse(
-            where, f"is {kind(value)}; wanted a PF's name or PCI address, or an object such as {_SELECTOR}"
-        )
-    given = keys(value, where, SELECTOR_KEYS)
+        refuse(path, f"is {kind(value)}; wanted a PF's name or PCI address, or an object such as {_SELECTOR}")
+    given = keys(value, path, SELECTOR_KEYS)
     if not given:
-        refuse(where, f"selects nothing; known are {', '.join(SELECTOR_KEYS)}")
-    found = {key: _texts(each, f"{where}.{key}") for key, each in given.items()}
+        refuse(path, f"selects nothing; known are {', '.join(SELECTOR_KEYS)}")
+    found = {key: _texts(each, f"{path}.{key}") for key, each in given.items()}
     return PfSelector(
-        names=frozenset(_pf(each, f"{where}.name") for each in found.get("name", ())),
-        pcis=frozenset(_pci(each, f"{where}.pci") for each in found.get("pci", ())),
-        vendors=frozenset(_vendor(each, f"{where}.vendor") for each in found.get("vendor", ())),
-        drivers=frozenset(_driver(each, f"{where}.driver") for each in found.get("driver", ())),
+        names=frozenset(_pf(each, f"{path}.name") for each in found.get("name", ())),
+        pcis=frozenset(_pci(each, f"{path}.pci") for each in found.get("pci", ())),
+        vendors=frozenset(_vendor(each, f"{path}.vendor") for each in found.get("vendor", ())),
+        drivers=frozenset(_driver(each, f"{path}.driver") for each in found.get("driver", ())),
     )
 
 
-def _texts(value: object, where: str) -> Iterable[str]:
+def _texts(value: object, path: str) -> Iterable[str]:
     wanted = "a string, or a list of some"
     if not isinstance(value, list):
-        return [text(value, where, wanted)]
+        return [text(value, path, wanted)]
     if not value:
-        refuse(where, f"is an empty list; wanted {wanted}")
+        refuse(path, f"is an empty list; wanted {wanted}")
     if len(value) > _MAX_VALUES:
-        refuse(where, f"has {len(value)} values; at most {_MAX_VALUES}")
-    return [text(each, f"{where}[{index}]", wanted) for index, each in enumerate(value)]
+        refuse(path, f"has {len(value)} values; at most {_MAX_VALUES}")
+    return [text(each, f"{path}[{index}]", wanted) for index, each in enumerate(value)]
 
 
-def _pf(name: str, where: str) -> str:
+def _pf(name: str, path: str) -> str:
     """A PF's name; whatever the kernel takes, if it can be shown."""
     fault = ifname_fault(name)
     if fault or not name.isprintable():
-        refuse(where, f"{shown(name)} {fault or 'is not printable'}; wanted a PF's name or PCI address")
+        refuse(path, f"{shown(name)} {fault or 'is not printable'}; wanted a PF's name or PCI address")
     return name
 
 
-def _driver(driver: str, where: str) -> str:
+def _driver(driver: str, path: str) -> str:
     if not _DRIVER.fullmatch(driver):
-        refuse(where, f"{shown(driver)} is no driver's name, such as mlx5_core")
+        refuse(path, f"{shown(driver)} is no driver's name, such as mlx5_core")
     return driver
 
 
-def _pci(address: str, where: str) -> PciAddress:
+def _pci(address: str, path: str) -> PciAddress:
     found = _pci_if_any(address)
     if found is None:
-        refuse(where, f"{shown(address)} is not {_PCI}")
+        refuse(path, f"{shown(address)} is not {_PCI}")
     return found
 
 
@@ -235,43 +233,43 @@ def _pci_if_any(address: str) -> PciAddress | None:
         return None
 
 
-def _vendor(vendor: str, where: str) -> str:
+def _vendor(vendor: str, path: str) -> str:
     if not _VENDOR.fullmatch(vendor.lower()):
-        refuse(where, f"{shown(vendor)} is no PCI vendor (15b3), nor vendor and device (15b3:1017)")
+        refuse(path, f"{shown(vendor)} is no PCI vendor (15b3), nor vendor and device (15b3:1017)")
     return vendor.lower()
 
 
-def _check_vlan(options: InterfaceOptions, where: str) -> None:
+def _check_vlan(options: InterfaceOptions, path: str) -> None:
     for key in ("qos", "vlan_proto"):
         if getattr(options, key) is not None and options.vlan is None:
-            refuse(f"{where}.{key}", "is of a VLAN, and there is no vlan")
+            refuse(f"{path}.{key}", "is of a VLAN, and there is no vlan")
     if options.vlan_proto is not None and not (options.vlan or options.qos):
-        refuse(f"{where}.vlan_proto", "is of a tag, and vlan 0 without qos is none")
+        refuse(f"{path}.vlan_proto", "is of a tag, and vlan 0 without qos is none")
 
 
-def _check_link_type(options: InterfaceOptions, found: Mapping[str, object], where: str) -> None:
+def _check_link_type(options: InterfaceOptions, found: Mapping[str, object], path: str) -> None:
     """What is set by the PF of an Ethernet port, and of an InfiniBand port, has no meaning on the other."""
     ethernet = [key for key in ("vlan", "mac", "trust", "spoof_check") if key in found]
     infiniband = [key for key in ("guid", "pkey") if key in found]
     if infiniband and options.link_type is LinkType.ETHERNET:
-        refuse(f"{where}.{infiniband[0]}", "is of InfiniBand, and link_type is ethernet")
+        refuse(f"{path}.{infiniband[0]}", "is of InfiniBand, and link_type is ethernet")
     if ethernet and options.link_type is LinkType.INFINIBAND:
-        refuse(f"{where}.{ethernet[0]}", "is of Ethernet, and link_type is infiniband")
+        refuse(f"{path}.{ethernet[0]}", "is of Ethernet, and link_type is infiniband")
     if ethernet and infiniband:
-        refuse(f"{where}.{infiniband[0]}", f"is of InfiniBand, and {ethernet[0]} of Ethernet")
+        refuse(f"{path}.{infiniband[0]}", f"is of InfiniBand, and {ethernet[0]} of Ethernet")
 
 
-def _check_driver(options: InterfaceOptions, found: Mapping[str, object], where: str) -> None:
+def _check_driver(options: InterfaceOptions, found: Mapping[str, object], path: str) -> None:
     """With vfio-pci the pod gets no netdev that could have an MTU or addresses."""
     if options.driver is VfDriver.VFIO_PCI:
         for key in ("mtu", "network"):
             if key in found:
-                refuse(f"{where}.{key}", "is of a network device, and with driver vfio-pci there is none")
+                refuse(f"{path}.{key}", "is of a network device, and with driver vfio-pci there is none")
 
 
 POLICY_ANNOTATION = "k8s-rdma.io/policy"
 
-_KNOWN = {policy.value: policy for policy in PfPolicy}
+_POLICIES = {policy.value: policy for policy in PfPolicy}
 
 
 def read_policy(text: str | None) -> PfPolicy:
@@ -282,11 +280,11 @@ def read_policy(text: str | None) -> PfPolicy:
     found = (text or "").strip()
     if not found:
         return PfPolicy.ANY
-    policy = _KNOWN.get(found)
+    policy = _POLICIES.get(found)
     if policy is None:
-        near = nearest(found, _KNOWN)
+        near = nearest(found, _POLICIES)
         hint = f"; did you mean {near}?" if near else ""
-        msg = f"{POLICY_ANNOTATION}: {shown(found)} is no policy; known are {', '.join(_KNOWN)}{hint}"
+        msg = f"{POLICY_ANNOTATION}: {shown(found)} is no policy; known are {', '.join(_POLICIES)}{hint}"
         raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
     return policy
 
@@ -399,22 +397,22 @@ class _Reader:
     unknown: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
     owners: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def element(self, element: object, where: str) -> tuple[InterfaceRequest, int]:
+    def element(self, element: object, path: str) -> tuple[InterfaceRequest, int]:
         """An interface, and how many of it."""
         if not isinstance(element, Object):
-            refuse(where, f"is {kind(element)}; wanted an object such as {{}}")
-        values = self.keys(element, where, KEYS)
-        wanted = self._interface(values, where)
-        self._claim(wanted, where)
-        return wanted, self._count(values, where)
+            refuse(path, f"is {kind(element)}; wanted an object such as {{}}")
+        values = self.keys(element, path, KEYS)
+        wanted = self._interface(values, path)
+        self._claim(wanted, path)
+        return wanted, self._count(values, path)
 
-    def keys(self, given: Object, where: str, known: tuple[str, ...]) -> Mapping[str, object]:
+    def keys(self, document: Object, path: str, allowed: tuple[str, ...]) -> Mapping[str, object]:
         """An object's values by the keys that are known."""
         values: dict[str, object] = {}
-        for key, value in given.pairs:
-            meant = key if key in known else self._meant(key, where, known)
+        for key, value in document.pairs:
+            meant = key if key in allowed else self._similar_key(key, path, allowed)
             if meant in values:
-                refuse(f"{where}.{meant}", "given twice")
+                refuse(f"{path}.{meant}", "given twice")
             if meant is not None:
                 values[meant] = value
         return values
@@ -427,55 +425,55 @@ class _Reader:
         if unreported > 0:
             yield f"{ANNOTATION}: {unreported} more keys like these"
 
-    def _interface(self, values: Mapping[str, object], where: str) -> InterfaceRequest:
-        reserved, cap = (_rate(values[key], f"{where}.{key}") if key in values else 0 for key in _RATES)
+    def _interface(self, values: Mapping[str, object], path: str) -> InterfaceRequest:
+        reserved, cap = (_rate(values[key], f"{path}.{key}") if key in values else 0 for key in _RATES)
         if 0 < cap < reserved:
-            refuse(f"{where}.min_tx_rate", f"{reserved} is above max_tx_rate {cap}")
-        enforce = choice(values.get(_ENFORCE, Enforce.AUTO.value), f"{where}.{_ENFORCE}", Enforce)
-        options = read_options(values, where, self.keys)
+            refuse(f"{path}.min_tx_rate", f"{reserved} is above max_tx_rate {cap}")
+        enforce = choice(values.get(_ENFORCE, Enforce.AUTO.value), f"{path}.{_ENFORCE}", Enforce)
+        options = read_options(values, path, self.keys)
         if enforce is Enforce.SOFTWARE and options.driver is VfDriver.VFIO_PCI:
             refuse(
-                f"{where}.{_ENFORCE}", "software caps network devices, and with driver vfio-pci there is none"
+                f"{path}.{_ENFORCE}", "software caps network devices, and with driver vfio-pci there is none"
             )
         return InterfaceRequest(
             min_tx_rate_mbps=reserved, max_tx_rate_mbps=cap, enforce=enforce, options=options
         )
 
-    def _claim(self, wanted: InterfaceRequest, where: str) -> None:
+    def _claim(self, interface: InterfaceRequest, path: str) -> None:
         for key in _UNIQUE:
-            value = getattr(wanted.options, key)
-            if value and (owner := self.owners.setdefault((key, value), where)) != where:
-                refuse(f"{where}.{key}", f"{value} is that of {owner}, too")
+            value = getattr(interface.options, key)
+            if value and (owner := self.owners.setdefault((key, value), path)) != path:
+                refuse(f"{path}.{key}", f"{value} is that of {owner}, too")
 
-    def _count(self, values: Mapping[str, object], where: str) -> int:
+    def _count(self, values: Mapping[str, object], path: str) -> int:
         if _COUNT not in values:
             return 1
-        count = whole(values[_COUNT], f"{where}.{_COUNT}", 1, MAX_INTERFACES, "a number of interfaces")
+        count = whole(values[_COUNT], f"{path}.{_COUNT}", 1, MAX_INTERFACES, "a number of interfaces")
         for key in _UNIQUE:
             if key in values:
-                refuse(f"{where}.{_COUNT}", f"asks for interfaces that are alike, and {key} is of one alone")
+                refuse(f"{path}.{_COUNT}", f"asks for interfaces that are alike, and {key} is of one alone")
         return count
 
-    def _meant(self, key: str, where: str, known: tuple[str, ...]) -> str | None:
-        where = f"{where}.{shown(key)}"
+    def _similar_key(self, key: str, path: str, allowed: tuple[str, ...]) -> str | None:
+        path = f"{path}.{shown(key)}"
         if self.strict:
-            refuse(where, describe_unknown(key, known))
-        if (folded := key.casefold()) in known:
-            self.recased.append(f"{where}: unknown key; taken as {folded}")
+            refuse(path, describe_unknown(key, allowed))
+        if (folded := key.casefold()) in allowed:
+            self.recased.append(f"{path}: unknown key; taken as {folded}")
             return folded
-        self.unknown.append((where, key, known))
+        self.unknown.append((path, key, allowed))
         return None
 
 
-def _rate(value: object, where: str) -> int:
+def _rate(value: object, path: str) -> int:
     if not isinstance(value, Number):
-        refuse(where, f"is {kind(value)}; a rate is a whole number of Mb/s")
+        refuse(path, f"is {kind(value)}; a rate is a whole number of Mb/s")
     text = value.text
     if text.startswith("-"):
-        refuse(where, f"{shown(text)} is negative; a rate is a whole number of Mb/s")
+        refuse(path, f"{shown(text)} is negative; a rate is a whole number of Mb/s")
     if not text.isdigit():
-        refuse(where, f"{shown(text)} is not written as a whole number of Mb/s")
+        refuse(path, f"{shown(text)} is not written as a whole number of Mb/s")
     # The length first: converting thousands of digits is slow, and the interpreter refuses it.
     if len(text) > len(str(MAX_RATE_MBPS)) or int(text) > MAX_RATE_MBPS:
-        refuse(where, f"{shown(text)} is above {MAX_RATE_MBPS}, the largest rate in Mb/s")
+        refuse(path, f"{shown(text)} is above {MAX_RATE_MBPS}, the largest rate in Mb/s")
     return int(text)

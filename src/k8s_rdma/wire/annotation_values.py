@@ -43,9 +43,9 @@ class Object(NamedTuple):
     pairs: list[tuple[str, object]]
 
 
-def refuse(where: str, why: str) -> NoReturn:
+def refuse(path: str, why: str) -> NoReturn:
     """MalformedError (`MALFORMED_ANNOTATION`) that names the field."""
-    msg = f"{where}: {why}"
+    msg = f"{path}: {why}"
     raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
 
 
@@ -87,77 +87,77 @@ def kind(value: object) -> str:
             return "a list"
 
 
-def whole(value: object, where: str, least: int, most: int, what: str) -> int:
-    """A whole number, of `what`, from `least` (0 or more) to `most`."""
+def whole(value: object, path: str, least: int, largest: int, subject: str) -> int:
+    """A whole number, of `subject`, from `least` (0 or more) to `largest`."""
     if not isinstance(value, Number):
-        refuse(where, f"is {kind(value)}; {what} is a whole number from {least} to {most}")
+        refuse(path, f"is {kind(value)}; {subject} is a whole number from {least} to {largest}")
     text = value.text
     # The length first: converting thousands of digits is slow, and the interpreter refuses it.
-    if not text.isdigit() or len(text) > len(str(most)) or not least <= int(text) <= most:
-        refuse(where, f"{shown(text)} is no whole number from {least} to {most}, as {what} is")
+    if not text.isdigit() or len(text) > len(str(largest)) or not least <= int(text) <= largest:
+        refuse(path, f"{shown(text)} is no whole number from {least} to {largest}, as {subject} is")
     return int(text)
 
 
-def text(value: object, where: str, what: str) -> str:
+def text(value: object, path: str, subject: str) -> str:
     """A string that is not empty."""
     if not isinstance(value, str):
-        refuse(where, f"is {kind(value)}; wanted {what}")
+        refuse(path, f"is {kind(value)}; wanted {subject}")
     if not value:
-        refuse(where, f"is empty; wanted {what}")
+        refuse(path, f"is empty; wanted {subject}")
     return value
 
 
-def choice(value: object, where: str, known: type[E]) -> E:
+def choice(value: object, path: str, choices: type[E]) -> E:
     """One of the words of an enumeration, as they are written there."""
-    return word(value, where, {each.value: each for each in known})
+    return choice_by_name(value, path, {each.value: each for each in choices})
 
 
-def word(value: object, where: str, known: Mapping[str, E]) -> E:
+def choice_by_name(value: object, path: str, choices: Mapping[str, E]) -> E:
     """What one of these words stands for."""
     if not isinstance(value, str):
-        refuse(where, f"is {kind(value)}; known are {', '.join(known)}")
-    if value not in known:
-        refuse(where, f"{shown(value)} is unknown; known are {', '.join(known)}")
-    return known[value]
+        refuse(path, f"is {kind(value)}; known are {', '.join(choices)}")
+    if value not in choices:
+        refuse(path, f"{shown(value)} is unknown; known are {', '.join(choices)}")
+    return choices[value]
 
 
-def flag(value: object, where: str) -> bool:
+def flag(value: object, path: str) -> bool:
     """A truth value, or `on` and `off`, as configurations of other SR-IOV plugins have them."""
     if isinstance(value, bool):
         return value
     found = {"on": True, "off": False}.get(value) if isinstance(value, str) else None
     if found is None:
         told = shown(value) if isinstance(value, str) else kind(value)
-        refuse(where, f'is {told}; wanted true, false, "on" or "off"')
+        refuse(path, f'is {told}; wanted true, false, "on" or "off"')
     return found
 
 
-def mac(value: object, where: str) -> str:
+def mac(value: object, path: str) -> str:
     """A MAC that an interface can have, lower case with colons."""
-    address = _octets(value, where, 6, "a MAC such as 02:00:00:00:00:01")
+    address = _octets(value, path, 6, "a MAC such as 02:00:00:00:00:01")
     if int(address[:2], 16) & _MULTICAST:
-        refuse(where, f"{address} is that of a group; an interface has one with an even first octet")
+        refuse(path, f"{address} is that of a group; an interface has one with an even first octet")
     return address
 
 
-def guid(value: object, where: str) -> str:
+def guid(value: object, path: str) -> str:
     """A GUID (EUI-64) that a port can have, lower case with colons."""
-    address = _octets(value, where, 8, "a GUID such as 02:00:00:ff:fe:00:00:01")
+    address = _octets(value, path, 8, "a GUID such as 02:00:00:ff:fe:00:00:01")
     if not address.strip("f:"):
-        refuse(where, f"{address} is reserved")
+        refuse(path, f"{address} is reserved")
     return address
 
 
-def _octets(value: object, where: str, number: int, what: str) -> str:
-    address = text(value, where, what).lower().replace("-", ":")
+def _octets(value: object, path: str, number: int, subject: str) -> str:
+    address = text(value, path, subject).lower().replace("-", ":")
     if len(address) != 3 * number - 1 or not _OCTETS.fullmatch(address):
-        refuse(where, f"{shown(str(value))} is not {what}")
+        refuse(path, f"{shown(str(value))} is not {subject}")
     if not address.strip("0:"):
-        refuse(where, f"{address} stands for none; leave the key out to have the VF's own")
+        refuse(path, f"{address} stands for none; leave the key out to have the VF's own")
     return address
 
 
-def pkey(value: object, where: str) -> int:
+def pkey(value: object, path: str) -> int:
     """A partition key: 0x0001 to 0xffff as text, or its number; the base, without bit 15, is never 0.
 
     Source: InfiniBand Architecture Specification 1.4, section 10.9.2.
@@ -165,12 +165,12 @@ def pkey(value: object, where: str) -> int:
     what = 'wanted a partition key such as "0x8001"'
     if isinstance(value, str):
         if not re.fullmatch(r"0[xX][0-9a-fA-F]{1,4}", value):
-            refuse(where, f"{shown(value)} is not hexadecimal with up to four digits; {what}")
+            refuse(path, f"{shown(value)} is not hexadecimal with up to four digits; {what}")
         number = int(value, 16)
     elif isinstance(value, Number):
-        number = whole(value, where, 0, 0xFFFF, "a partition key")
+        number = whole(value, path, 0, 0xFFFF, "a partition key")
     else:
-        refuse(where, f"is {kind(value)}; {what}")
+        refuse(path, f"is {kind(value)}; {what}")
     if not number & 0x7FFF:
-        refuse(where, f"{number:#06x} is no partition, as its lower 15 bits are 0; {what}")
+        refuse(path, f"{number:#06x} is no partition, as its lower 15 bits are 0; {what}")
     return number

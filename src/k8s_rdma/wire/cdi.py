@@ -147,18 +147,18 @@ def _check_names(vendor: str, device_class: str, devices: Sequence[str]) -> None
             _refuse(f"devices[{index}].name", "not made of letters, digits, -, _, . and :", name)
 
 
-def _check_edits(where: str, edits: ContainerEdits) -> None:
+def _check_edits(place: str, edits: ContainerEdits) -> None:
     if edits == ContainerEdits():
-        _refuse(where, "edits nothing", "")
+        _refuse(place, "edits nothing", "")
     for index, node in enumerate(edits.device_nodes):
         for field, path in (("path", node.path), ("hostPath", node.host_path or node.path)):
             if not path.startswith("/") or ".." in path.split("/"):
-                _refuse(f"{where}.deviceNodes[{index}].{field}", "not an absolute path", path)
+                _refuse(f"{place}.deviceNodes[{index}].{field}", "not an absolute path", path)
         if not _PERMISSIONS.fullmatch(node.permissions):
-            _refuse(f"{where}.deviceNodes[{index}].permissions", "not made of r, w and m", node.permissions)
+            _refuse(f"{place}.deviceNodes[{index}].permissions", "not made of r, w and m", node.permissions)
     for index, variable in enumerate(edits.env):
         if not variable.partition("=")[0] or "=" not in variable:
-            _refuse(f"{where}.env[{index}]", "not NAME=value", variable)
+            _refuse(f"{place}.env[{index}]", "not NAME=value", variable)
 
 
 def _refuse(field: str, why: str, found: str) -> NoReturn:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.step import Route
 
-WHAT = "network configuration: prevResult"
+SUBJECT = "network configuration: prevResult"
 
 
 class _PreviousInterface(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,10 +129,10 @@ def decode_versions(stdout: bytes) -> tuple[str, ...]:
     return decode(stdout, _decoder, "VERSION result").supported_versions
 
 
-def highest_common(theirs: Iterable[str], at_most: str = SUPPORTED_VERSIONS[-1]) -> str | None:
+def highest_common(versions: Iterable[str], limit: str = SUPPORTED_VERSIONS[-1]) -> str | None:
     """The newest version that is spoken here and by them, not above one that is spoken here."""
-    spoken = set(theirs)
-    newest_first = reversed(SUPPORTED_VERSIONS[: SUPPORTED_VERSIONS.index(at_most) + 1])
+    spoken = set(versions)
+    newest_first = reversed(SUPPORTED_VERSIONS[: SUPPORTED_VERSIONS.index(limit) + 1])
     return next((version for version in newest_first if version in spoken), None)
 
 
@@ -346,34 +346,36 @@ _any_items_decoder = msgspec.json.Decoder(list[Fields] | None)
 _index_decoder = msgspec.json.Decoder(int)
 
 
-def convert(result: bytes, version: str, what: str) -> bytes:
+def convert(result: bytes, version: str, subject: str) -> bytes:
     """The same in another version; byte by byte where it is of that version already.
 
     One that tells no version is taken for what it looks like. MalformedError (`PLUGIN_FAILURE`) begins with
-    `what` and names the field.
+    `subject` and names the field.
     """
     check_version(version)
-    fields = _fields(result, what)
-    if _text(fields, "cniVersion", what) == version:
+    fields = _fields(result, subject)
+    if _text(fields, "cniVersion", subject) == version:
         return result
-    return _encoder.encode(_in_version(fields, version, what))
+    return _encoder.encode(_in_version(fields, version, subject))
 
 
-def without_interfaces(result: bytes, ifnames: Collection[str], what: str) -> bytes:
+def without_interfaces(result: bytes, ifnames: Collection[str], subject: str) -> bytes:
     """A result less the interfaces of these names and their addresses; the others' indices are right again.
 
     Routes stay, as they do not tell whose they are.
     """
-    fields = _fields(result, what)
-    interfaces = _converted_items(fields, "interfaces", what)
-    names = [_text(interface, "name", f"{what}: interfaces[{at}]") for at, interface in enumerate(interfaces)]
+    fields = _fields(result, subject)
+    interfaces = _converted_items(fields, "interfaces", subject)
+    names = [
+        _text(interface, "name", f"{subject}: interfaces[{at}]") for at, interface in enumerate(interfaces)
+    ]
     kept = [index for index, name in enumerate(names) if name not in ifnames]
     if len(kept) == len(interfaces):
         return result
     moved = {old: new for new, old in enumerate(kept)}
     ips = []
-    for ip in _converted_items(fields, "ips", what):
-        index = _index(ip, what)
+    for ip in _converted_items(fields, "ips", subject):
+        index = _index(ip, subject)
         if index is None:
             ips.append(ip)
         elif index in moved:
@@ -381,50 +383,52 @@ def without_interfaces(result: bytes, ifnames: Collection[str], what: str) -> by
     return _encoder.encode(fields | {"interfaces": [interfaces[index] for index in kept], "ips": ips})
 
 
-def _in_version(fields: Fields, version: str, what: str) -> dict[str, object]:
+def _in_version(fields: Fields, version: str, subject: str) -> dict[str, object]:
     rest: dict[str, object] = {
         key: value for key, value in fields.items() if key not in ("cniVersion", "ip4", "ip6")
     }
-    ips, routes = _addresses(fields, what), _all_routes(fields, what)
+    ips, routes = _addresses(fields, subject), _all_routes(fields, subject)
     rest["cniVersion"] = version
     if version in WITHOUT_INTERFACES:
         unknown = {"interfaces", "ips", "routes"}
-        return {key: value for key, value in rest.items() if key not in unknown} | _old(ips, routes, what)
+        return {key: value for key, value in rest.items() if key not in unknown} | _pre_0_3(
+            ips, routes, subject
+        )
     for ip in ips:
         ip.pop("version", None)
         if version in WITH_IP_VERSION:
-            ip["version"] = _raw(str(_family(ip, "address", what)))
+            ip["version"] = _raw(str(_family(ip, "address", subject)))
     return rest | {"ips": ips} | ({"routes": routes} if routes or "routes" in fields else {})
 
 
-def _addresses(fields: Fields, what: str) -> list[Fields]:
+def _addresses(fields: Fields, subject: str) -> list[Fields]:
     """`ips`, those of an old result too."""
-    found = _converted_items(fields, "ips", what)
-    for old in _converted_old_ips(fields, what):
+    found = _converted_items(fields, "ips", subject)
+    for old in _converted_old_ips(fields, subject):
         found.append(
             {new: old[key] for new, key in (("address", "ip"), ("gateway", "gateway")) if key in old}
         )
     return found
 
 
-def _all_routes(fields: Fields, what: str) -> list[Fields]:
-    found = _converted_items(fields, "routes", what)
-    for old in _converted_old_ips(fields, what):
-        found += _converted_items(old, "routes", what)
+def _all_routes(fields: Fields, subject: str) -> list[Fields]:
+    found = _converted_items(fields, "routes", subject)
+    for old in _converted_old_ips(fields, subject):
+        found += _converted_items(old, "routes", subject)
     return found
 
 
-def _converted_old_ips(fields: Fields, what: str) -> list[Fields]:
+def _converted_old_ips(fields: Fields, subject: str) -> list[Fields]:
     found = (fields.get(f"ip{family}", msgspec.Raw(b"null")) for family in _FAMILIES)
-    return [_fields(value, what) for value in found if bytes(value) != b"null"]
+    return [_fields(value, subject) for value in found if bytes(value) != b"null"]
 
 
-def _old(ips: list[Fields], routes: list[Fields], what: str) -> dict[str, object]:
+def _pre_0_3(ips: list[Fields], routes: list[Fields], subject: str) -> dict[str, object]:
     result: dict[str, object] = {}
     for family in _FAMILIES:
-        first = next((ip for ip in ips if _family(ip, "address", what) == family), None)
+        first = next((ip for ip in ips if _family(ip, "address", subject) == family), None)
         if first is not None:
-            of_family = [route for route in routes if _family(route, "dst", what) == family]
+            of_family = [route for route in routes if _family(route, "dst", subject) == family]
             result[f"ip{family}"] = (
                 {"ip": first["address"]}
                 | {key: first[key] for key in ("gateway",) if key in first}
@@ -433,35 +437,35 @@ def _old(ips: list[Fields], routes: list[Fields], what: str) -> dict[str, object
     return result
 
 
-def _family(fields: Fields, key: str, what: str) -> int:
-    text = _text(fields, key, what)
+def _family(fields: Fields, key: str, subject: str) -> int:
+    text = _text(fields, key, subject)
     try:
         return ip_network(text, strict=False).version if key == "dst" else ip_interface(text).version
     except ValueError as error:
-        msg = f"{what}: {key}: {error}"
+        msg = f"{subject}: {key}: {error}"
         raise MalformedError(msg, reason=Reason.PLUGIN_FAILURE) from error
 
 
-def _index(ip: Fields, what: str) -> int | None:
+def _index(ip: Fields, subject: str) -> int | None:
     if bytes(ip.get("interface", b"null")) == b"null":
         return None
-    return decode(ip["interface"], _index_decoder, f"{what}: ips[].interface", Reason.PLUGIN_FAILURE)
+    return decode(ip["interface"], _index_decoder, f"{subject}: ips[].interface", Reason.PLUGIN_FAILURE)
 
 
-def _fields(document: bytes | msgspec.Raw, what: str) -> Fields:
-    return decode(document, _fields_decoder, what, Reason.PLUGIN_FAILURE)
+def _fields(document: bytes | msgspec.Raw, subject: str) -> Fields:
+    return decode(document, _fields_decoder, subject, Reason.PLUGIN_FAILURE)
 
 
-def _converted_items(fields: Fields, key: str, what: str) -> list[Fields]:
+def _converted_items(fields: Fields, key: str, subject: str) -> list[Fields]:
     if key not in fields:
         return []
-    return decode(fields[key], _any_items_decoder, f"{what}: {key}", Reason.PLUGIN_FAILURE) or []
+    return decode(fields[key], _any_items_decoder, f"{subject}: {key}", Reason.PLUGIN_FAILURE) or []
 
 
-def _text(fields: Fields, key: str, what: str) -> str:
+def _text(fields: Fields, key: str, subject: str) -> str:
     if key not in fields:
         return ""
-    return decode(fields[key], _text_decoder, f"{what}: {key}", Reason.PLUGIN_FAILURE)
+    return decode(fields[key], _text_decoder, f"{subject}: {key}", Reason.PLUGIN_FAILURE)
 
 
 def _raw(value: object) -> msgspec.Raw:

@@ -29,7 +29,7 @@ LEGACY_PLUGIN = "rit-k8s-rdma-cni-linux-amd64"
 OURS = frozenset({PLUGIN, LEGACY_PLUGIN})
 """The names by which a list has our plugin."""
 MULTUS = frozenset({"multus", "multus-shim", "multus-cni"})
-MADE_OF = "k8s-rdma.io/made-of"
+ORIGIN_KEY = "k8s-rdma.io/made-of"
 """The key of a list of ours that tells what it was made of; runtimes pass over keys that they do not know."""
 
 _UNCHECKED = {"disableCheck": msgspec.Raw(b"true")}
@@ -43,7 +43,7 @@ class UnfitError(MalformedError):
     """A sound configuration that ours cannot be chained to."""
 
 
-class MadeOf(msgspec.Struct, frozen=True, kw_only=True):
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """file: the other's; empty where ours stands alone. types: of the plugins that were taken from it."""
 
     file: str = ""
@@ -74,7 +74,7 @@ _plugin_decoder = msgspec.json.Decoder(_Plugin)
 _flags_decoder = msgspec.json.Decoder(dict[str, bool])
 _text_decoder = msgspec.json.Decoder(str)
 _versions_decoder = msgspec.json.Decoder(tuple[str, ...])
-_made_of_decoder = msgspec.json.Decoder(MadeOf)
+_made_of_decoder = msgspec.json.Decoder(Origin)
 
 
 def is_read(name: str) -> bool:
@@ -110,10 +110,10 @@ def _text(name: str, key: str, fields: Mapping[str, msgspec.Raw]) -> str:
     return "" if bytes(value) == b"null" else decode(value, _text_decoder, f"{name}: {key}")
 
 
-def made_of(data: bytes) -> MadeOf | None:
+def read_origin(data: bytes) -> Origin | None:
     """What a file of ours was made of; None for a file that is not ours, whatever it holds."""
     try:
-        told = decode(data, _fields_decoder, "").get(MADE_OF)
+        told = decode(data, _fields_decoder, "").get(ORIGIN_KEY)
         return None if told is None else decode(told, _made_of_decoder, "")
     except MalformedError:
         return None
@@ -153,7 +153,7 @@ def chained_list(name: str, data: bytes, section: msgspec.Raw, own: bytes | None
     fields = {**_UNCHECKED, **other.fields, **_versions(name, other.fields)}
     before, after = _added(own, other.types)
     plugins = [*other.plugins, *before, section, *after]
-    return _encoded(fields, plugins, MadeOf(file=name, types=other.types))
+    return _encoded(fields, plugins, Origin(file=name, types=other.types))
 
 
 def names_ours(data: bytes) -> bool:
@@ -202,21 +202,21 @@ def is_chained(name: str, data: bytes) -> bool:
 def lone_list(network: str, version: str, section: msgspec.Raw) -> bytes:
     """A network of our plugin alone."""
     fields = {"cniVersion": msgspec.json.encode(version), "name": msgspec.json.encode(network)}
-    return _encoded({key: msgspec.Raw(value) for key, value in fields.items()}, [section], MadeOf())
+    return _encoded({key: msgspec.Raw(value) for key, value in fields.items()}, [section], Origin())
 
 
-def same(one: bytes | None, other: bytes | None) -> bool:
+def same_list(current: bytes | None, desired: bytes | None) -> bool:
     """Whether they say the same, however it is laid out."""
-    if one is None or other is None:
-        return one is other
+    if current is None or desired is None:
+        return current is desired
     try:
-        return bool(json.loads(one) == json.loads(other))
+        return bool(json.loads(current) == json.loads(desired))
     except (ValueError, RecursionError):
         return False
 
 
-def _encoded(fields: Mapping[str, msgspec.Raw], plugins: Iterable[msgspec.Raw], told: MadeOf) -> bytes:
-    document = {**fields, MADE_OF: told, "plugins": list(plugins)}
+def _encoded(fields: Mapping[str, msgspec.Raw], plugins: Iterable[msgspec.Raw], origin: Origin) -> bytes:
+    document = {**fields, ORIGIN_KEY: origin, "plugins": list(plugins)}
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
@@ -253,7 +253,7 @@ def _added(own: bytes | None, types: Iterable[str]) -> tuple[list[msgspec.Raw], 
     Installers of chained plugins (service meshes) write into the first file, which is ours; were theirs to
     vanish from it, they and we would write it in turns.
     """
-    told = made_of(own) if own is not None else None
+    told = read_origin(own) if own is not None else None
     if own is None or told is None:
         return [], []
     try:

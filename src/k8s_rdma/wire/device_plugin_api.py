@@ -130,31 +130,31 @@ def _allocate_from(message: pb.AllocateRequest) -> Sequence[Ids]:
     return tuple(tuple(asked.devices_ids) for asked in message.container_requests)
 
 
-def _given_to(containers: Sequence[AllocateResponse]) -> pb.AllocateResponse:
+def _allocation_to(containers: Sequence[AllocateResponse]) -> pb.AllocateResponse:
     return pb.AllocateResponse(container_responses=[_container_to(given) for given in containers])
 
 
-def _container_to(given: AllocateResponse) -> pb.ContainerAllocateResponse:
+def _container_to(response: AllocateResponse) -> pb.ContainerAllocateResponse:
     return pb.ContainerAllocateResponse(
-        envs=dict(given.envs),
-        annotations=dict(given.annotations),
+        envs=dict(response.envs),
+        annotations=dict(response.annotations),
         devices=[
             pb.DeviceSpec(
                 container_path=each.path,
                 host_path=each.host_path or each.path,
                 permissions=each.permissions,
             )
-            for each in given.devices
+            for each in response.devices
         ],
         mounts=[
             pb.Mount(container_path=each.path, host_path=each.host_path, read_only=each.read_only)
-            for each in given.mounts
+            for each in response.mounts
         ],
-        cdi_devices=[pb.CDIDevice(name=name) for name in given.cdi_devices],
+        cdi_devices=[pb.CDIDevice(name=name) for name in response.cdi_devices],
     )
 
 
-def _given_from(message: pb.AllocateResponse) -> Sequence[AllocateResponse]:
+def _allocation_from(message: pb.AllocateResponse) -> Sequence[AllocateResponse]:
     return tuple(_container_from(answer) for answer in message.container_responses)
 
 
@@ -223,7 +223,7 @@ ALLOCATE = Method(
     service=DEVICE_PLUGIN,
     name="Allocate",
     asked=form(pb.AllocateRequest, _allocate_to, _allocate_from),
-    answer=form(pb.AllocateResponse, _given_to, _given_from),
+    answer=form(pb.AllocateResponse, _allocation_to, _allocation_from),
 )
 PRE_START_CONTAINER = Method(
     service=DEVICE_PLUGIN,

@@ -24,7 +24,7 @@ class ExtenderState(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedInterface(msgspec.Struct, frozen=True, kw_only=True):
     """So many interfaces that are alike, in the annotation's words."""
 
     count: int
@@ -148,7 +148,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     extender: ExtenderState
     state: Literal["bound", "binding", "finished", "nominated", "refused", "waiting", "no-rdma"]
     priority: int = 0
-    interfaces: tuple[Asked, ...] = ()
+    interfaces: tuple[RequestedInterface, ...] = ()
     reserved_mbps: int = 0
     policy: str = "any"
     malformed: str = ""

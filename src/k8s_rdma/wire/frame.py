@@ -146,25 +146,25 @@ def _reply_header(data: bytes | bytearray) -> tuple[int, int]:
     return exit_status, stdout_len
 
 
-def _check_start(data: bytes | bytearray, what: str) -> None:
+def _check_start(data: bytes | bytearray, subject: str) -> None:
     """Refuse bytes that cannot begin a frame of this protocol; as much is checked as has come."""
     expected = MAGIC + struct.pack("<H", VERSION)
     start = bytes(data[: len(expected)])
     if not expected.startswith(start):
-        msg = f"cni.sock {what}: magic and version are {start.hex()}, not {expected.hex()}"
+        msg = f"cni.sock {subject}: magic and version are {start.hex()}, not {expected.hex()}"
         raise MalformedError(msg)
 
 
-def _check_limit(what: str, field: str, value: int, limit: int) -> None:
+def _check_limit(subject: str, field: str, value: int, limit: int) -> None:
     if not 0 <= value <= limit:
-        msg = f"cni.sock {what}: {field} is {value}, outside 0..{limit}"
+        msg = f"cni.sock {subject}: {field} is {value}, outside 0..{limit}"
         raise MalformedError(msg)
 
 
-def _body_missing(data: bytes | bytearray, size: int, what: str) -> int:
+def _body_missing(data: bytes | bytearray, size: int, subject: str) -> int:
     """Bytes missing to `size`; MalformedError when there are more than that."""
     if len(data) > size:
-        msg = f"cni.sock {what}: {len(data) - size} bytes follow it, a connection carries one"
+        msg = f"cni.sock {subject}: {len(data) - size} bytes follow it, a connection carries one"
         raise MalformedError(msg)
     return size - len(data)
 

@@ -119,22 +119,22 @@ def decode_ipam_result(stdout: bytes) -> IpamResult:
     )
 
 
-def _ip_config(ip: _Ip, where: str) -> IpConfig:
+def _ip_config(ip: _Ip, path: str) -> IpConfig:
     if "/" not in ip.address:
-        _refuse(f"{where}.address", ip.address, "no address with a prefix length")
-    parsed = _parsed(ip_interface, ip.address, f"{where}.address", "no address with a prefix length")
+        _refuse(f"{path}.address", ip.address, "no address with a prefix length")
+    parsed = _parsed(ip_interface, ip.address, f"{path}.address", "no address with a prefix length")
     address = parsed.ip
     if address.is_unspecified or address.is_multicast or address.is_loopback:
-        _refuse(f"{where}.address", ip.address, "no address that an interface can have")
-    gateway = _gateway(ip.gateway, address.version, f"{where}.gateway")
+        _refuse(f"{path}.address", ip.address, "no address that an interface can have")
+    gateway = _gateway(ip.gateway, address.version, f"{path}.gateway")
     if gateway == address:
-        _refuse(f"{where}.gateway", str(gateway), "the address itself")
+        _refuse(f"{path}.gateway", str(gateway), "the address itself")
     return IpConfig(parsed.with_prefixlen, str(gateway) if gateway else None)
 
 
-def _route(route: _Route, configs: Sequence[IpConfig], where: str) -> Route:
-    network = _parsed(lambda dst: ip_network(dst, strict=False), route.dst, f"{where}.dst", "no destination")
-    gateway = str(_gateway(route.gw, network.version, f"{where}.gw") or "")
+def _route(route: _Route, configs: Sequence[IpConfig], path: str) -> Route:
+    network = _parsed(lambda dst: ip_network(dst, strict=False), route.dst, f"{path}.dst", "no destination")
+    gateway = str(_gateway(route.gw, network.version, f"{path}.gw") or "")
     if not route.gw and (route.scope or 0) < _SCOPE_LINK:  # beyond, the kernel takes none
         gateways = (each.gateway for each in configs if each.gateway and each.ip_version == network.version)
         gateway = next(gateways, "")
@@ -149,23 +149,23 @@ def _route(route: _Route, configs: Sequence[IpConfig], where: str) -> Route:
     )
 
 
-def _gateway(text: str | None, version: int, where: str) -> IPv4Address | IPv6Address | None:
+def _gateway(text: str | None, version: int, path: str) -> IPv4Address | IPv6Address | None:
     """None for none, and for the unspecified address, by which `ip route` means the link itself."""
     if not text:
         return None
-    gateway = _parsed(ip_address, text, where, "no address")
+    gateway = _parsed(ip_address, text, path, "no address")
     if gateway.version != version:
-        _refuse(where, text, f"no IPv{version} address")
+        _refuse(path, text, f"no IPv{version} address")
     return None if gateway.is_unspecified else gateway
 
 
-def _parsed(parse: Callable[[str], T], text: str, where: str, wrong: str) -> T:
+def _parsed(parse: Callable[[str], T], text: str, path: str, wrong: str) -> T:
     try:
         return parse(text)
     except ValueError:
-        _refuse(where, text, wrong)
+        _refuse(path, text, wrong)
 
 
-def _refuse(where: str, text: str, wrong: str) -> NoReturn:
-    msg = f"{_RESULT}: {where}: {shown(text)} is {wrong}"
+def _refuse(path: str, text: str, wrong: str) -> NoReturn:
+    msg = f"{_RESULT}: {path}: {shown(text)} is {wrong}"
     raise MalformedError(msg, reason=Reason.IPAM_FAILURE)

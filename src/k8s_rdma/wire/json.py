@@ -25,7 +25,7 @@ _EXPLAINED = 1 << 20
 def decode(
     data: bytes | bytearray | str | msgspec.Raw,
     decoder: msgspec.json.Decoder[T],
-    what: str,
+    subject: str,
     reason: Reason = Reason.MALFORMED_REQUEST,
 ) -> T:
     """Decode a document; MalformedError `<what>: <cause, with the field's path>` when it does not fit.
@@ -36,25 +36,25 @@ def decode(
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         is_json = isinstance(error, msgspec.ValidationError) or not isinstance(error, msgspec.DecodeError)
-        msg = f"{what}: {error if is_json else f'no valid JSON: {_syntax(data) or error}'}"
+        msg = f"{subject}: {error if is_json else f'no valid JSON: {_syntax(data) or error}'}"
         raise MalformedError(msg, reason=reason) from error
 
 
-def describe_unknown(key: str, known: Iterable[str]) -> str:
+def describe_unknown(key: str, allowed: Iterable[str]) -> str:
     """`unknown key; did you mean <the nearest known one>?`, or the known ones when none is near.
 
     Letter case and the choice between `-` and `_` do not count as a difference.
     """
-    names = tuple(known)
+    names = tuple(allowed)
     near = nearest(key, names)
     if near:
         return f"unknown key; did you mean {near}?"
     return f"unknown key; known are {', '.join(names)}"
 
 
-def nearest(key: str, known: Iterable[str]) -> str | None:
+def nearest(key: str, allowed: Iterable[str]) -> str | None:
     """The known one that a foreign one may stand for, if any is near; as in `describe_unknown`."""
-    by_folded = {_folded(name): name for name in known}
+    by_folded = {_folded(name): name for name in allowed}
     found = get_close_matches(_folded(key[:_SHOWN]), by_folded, n=1)
     return by_folded[found[0]] if found else None
 

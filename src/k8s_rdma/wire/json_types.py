@@ -16,7 +16,7 @@ from k8s_rdma.wire.json import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_WANTED: tuple[tuple[tuple[type[inspect.Type], ...], type, str], ...] = (
+_EXPECTED: tuple[tuple[tuple[type[inspect.Type], ...], type, str], ...] = (
     ((inspect.BoolType,), bool, "true or false"),
     ((inspect.IntType,), int, "a whole number"),
     ((inspect.StrType,), str, "text"),
@@ -39,7 +39,7 @@ def _mismatches(info: inspect.Type, value: object, place: str) -> Iterator[tuple
         if value is None:
             return
         info = next(each for each in info.types if not isinstance(each, inspect.NoneType))
-    for kinds, found_as, noun in _WANTED:
+    for kinds, found_as, noun in _EXPECTED:
         if isinstance(info, kinds) and type(value) is not found_as:
             yield place, f"{shown(json.dumps(value))}; wanted {noun}"
             return

@@ -115,10 +115,10 @@ def _filled(part: Any, values: Mapping[str, str]) -> Any:
     return [_filled(each, values) for each in part]
 
 
-def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Both: mappings key by key, lists one after the other. MalformedError when both say something."""
-    result = dict(one)
-    for key, value in other.items():
+    result = dict(first)
+    for key, value in second.items():
         had = result.get(key)
         if had is None:
             result[key] = value
@@ -435,10 +435,10 @@ def _with_only_child(name: str, child: Any) -> tuple[str, Any]:
 
 
 _OCTETS = r"[0-9a-f]{2}(?::[0-9a-f]{2}){5,}"
-_WORDS = r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}"
+_GUID_PATTERN = r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}"
 _IN_NAME = r"(?<=x)(?:[0-9a-f]{16}|[0-9a-f]{12})"
 _ADDRESS_IN_TEXT = re.compile(
-    rf"(?<![0-9a-f:])(?:{_OCTETS}|{_WORDS})(?![0-9a-f:])|{_IN_NAME}(?![0-9a-f])", re.IGNORECASE
+    rf"(?<![0-9a-f:])(?:{_OCTETS}|{_GUID_PATTERN})(?![0-9a-f:])|{_IN_NAME}(?![0-9a-f])", re.IGNORECASE
 )
 """MAC addresses, GUIDs, and names made of them: `enx0c42a1000001`, `rocex0c42a10300000001`."""
 
@@ -466,16 +466,16 @@ class _Disguise:
     def machine(self, machine: Machine) -> Machine:
         about, sysfs = machine.about, machine.sysfs
         others = msgspec.to_builtins(msgspec.structs.replace(machine, sysfs={}))
-        made = msgspec.convert(self._any(others), type(machine))
+        made = msgspec.convert(self._disguised(others), type(machine))
         entries = {self._text(path): self._entry(path, entry) for path, entry in sysfs.items()}
         return msgspec.structs.replace(made, about=about, sysfs=entries)
 
-    def _any(self, value: Any) -> Any:
+    def _disguised(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, dict):
-            return {self._any(key): self._any(each) for key, each in value.items()}
-        return [self._any(each) for each in value] if isinstance(value, list | tuple) else value
+            return {self._disguised(key): self._disguised(each) for key, each in value.items()}
+        return [self._disguised(each) for each in value] if isinstance(value, list | tuple) else value
 
     def _entry(self, path: str, entry: Entry) -> Entry:
         if isinstance(entry, SymbolicLink):

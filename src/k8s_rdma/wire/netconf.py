@@ -76,7 +76,7 @@ INDEX = "{i}"
 
 _Conf = TypeVar("_Conf")
 
-WHAT = "network configuration"
+SUBJECT = "network configuration"
 MAX_VLAN = 4094
 
 _VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}", re.ASCII)
@@ -131,7 +131,7 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
     top_device_id: see `device_id`.
     ipam, prev_result: as written, to be passed on; empty when absent.
     valid_attachments, attachments: None when the runtime named none, which is not the same as naming an
-        empty list. See `kept`.
+        empty list. See `attachments_to_keep`.
     """
 
     type: str
@@ -170,7 +170,7 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
         return VfDriver.VFIO_PCI if any(self.dpdk.values()) else VfDriver.KERNEL
 
     @property
-    def kept(self) -> frozenset[Attachment] | None:
+    def attachments_to_keep(self) -> frozenset[Attachment] | None:
         """What the runtime holds valid, by either of the keys that it may use (GC); None for not told."""
         told = self.valid_attachments if self.valid_attachments is not None else self.attachments
         return None if told is None else frozenset(told)
@@ -226,7 +226,7 @@ def decode_netconf(stdin: bytes, *, strict: bool = True) -> NetConf:
     _check_dpdk(conf.dpdk)
     if not 0 <= conf.vlan <= MAX_VLAN:
         refuse("vlan", f"{conf.vlan} is not in 0..{MAX_VLAN}")
-    if conf.attachments is not None and frozenset(conf.attachments) != conf.kept:
+    if conf.attachments is not None and frozenset(conf.attachments) != conf.attachments_to_keep:
         refuse("cni.dev/attachments", "differs from cni.dev/valid-attachments")
     return conf
 
@@ -263,14 +263,14 @@ def plugin_type(document: msgspec.Raw, key: str) -> str | None:
 def _decode(document: bytes, decoder: msgspec.json.Decoder[_Conf], key: str = "") -> _Conf:
     """key: where the document stands; empty for the whole configuration."""
     try:
-        return decode(document, decoder, f"{WHAT}: {key}" if key else WHAT, Reason.INVALID_NETCONF)
+        return decode(document, decoder, f"{SUBJECT}: {key}" if key else SUBJECT, Reason.INVALID_NETCONF)
     except MalformedError as error:
         from k8s_rdma.wire.json_types import type_mismatch  # noqa: PLC0415  memory of those that start well
 
         place, why = type_mismatch(decoder.type, document) or ("", "")
         if not why:
             raise
-        msg = ": ".join(filter(None, (WHAT, ".".join(filter(None, (key, place))), why)))
+        msg = ": ".join(filter(None, (SUBJECT, ".".join(filter(None, (key, place))), why)))
         raise MalformedError(msg, reason=error.reason) from error
 
 

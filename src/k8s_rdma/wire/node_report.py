@@ -53,9 +53,9 @@ class NodeReports:
         self._agent_version = agent_version
         self._epoch = epoch
         self._counter = 0
-        self._told: NodeReport | None = None
+        self._last_report: NodeReport | None = None
 
-    def of(
+    def build(
         self,
         hardware: Hardware,
         ledger: Ledger,
@@ -75,10 +75,10 @@ class NodeReports:
             caps_lost=caps_lost,
         )
         now = replace(now, agent_version=self._agent_version, problems=(*problems, *now.problems))
-        if self._told is None or now != self._told:
+        if self._last_report is None or now != self._last_report:
             self._counter += 1
-            self._told = replace(now, generation=str(Generation(self._epoch, self._counter)))
-        return self._told
+            self._last_report = replace(now, generation=str(Generation(self._epoch, self._counter)))
+        return self._last_report
 
 
 def node_report(
@@ -146,7 +146,7 @@ def _with_problems(
 def _pf(
     pf: PfState,
     foreign: tuple[ForeignVf, ...],
-    held: Mapping[VfRef, AllocatedInterface],
+    allocated: Mapping[VfRef, AllocatedInterface],
     problems: Iterable[str],
 ) -> PfReport:
     return PfReport(
@@ -169,26 +169,26 @@ def _pf(
         problems=(*pf.problems, *problems),
         foreign=foreign,
         pools=pf.pools(),
-        vfs=tuple(_vf(vf, held.get(VfRef(pf.pci, vf.index))) for vf in pf.vfs),
+        vfs=tuple(_vf(vf, allocated.get(VfRef(pf.pci, vf.index))) for vf in pf.vfs),
     )
 
 
-def _vf(vf: Vf, held: AllocatedInterface | None) -> VfReport:
+def _vf(vf: Vf, interface: AllocatedInterface | None) -> VfReport:
     """A VF; of one that is given away MAC and rates are what its pod was given, whatever that made of it."""
     return VfReport(
         vf=vf.index,
-        mac=held.mac if held else vf.mac,
+        mac=interface.mac if interface else vf.mac,
         vlan=vf.vlan,
         qos=vf.qos,
         vlan_proto=vf.vlan_proto,
         spoof_check=vf.spoof_check,
         trust=vf.trust,
         link_state=vf.link_state,
-        min_tx_rate=held.min_tx_rate_mbps if held else vf.min_tx_rate_mbps,
-        max_tx_rate=held.max_tx_rate_mbps if held else vf.max_tx_rate_mbps,
+        min_tx_rate=interface.min_tx_rate_mbps if interface else vf.min_tx_rate_mbps,
+        max_tx_rate=interface.max_tx_rate_mbps if interface else vf.max_tx_rate_mbps,
         vgt_plus=vf.vgt_plus,
         rate_group=vf.rate_group,
-        allocated=held is not None or vf.netdev is None,
+        allocated=interface is not None or vf.netdev is None,
     )
 
 
@@ -249,7 +249,7 @@ def _enforced(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: bo
     )
 
 
-def _holder(asked: int, *, hardware: bool) -> Literal["hardware", "accounted"] | None:
-    if not asked:
+def _holder(rate_mbps: int, *, hardware: bool) -> Literal["hardware", "accounted"] | None:
+    if not rate_mbps:
         return None
     return "hardware" if hardware else "accounted"

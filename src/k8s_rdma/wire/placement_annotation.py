@@ -313,10 +313,10 @@ def _on_every_pf(document: _Document, table: Sequence[InterfaceOptions]) -> Iter
             yield replace(_read(there, at, table), pool=pool.resource, entry=at)
 
 
-def _pool_of(document: _Document, at: int) -> _Pool:
-    interface, pools = document.interfaces[at], document.pools
+def _pool_of(document: _Document, index: int) -> _Pool:
+    interface, pools = document.interfaces[index], document.pools
     if interface.pf or interface.pool is None or interface.pool >= len(pools):
-        _refuse(f"interfaces[{at}].pool: expected one of the {len(pools)} pools, and no pf")
+        _refuse(f"interfaces[{index}].pool: expected one of the {len(pools)} pools, and no pf")
     return pools[interface.pool]
 
 

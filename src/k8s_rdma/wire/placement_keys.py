@@ -161,15 +161,15 @@ class PlacementKeys:
     accepted: tuple[VerifyingKey, ...]
 
     @classmethod
-    def of(cls, signer: SignerKey | None, others: Iterable[VerifyingKey] = ()) -> PlacementKeys:
+    def from_keys(cls, signer: SignerKey | None, verifiers: Iterable[VerifyingKey] = ()) -> PlacementKeys:
         """Each key once, however often it is there."""
         first: tuple[VerifyingKey, ...] = () if signer is None else (signer.verifier,)
-        return cls(signer=signer, accepted=tuple({key.id: key for key in (*first, *others)}.values()))
+        return cls(signer=signer, accepted=tuple({key.id: key for key in (*first, *verifiers)}.values()))
 
     @classmethod
     def shared(cls, secret: bytes) -> PlacementKeys:
         """One secret, that signs and verifies."""
-        return cls.of(SharedKey(secret))
+        return cls.from_keys(SharedKey(secret))
 
 
 class KeySource(Protocol):

@@ -39,13 +39,13 @@ def ipam_config(fields: Mapping[str, msgspec.Raw], ipam: msgspec.Raw, network: s
     return _encoder.encode(kept | _runtime_config(fields))
 
 
-def ipam_network(name: str, *, chained: bool, of: str = "") -> str:
+def ipam_network(name: str, *, chained: bool, network: str = "") -> str:
     """Under which network's name an IPAM plugin keeps leases for the network `name`.
 
     Chained, the plugin before may use the same plugin under that very name: so leases of ours are apart.
-    of: the network that interfaces name in the annotation, whose addresses are apart as well; or empty.
+    network: the network that interfaces name in the annotation, whose addresses are apart as well; or empty.
     """
-    return "-".join(filter(None, (name, "rdma" if chained else "", of)))
+    return "-".join(filter(None, (name, "rdma" if chained else "", network)))
 
 
 def delegate_config(fields: Mapping[str, msgspec.Raw], delegate: msgspec.Raw) -> bytes:
@@ -117,5 +117,5 @@ def _runtime_config(
     return {"runtimeConfig": found}
 
 
-def _fields(document: bytes | msgspec.Raw, what: str) -> Fields:
-    return decode(document, _fields_decoder, what, Reason.INVALID_NETCONF)
+def _fields(document: bytes | msgspec.Raw, subject: str) -> Fields:
+    return decode(document, _fields_decoder, subject, Reason.INVALID_NETCONF)

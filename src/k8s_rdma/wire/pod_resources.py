@@ -80,11 +80,11 @@ def _pods_from(message: pb.ListPodResourcesResponse) -> Sequence[PodDevices]:
     return tuple(_pod_from(pod) for pod in message.pod_resources)
 
 
-def _got_to(pod: PodDevices) -> pb.GetPodResourcesResponse:
+def _response_to(pod: PodDevices) -> pb.GetPodResourcesResponse:
     return pb.GetPodResourcesResponse(pod_resources=_pod_to(pod))
 
 
-def _got_from(message: pb.GetPodResourcesResponse) -> PodDevices:
+def _response_from(message: pb.GetPodResourcesResponse) -> PodDevices:
     return _pod_from(message.pod_resources)
 
 
@@ -113,7 +113,7 @@ GET = Method(
     service=POD_RESOURCES_LISTER,
     name="Get",
     asked=form(pb.GetPodResourcesRequest, _name_to, _name_from),
-    answer=form(pb.GetPodResourcesResponse, _got_to, _got_from),
+    answer=form(pb.GetPodResourcesResponse, _response_to, _response_from),
 )
 GET_ALLOCATABLE_RESOURCES = Method(
     service=POD_RESOURCES_LISTER,

@@ -98,7 +98,7 @@ def demand_of(spec: PodSpecDemand) -> Demand | None:
     `k8s.io/component-helpers/resource`.
     """
     containers, inits = spec.containers or [], spec.init_containers or []
-    if _takes_more(spec) or _have_ports(containers) or _have_ports(inits):
+    if _uses_other_resources(spec) or _have_ports(containers) or _have_ports(inits):
         return None
     try:
         return _requested(spec)
@@ -139,7 +139,7 @@ def _requested(spec: PodSpecDemand) -> Demand:
     return _sum(tuple(map(_requests, spec.containers or ())), before, _amounts(spec.overhead))
 
 
-def _takes_more(spec: PodSpecDemand) -> bool:
+def _uses_other_resources(spec: PodSpecDemand) -> bool:
     if spec.resources or spec.resource_claims or spec.affinity:
         return True
     return not all(volume.keys() <= _HARMLESS_VOLUMES for volume in spec.volumes or ())
@@ -151,7 +151,7 @@ def _have_ports(containers: list[Container]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _sum(
-    containers: tuple[_Amounts, ...], inits: tuple[tuple[bool, _Amounts], ...], over: _Amounts
+    containers: tuple[_Amounts, ...], inits: tuple[tuple[bool, _Amounts], ...], overhead: _Amounts
 ) -> Demand:
     """Those that run together, or the largest that runs before them if that is more; and the overhead.
 
@@ -170,7 +170,7 @@ def _sum(
     for asked in containers:
         _add(together, asked)
     _raise(together, before)
-    _add(together, over)
+    _add(together, overhead)
     return tuple(sorted(together.items()))
 
 
@@ -178,12 +178,12 @@ def _requests(container: Container) -> _Amounts:
     return _amounts(container.resources.requests if container.resources else None)
 
 
-def _amounts(asked: dict[str, str] | None) -> _Amounts:
-    return tuple(asked.items()) if asked else ()
+def _amounts(quantities: dict[str, str] | None) -> _Amounts:
+    return tuple(quantities.items()) if quantities else ()
 
 
-def _add(total: dict[str, Fraction], more: _Amounts) -> None:
-    for name, text in more:
+def _add(total: dict[str, Fraction], amounts: _Amounts) -> None:
+    for name, text in amounts:
         total[name] = total.get(name, _ZERO) + quantity(text)
 
 

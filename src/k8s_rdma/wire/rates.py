@@ -49,10 +49,10 @@ def rates_of(ability: RateAbility) -> Rates:
     )
 
 
-def _range_of(takes: RateRange | None) -> Range | None:
-    if takes is None:
+def _range_of(supported: RateRange | None) -> Range | None:
+    if supported is None:
         return None
-    return Range(step=takes.step, smallest=takes.smallest, largest=takes.largest)
+    return Range(step=supported.step, smallest=supported.smallest, largest=supported.largest)
 
 
 @lru_cache(maxsize=1024)
@@ -74,10 +74,10 @@ def ability_of(rates: Rates | PfRates) -> RateAbility:
     return EVERY_RATE if ability == EVERY_RATE else ability
 
 
-def _to_range(takes: Range | None) -> RateRange | None:
-    if takes is None:
+def _to_range(supported: Range | None) -> RateRange | None:
+    if supported is None:
         return None
-    return RateRange(step=takes.step, smallest=takes.smallest, largest=takes.largest)
+    return RateRange(step=supported.step, smallest=supported.smallest, largest=supported.largest)
 
 
 def published_rates(rates: Rates) -> PfRates:

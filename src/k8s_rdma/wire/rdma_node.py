@@ -163,7 +163,7 @@ class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return next((each for each in self.conditions if each.type == "Ready"), None)
 
 
-_WHAT = "RdmaNode status"
+_SUBJECT = "RdmaNode status"
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(RdmaNodeStatus)
 
@@ -178,9 +178,9 @@ def decode_status(data: bytes | msgspec.Raw) -> RdmaNodeStatus:
 
     So is what goes beyond `report_bounds`, and what is told twice: of two claims of a pod one would be lost.
     """
-    status = decode(data, _decoder, _WHAT)
+    status = decode(data, _decoder, _SUBJECT)
     for why in _contradictions(status):
-        msg = f"{_WHAT}: {why}"
+        msg = f"{_SUBJECT}: {why}"
         raise MalformedError(msg)
     return status
 
@@ -229,7 +229,7 @@ def status_of(report: NodeReport) -> RdmaNodeStatus:
         allocations=allocations,
         macs=report.macs,
         conditions=(_ready(report),),
-        problems=_few(report.problems),
+        problems=_truncated(report.problems),
     )
     try:
         return decode_status(encode_status(status))
@@ -248,10 +248,10 @@ def _beyond_bounds(report: NodeReport, why: str) -> RdmaNodeStatus:
 
 def vfs_for_pods(status: RdmaNodeStatus) -> int:
     """How many VFs pods can have by annotation, together: all such but those that somebody else holds."""
-    return sum(max(0, _left_by_others(pf)) for pf in status.pfs)
+    return sum(max(0, _unmanaged_mbps(pf)) for pf in status.pfs)
 
 
-def _left_by_others(pf: PfStatus) -> int:
+def _unmanaged_mbps(pf: PfStatus) -> int:
     return pf.capacity_vfs - sum(use.vfs for use in pf.foreign if not use.pool)
 
 
@@ -274,7 +274,7 @@ def _pf(pf: PfReport) -> PfStatus:
         foreign=tuple(
             ForeignUse(vfs=vfs, min_mbps=rate, pool=pool) for (pool, rate), vfs in sorted(foreign.items())
         ),
-        problems=_few(pf.problems),
+        problems=_truncated(pf.problems),
     )
 
 
@@ -290,13 +290,13 @@ def _allocations(allocations: Iterable[Allocation]) -> tuple[PodAllocation, ...]
     return tuple(
         PodAllocation(
             pod=Holder(namespace=pod.namespace, name=pod.name, uid=uid),
-            interfaces=tuple(_held(kind, entries) for kind, entries in alike[uid].items()),
+            interfaces=tuple(_interfaces(kind, entries) for kind, entries in alike[uid].items()),
         )
         for uid, pod in pods.items()
     )
 
 
-def _held(kind: _Kind, entries: Sequence[int | None]) -> HeldInterfaces:
+def _interfaces(kind: _Kind, entries: Sequence[int | None]) -> HeldInterfaces:
     pf, pool, min_mbps, max_mbps = kind
     told = tuple(sorted({entry for entry in entries if entry is not None}))
     return HeldInterfaces(
@@ -306,7 +306,7 @@ def _held(kind: _Kind, entries: Sequence[int | None]) -> HeldInterfaces:
 
 def _summary(pfs: Sequence[PfStatus], allocations: Sequence[PodAllocation]) -> Summary:
     """What is free by the report alone: of what pods were promised and do not hold yet it does not know."""
-    vfs = {pf.pci: _left_by_others(pf) for pf in pfs}
+    vfs = {pf.pci: _unmanaged_mbps(pf) for pf in pfs}
     mbps = {pf.pci: (pf.link_mbps or 0) - sum(use.vfs * use.min_mbps for use in pf.foreign) for pf in pfs}
     for held in (each for allocation in allocations for each in allocation.interfaces):
         if held.pf in vfs:
@@ -327,8 +327,8 @@ def _devices(pfs: Sequence[PfStatus], allocations: Iterable[PodAllocation]) -> s
     return f"{max(0, devices - held - foreign)}/{devices}" if devices else ""
 
 
-def _free(each: Iterable[int]) -> int:
-    return sum(max(0, left) for left in each)
+def _free(indexes: Iterable[int]) -> int:
+    return sum(max(0, left) for left in indexes)
 
 
 def _gbps(mbps: int) -> str:
@@ -347,7 +347,7 @@ def _ready(report: NodeReport) -> Condition:
     return Condition(type="Ready", status="True", reason="AgentServes", message=why)
 
 
-def _few(problems: Sequence[str]) -> tuple[str, ...]:
+def _truncated(problems: Sequence[str]) -> tuple[str, ...]:
     """The first of them: the object must stay small, and `/v1/node` tells them all."""
     few = tuple(_clipped(each, _MOST_OF_PROBLEM) for each in problems[:_MOST_PROBLEMS])
     more = len(problems) - len(few)
@@ -361,5 +361,5 @@ def _label(text: str) -> str:
     return _clipped(ascii(text)[1:-1], bounds.MAX_LABEL)
 
 
-def _clipped(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def _clipped(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -14,7 +14,7 @@ import msgspec
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION, RdmaNodeStatus
 from k8s_rdma.wire.report_bounds import UNIQUE
 
-_KEPT = ("type", "description", "enum", "minimum", "maximum", "maxLength", "maxItems")
+_SCHEMA_KEYS = ("type", "description", "enum", "minimum", "maximum", "maxLength", "maxItems")
 
 _COLUMNS = (
     ("Node", "string", ".metadata.ownerReferences[0].name"),
@@ -86,7 +86,7 @@ def _structural(schema: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]
     if "anyOf" in schema:
         (other,) = (each for each in schema["anyOf"] if each != {"type": "null"})
         return {**_structural(other, types), "nullable": True}
-    made = {word: schema[word] for word in _KEPT if word in schema}
+    made = {word: schema[word] for word in _SCHEMA_KEYS if word in schema}
     if "pattern" in schema:  # RE2 has no `\Z`, and its `$` is the end of the text (Python's may be before it)
         made["pattern"] = schema["pattern"].replace(r"\Z", "$")
     if "enum" in schema:

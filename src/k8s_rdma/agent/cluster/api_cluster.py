@@ -275,7 +275,7 @@ class ApiCluster:
     def placed_anew(self, pod: Pod, why: str) -> None:
         """An event."""
         if _in_kubernetes(pod):
-            self._events.tell(about_pod(pod), "RdmaPlacedAnew", why, warning=False)
+            self._events.record(about_pod(pod), "RdmaPlacedAnew", why, warning=False)
 
     def refused(self, pod: Pod, error: K8sRdmaError) -> None:
         """An event, and eviction when that goes on for as long as is configured."""
@@ -284,7 +284,7 @@ class ApiCluster:
         streak = self._refusals.note(pod.uid, error.reason, self._time.monotonic())
         if streak.outlook is Outlook.PASSING and streak.lasts_s < PATIENCE_S:
             return
-        self._events.tell(about_pod(pod), _event_reason(error.reason), error.message, warning=True)
+        self._events.record(about_pod(pod), _event_reason(error.reason), error.message, warning=True)
         after_s = self._terms.stuck_after_s
         if after_s is not None and streak.outlook is Outlook.LASTING and streak.lasts_s >= after_s:
             self._outbox.put(("eviction", pod.uid, ""), partial(self._evict, pod, error.message))
@@ -293,7 +293,7 @@ class ApiCluster:
         """An event."""
         if _in_kubernetes(pod):
             reason = "RdmaCapRestored" if restored else "RdmaCapLost"
-            self._events.tell(about_pod(pod), reason, what, warning=True)
+            self._events.record(about_pod(pod), reason, what, warning=True)
 
     async def run(self) -> None:
         """Follow the node's pods and write what is to be told, until cancelled."""
@@ -314,7 +314,7 @@ class ApiCluster:
             return
         message = f"evicted, since it has been without its RDMA interfaces for {streak.lasts_s:.0f} s: {why}"
         try:
-            await self._events.tell_now(about_pod(pod), "RdmaEvicting", message, warning=True)
+            await self._events.record_now(about_pod(pod), "RdmaEvicting", message, warning=True)
         except ApiRefusedError as refused:
             _log.warning("cluster_not_told", what=message, why=refused.message)
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import API_ERRORS, Changed, Gone, Listed
+from k8s_rdma.kube.api import API_ERRORS, Changed, Deleted, Listed
 from k8s_rdma.kube.promises import read_promise
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class OwnNode:
                 self.view = nodes[0] if nodes else None
             case Changed(node):
                 self.view = node
-            case Gone():
+            case Deleted():
                 self.view = None
         change, self._change = self._change, asyncio.Event()
         change.set()
@@ -171,7 +171,7 @@ class NodePods:
                 _log.info("pods_listed", pods=len(pods), claims=len(self._claims))
             case Changed(pod):
                 self._see(pod)
-            case Gone(pod):
+            case Deleted(pod):
                 self._forget(pod.uid)
 
     def _see(self, pod: PodView) -> None:

@@ -18,7 +18,7 @@ from k8s_rdma.agent.plugins.runner import target_of
 from k8s_rdma.core.ledger import Attachment, Phase
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
-from k8s_rdma.wire.cni_result import WHAT, addresses_of, interfaces_in_pod, without_interfaces
+from k8s_rdma.wire.cni_result import SUBJECT, addresses_of, interfaces_in_pod, without_interfaces
 from k8s_rdma.wire.netconf import decode_netconf
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class CheckCommand:
         ours = {interface.ifname for interface in receipt.interfaces}
         await self._ipam.check(receipt, addresses_of(conf.prev_result, ours))
         if receipt.delegate is not None:
-            theirs = without_interfaces(bytes(conf.prev_result), ours, WHAT) if conf.prev_result else b""
+            theirs = without_interfaces(bytes(conf.prev_result), ours, SUBJECT) if conf.prev_result else b""
             await self._delegate.check(receipt.delegate, target_of(receipt), theirs)
 
 

@@ -68,10 +68,10 @@ class DeleteCommand:
         So is what is over whatever the runtime says. Without a list nothing is known to be over. Rates may
         stay, as with DEL.
         """
-        if conf.kept is None:
+        if conf.attachments_to_keep is None:
             return
         await self.reconcile()
-        valid = {Attachment(conf.name, each.container_id, each.ifname) for each in conf.kept}
+        valid = {Attachment(conf.name, each.container_id, each.ifname) for each in conf.attachments_to_keep}
         problems = []
         for attachment, receipt in dict(self._node.ledger.receipts).items():
             if receipt.network != conf.name or attachment in valid or receipt.phase is Phase.PREPARED:

@@ -89,7 +89,7 @@ def called_plugins(
         name = plugin_type(document, key)
         if name is None:
             return None
-        network = ipam_network(conf.name, chained=beside_others or delegate is not None, of=of)
+        network = ipam_network(conf.name, chained=beside_others or delegate is not None, network=of)
         return plugin(name, ipam_config(fields, document, network))
 
     return CalledPlugins(

@@ -463,7 +463,7 @@ class ClusterLook:
             "resourceAttributes": {key: value for key, value in attributes.items() if value},
         }
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        return bool(self.api.ask(_REVIEWS, review).get("status", {}).get("allowed"))
+        return bool(self.api.post(_REVIEWS, review).get("status", {}).get("allowed"))
 
     def _policies(self) -> PolicyFacts:
         there = {_name(each) for each in self.api.items(f"{_ADMISSION}/validatingadmissionpolicies")}

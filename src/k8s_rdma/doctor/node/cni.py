@@ -14,7 +14,7 @@ import msgspec
 from k8s_rdma.doctor.finding import Subject
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cni_result import SINCE_CHECK
-from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN, ConfList, decode_conf, is_read, made_of
+from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN, ConfList, decode_conf, is_read, read_origin
 from k8s_rdma.wire.conflist import MULTUS as MULTUS_PLUGINS
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
 
@@ -119,7 +119,7 @@ def _read(file: CniFile) -> ConfList:
 
 def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
     """Whether the first file, if `install-cni` made it, is of what the other file holds now."""
-    told = made_of((files[0].text or "").encode(errors="surrogateescape"))
+    told = read_origin((files[0].text or "").encode(errors="surrogateescape"))
     if told is None or not told.file:
         return
     other = next((each for each in files[1:] if each.name == told.file), None)
