@@ -20,7 +20,7 @@ from contract.linux_lab import DEADLINE_S, LinuxLab, await_link, ip, run
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import PfRule, Selection
-from k8s_rdma.linux.drivers import ability, takes
+from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.kernel import SriovKernel
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class HardwareLab(LinuxLab):
         assert self.vfs >= FEWEST_VFS, f"{PFS}: {FEWEST_VFS} VFs on each"
         self.link_mbps = int(Path(f"/sys/class/net/{PFS[0]}/speed").read_text())
         self.rates = ability(driver=_driver(PFS[0]), link_mbps=self.link_mbps, vendor=_vendor(PFS[0]))
-        self.takes = takes(
+        self.takes = supported_settings(
             driver=_driver(PFS[0]),
             link_type=LinkType.ETHERNET,
             switchdev=False,

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 PF, VF = "0000:3b:00.0", "0000:3b:00.2"
 DEVICE = RdmaDevice(name="mlx5_1", pci=VF, pf=PF, pf_name="eth0", vf=0, netdev="eth11")
 NO_AGENT = Agent(silent_since=0.0)
-HERE = RdmaSnapshot(here={"mlx5_1": PresentDevice(device=DEVICE)})
+HERE = RdmaSnapshot(present={"mlx5_1": PresentDevice(device=DEVICE)})
 DOWN = ("port 1 is DOWN, not ACTIVE",)
-SICK = RdmaSnapshot(here={"mlx5_1": PresentDevice(device=DEVICE, port_faults=DOWN)})
+SICK = RdmaSnapshot(present={"mlx5_1": PresentDevice(device=DEVICE, port_faults=DOWN)})
 
 
 def away(*, elsewhere: bool = False, told: bool = True, faults: tuple[str, ...] = ()) -> RdmaSnapshot:
     device = replace(DEVICE, netdev="", at_home=False, faults=faults)
-    return RdmaSnapshot(away={"mlx5_1": AwayDevice(device=device, elsewhere=elsewhere, told=told)})
+    return RdmaSnapshot(away={"mlx5_1": AwayDevice(device=device, elsewhere=elsewhere, is_listed=told)})
 
 
 def agent(*given: str, silent_since: float | None = None, pfs: frozenset[str] = frozenset({PF})) -> Agent:
@@ -58,12 +58,12 @@ def test_ports_of_a_device_that_a_pod_has_do_not_count() -> None:
 
 
 def test_nodes_of_a_device_that_a_pod_has_count() -> None:
-    broken = RdmaSnapshot(here={"mlx5_1": PresentDevice(device=replace(DEVICE, faults=("no driver",)))})
+    broken = RdmaSnapshot(present={"mlx5_1": PresentDevice(device=replace(DEVICE, faults=("no driver",)))})
     assert faults(Health().judged(broken, agent("mlx5_1"), 0)) == ("no driver",)
 
 
 def test_vf_that_nobody_set_up_is_healthy_where_the_agent_will() -> None:
-    look = RdmaSnapshot(here={"mlx5_1": PresentDevice(device=DEVICE, port_faults=DOWN, vf_set_down=True)})
+    look = RdmaSnapshot(present={"mlx5_1": PresentDevice(device=DEVICE, port_faults=DOWN, vf_set_down=True)})
     assert faults(Health().judged(look, agent(), 0)) == ()
     assert faults(Health().judged(look, agent(silent_since=0.0), 1)) == ()
     assert faults(Health().judged(look, NO_AGENT, 0)) == DOWN
@@ -72,7 +72,7 @@ def test_vf_that_nobody_set_up_is_healthy_where_the_agent_will() -> None:
 
 def test_vf_that_nobody_set_up_is_as_healthy_as_its_uplink() -> None:
     here = PresentDevice(device=DEVICE, port_faults=DOWN, uplink_faults=("no carrier",), vf_set_down=True)
-    assert faults(Health().judged(RdmaSnapshot(here={"mlx5_1": here}), agent(), 0)) == ("no carrier",)
+    assert faults(Health().judged(RdmaSnapshot(present={"mlx5_1": here}), agent(), 0)) == ("no carrier",)
 
 
 def test_device_that_a_pod_has_is_healthy_though_it_vanished() -> None:
@@ -100,7 +100,7 @@ def test_device_that_was_seen_is_looked_for_where_it_was() -> None:
 def test_function_that_nobody_ever_saw_is_no_fault_of_a_given_device() -> None:
     """As with virtual functions, which sysfs knows nothing of."""
     lacking = RdmaDevice(name="mlx5_1", faults=("its PCI function is gone",), at_home=False)
-    look = RdmaSnapshot(away={"mlx5_1": AwayDevice(device=lacking, elsewhere=False, told=False)})
+    look = RdmaSnapshot(away={"mlx5_1": AwayDevice(device=lacking, elsewhere=False, is_listed=False)})
     health = Health()
     for now in (0, 1):
         assert faults(health.judged(look, agent("mlx5_1"), now)) == ()
@@ -247,9 +247,9 @@ def test_a_report_of_many_devices_is_gone_through_as_often_as_one_of_few() -> No
         given = Read(AllocatedDevice(name=name, pci=name, pf=PF, vf=0, pod_uid="u1") for name in names[::2])
         given.times = 0
         look = RdmaSnapshot(
-            here={name: PresentDevice(device=replace(DEVICE, name=name, pci=name)) for name in names[:-5]},
+            present={name: PresentDevice(device=replace(DEVICE, name=name, pci=name)) for name in names[:-5]},
             away={
-                name: AwayDevice(device=replace(DEVICE, name=name, pci=name), elsewhere=True, told=True)
+                name: AwayDevice(device=replace(DEVICE, name=name, pci=name), elsewhere=True, is_listed=True)
                 for name in names[-5:]
             },
         )

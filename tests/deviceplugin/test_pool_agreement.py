@@ -27,8 +27,8 @@ def of_agent(machine, pools):
 
 
 def of_plugin(machine, pools, pfs):
-    look = RdmaObserver(machine.sysfs, machine.queries, DeviceNodes(Path("/nonexistent"))).look()
-    seen = DeviceInventory(devices={name: here.device for name, here in look.here.items()})
+    look = RdmaObserver(machine.sysfs, machine.queries, DeviceNodes(Path("/nonexistent"))).scan()
+    seen = DeviceInventory(devices={name: here.device for name, here in look.present.items()})
     members = PoolMembers(pools)
     pool_of = {name: pool.resource for pool in pools for name in members.of(pool.resource, seen)}
     return {

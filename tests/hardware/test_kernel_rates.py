@@ -149,7 +149,7 @@ def test_minimum_rates_are_programmed_and_read_back_where_a_driver_takes_them():
         setting = SetRates(pf=NOWHERE, rates=wanted, previous=())
         seen = rates_of(pf, queries.vf_infos(index))
         queries.asked = 0
-        now = set_rates(setting, pf, seen=seen, **doors(queries, index))
+        now = set_rates(setting, pf, observed=seen, **doors(queries, index))
         assert queries.asked == 1
         assert [rate for rate in now.values() if rate != VfRate(rate.index)] == list(wanted)
         shown = run("ip", "link", "show", name)
@@ -162,7 +162,7 @@ def test_rates_hold_although_those_seen_last_were_old():
         wanted = (VfRate(0, 100, 200), VfRate(1, 0, 30))
         old = rates_of(pf, queries.vf_infos(index)) | {rate.index: rate for rate in wanted}
         now = set_rates(
-            SetRates(pf=NOWHERE, rates=wanted, previous=()), pf, seen=old, **doors(queries, index)
+            SetRates(pf=NOWHERE, rates=wanted, previous=()), pf, observed=old, **doors(queries, index)
         )
         assert (now[0], now[1]) == wanted
 
@@ -181,7 +181,7 @@ def test_nothing_is_written_when_one_of_the_rates_cannot_be(rates, why):
         before = rates_of(pf, queries.vf_infos(index))
         with pytest.raises(KernelError, match=why):
             set_rates(
-                SetRates(pf=NOWHERE, rates=rates, previous=()), pf, seen=before, **doors(queries, index)
+                SetRates(pf=NOWHERE, rates=rates, previous=()), pf, observed=before, **doors(queries, index)
             )
         assert rates_of(pf, queries.vf_infos(index)) == before
 

@@ -82,7 +82,7 @@ class Noted(VfRdma):
         self.notes = []
 
     def give(self, *arguments):
-        super().give(*arguments)
+        super().move_to_pod(*arguments)
         self._note()
 
     def bring_home(self, *arguments):
@@ -97,7 +97,7 @@ class Noted(VfRdma):
 def test_rdma_device_goes_before_the_netdev(lab, vf, queries, exclusive, at_home):
     netns = lab.namespace()
     noted = Noted(lab, vf, netns, queries)
-    noted.moves.give(give(lab, vf, netns))
+    noted.moves.move_to_pod(give(lab, vf, netns))
     assert noted.notes == [(set(), {at_home}, True)]
     assert noted.places.at_home(vf) is None
 
@@ -106,7 +106,7 @@ def test_rdma_device_comes_home_before_the_netdev(lab, vf, queries, exclusive):
     netns = lab.namespace()
     noted = Noted(lab, vf, netns, queries)
     step = give(lab, vf, netns)
-    noted.moves.give(step)
+    noted.moves.move_to_pod(step)
     noted.notes.clear()
     with soft_device("rdma0", netns) as name:
         move(lab, queries, name, netns)
@@ -132,7 +132,7 @@ def test_rdma_device_stays_in_the_shared_mode(lab, vf, queries, at_home):
         pytest.skip("needs SR-IOV hardware: RDMA devices shared (rdma system set netns shared)")
     netns = lab.namespace()
     noted = Noted(lab, vf, netns, queries)
-    noted.moves.give(give(lab, vf, netns))
+    noted.moves.move_to_pod(give(lab, vf, netns))
     assert noted.notes == [({at_home}, {at_home}, True)]
 
 

@@ -79,10 +79,10 @@ def test_state_of_an_rdma_port_is_seen_in_its_file(rtnl):
         state = Path(f"/sys/class/infiniband/{device}/ports/1/state")
         changes.watch_files([state])
         before = state.read_text()
-        rtnl.change(link.index, "up", up=not link.up)
+        rtnl.change(link.index, "up", up=not link.is_up)
         try:
             watcher.wait()
             assert changes.dirty().everything
             assert state.read_text() != before
         finally:
-            rtnl.change(link.index, "as before", up=link.up)
+            rtnl.change(link.index, "as before", up=link.is_up)

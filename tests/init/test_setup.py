@@ -292,7 +292,7 @@ def test_netdev_whose_name_the_vf_had_is_not_taken_for_its_own(world: Make) -> N
     vfs = w.card().vfs
     w.machine.rename(vfs[0], "other")
     w.machine.rename(vfs[1], *before.netdevs)
-    assert [link.name for link in NetdevsOf(MachineLinks(w.machine).links()).of(before)] == ["other"]
+    assert [link.name for link in NetdevsOf(MachineLinks(w.machine).links()).netdevs_of(before)] == ["other"]
 
 
 def test_names_are_left_to_the_kernel_when_told_so(world: Make) -> None:

@@ -210,7 +210,7 @@ def uevent(subsystem, *more):
 def test_uevent_is_of_interest_by_its_subsystem(message, interesting, dirty):
     gathering = Gathering()
     assert UEVENTS.read(message, gathering) is interesting
-    assert gathering.taken() == dirty
+    assert gathering.drain() == dirty
 
 
 @pytest.mark.parametrize(

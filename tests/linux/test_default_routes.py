@@ -111,7 +111,7 @@ def link(index, **values):
         name=f"l{index}",
         mac="",
         mtu=1500,
-        up=True,
+        is_up=True,
         carrier=True,
         kind="",
         master=0,

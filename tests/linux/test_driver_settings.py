@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.core.options import LinkType, Setting
-from k8s_rdma.linux.drivers import DRIVERS, SETTINGS, explain_setting, takes
+from k8s_rdma.linux.drivers import DRIVERS, SETTINGS, explain_setting, supported_settings
 
 ALL_OF_ETHERNET = frozenset(
     {
@@ -25,7 +25,7 @@ def taken(
     switchdev: bool = False,
     vfio_pci: bool = False,
 ) -> frozenset[Setting]:
-    return takes(driver=driver, link_type=link_type, switchdev=switchdev, vfio_pci=vfio_pci)
+    return supported_settings(driver=driver, link_type=link_type, switchdev=switchdev, vfio_pci=vfio_pci)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,6 @@ def test_operators_table_says_what_every_driver_takes() -> None:
         name = row[0].strip(" `")
         if name in SETTINGS:
             can = {column for column, cell in zip(columns, row[1:], strict=False) if cell.strip() == "yes"}
-            assert can == SETTINGS[name].takes, name
+            assert can == SETTINGS[name].supported, name
             assert SETTINGS[name].source.split(",")[0] in row[-1], name
     assert {row[0].strip(" `") for row in rows[1:]} >= SETTINGS.keys()

@@ -41,9 +41,9 @@ def test_deleted_and_moved_files_of_watched_directories_are_told_once(
     (unwatched / "a").unlink()
     (one / "new").touch()
     assert told(deletions)
-    assert deletions.taken() == {one / "a", other / "b"}
+    assert deletions.drain() == {one / "a", other / "b"}
     assert not told(deletions)
-    assert deletions.taken() == frozenset()
+    assert deletions.drain() == frozenset()
 
 
 @pytest.mark.parametrize("end", ["removed", "moved"])
@@ -57,12 +57,12 @@ def test_end_of_a_directory_tells_to_look_and_it_can_be_watched_again(
         directory.rmdir()
     else:
         directory.rename(tmp_path / "elsewhere")
-    assert deletions.taken() is None
+    assert deletions.drain() is None
     directory.mkdir()
     (directory / "a").touch()
     assert deletions.watch([directory])
     (directory / "a").unlink()
-    assert deletions.taken() == {directory / "a"}
+    assert deletions.drain() == {directory / "a"}
 
 
 def test_directory_that_is_not_there_is_watched_when_it_is(tmp_path: Path, deletions: Deletions) -> None:
@@ -79,7 +79,7 @@ def test_more_deletions_than_the_kernel_keeps_tell_to_look(tmp_path: Path, delet
             (tmp_path / name).touch()
         for name in ("a", "b"):
             (tmp_path / name).unlink()
-    assert deletions.taken() is None
+    assert deletions.drain() is None
 
 
 def test_stirrings_tell_of_what_comes_goes_and_is_moved_and_of_the_directory_made_again(

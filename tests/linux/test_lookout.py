@@ -40,14 +40,14 @@ class Watched:
 
     def settle(self) -> None:
         """The first look may have come before the file was watched, and is repeated."""
-        self.lookout.look()
-        self.lookout.look()
+        self.lookout.scan()
+        self.lookout.scan()
         assert not self.lookout.due
 
     def after_a_sign(self) -> list[str]:
         assert self.signs.wait(DEADLINE_S)
         self.signs.clear()
-        return self.lookout.look()
+        return self.lookout.scan()
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def watched(tmp_path: Path) -> Watched:
 def test_nothing_is_looked_at_without_a_sign(watched: Watched) -> None:
     with watched.lookout as lookout:
         looks = watched.looks
-        assert lookout.look() is lookout.look()
+        assert lookout.scan() is lookout.scan()
         assert watched.looks == looks
 
 
@@ -73,7 +73,7 @@ def test_look_follows_a_change(watched: Watched) -> None:
 def test_file_that_is_as_before_after_a_look_is_looked_at_again(watched: Watched) -> None:
     with watched.lookout as lookout:
         watched.path.write_text("b")
-        assert lookout.look(anew=True) == ["b"]
+        assert lookout.scan(anew=True) == ["b"]
         watched.path.write_text("a")
         while watched.after_a_sign() != ["a"]:
             pass
@@ -82,11 +82,11 @@ def test_file_that_is_as_before_after_a_look_is_looked_at_again(watched: Watched
 def test_what_was_incomplete_is_looked_at_again(watched: Watched) -> None:
     with watched.lookout as lookout:
         watched.complete = False
-        lookout.look(anew=True)
+        lookout.scan(anew=True)
         assert lookout.due
         watched.complete = True
         looks = watched.looks
-        lookout.look()
+        lookout.scan()
         assert (watched.looks, lookout.due) == (looks + 1, False)
 
 
@@ -103,9 +103,9 @@ def test_node_is_another_by_its_numbers(tmp_path: Path) -> None:
         changed=watched.signs.set,
     )
     with watched.lookout, lookout:
-        lookout.look()
-        lookout.look()
+        lookout.scan()
+        lookout.scan()
         node.unlink()
         os.mknod(node, 0o20666, os.makedev(231, 193))
         assert watched.signs.wait(DEADLINE_S)
-        assert lookout.look() == [os.makedev(231, 193)]
+        assert lookout.scan() == [os.makedev(231, 193)]

@@ -149,7 +149,7 @@ def test_error_names_what_failed_the_errno_and_the_kernels_explanation():
     explanation = text(1, "Unknown device type")
     socket, _ = socket_on([[ended(-errno.EOPNOTSUPP, CAPPED | WITH_TLVS, explanation)]])
     with pytest.raises(NetlinkError) as failure:
-        socket.do(1, b"", "create p0")
+        socket.request(1, b"", "create p0")
     assert str(failure.value) in {
         f"create p0: {name}: Operation not supported (Unknown device type)"
         for name in ("ENOTSUP", "EOPNOTSUPP")
@@ -161,13 +161,13 @@ def test_explanation_is_found_behind_the_whole_request_when_it_is_not_capped():
     payload = struct.pack("=i", -errno.EINVAL) + request + text(1, "No such thing")
     socket, _ = socket_on([[message(ERROR, payload, WITH_TLVS)]])
     with pytest.raises(NetlinkError, match="No such thing"):
-        socket.do(1, b"", "create p0")
+        socket.request(1, b"", "create p0")
 
 
 def test_request_fails_when_no_answer_comes():
     socket, _ = socket_on([])
     with pytest.raises(NetlinkError, match="no answer within") as failure:
-        socket.do(1, b"", "create p0")
+        socket.request(1, b"", "create p0")
     assert failure.value.errno == errno.ETIMEDOUT
 
 
@@ -189,5 +189,5 @@ def test_answer_is_refused_when_it_does_not_fit_the_buffer(count):
 def test_request_fails_when_the_answer_is_no_message():
     socket, _ = socket_on([[lambda _: bytes(16)]])
     with pytest.raises(NetlinkError) as failure:
-        socket.do(1, b"", "create p0")
+        socket.request(1, b"", "create p0")
     assert failure.value.errno == errno.EPROTO

@@ -301,7 +301,7 @@ def test_only_changed_pfs_are_asked_about_their_vfs_again(machine: SmallMachine)
 
 def test_pf_whose_link_is_down_is_asked_again_as_nobody_is_told_of_its_changes(machine: SmallMachine) -> None:
     machine.add_pf(PF, "eth0", 10, vfs=2)
-    machine.answers.by_name["eth0"] = replace(machine.answers.by_name["eth0"], up=False)
+    machine.answers.by_name["eth0"] = replace(machine.answers.by_name["eth0"], is_up=False)
     observer = machine.observer()
     observer.observe(frozenset())
     machine.change_vf(0, min_tx_rate_mbps=7)

@@ -61,7 +61,7 @@ def test_function_that_is_no_pf_of_a_network_card_is_not_found(
     for name, text in change.items():
         machine.write(f"{machine.device(PF)}/{name}", text)
     discovery = select(machine)
-    assert (discovery.selected, discovery.left_out) == ((), ())
+    assert (discovery.selected, discovery.skipped) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_rule_selects_when_all_its_selectors_match(
     two_pfs(machine)
     discovery = select(machine, rule)
     assert names(discovery) == expected
-    assert discovery.left_out == ()  # who wrote the rule expects no others
+    assert discovery.skipped == ()  # who wrote the rule expects no others
 
 
 def test_first_rule_that_matches_applies(machine: SmallMachine) -> None:
@@ -100,7 +100,7 @@ def test_pf_with_the_default_route_is_left_alone_and_said_to_be(machine: SmallMa
     machine.answers.routes = frozenset({10})
     discovery = select(machine, PfRule(vendors=frozenset({"15b3"})))
     assert names(discovery) == ["ib0"]
-    (left,) = discovery.left_out
+    (left,) = discovery.skipped
     assert left.missing is Missing.LEAVE
     assert "eth0" in left.why
     assert "default route" in left.why
@@ -119,7 +119,7 @@ def test_pf_without_rdma_device_is_left_alone_unless_none_is_required(machine: S
     machine.add_pf(rdma=None)
     discovery = select(machine)
     assert discovery.selected == ()
-    assert [each.missing for each in discovery.left_out] == [Missing.RDMA]
+    assert [each.missing for each in discovery.skipped] == [Missing.RDMA]
     assert names(select(machine, require_rdma=False)) == ["eth0"]
 
 
@@ -128,19 +128,19 @@ def test_pf_whose_driver_is_still_coming_may_be_ours(machine: SmallMachine) -> N
     machine.remove_netdev(PF, "eth0")
     (machine.at(machine.device(PF)) / "net").rmdir()
     for rule in (PfRule(), PfRule(names=frozenset({"eth0"})), PfRule(drivers=frozenset({"mlx5_core"}))):
-        (left,) = select(machine, rule).left_out
+        (left,) = select(machine, rule).skipped
         assert (left.missing, left.pf.name) == (Missing.DRIVER, PF)
-    assert select(machine, PfRule(vendors=frozenset({"8086"}))).left_out == ()
+    assert select(machine, PfRule(vendors=frozenset({"8086"}))).skipped == ()
     machine.bind(PF, "mlx5_core")
-    assert [each.missing for each in select(machine).left_out] == [Missing.NETDEV]
-    assert select(machine, PfRule(drivers=frozenset({"ice"}))).left_out == ()
+    assert [each.missing for each in select(machine).skipped] == [Missing.NETDEV]
+    assert select(machine, PfRule(drivers=frozenset({"ice"}))).skipped == ()
 
 
 def test_pf_without_netdev_is_not_meant_by_names_that_others_have(machine: SmallMachine) -> None:
     two_pfs(machine)
     machine.remove_netdev(PF, "eth0")
     assert names(select(machine, PfRule(names=frozenset({"ib0"})))) == ["ib0"]
-    assert select(machine, PfRule(names=frozenset({"ib0"}))).left_out == ()
+    assert select(machine, PfRule(names=frozenset({"ib0"}))).skipped == ()
 
 
 def test_name_or_address_of_nothing_there_is_a_problem(machine: SmallMachine) -> None:
@@ -177,7 +177,7 @@ def test_first_of_two_ports_is_the_pf(machine: SmallMachine) -> None:
 def test_netdev_that_netlink_has_for_another_device_is_no_agreement(machine: SmallMachine) -> None:
     machine.add_pf()
     del machine.answers.by_name["eth0"]
-    assert [each.missing for each in select(machine).left_out] == [Missing.AGREEMENT]
+    assert [each.missing for each in select(machine).skipped] == [Missing.AGREEMENT]
 
 
 def test_kernel_that_does_not_tell_a_netdevs_device_is_believed(machine: SmallMachine) -> None:
@@ -208,7 +208,7 @@ def test_bridges_above_are_the_pcie_path(machine: SmallMachine) -> None:
 
 def test_netdev_without_a_driver_is_no_agreement(machine: SmallMachine) -> None:
     machine.add_pf(driver=None)
-    assert [each.missing for each in select(machine).left_out] == [Missing.AGREEMENT]
+    assert [each.missing for each in select(machine).skipped] == [Missing.AGREEMENT]
 
 
 @pytest.mark.parametrize(

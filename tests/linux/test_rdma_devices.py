@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def rdma_of(machine: SmallMachine, name: str | None) -> str | None:
     sysfs = Sysfs(machine.root)
     link = machine.answers.by_name[name] if name else None
-    return RdmaDevices(sysfs, machine.answers.rdma).of(PciFunction(sysfs, PF), link)
+    return RdmaDevices(sysfs, machine.answers.rdma).name_of(PciFunction(sysfs, PF), link)
 
 
 def soft(machine: SmallMachine, name: str, netdev: str) -> None:

@@ -25,7 +25,7 @@ def machine(tmp_path: Path) -> RdmaMachine:
 
 
 def device(machine: RdmaMachine, name: str) -> RdmaDevice:
-    return machine.observer().look().here[name].device
+    return machine.observer().scan().present[name].device
 
 
 def test_vf_has_its_function_its_pf_and_its_nodes(machine: RdmaMachine) -> None:
@@ -45,12 +45,12 @@ def test_pf_is_its_own(machine: RdmaMachine) -> None:
 
 
 def test_machine_has_a_mode_and_a_connection_manager(machine: RdmaMachine) -> None:
-    look = machine.observer().look()
+    look = machine.observer().scan()
     assert (look.netns_mode, look.rdma_cm, look.directory) == (NetnsMode.EXCLUSIVE, True, True)
     machine.remove_node("rdma_cm")
-    assert not machine.observer().look().rdma_cm
+    assert not machine.observer().scan().rdma_cm
     machine.make_node("rdma_cm", 10, 59)
-    assert not machine.observer().look().rdma_cm
+    assert not machine.observer().scan().rdma_cm
 
 
 def test_management_nodes_come_after_those_for_verbs(machine: RdmaMachine) -> None:
@@ -87,17 +87,17 @@ def test_device_without_uverbs_is_at_fault(machine: RdmaMachine) -> None:
 
 def test_port_that_is_not_active_is_a_fault(machine: RdmaMachine) -> None:
     machine.set_port("mlx5_1", "DOWN")
-    assert machine.observer().look().here["mlx5_1"].port_faults == ("port 1 is DOWN, not ACTIVE",)
+    assert machine.observer().scan().present["mlx5_1"].port_faults == ("port 1 is DOWN, not ACTIVE",)
 
 
 def test_one_port_of_use_is_enough(machine: RdmaMachine) -> None:
     machine.set_ports("mlx5_0", RdmaPort(number=1, state="DOWN"), RdmaPort(number=2, state="ACTIVE"))
-    assert machine.observer().look().here["mlx5_0"].port_faults == ()
+    assert machine.observer().scan().present["mlx5_0"].port_faults == ()
 
 
 def test_link_without_a_carrier_is_a_fault_of_its_device_and_of_all_vfs_uplinks(machine: RdmaMachine) -> None:
     machine.set_link("eth0", carrier=False)
-    here = machine.observer().look().here
+    here = machine.observer().scan().present
     assert here["mlx5_0"].port_faults == ("netdev eth0 has no carrier",)
     assert (here["mlx5_1"].port_faults, here["mlx5_1"].uplink_faults) == ((), ("netdev eth0 has no carrier",))
 
@@ -105,7 +105,7 @@ def test_link_without_a_carrier_is_a_fault_of_its_device_and_of_all_vfs_uplinks(
 def test_vf_that_is_set_down_is_told_apart(machine: RdmaMachine) -> None:
     machine.set_link("eth11", up=False, carrier=False)
     machine.set_port("mlx5_1", "DOWN")
-    here = machine.observer().look().here
+    here = machine.observer().scan().present
     assert here["mlx5_1"].vf_set_down
     assert here["mlx5_1"].port_faults == ("port 1 is DOWN, not ACTIVE", "netdev eth11 is set down")
     assert not here["mlx5_2"].vf_set_down
@@ -113,7 +113,7 @@ def test_vf_that_is_set_down_is_told_apart(machine: RdmaMachine) -> None:
 
 def test_pf_that_is_set_down_is_at_fault(machine: RdmaMachine) -> None:
     machine.set_link("eth0", up=False)
-    here = machine.observer().look().here["mlx5_0"]
+    here = machine.observer().scan().present["mlx5_0"]
     assert (here.vf_set_down, here.port_faults) == (False, ("netdev eth0 is set down",))
 
 
@@ -124,58 +124,58 @@ def test_device_without_a_driver_is_at_fault(machine: RdmaMachine) -> None:
 
 def test_device_in_another_namespace_is_found_by_its_new_nodes(machine: RdmaMachine) -> None:
     machine.take_away("mlx5_1", vf_pci(0), 1, new_number=7)
-    look = machine.observer().look()
-    assert "mlx5_1" not in look.here
+    look = machine.observer().scan()
+    assert "mlx5_1" not in look.present
     away = look.away["mlx5_1"]
-    assert (away.elsewhere, away.told, away.device.pci, away.device.vf) == (True, True, vf_pci(0), 0)
+    assert (away.elsewhere, away.is_listed, away.device.pci, away.device.vf) == (True, True, vf_pci(0), 0)
     assert [node.path for node in away.device.nodes] == ["/dev/infiniband/uverbs7"]
     assert not away.device.at_home
 
 
 def test_device_that_is_expected_is_found_by_its_function(machine: RdmaMachine) -> None:
     machine.take_away("mlx5_1", vf_pci(0), 1)
-    away = machine.observer().look({"mlx5_1": vf_pci(0)}).away["mlx5_1"]
-    assert (away.elsewhere, away.told, away.device.pf_name) == (False, True, "eth0")
+    away = machine.observer().scan({"mlx5_1": vf_pci(0)}).away["mlx5_1"]
+    assert (away.elsewhere, away.is_listed, away.device.pf_name) == (False, True, "eth0")
     machine.bind(vf_pci(0), None)
-    away = machine.observer().look({"mlx5_1": vf_pci(0)}).away["mlx5_1"]
+    away = machine.observer().scan({"mlx5_1": vf_pci(0)}).away["mlx5_1"]
     assert away.device.faults == (f"no driver is bound to {vf_pci(0)}",)
 
 
 def test_function_that_a_program_has_is_somewhere(machine: RdmaMachine) -> None:
     machine.take_away("mlx5_1", vf_pci(0), 1)
     machine.bind(vf_pci(0), "vfio-pci")
-    assert machine.observer().look({"mlx5_1": vf_pci(0)}).away["mlx5_1"].elsewhere
+    assert machine.observer().scan({"mlx5_1": vf_pci(0)}).away["mlx5_1"].elsewhere
 
 
 def test_device_that_cannot_be_read_is_told_and_hides_no_other(machine: RdmaMachine) -> None:
     numa = machine.at(f"{machine.device(vf_pci(0))}/numa_node")
     numa.write_text("none\n")
-    look = machine.observer().look()
+    look = machine.observer().scan()
     assert list(look.unreadable) == ["mlx5_1"]
-    assert sorted(look.here) == ["mlx5_0", "mlx5_2"]
+    assert sorted(look.present) == ["mlx5_0", "mlx5_2"]
     assert "mlx5_1" not in look.away
 
 
 def test_links_of_no_interest_make_no_new_look(machine: RdmaMachine) -> None:
     observer = machine.observer()
-    seen = observer.look()
+    seen = observer.scan()
     machine.answers.by_name["veth0"] = link(90, "veth0")
-    assert observer.look(changed={90}) is seen
+    assert observer.scan(changed={90}) is seen
     machine.set_link("eth0", carrier=False)
-    assert observer.look(changed={10}) is not seen
+    assert observer.scan(changed={10}) is not seen
 
 
 def test_infiniband_ports_are_to_be_watched_and_their_netdevs_do_not_count(machine: RdmaMachine) -> None:
     machine.write(f"{machine.device(PF)}/infiniband/mlx5_0/ports/1/link_layer", "InfiniBand")
     machine.set_link("eth0", type=INFINIBAND, up=False)
-    look = machine.observer().look()
-    assert look.here["mlx5_0"].device.link_type is LinkType.INFINIBAND
-    assert look.here["mlx5_0"].port_faults == ()
+    look = machine.observer().scan()
+    assert look.present["mlx5_0"].device.link_type is LinkType.INFINIBAND
+    assert look.present["mlx5_0"].port_faults == ()
     assert "class/infiniband/mlx5_0/ports/1/state" in port_state_files(look)
 
 
 def test_ethernet_ports_need_not_be_watched(machine: RdmaMachine) -> None:
-    assert port_state_files(machine.observer().look()) == frozenset()
+    assert port_state_files(machine.observer().scan()) == frozenset()
 
 
 def test_nodes_need_not_be_opened(machine: RdmaMachine) -> None:
@@ -191,14 +191,14 @@ def recorded(name: str) -> RdmaObserver:
 
 
 def test_soft_device_is_of_its_netdevs_function() -> None:
-    seen = recorded("igb-rxe").look().here["rxe2"].device
+    seen = recorded("igb-rxe").scan().present["rxe2"].device
     assert (seen.pci, seen.pf, seen.pf_name, seen.vf) == ("0000:01:10.0", "0000:01:00.0", "eth0", 0)
     assert (seen.netdev, seen.driver, seen.pf_driver) == ("eth2", "igbvf", "igb")
     assert [fault for fault in seen.faults if "missing" in fault] == ["/dev/infiniband/uverbs2 is missing"]
 
 
 def test_recorded_infiniband_vfs_are_active_as_their_subnet_manager_made_them() -> None:
-    here = recorded("connectx6-infiniband").look().here
+    here = recorded("connectx6-infiniband").scan().present
     assert {name: seen.port_faults for name, seen in here.items()} == {
         "mlx5_0": (),
         "mlx5_1": (),
@@ -220,7 +220,7 @@ def test_recorded_infiniband_devices_have_nodes_for_management() -> None:
 
 
 def test_recorded_vfs_that_nobody_set_up_are_told_apart() -> None:
-    here = recorded("connectx5").look().here
+    here = recorded("connectx5").scan().present
     assert {name for name, seen in here.items() if seen.vf_set_down} == {
         *("mlx5_4", "mlx5_5", "mlx5_6", "mlx5_8", "mlx5_9")
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.linux.sysfs import Sysfs, is_gone
+from k8s_rdma.linux.sysfs import Sysfs, is_absent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def test_what_is_gone_is_an_error_unless_asked_otherwise(sysfs: Sysfs) -> None:
     for ask in (sysfs.value, sysfs.number, sysfs.names, sysfs.target, sysfs.resolved):
         with pytest.raises(OSError, match="no_such") as caught:
             ask("bus/card/no_such")
-        assert is_gone(caught.value)
+        assert is_absent(caught.value)
     for ask in (sysfs.value_if_any, sysfs.number_if_any, sysfs.names_if_any, sysfs.target_if_any):
         assert ask("bus/card/no_such") is None
 
@@ -67,7 +67,7 @@ def test_what_is_not_to_be_looked_at_is_never_absent(sysfs: Sysfs) -> None:
 def test_text_where_a_number_belongs_is_an_error_that_shows_it(sysfs: Sysfs) -> None:
     with pytest.raises(OSError, match="not a number: 'network'") as caught:
         sysfs.number("bus/card/class")
-    assert not is_gone(caught.value)
+    assert not is_absent(caught.value)
 
 
 def test_empty_directory_is_not_a_missing_one(sysfs: Sysfs) -> None:

@@ -13,7 +13,14 @@ from k8s_rdma.core.rates import MAX_RATE_MBPS
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind, u32, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netlink.traffic_control import HANDLE, Bucket, bucket_for, knows, limit, root_qdiscs
+from k8s_rdma.linux.netlink.traffic_control import (
+    HANDLE,
+    Bucket,
+    bucket_for,
+    is_supported,
+    limit,
+    root_qdiscs,
+)
 from k8s_rdma.linux.netns import create_namespace, entered
 
 pytestmark = needs_namespaces
@@ -88,7 +95,7 @@ def test_queueing_discipline_is_known_or_not_and_nothing_is_changed_by_asking(li
     if roots:
         tc("add", "dev", "lo", "root", *roots)
     before = loopback()
-    assert (knows(rtnl.socket), knows(rtnl.socket, "nosuchqdisc")) == (True, False)
+    assert (is_supported(rtnl.socket), is_supported(rtnl.socket, "nosuchqdisc")) == (True, False)
     assert loopback() == before
 
 

@@ -22,7 +22,7 @@ from k8s_rdma.linux.vf.netdev import (
     require_link_settings,
     require_mtu_of_pf,
     restore_netdev,
-    take_mac,
+    set_mac,
 )
 
 pytestmark = needs_namespaces
@@ -107,10 +107,10 @@ class Resetting:
 
 
 def test_mac_is_taken_as_the_netdev_goes_down_where_the_pf_has_it(rtnl, index):
-    take_mac(rtnl.link_at(index), GIVE.mac, Resetting(rtnl, GIVE.mac), "test")
+    set_mac(rtnl.link_at(index), GIVE.mac, Resetting(rtnl, GIVE.mac), "test")
     assert rtnl.link_at(index).mac == GIVE.mac
     with pytest.raises(NetlinkError):
-        take_mac(rtnl.link_at(index), HOME.mac, Resetting(rtnl, GIVE.mac), "test")
+        set_mac(rtnl.link_at(index), HOME.mac, Resetting(rtnl, GIVE.mac), "test")
 
 
 def test_pf_lets_the_vf_have_its_own_mac_when_that_is_not_the_one_that_it_has(rtnl, index):

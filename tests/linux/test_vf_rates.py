@@ -54,7 +54,7 @@ class Driver:
 
     def apply(self, *rates, seen=None):
         setting = SetRates(pf=PF.pci, rates=rates, previous=())
-        return set_rates(setting, PF, write=self.write, read=self.read, seen=seen or self.rates)
+        return set_rates(setting, PF, write=self.write, read=self.read, observed=seen or self.rates)
 
 
 def test_minima_are_lowered_before_others_are_raised_by_what_becomes_free():

@@ -19,7 +19,7 @@ from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
-from k8s_rdma.linux.drivers import ability, takes
+from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.kernel import SriovKernel
 from k8s_rdma.linux.netlink.devlink import devlink_rates
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
@@ -93,7 +93,9 @@ class SimulatedLab(LinuxLab):
         super().__init__(directory)
         self.vfs, self.link_mbps = vfs, link_mbps
         self.rates = ability(driver=driver, link_mbps=link_mbps)
-        self.takes = takes(driver=driver, link_type=LinkType.ETHERNET, switchdev=False, vfio_pci=False)
+        self.takes = supported_settings(
+            driver=driver, link_type=LinkType.ETHERNET, switchdev=False, vfio_pci=False
+        )
         self.tree = Tree(directory / "sys")
         with ExitStack() as failed:
             failed.callback(self.close)

@@ -60,7 +60,7 @@ def test_minimum_is_lowered_before_another_is_raised(make_lab):
             pf_of(lab),
             write=partial(sriov.set_rates, lab.rtnl, lab.indexes[0], "rates"),
             read=partial(vf_infos, lab.rtnl, lab.indexes[0]),
-            seen={rate.index: rate for rate in (*shown(lab), VfRate(gone))},
+            observed={rate.index: rate for rate in (*shown(lab), VfRate(gone))},
         )
     assert shown(lab)[:2] == [VfRate(0, 400, 0), VfRate(1)]
 

@@ -38,27 +38,27 @@ def lookout(machine: SmallMachine) -> CachedScan[Hardware]:
 
 def until_another(seen: Hardware, lookout: CachedScan[Hardware]) -> Hardware:
     """What is seen once a sign of a change has come."""
-    while (now := lookout.look()) == seen:
+    while (now := lookout.scan()) == seen:
         time.sleep(0.01)
     return now
 
 
 def test_nothing_is_asked_when_nothing_has_changed(machine: SmallMachine) -> None:
     with lookout(machine) as look:
-        seen = look.look()
+        seen = look.scan()
         asked = list(machine.answers.asked)
         machine.change_vf(0, vlan=7)  # of which no sign comes
-        assert look.look() is seen
+        assert look.scan() is seen
         assert machine.answers.asked == asked
 
 
 def test_what_could_not_be_read_is_tried_again(machine: SmallMachine) -> None:
     with lookout(machine) as look:
         vfs = machine.answers.vfs.pop(10)
-        seen = look.look()
+        seen = look.scan()
         assert (seen.pfs, len(seen.unreadable)) == ((), 1)
         machine.answers.vfs[10] = vfs
-        now = look.look()
+        now = look.scan()
         assert (len(now.pfs), now.unreadable) == (1, ())
 
 
@@ -74,8 +74,8 @@ def test_file_that_no_event_tells_of_is_a_sign_of_a_change(machine: SmallMachine
     for vf in range(3):
         settings(vf, 0)
     with lookout(machine) as look:
-        seen = look.look()
-        assert seen == look.look()
+        seen = look.scan()
+        assert seen == look.scan()
         settings(1, 4000)
         [pf] = until_another(seen, look).pfs
         assert [vf.min_tx_rate_mbps for vf in pf.vfs] == [0, 4000, 0]
@@ -87,20 +87,20 @@ def test_everything_is_looked_at_again_when_a_look_failed(machine: SmallMachine)
     with lookout(machine) as look:
         machine.answers.vfs.pop(20)
         machine.write(f"{machine.device(PF1)}/sriov_numvfs", 1)
-        assert look.look().unreadable
+        assert look.scan().unreadable
         machine.change_vf(0, vlan=7)
         machine.at("bus").rename(machine.at("elsewhere"))
         with pytest.raises(KernelError):
-            look.look()
+            look.scan()
         machine.at("elsewhere").rename(machine.at("bus"))
-        assert look.look().pfs[0].vfs[0].vlan == 7
+        assert look.scan().pfs[0].vfs[0].vlan == 7
 
 
 def test_everything_in_use_is_foreign_when_there_is_no_ledger(machine: SmallMachine) -> None:
     machine.change_vf(0, min_tx_rate_mbps=300)
     machine.remove_netdev(vf_pci(1), "eth12")
     with lookout(machine) as look:
-        report = NodeReports(NodeName("w1"), epoch="e").build(look.look(), Ledger())
+        report = NodeReports(NodeName("w1"), epoch="e").build(look.scan(), Ledger())
     [pf] = report.pfs
     assert [(vf.vf, vf.min_tx_rate) for vf in pf.foreign] == [(0, 300), (1, 0)]
     assert report.allocations == ()
@@ -109,11 +109,11 @@ def test_everything_in_use_is_foreign_when_there_is_no_ledger(machine: SmallMach
 def test_generation_is_another_when_anything_differs_and_only_then(machine: SmallMachine) -> None:
     reports = NodeReports(NodeName("w1"), epoch="e")
     with lookout(machine) as look:
-        first = reports.build(look.look(), Ledger())
-        assert reports.build(look.look(), Ledger()) is first
+        first = reports.build(look.scan(), Ledger())
+        assert reports.build(look.scan(), Ledger()) is first
     machine.change_vf(0, vlan=7)
     with lookout(machine) as look:
-        assert reports.build(look.look(), Ledger()).generation == "e.2"
+        assert reports.build(look.scan(), Ledger()).generation == "e.2"
 
 
 def test_scan_fails_when_there_is_no_sysfs(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_link_is_no_pf_when_its_alias_says_nothing_of_the_kind(change):
         name=PF.name,
         mac=PF.mac,
         mtu=1500,
-        up=True,
+        is_up=True,
         carrier=True,
         kind="bridge",
         master=0,

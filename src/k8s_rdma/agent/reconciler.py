@@ -52,7 +52,7 @@ class SandboxWatch:
             self._vanished()  # perhaps before it was watched
 
     def _told(self) -> None:
-        gone = self._deletions.taken()
+        gone = self._deletions.drain()
         if gone is None or not gone.isdisjoint(self._paths()):
             self._vanished()
 

@@ -112,7 +112,7 @@ class HostScanner:
     def _look(self, *, anew: bool) -> RdmaSnapshot:
         if self._cached_scan is None:
             self._cached_scan = self._open()
-        look = self._cached_scan.look(anew=anew)
+        look = self._cached_scan.scan(anew=anew)
         if look is not self._last:
             self._count(failed=bool(look.unreadable))
         return look
@@ -123,7 +123,7 @@ class HostScanner:
             questions = opened.enter_context(self._host.questions())
             observer = RdmaObserver(sysfs, questions, self._nodes)
             lookout = CachedScan(
-                lambda changed: observer.look(self._expected, changed=changed),
+                lambda changed: observer.scan(self._expected, changed=changed),
                 files=self._files,
                 incomplete=lambda look: bool(look.unreadable),
                 subscriptions=RDMA_DEVICES,
@@ -135,10 +135,10 @@ class HostScanner:
 
     def _files(self, look: RdmaSnapshot) -> frozenset[Path]:
         """What no event tells of: the states of InfiniBand ports, and nodes that come and go by hand."""
-        nodes = {node.path for here in look.here.values() for node in here.characters}
+        nodes = {node.path for here in look.present.values() for node in here.characters}
         return frozenset(
             {self._host.sysfs / path for path in port_state_files(look)}
-            | {self._nodes.at(path) for path in (INFINIBAND, RDMA_CM, *nodes)}
+            | {self._nodes.locate(path) for path in (INFINIBAND, RDMA_CM, *nodes)}
         )
 
     def _count(self, *, failed: bool) -> None:

@@ -140,7 +140,7 @@ class Health:
         self._deadlines.clear()
         given = self._given(agent)
         devices = {}
-        for name in sorted({*look.here, *look.away, *self._known}):
+        for name in sorted({*look.present, *look.away, *self._known}):
             device = self._device(name, look, agent, now, given=name in given)
             if device is not None:
                 faults, until = self._damping.faults(name, device.faults, now)
@@ -172,8 +172,8 @@ class Health:
     def _device(
         self, name: str, look: RdmaSnapshot, agent: Agent, now: float, *, given: bool
     ) -> RdmaDevice | None:
-        if name in look.here:
-            here = look.here[name]
+        if name in look.present:
+            here = look.present[name]
             device = here.device if given else self._free_at_home(here, agent)
             self._known[name] = _Known(device)
             return device
@@ -205,7 +205,7 @@ class Health:
             del self._known[name]
             return None
         why, stands_until = self._absence(away, agent, since, given=given)
-        faults = away.device.faults if away.told or (known and known.device.pci) else ()
+        faults = away.device.faults if away.is_listed or (known and known.device.pci) else ()
         if now < stands_until:
             self._wait(stands_until)
             if why is _GONE and known is not None:
@@ -232,6 +232,6 @@ class Health:
 
 def _as_last_seen(away: AwayDevice, last: RdmaDevice | None) -> RdmaDevice:
     """What its function and its character devices tell, else what was seen last."""
-    if last is None or away.told:
+    if last is None or away.is_listed:
         return away.device
     return replace(last, nodes=away.device.nodes, at_home=False, netdev="")

@@ -11,9 +11,9 @@ import structlog
 from k8s_rdma.errors import KernelError
 from k8s_rdma.init.job import Target, until
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.pfs import Discovery, FoundPf, LeftOut, Missing, Selected
+from k8s_rdma.linux.discovery.pfs import Discovery, FoundPf, Missing, Selected, SkippedPf
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS
-from k8s_rdma.linux.sysfs import is_gone
+from k8s_rdma.linux.sysfs import is_absent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ class Selecting:
     """
 
     targets: tuple[Target, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[SkippedPf, ...]
     problems: tuple[str, ...]
     unmeant: tuple[FoundPf, ...]
 
@@ -55,13 +55,13 @@ def select_pfs(machine: Machine, config: InitConfig) -> Selecting:
     found = look.found
     return Selecting(
         targets=tuple(map(_target, found.selected)),
-        left_out=found.left_out,
+        left_out=found.skipped,
         problems=found.problems,
         unmeant=found.unmeant,
     )
 
 
-def is_fault(left_out: LeftOut) -> bool:
+def is_fault(left_out: SkippedPf) -> bool:
     """Whether a PF that is left out should not have been.
 
     Who names a PF wants it. A PF without driver, or without what its driver should have made, is broken;
@@ -70,7 +70,7 @@ def is_fault(left_out: LeftOut) -> bool:
     return left_out.rule.names_it or is_unfinished(left_out)
 
 
-def is_unfinished(left_out: LeftOut) -> bool:
+def is_unfinished(left_out: SkippedPf) -> bool:
     """Whether its driver is still to come, or still to make its netdev."""
     match left_out.missing:
         case Missing.DRIVER | Missing.AGREEMENT:
@@ -81,7 +81,7 @@ def is_unfinished(left_out: LeftOut) -> bool:
             return False
 
 
-def lacks_rdma(left_out: LeftOut) -> bool:
+def lacks_rdma(left_out: SkippedPf) -> bool:
     """Whether an RDMA device is what it lacks; its driver may come later than that of the netdev."""
     return left_out.missing is Missing.RDMA
 
@@ -93,16 +93,16 @@ class _Look:
         self._observer = observer
         self.found = Discovery((), (), ())
 
-    def none_is(self, incomplete: Callable[[LeftOut], bool]) -> bool:
+    def none_is(self, incomplete: Callable[[SkippedPf], bool]) -> bool:
         """Look, and say whether no PF that is left out is so."""
         try:
             self.found = self._observer.discover()
         except OSError as error:
-            if is_gone(error):  # while it was being looked at, as its driver leaves or comes
+            if is_absent(error):  # while it was being looked at, as its driver leaves or comes
                 return False
             msg = f"sysfs: {error}"
             raise KernelError(msg) from error
-        return not any(map(incomplete, self.found.left_out))
+        return not any(map(incomplete, self.found.skipped))
 
 
 def _target(selected: Selected) -> Target:

@@ -156,12 +156,12 @@ def name_netdevs(job: Job, vfs: Iterable[VfFunction]) -> int:
     A name that is taken, too long, or refused, as that of a netdev which is up, stays away and is no failure.
     """
     links = NetdevsOf(job.links.links())
-    return sum(_name(job, vf.index, *links.of(vf)) for vf in vfs if len(links.of(vf)) == 1)
+    return sum(_name(job, vf.index, *links.netdevs_of(vf)) for vf in vfs if len(links.netdevs_of(vf)) == 1)
 
 
 def _name(job: Job, vf: int, link: Link) -> bool:
     new = f"{job.target.name}v{vf}"
-    if link.up or not _BY_KERNEL.fullmatch(link.name) or len(new) > _LONGEST or job.links.link(new):
+    if link.is_up or not _BY_KERNEL.fullmatch(link.name) or len(new) > _LONGEST or job.links.link(new):
         return False
     if job.sysfs.value_if_any(f"class/net/{link.name}/name_assign_type") == _RENAMED:
         return False
@@ -233,7 +233,7 @@ def _make(job: Job, count: int) -> None:
 
 def _write(job: Job, count: int) -> None:
     try:
-        job.sriov.make(count)
+        job.sriov.create_vfs(count)
     except OSError as error:
         raise refused_write(f"PF {job.target.name}: sriov_numvfs {count}", error) from error
 
@@ -317,7 +317,7 @@ class PfSetup:
 
     def _bring_up(self) -> None:
         link = self._job.link()
-        if not link.up:
+        if not link.is_up:
             self._job.links.bring_up(link)
             self.done.brought_up = True
 
@@ -345,7 +345,7 @@ class PfSetup:
     def _addresses(self, vfs: Sequence[VfFunction]) -> dict[int, str]:
         """The hardware addresses of netdevs by VF."""
         links = NetdevsOf(self._job.links.links())
-        return {vf.index: link.mac for vf in vfs for link in links.of(vf)}
+        return {vf.index: link.mac for vf in vfs for link in links.netdevs_of(vf)}
 
     def _notes(self, configuration: Configuration) -> tuple[str, ...]:
         notes = []

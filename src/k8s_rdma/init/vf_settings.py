@@ -81,7 +81,7 @@ def differs(setting: Setting, info: VfInfo) -> bool | None:
         return None if info.trust is None else info.trust is not setting.value
     if isinstance(setting, VfLinkState):
         return info.link_state != setting.value
-    found = info.node_guid if setting.which is GuidOf.NODE else info.port_guid
+    found = info.node_guid if setting.guid_of is GuidOf.NODE else info.port_guid
     return found != setting.value if found else None
 
 

@@ -97,7 +97,7 @@ class _Host:
     def _of(self, vf: VfFunction) -> Sequence[Link]:
         """A VF's netdevs; by the names in sysfs where netlink has no link's device (Linux before 5.14)."""
         if not self._untold:
-            return self._netdevs.of(vf)
+            return self._netdevs.netdevs_of(vf)
         return [self._by_name[name] for name in vf.netdevs or () if name in self._by_name]
 
     def _use_of(self, link: Link) -> str | None:

@@ -55,7 +55,7 @@ LOOK_S = 1.0
 QUEUE_BYTES = 4 << 20
 """What a socket may hold during the rest, before messages are lost: some 1,900 of links (48 by default)."""
 
-_AT_ONCE = 10_000
+_BATCH = 10_000
 """Messages taken before the callback is told, so that a stream without end cannot keep it waiting."""
 
 
@@ -117,7 +117,7 @@ class Changes:
             if self._drain():
                 self._untold = True
                 os.eventfd_write(self._wake, 1)
-            return self._gathering.taken()
+            return self._gathering.drain()
 
     def watch_files(self, paths: Iterable[Path]) -> None:
         """Look at these files from now on, and at no others: call first, then read them."""
@@ -133,14 +133,14 @@ class Changes:
         Else one that changes after a reader was told, is read, and is as before within a second, would be
         for that reader what it is not any more.
         """
-        self._look()
+        self._scan()
 
     def _listen(self) -> None:
         stopping = select.poll()
         stopping.register(self._stop, select.POLLHUP)
         while not stopping.poll(0):
             try:
-                self._tell(stopping)
+                self._notify(stopping)
             except Exception as error:  # else its end would be silent, and nobody be told of anything
                 self.failure = error
                 with self._lock:
@@ -148,7 +148,7 @@ class Changes:
                     os.eventfd_write(self._wake, 1)
                 stopping.poll(LOOK_S * 1000)
 
-    def _tell(self, stopping: select.poll) -> None:
+    def _notify(self, stopping: select.poll) -> None:
         """Until it is to stop."""
         poll = select.poll()
         poll.register(self._stop, select.POLLHUP)
@@ -159,7 +159,7 @@ class Changes:
         while not any(descriptor == self._stop for descriptor, _ in poll.poll(self._patience_ms(look_at))):
             told = self._gather()
             if time.monotonic() >= look_at:
-                told |= self._look()
+                told |= self._scan()
                 look_at = time.monotonic() + LOOK_S
             if told:
                 self._changed()
@@ -167,8 +167,8 @@ class Changes:
                 if stopping.poll(REST_MS):
                     return
 
-    def _patience_ms(self, look_at: float) -> float | None:
-        return max(0.0, look_at - time.monotonic()) * 1000 if self._files else None
+    def _patience_ms(self, scan_at: float) -> float | None:
+        return max(0.0, scan_at - time.monotonic()) * 1000 if self._files else None
 
     def _gather(self) -> bool:
         """Whether there is something to tell."""
@@ -188,7 +188,7 @@ class Changes:
 
     def _drain_one(self, subscription: Subscription, opened: socket.socket) -> bool:
         interesting = False
-        for _ in range(_AT_ONCE):
+        for _ in range(_BATCH):
             try:
                 interesting |= subscription.read(opened.recv(subscription.size), self._gathering)
             except BlockingIOError:
@@ -198,7 +198,7 @@ class Changes:
                 self._gathering.everything = interesting = True
         return interesting
 
-    def _look(self) -> bool:
+    def _scan(self) -> bool:
         """Whether a watched file has other contents than before."""
         now = {path: _contents(path) for path in self._files}
         with self._lock:
@@ -249,8 +249,8 @@ class CachedScan(Generic[T]):
         may show something else; several signs may be one call.
         """
         self._observe, self._unannounced, self._incomplete = observe, files, incomplete
-        self._told = changed
-        self._seen: T | None = None
+        self._on_change = changed
+        self._result: T | None = None
         self._files: frozenset[Path] = frozenset()
         self._due = True
         self._changes = Changes(self._something_changed, subscriptions)
@@ -261,15 +261,15 @@ class CachedScan(Generic[T]):
     def __exit__(self, *_: object) -> None:
         self._changes.close()
 
-    def look(self, *, anew: bool = False) -> T:
+    def scan(self, *, anew: bool = False) -> T:
         """What there is now, the same object while there is no sign of a change; anew: look all the same.
 
         What could not be seen last time is tried again. Raises what `observe` and `files` raise.
         """
-        if self._seen is not None and not self._due and not anew:
-            return self._seen
+        if self._result is not None and not self._due and not anew:
+            return self._result
         self._due = False  # before anything is looked at: what changes meanwhile is looked at next time
-        before, self._seen = self._seen, None
+        before, self._result = self._result, None
         self._changes.look_at_files()
         dirty = self._changes.dirty()
         seen = self._observe(None if anew or before is None or dirty.everything else dirty.links)
@@ -278,14 +278,14 @@ class CachedScan(Generic[T]):
             self._changes.watch_files(files)
             self._files, self._due = files, True
         self._due |= self._incomplete(seen)
-        self._seen = seen
+        self._result = seen
         return seen
 
     @property
     def due(self) -> bool:
         """Whether the next look may show something else."""
-        return self._due or self._seen is None
+        return self._due or self._result is None
 
     def _something_changed(self) -> None:
         self._due = True
-        self._told()
+        self._on_change()

@@ -83,9 +83,9 @@ def explain(driver: str, errno: int) -> str:
     return meaning(driver, errno, row.errors if row else {}, _ANY_DRIVER)
 
 
-def meaning(driver: str, errno: int, errors: Mapping[int, str], of_any: Mapping[int, str]) -> str:
+def meaning(driver: str, errno: int, errors: Mapping[int, str], common: Mapping[int, str]) -> str:
     """A sentence on a driver's answer, from its own errors and those that any driver may give."""
-    words = errors.get(errno) or of_any.get(errno) or os.strerror(errno)
+    words = errors.get(errno) or common.get(errno) or os.strerror(errno)
     return f"{driver or 'the driver'} answers {error_name(errno)}: {words}"
 
 
@@ -261,12 +261,14 @@ class DriverSettings:
     """
 
     source: str
-    takes: frozenset[Setting]
+    supported: frozenset[Setting]
     switchdev_refuses: frozenset[Setting] = frozenset()
     errors: Mapping[int, str] = field(default_factory=dict)
 
 
-def takes(*, driver: str, link_type: LinkType, switchdev: bool, vfio_pci: bool) -> frozenset[Setting]:
+def supported_settings(
+    *, driver: str, link_type: LinkType, switchdev: bool, vfio_pci: bool
+) -> frozenset[Setting]:
     """What can be asked of the VFs of a PF; of a driver that is not in the table, what a netdev gives.
 
     vfio_pci: whether the machine can hand its VFs to programs.
@@ -277,7 +279,7 @@ def takes(*, driver: str, link_type: LinkType, switchdev: bool, vfio_pci: bool) 
     row = SETTINGS.get(driver)
     if row is None:
         return machine
-    return machine | (row.takes - row.switchdev_refuses if switchdev else row.takes)
+    return machine | (row.supported - row.switchdev_refuses if switchdev else row.supported)
 
 
 def explain_setting(driver: str, errno: int) -> str:
@@ -302,7 +304,7 @@ SETTINGS: Mapping[str, DriverSettings] = {
     # The netdev's MAC is the VF's own to change; with the spoof check on, only frames from the PF's pass.
     "mlx5_core": DriverSettings(
         source="mellanox/mlx5/core/en_main.c, eswitch.c, esw/legacy.c",
-        takes=_COMMON | _LINK | _QOS,
+        supported=_COMMON | _LINK | _QOS,
         switchdev_refuses=_COMMON - {Setting.MAC} | _LINK | _QOS,
         errors={
             codes.EOPNOTSUPP: "its embedded switch is in switchdev mode, where VFs are configured through "
@@ -316,7 +318,7 @@ SETTINGS: Mapping[str, DriverSettings] = {
     # ndo_set_vf_trust. 802.1ad depends on the firmware and on the VF's driver, and only its next start shows.
     "mlx4_core": DriverSettings(
         source="mellanox/mlx4/cmd.c",
-        takes=frozenset({Setting.VLAN, Setting.MAC}) | _LINK | _QOS,
+        supported=frozenset({Setting.VLAN, Setting.MAC}) | _LINK | _QOS,
         errors={
             codes.EPROTONOSUPPORT: "the firmware gives VFs no VLAN, or none of this protocol",
             codes.EPERM: "it refuses this change while the VF has rates or a spoof check that depend on what "
@@ -327,7 +329,7 @@ SETTINGS: Mapping[str, DriverSettings] = {
     # 802.1ad in double VLAN mode only (ice_is_supported_port_vlan_proto), which nothing tells.
     "ice": DriverSettings(
         source="intel/ice/ice_sriov.c, ice_vf_lib.c",
-        takes=_COMMON | _LINK | _QOS,
+        supported=_COMMON | _LINK | _QOS,
         switchdev_refuses=frozenset({Setting.TRUST}),
         errors={
             codes.EOPNOTSUPP: "its embedded switch is in switchdev mode, where it trusts no VF",
@@ -337,7 +339,7 @@ SETTINGS: Mapping[str, DriverSettings] = {
     # Resets the VF for MAC, VLAN (which it then keeps over resets) and trust; one change at a time.
     "i40e": DriverSettings(
         source="intel/i40e/i40e_virtchnl_pf.c",
-        takes=_COMMON | _LINK | _QOS,
+        supported=_COMMON | _LINK | _QOS,
         errors={
             codes.EAGAIN: "the VF is being reset, or another of its operations is under way; try again",
             codes.EINVAL: "it does not take this value, or the card is partitioned (MFP), where it trusts "
@@ -346,14 +348,14 @@ SETTINGS: Mapping[str, DriverSettings] = {
         },
     ),
     # ndo_set_vf_link_state takes `enable` without doing it, so it is not taken.
-    "ixgbe": DriverSettings(source="intel/ixgbe/ixgbe_sriov.c", takes=_COMMON | _QOS),
+    "ixgbe": DriverSettings(source="intel/ixgbe/ixgbe_sriov.c", supported=_COMMON | _QOS),
     # No ndo_set_vf_link_state. Tells the MAC that the VF took as that of the PF; one that the PF gave the VF
     # cannot change unless it is trusted (igb_set_vf_mac_addr), and takes when it is reset.
-    "igb": DriverSettings(source="intel/igb/igb_main.c", takes=_COMMON | _QOS),
+    "igb": DriverSettings(source="intel/igb/igb_main.c", supported=_COMMON | _QOS),
     # Refuses any priority (bnxt_set_vf_vlan).
     "bnxt_en": DriverSettings(
         source="broadcom/bnxt/bnxt_sriov.c",
-        takes=_COMMON | _LINK,
+        supported=_COMMON | _LINK,
         errors={
             codes.EINVAL: "it does not take this value (a VLAN's priority never), or has no such VF running",
             codes.ENOENT: "the firmware has no such VF",
@@ -364,7 +366,7 @@ SETTINGS: Mapping[str, DriverSettings] = {
     # Ignores the priority; a MAC cannot be taken back (qede_set_vf_mac refuses zeros), so it is not taken.
     "qede": DriverSettings(
         source="qlogic/qede/qede_main.c, qed/qed_sriov.c",
-        takes=frozenset({Setting.VLAN, Setting.SPOOF_CHECK, Setting.TRUST}) | _LINK,
+        supported=frozenset({Setting.VLAN, Setting.SPOOF_CHECK, Setting.TRUST}) | _LINK,
         errors={codes.EINVAL: "it does not take this value, or the VF's driver has not started"},
     ),
 }

@@ -78,7 +78,7 @@ class Gpus:
     def _nvidia_names(self) -> Iterator[tuple[str, PciAddress]]:
         index = 0
         for directory in self._nvidia_directories():
-            told = self._told(directory)
+            told = self._information(directory)
             if told.get("GPU Excluded", told.get("Blacklisted")) == "Yes":
                 continue
             pci = pci_address(directory)
@@ -93,7 +93,7 @@ class Gpus:
         except OSError:
             return []
 
-    def _told(self, directory: str) -> Mapping[str, str]:
+    def _information(self, directory: str) -> Mapping[str, str]:
         try:
             lines = self._nvidia.read(f"{directory}/information").splitlines()
         except OSError:

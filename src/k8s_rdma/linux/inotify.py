@@ -18,8 +18,8 @@ _IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x200, 0x400, 0x800
 _IN_UNMOUNT, _IN_Q_OVERFLOW, _IN_IGNORED = 0x2000, 0x4000, 0x8000
 _IN_ONLYDIR = 0x0100_0000
 _DELETIONS = _IN_MOVED_FROM | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_ONLYDIR
-_STIRRINGS = _DELETIONS | _IN_CREATE | _IN_MOVED_TO
-_CONTENTS = _STIRRINGS | _IN_MODIFY | _IN_ATTRIB | _IN_CLOSE_WRITE
+_CHANGES = _DELETIONS | _IN_CREATE | _IN_MOVED_TO
+_CONTENTS = _CHANGES | _IN_MODIFY | _IN_ATTRIB | _IN_CLOSE_WRITE
 _ENDED = _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_UNMOUNT | _IN_Q_OVERFLOW
 _EVENT = struct.Struct("iIII")  # struct inotify_event, followed by `len` bytes of name
 _BUFFER = 1 << 16
@@ -69,7 +69,7 @@ class DirectoryChanges(_Inotify):
 
     def __init__(self, *, contents: bool = False) -> None:
         super().__init__()
-        self._events = _CONTENTS if contents else _STIRRINGS
+        self._events = _CONTENTS if contents else _CHANGES
 
     def watch(self, directories: Iterable[Path]) -> None:
         """Watch what these paths are now as well; one that is not there is left out.
@@ -102,7 +102,7 @@ class Deletions(_Inotify):
                 self._watched[watch] = directory
         return bool(self._watched.keys() - known)
 
-    def taken(self) -> frozenset[Path] | None:
+    def drain(self) -> frozenset[Path] | None:
         """What was deleted or moved away since this was asked last; None: perhaps anything, look yourself."""
         gone: set[Path] = set()
         untold = False

@@ -40,7 +40,7 @@ from k8s_rdma.linux.pod_cap import CapAbility, cap_interface
 from k8s_rdma.linux.pod_interface import announce, change_interface, interfaces_in, located_vfs, make_bare
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.binding import VfBinding
-from k8s_rdma.linux.vf.locator import Host, VfLocator, netdevs_by_device, words
+from k8s_rdma.linux.vf.locator import Host, VfLocator, describe, netdevs_by_device
 from k8s_rdma.linux.vf.moves import RETURN_TIMEOUT_S, VfMoves
 from k8s_rdma.linux.vf.programming import configure_vfs, present_rates, program_vfs, set_rates, with_rates
 from k8s_rdma.linux.vf.rdma import VfRdma
@@ -69,7 +69,7 @@ class KnownPfs:
         self._stale: frozenset[int] = frozenset()
         self._all_stale = True
 
-    def look(self) -> Hardware:
+    def scan(self) -> Hardware:
         """At everything; PFs whose VFs were not changed since are not asked about them again."""
         self._gather()
         hardware = self._observer.observe(None if self._all_stale else self._stale)
@@ -82,8 +82,8 @@ class KnownPfs:
         self._gather()
         known = self._pfs.get(pci)
         link = self._link(known) if known else None
-        if link is None or not link.up or self._all_stale or link.index in self._stale:
-            self.look()  # a link that is down does not tell of changes
+        if link is None or not link.is_up or self._all_stale or link.index in self._stale:
+            self.scan()  # a link that is down does not tell of changes
             known = self._pfs.get(pci)
         if known is None:
             msg = f"PF {pci}: there is no such PF among those that are ours"
@@ -107,7 +107,7 @@ class KnownPfs:
         self._pfs.pop(pf.pci, None)
         self._stale |= {index}
 
-    def now_is(self, pf: PfState) -> None:
+    def update(self, pf: PfState) -> None:
         """What was read back of it."""
         self._pfs[pf.pci] = pf
 
@@ -115,7 +115,7 @@ class KnownPfs:
         """What a PF tells of its VFs, with all that was changed until now: by ourselves, or by whomever."""
         self._gather()
         infos = self._queries.vf_infos(index)
-        self._observer.was_told(pf, infos)
+        self._observer.note_settings(pf, infos)
         self._stale -= {index}
         return infos
 
@@ -150,7 +150,7 @@ class SriovKernel:
             undo.callback(os.close, namespace)
             self._root, self._sysfs = Path(sysfs), Sysfs(sysfs)
             self._queries = undo.enter_context(queries or NetlinkQueries())
-            self._changes = undo.enter_context(Changes(self._tell))
+            self._changes = undo.enter_context(Changes(self._notify))
             observer = Observer(self._sysfs, self._queries, selection)
             self._pfs = KnownPfs(observer=observer, queries=self._queries, changes=self._changes)
             host = Host(self._queries.rtnl, namespace)
@@ -180,13 +180,13 @@ class SriovKernel:
 
     def observe(self) -> Hardware:
         """Everything there is now; PFs whose VFs were not changed since are not asked about them again."""
-        hardware = self._pfs.look()
+        hardware = self._pfs.scan()
         with _sysfs_failures():
             files = files_without_events(self._sysfs, hardware)
         if files != self._files:
             self._files = files
             self._changes.watch_files(self._root / file for file in files)
-            hardware = self._pfs.look()  # they may have changed before they were watched
+            hardware = self._pfs.scan()  # they may have changed before they were watched
         return self._caps.shown_in(replace(hardware, problems=(*hardware.problems, *self._untold())))
 
     def apply(self, step: Step) -> None:
@@ -253,7 +253,7 @@ class SriovKernel:
             case UnbindVf():
                 self._binding.unbind(step)
             case GiveVf():
-                self._moves.give(step)
+                self._moves.move_to_pod(step)
             case BringHome():
                 self._moves.bring_home(step)
             case ConfigureInterface() | ClearInterface():
@@ -264,17 +264,17 @@ class SriovKernel:
     def _reset(self, vf: VfRef) -> None:
         link = self._places.at_home(vf)
         if link is None:
-            msg = f"{words(vf)}: not in the host's namespace, so it is not reset"
+            msg = f"{describe(vf)}: not in the host's namespace, so it is not reset"
             raise KernelError(msg)
-        what = f"{words(vf)}: reset"
+        what = f"{describe(vf)}: reset"
         make_bare(link, self._queries.rtnl, what)
         self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
         pf = self._pfs.pf(vf.pf)
         if any((each.vlan or each.qos) and each.index == vf.index for each in pf.vfs):
             set_vfs(self._queries.rtnl, self._pfs.index(pf), what, [vlan(vf.index, 0)])
-        self._require_nobodys(vf, what)
+        self._require_unused(vf, what)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with self._watching:
             for changed in self._watchers:
                 changed()
@@ -292,9 +292,9 @@ class SriovKernel:
             pf,
             write=self._rate_writer(pf, index),
             read=partial(self._pfs.read_back, pf.pci, index),
-            seen=present_rates(pf),
+            observed=present_rates(pf),
         )
-        self._pfs.now_is(with_rates(pf, now))
+        self._pfs.update(with_rates(pf, now))
 
     def _configure_vfs(self, step: ConfigureVfs) -> None:
         if not step.configs:
@@ -306,7 +306,7 @@ class SriovKernel:
             write=partial(set_vfs, self._queries.rtnl, index, "settings"),
             read=partial(self._pfs.read_back, pf.pci, index),
         )
-        self._pfs.now_is(now)
+        self._pfs.update(now)
         self._take_guids(step)
 
     def _program_vfs(self, step: ProgramVfs) -> None:
@@ -318,7 +318,7 @@ class SriovKernel:
             write_settings=partial(set_vfs, self._queries.rtnl, index, "settings"),
             read=partial(self._pfs.read_back, pf.pci, index),
         )
-        self._pfs.now_is(now)
+        self._pfs.update(now)
         self._take_guids(step.settings)
 
     def _rate_writer(self, pf: PfState, index: int) -> Callable[[Sequence[VfRate]], None]:
@@ -336,20 +336,20 @@ class SriovKernel:
         self._pfs.changing(pf, index)
         return pf, index
 
-    def _require_nobodys(self, vf: VfRef, what: str) -> None:
+    def _require_unused(self, vf: VfRef, operation: str) -> None:
         self.observe()
         state = next((each for each in self._pfs.pf(vf.pf).vfs if each.index == vf.index), None)
         link = self._places.at_home(vf)
         if state is None or link is None:
-            msg = f"{what}: it has just gone away"
+            msg = f"{operation}: it has just gone away"
             raise KernelError(msg)
         left = {
-            "is up": link.up,
+            "is up": link.is_up,
             "has addresses": bool(self._queries.rtnl.addresses(link.index)),
             f"has VLAN {state.vlan}, QoS {state.qos}": bool(state.vlan or state.qos),
         }
         if any(left.values()):
-            msg = f"{what}: it still {', '.join(words for words, holds in left.items() if holds)}"
+            msg = f"{operation}: it still {', '.join(words for words, holds in left.items() if holds)}"
             raise KernelError(msg)
 
 

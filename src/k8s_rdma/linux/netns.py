@@ -77,7 +77,7 @@ class Namespaces:
         """`host_root` is where the node's root file system is mounted."""
         self._host_root = host_root
         # By path and inode: an inode alone names another namespace as soon as the kernel uses it again.
-        self._held: dict[NetnsRef, list[int]] = {}
+        self._descriptors: dict[NetnsRef, list[int]] = {}
         self._lock = threading.Lock()
 
     def hold(self, namespace: int, path: str) -> NetnsRef:
@@ -90,23 +90,23 @@ class Namespaces:
             raise KernelError(msg)
         netns = NetnsRef(path, os.fstat(namespace).st_ino)
         with self._lock:
-            self._held.setdefault(netns, []).append(os.dup(namespace))
+            self._descriptors.setdefault(netns, []).append(os.dup(namespace))
         return netns
 
     def release(self, netns: NetnsRef) -> None:
         """Undo one `hold`. Whoever holds a namespace keeps the kernel from ending it."""
         with self._lock:
-            held = self._held.get(netns, [])
+            held = self._descriptors.get(netns, [])
             if held:
                 os.close(held.pop())
             if not held:
-                self._held.pop(netns, None)
+                self._descriptors.pop(netns, None)
 
     def close(self) -> None:
         """Undo every `hold`."""
         with self._lock:
-            while self._held:
-                _, held = self._held.popitem()
+            while self._descriptors:
+                _, held = self._descriptors.popitem()
                 for namespace in held:
                     os.close(namespace)
 
@@ -161,7 +161,7 @@ class Namespaces:
     def _held_descriptor(self, netns: NetnsRef) -> int | None:
         """A descriptor of its own, so that a `release` on another thread does not close it under way."""
         with self._lock:
-            held = self._held.get(netns)
+            held = self._descriptors.get(netns)
             try:
                 return os.dup(held[-1]) if held else None
             except OSError as error:

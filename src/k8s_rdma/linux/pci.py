@@ -30,25 +30,25 @@ class PciFunction:
     sysfs: Sysfs
     pci: PciAddress
 
-    def _at(self, name: str) -> str:
+    def _path(self, name: str) -> str:
         return f"{_DEVICES}/{self.pci}/{name}"
 
     def is_network(self) -> bool:
         """Whether it is a network controller: Ethernet, InfiniBand or another."""
-        return (self.sysfs.number(self._at("class")) or 0) >> 16 == _NETWORK_CLASS
+        return (self.sysfs.number(self._path("class")) or 0) >> 16 == _NETWORK_CLASS
 
     def vendor(self) -> str:
         """Vendor and device, `15b3:1017`."""
-        numbers = (self.sysfs.number(self._at(name)) or 0 for name in ("vendor", "device"))
+        numbers = (self.sysfs.number(self._path(name)) or 0 for name in ("vendor", "device"))
         return ":".join(f"{each:04x}" for each in numbers)
 
     def driver(self) -> str | None:
         """The driver that it is bound to."""
-        return self.sysfs.target_if_any(self._at("driver"))
+        return self.sysfs.target_if_any(self._path("driver"))
 
     def numa_node(self) -> int | None:
         """The NUMA node that it is attached to; None where the firmware does not say."""
-        node = self.sysfs.number_if_any(self._at("numa_node"))
+        node = self.sysfs.number_if_any(self._path("numa_node"))
         return None if node is None or node < 0 else node
 
     def pcie_path(self) -> tuple[PciAddress, ...]:
@@ -62,22 +62,22 @@ class PciFunction:
 
     def pf(self) -> PciAddress | None:
         """The PF whose VF it is; None of one that is no VF."""
-        pf = self.sysfs.target_if_any(self._at("physfn"))
+        pf = self.sysfs.target_if_any(self._path("physfn"))
         return None if pf is None else pci_address(pf)
 
     def total_vfs(self) -> int:
         """The most VFs that it can have; 0 for one that is no PF."""
-        return self.sysfs.number_if_any(self._at("sriov_totalvfs")) or 0
+        return self.sysfs.number_if_any(self._path("sriov_totalvfs")) or 0
 
     def num_vfs(self) -> int:
         """The VFs that it is set to have."""
-        return self.sysfs.number(self._at("sriov_numvfs")) or 0
+        return self.sysfs.number(self._path("sriov_numvfs")) or 0
 
     def vfs(self) -> Mapping[int, PciAddress]:
         """The VFs that are there, by index, in its order."""
         found = (_VIRTFN.fullmatch(name) for name in self.sysfs.names(f"{_DEVICES}/{self.pci}"))
         indexes = sorted(int(match[1]) for match in found if match)
-        return {index: pci_address(self.sysfs.target(self._at(f"virtfn{index}"))) for index in indexes}
+        return {index: pci_address(self.sysfs.target(self._path(f"virtfn{index}"))) for index in indexes}
 
     def netdevs(self) -> list[str] | None:
         """Its netdevs in this network namespace.
@@ -85,11 +85,11 @@ class PciFunction:
         Empty when they are in another one; None while its driver has made none: the kernel keeps the
         directory for as long as there is a netdev anywhere (`drivers/base/core.c`, get_device_parent).
         """
-        return self.sysfs.names_if_any(self._at("net"))
+        return self.sysfs.names_if_any(self._path("net"))
 
     def rdma_devices(self) -> list[str]:
         """Its RDMA devices in this namespace; soft ones are not among them."""
-        return sorted(self.sysfs.names_if_any(self._at("infiniband")) or ())
+        return sorted(self.sysfs.names_if_any(self._path("infiniband")) or ())
 
 
 def pfs(sysfs: Sysfs) -> tuple[PciFunction, ...]:

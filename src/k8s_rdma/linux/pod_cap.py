@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.software_caps import without_software_caps
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl
-from k8s_rdma.linux.netlink.traffic_control import knows, limit
+from k8s_rdma.linux.netlink.traffic_control import is_supported, limit
 from k8s_rdma.linux.pod_interface import link_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class CapAbility:
 def _can(socket: NetlinkSocket) -> bool:
     """What is not known is not denied: a cap that cannot be set then makes ADD fail, which says why."""
     try:
-        return knows(socket)
+        return is_supported(socket)
     except KernelError:
         return True
 

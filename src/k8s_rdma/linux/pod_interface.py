@@ -44,9 +44,11 @@ def interfaces_in(netns: NetnsRef, namespaces: Namespaces) -> dict[str, PodInter
         }
 
 
-def located_vfs(links: Mapping[PciAddress, Link], there: Rtnl, what: str) -> dict[PciAddress, LocatedVf]:
-    """VFs, and what they are limited to. links: their netdevs, of the namespace of `there`."""
-    qdiscs = root_qdiscs(there.socket, what) if links else {}
+def located_vfs(
+    links: Mapping[PciAddress, Link], namespace_rtnl: Rtnl, operation: str
+) -> dict[PciAddress, LocatedVf]:
+    """VFs, and what they are limited to. links: their netdevs, of the namespace of `namespace_rtnl`."""
+    qdiscs = root_qdiscs(namespace_rtnl.socket, operation) if links else {}
     return {pci: _located(link, qdiscs.get(link.index)) for pci, link in links.items()}
 
 
@@ -59,14 +61,14 @@ def _located(link: Link, qdisc: RootQdisc | None) -> LocatedVf:
     )
 
 
-def _interface(link: Link, held: Iterable[HeldAddress], qdisc: RootQdisc | None) -> PodInterface:
+def _interface(link: Link, addresses: Iterable[HeldAddress], qdisc: RootQdisc | None) -> PodInterface:
     by_state: dict[AddressState, set[str]] = {state: set() for state in AddressState}
-    for each in held:
+    for each in addresses:
         by_state[each.state].add(str(each.address))
     return PodInterface(
         mac=link.mac,
         mtu=link.mtu,
-        is_up=link.up,
+        is_up=link.is_up,
         carrier=link.carrier,
         addresses=frozenset().union(*by_state.values()),
         duplicates=frozenset(by_state[AddressState.DUPLICATE]),
@@ -90,7 +92,7 @@ def send_announcements(addresses: Mapping[Link, Collection[str]], rtnl: Rtnl, na
     ready = [
         (link, ipaddress.ip_interface(address).ip)
         for link, given in addresses.items()
-        if link.up and link.carrier
+        if link.is_up and link.carrier
         for address in given
     ]
     for link, address in ready:
@@ -201,15 +203,15 @@ def link_of(step: ConfigureInterface | CapInterface, rtnl: Rtnl) -> Link:
     return link
 
 
-def _add(address: Address, link: Link, rtnl: Rtnl, what: str) -> None:
+def _add(address: Address, link: Link, rtnl: Rtnl, operation: str) -> None:
     try:
-        rtnl.add_address(link.index, address, what)
+        rtnl.add_address(link.index, address, operation)
     except NetlinkError as error:
         if address.version == 6 and error.errno in _WITHOUT_IPV6:
-            msg = f"{what}: IPv6 is disabled there (net.ipv6.conf.{link.name}.disable_ipv6)"
+            msg = f"{operation}: IPv6 is disabled there (net.ipv6.conf.{link.name}.disable_ipv6)"
             raise KernelError(msg, details=str(error)) from error
         if address.version == 6 and link.mtu < _IPV6_MIN_MTU:
-            msg = f"{what}: IPv6 needs an MTU of {_IPV6_MIN_MTU} bytes, it has {link.mtu}"
+            msg = f"{operation}: IPv6 needs an MTU of {_IPV6_MIN_MTU} bytes, it has {link.mtu}"
             raise KernelError(msg, details=str(error)) from error
         raise
 
@@ -249,11 +251,11 @@ def clear(step: ClearInterface, namespace: int) -> None:
         make_bare(link, rtnl, f"interface {step.ifname} in {step.netns.path}")
 
 
-def make_bare(link: Link, rtnl: Rtnl, what: str) -> None:
-    """Take a link down, and all addresses from it; routes go with them. `what` begins an error.
+def make_bare(link: Link, rtnl: Rtnl, operation: str) -> None:
+    """Take a link down, and all addresses from it; routes go with them. `operation` begins an error.
 
     Nor is it promiscuous for the next pod because the one before made it so.
     """
-    rtnl.calm(link.index, f"{what}: down")
+    rtnl.quiesce(link.index, f"{operation}: down")
     for address in rtnl.addresses(link.index):
-        rtnl.delete_address(link.index, address, f"{what}: address {address}")
+        rtnl.delete_address(link.index, address, f"{operation}: address {address}")

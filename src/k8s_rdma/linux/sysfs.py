@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _WITHOUT_VALUE = frozenset({errno.EINVAL, errno.EIO, errno.EOPNOTSUPP, errno.EISDIR})
-_GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR})
+_ABSENT = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR})
 
 
-def is_gone(error: OSError) -> bool:
+def is_absent(error: OSError) -> bool:
     """Whether it says that a file, or the device that it was of, is not there (any more)."""
-    return error.errno in _GONE
+    return error.errno in _ABSENT
 
 
 class Sysfs:
@@ -74,7 +74,7 @@ class Sysfs:
         try:
             return self.value(path)
         except OSError as error:
-            if is_gone(error):
+            if is_absent(error):
                 return None
             raise
 
@@ -91,7 +91,7 @@ class Sysfs:
         try:
             return self.names(path)
         except OSError as error:
-            if is_gone(error):
+            if is_absent(error):
                 return None
             raise
 
@@ -100,7 +100,7 @@ class Sysfs:
         try:
             return self.target(path)
         except OSError as error:
-            if is_gone(error):
+            if is_absent(error):
                 return None
             raise
 

@@ -84,7 +84,7 @@ class HardwareScan:
                 queries = opened.enter_context(UnprivilegedQueries(Sysfs(self._sysfs)))
                 self._cached_scan = opened.enter_context(lookout(self._sysfs, queries, self._selection))
                 self._opened = opened.pop_all()
-        return self._cached_scan.look()
+        return self._cached_scan.scan()
 
 
 def lookout(root: Path, queries: Queries, selection: Selection) -> CachedScan[Hardware]:

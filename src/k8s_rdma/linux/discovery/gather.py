@@ -21,7 +21,7 @@ from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.error_names import error_name
-from k8s_rdma.linux.sysfs import Sysfs, is_gone
+from k8s_rdma.linux.sysfs import Sysfs, is_absent
 from k8s_rdma.wire.machine import (
     REPLACED,
     About,
@@ -104,11 +104,11 @@ class RecordingSysfs(Sysfs):
             )
         }
 
-    def _noting(self, place: str, look: Callable[[], T]) -> T:
+    def _noting(self, place: str, read: Callable[[], T]) -> T:
         try:
-            return look()
+            return read()
         except OSError as error:
-            if not is_gone(error):
+            if not is_absent(error):
                 self._entries[place] = Refused(error_name(error.errno or errno.EIO))
             raise
 
@@ -222,9 +222,9 @@ class RecordingQueries:
             for question, error in sorted(self.refusals.items())
         }
 
-    def _noting(self, question: str, ask: Callable[[], T], nothing: T) -> T:
+    def _noting(self, question: str, query: Callable[[], T], nothing: T) -> T:
         try:
-            answer = ask()
+            answer = query()
         except KernelError as error:
             self.refusals[question] = error
             return nothing
@@ -254,7 +254,7 @@ _RDMA_PORT = ("state", "phys_state", "rate", "link_layer")
 _VIRTFN = re.compile(r"virtfn\d+")
 _VETH = "veth"
 
-LEFT_OUT = (
+OMITTED = (
     "host name, IP addresses, interface aliases, serial numbers and vital product data are not recorded",
     "the host's ends of pods' interfaces (veth) are left out",
 )
@@ -270,7 +270,7 @@ def gather(sysfs: Sysfs, queries: Queries) -> Machine:
         machine=gathering.summary(),
         source=f"recorded by k8s-rdma gather {__version__}",
         kernel=f"{platform.release()} {platform.machine()}",
-        replaced=(*REPLACED, *LEFT_OUT),
+        replaced=(*REPLACED, *OMITTED),
         unreadable=tuple(dict.fromkeys([*gathering.unreadable, *map(str, asked.refusals.values())])),
     )
     links = tuple(link for link in asked.link_entries if link.kind != _VETH)
@@ -379,5 +379,5 @@ class _Gathering:
             return ""
 
     def _cannot(self, path: str, error: OSError) -> None:
-        if not is_gone(error):
+        if not is_absent(error):
             self.unreadable.append(f"{path}: {error.strerror}")

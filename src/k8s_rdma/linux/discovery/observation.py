@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from k8s_rdma.core.selection import PfRule, Selection
-    from k8s_rdma.linux.discovery.pfs import Discovery, LeftOut, Selected
+    from k8s_rdma.linux.discovery.pfs import Discovery, Selected, SkippedPf
     from k8s_rdma.linux.discovery.vfs import ObservedVf
     from k8s_rdma.linux.netlink.queries import DevlinkRate, Queries, VfInfo
     from k8s_rdma.linux.sysfs import Sysfs
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _WrittenSettings:
     """What a PF's netdev told of its VFs."""
 
     index: int
@@ -42,7 +42,7 @@ class _Told:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Scan:
     """One look at everything.
 
     doubts: what another look may settle, a sentence each. doubtful: the links of the PFs that they are about.
@@ -77,7 +77,7 @@ class Observer:
         self._queries = queries
         self._selection = selection
         self._ours: dict[PciAddress, PfRule] = {}
-        self._told: dict[PciAddress, _Told] = {}
+        self._written_settings: dict[PciAddress, _WrittenSettings] = {}
         self._by_devlink: dict[PciAddress, Mapping[int, DevlinkRate]] = {}
         self._latecomers = AwaitedNetdevs(now)
         self._lasting: frozenset[str] = frozenset()
@@ -89,17 +89,17 @@ class Observer:
             any may. Others are asked about theirs only if they are other VFs now, or their link is down.
         KernelError when netlink cannot be asked at all, or there is no sysfs.
         """
-        look = self._look(changed)
+        look = self._scan(changed)
         if look.doubts - self._lasting:
-            look = self._look(look.doubtful)
+            look = self._scan(look.doubtful)
         self._lasting = look.doubts
         return look.hardware
 
-    def was_told(self, pf: PciAddress, infos: Iterable[VfInfo]) -> None:
+    def note_settings(self, pf: PciAddress, infos: Iterable[VfInfo]) -> None:
         """Take what a PF has just told somebody else of its VFs, so that it need not be asked again."""
-        told = self._told.get(pf)
+        told = self._written_settings.get(pf)
         if told is not None:
-            self._told[pf] = _Told(told.index, told.vfs, _settings(infos))
+            self._written_settings[pf] = _WrittenSettings(told.index, told.vfs, _settings(infos))
 
     def discover(self) -> Discovery:
         """Which PFs there are, and which are ours, without a look at their VFs.
@@ -125,61 +125,63 @@ class Observer:
             unsafe_noiommu=self._selection.unsafe_noiommu,
         )
 
-    def _discover(self, around: VfContext) -> Discovery:
+    def _discover(self, context: VfContext) -> Discovery:
         return select(
-            find_pfs(self._sysfs, around.links, around.rdma),
+            find_pfs(self._sysfs, context.links, context.rdma),
             self._selection,
-            default_route_links=around.default_route_links,
+            default_route_links=context.default_route_links,
             ours=self._ours,
         )
 
-    def _look(self, changed: Collection[int] | None) -> _Look:
+    def _scan(self, changed: Collection[int] | None) -> _Scan:
         around = self._surroundings()
         try:
             discovery = self._discover(around)
         except OSError as error:
-            return _Look(Hardware((), (Unreadable("PFs", str(error)),)), frozenset({str(error)}))
+            return _Scan(Hardware((), (Unreadable("PFs", str(error)),)), frozenset({str(error)}))
         self._remember(discovery)
         seen = [self._pf(around, each, changed) for each in discovery.selected]
-        lost = [each for each in discovery.left_out if self._is_ours(each) or _may_hold_vfs(each)]
+        lost = [each for each in discovery.skipped if self._is_ours(each) or _may_hold_vfs(each)]
         hardware = Hardware(
             pfs=tuple(each.state for each in seen if not isinstance(each.state, Unreadable)),
             unreadable=(
                 *(each.state for each in seen if isinstance(each.state, Unreadable)),
                 *(Unreadable(f"PF {each.pf.pci}", each.why) for each in lost),
             ),
-            problems=(*(each.why for each in discovery.left_out if each not in lost), *discovery.problems),
+            problems=(*(each.why for each in discovery.skipped if each not in lost), *discovery.problems),
         )
         doubts = {doubt for each in seen for doubt in each.doubts} | {each.why for each in lost}
         doubtful = {each.index for each in seen if each.doubts}
-        return _Look(hardware, frozenset(doubts), frozenset(doubtful))
+        return _Scan(hardware, frozenset(doubts), frozenset(doubtful))
 
-    def _is_ours(self, left_out: LeftOut) -> bool:
-        return left_out.pf.pci in self._ours or left_out.pf.pci in self._selection.allocated
+    def _is_ours(self, skipped: SkippedPf) -> bool:
+        return skipped.pf.pci in self._ours or skipped.pf.pci in self._selection.allocated
 
     def _remember(self, discovery: Discovery) -> None:
         """Keep which PFs are ours while they exist, and what those told that can be looked at."""
         selected = {each.pf.pci: each.rule for each in discovery.selected}
-        lost = {each.pf.pci: each.rule for each in discovery.left_out if self._is_ours(each)}
+        lost = {each.pf.pci: each.rule for each in discovery.skipped if self._is_ours(each)}
         self._ours = selected | lost
-        self._told = {pci: told for pci, told in self._told.items() if pci in selected}
-        self._latecomers.keep(selected)
+        self._written_settings = {
+            pci: told for pci, told in self._written_settings.items() if pci in selected
+        }
+        self._latecomers.retain(selected)
 
-    def _pf(self, around: VfContext, selected: Selected, changed: Collection[int] | None) -> _SeenPf:
+    def _pf(self, context: VfContext, selected: Selected, changed: Collection[int] | None) -> _ObservedPf:
         pf, index = selected.pf, selected.link.index
         try:
-            vfs = self._vfs(around, selected, changed)
-            state = pf_state(around, selected, [seen.vf for seen in vfs], self._queries.firmware)
+            vfs = self._vfs(context, selected, changed)
+            state = pf_state(context, selected, [seen.vf for seen in vfs], self._queries.firmware)
             pf.must_be_as_found()
         except (OSError, KernelError) as error:
-            self._told.pop(pf.pci, None)
+            self._written_settings.pop(pf.pci, None)
             unreadable = Unreadable(f"PF {pf.name}", str(error))
-            return _SeenPf(unreadable, index, (f"{unreadable.subject}: {unreadable.why}",))
+            return _ObservedPf(unreadable, index, (f"{unreadable.subject}: {unreadable.why}",))
         doubts = (f"PF {pf.name}: VF {seen.vf.index}: {seen.doubt}" for seen in vfs if seen.doubt)
-        return _SeenPf(state, index, tuple(doubts))
+        return _ObservedPf(state, index, tuple(doubts))
 
     def _vfs(
-        self, around: VfContext, selected: Selected, changed: Collection[int] | None
+        self, context: VfContext, selected: Selected, changed: Collection[int] | None
     ) -> list[ObservedVf]:
         pf, link = selected.pf, selected.link
         vfs = pf.function.vfs()
@@ -188,19 +190,19 @@ class Observer:
             raise KernelError(msg)
         # Of a link that is down the kernel tells nobody (`netdev_state_change`, net/core/dev.c), and of no
         # rate that devlink set, which the PF may tell as its own (`mlx5_eswitch_get_vport_config`).
-        by_devlink = around.devlink_rates.get(pf.pci, {})
-        if not link.up or by_devlink != self._by_devlink.get(pf.pci, {}):
+        by_devlink = context.devlink_rates.get(pf.pci, {})
+        if not link.is_up or by_devlink != self._by_devlink.get(pf.pci, {}):
             changed = None
         self._by_devlink[pf.pci] = by_devlink
         settings = self._settings(pf.pci, link.index, vfs, changed)
         settings = with_devlink(pf.driver or "", settings, by_devlink)
-        seen = [observe_vf(around, index, pci, settings.get(index), link.mtu) for index, pci in vfs.items()]
+        seen = [observe_vf(context, index, pci, settings.get(index), link.mtu) for index, pci in vfs.items()]
         self._must_have_come(pf.pci, seen)
         return seen
 
-    def _must_have_come(self, pf: PciAddress, seen: Iterable[ObservedVf]) -> None:
+    def _must_have_come(self, pf: PciAddress, observed: Iterable[ObservedVf]) -> None:
         """KernelError while a VF's driver is still making its netdev."""
-        lacking = {each.vf.pci: each for each in seen if each.lacking}
+        lacking = {each.vf.pci: each for each in observed if each.lacking}
         expected = self._latecomers.expected(pf, {pci: each.lacking for pci, each in lacking.items()})
         if expected is not None:
             late = lacking[expected]
@@ -216,15 +218,15 @@ class Observer:
         in_files = read_vf_settings(self._sysfs, pf)
         if in_files is not None:
             return in_files
-        told = self._told.get(pf)
+        told = self._written_settings.get(pf)
         if told is None or changed is None or index in changed or (told.index, told.vfs) != (index, vfs):
-            told = _Told(index, vfs, _settings(self._queries.vf_infos(index)))
-            self._told[pf] = told
+            told = _WrittenSettings(index, vfs, _settings(self._queries.vf_infos(index)))
+            self._written_settings[pf] = told
         return told.settings
 
 
 @dataclass(frozen=True, slots=True)
-class _SeenPf:
+class _ObservedPf:
     """A PF, its link's index, and what its sources disagree on."""
 
     state: PfState | Unreadable
@@ -236,16 +238,16 @@ def _settings(infos: Iterable[VfInfo]) -> Mapping[int, VfSettings]:
     return {info.index: from_netlink(info) for info in infos}
 
 
-def _may_hold_vfs(left_out: LeftOut) -> bool:
+def _may_hold_vfs(skipped: SkippedPf) -> bool:
     """Whether a PF that cannot be looked at may have VFs all the same.
 
     A driver that leaves takes them along, and the kernel counts them until the last is gone (Linux
     `drivers/pci/iov.c`, sriov_disable): a PF that counts none is missed by nobody. One counts them without a
     driver, or its netdev, while guests have some, or while its driver recovers from a fault.
     """
-    if left_out.missing is Missing.AGREEMENT:
+    if skipped.missing is Missing.AGREEMENT:
         return True
-    coming = left_out.missing is Missing.DRIVER or (
-        left_out.missing is Missing.NETDEV and left_out.pf.netdevs is None
+    coming = skipped.missing is Missing.DRIVER or (
+        skipped.missing is Missing.NETDEV and skipped.pf.netdevs is None
     )
-    return coming and left_out.pf.num_vfs > 0 and left_out.pf.driver not in USERSPACE_DRIVERS
+    return coming and skipped.pf.num_vfs > 0 and skipped.pf.driver not in USERSPACE_DRIVERS

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.kernel import PfState
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import printable
-from k8s_rdma.linux.drivers import ability, takes
+from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.vfio import can_have_vfio
 
 if TYPE_CHECKING:
@@ -66,17 +66,17 @@ def without_promises(
     return replace(ability, min=None, weights=None), why
 
 
-def _with_rate(driver: str, told: VfSettings, rate: DevlinkRate) -> VfSettings:
-    maxima = {told.max_tx_rate_mbps, rate.max_tx_rate_mbps} - {0}
+def _with_rate(driver: str, reported: VfSettings, rate: DevlinkRate) -> VfSettings:
+    maxima = {reported.max_tx_rate_mbps, rate.max_tx_rate_mbps} - {0}
     return replace(
-        told,
-        min_tx_rate_mbps=max(told.min_tx_rate_mbps, rate.min_tx_rate_mbps),
+        reported,
+        min_tx_rate_mbps=max(reported.min_tx_rate_mbps, rate.min_tx_rate_mbps),
         max_tx_rate_mbps=min(maxima, default=0),
-        by_devlink=_words(rate, group_of(driver, rate)),
+        by_devlink=_describe(rate, group_of(driver, rate)),
     )
 
 
-def _words(rate: DevlinkRate, group: str) -> str:
+def _describe(rate: DevlinkRate, group: str) -> str:
     found = [
         f"tx_share {rate.min_tx_rate_mbps} Mb/s" if rate.min_tx_rate_mbps else "",
         f"tx_max {rate.max_tx_rate_mbps} Mb/s" if rate.max_tx_rate_mbps else "",
@@ -97,8 +97,8 @@ _NO_RESERVATIONS = "it takes no interfaces with a reservation"
 
 def ethernet_speed(sysfs: Sysfs, link: Link) -> Speed:
     """By `speed` (Mb/s; -1 or EINVAL when the driver does not know)."""
-    if not (link.up and link.carrier):
-        state = "has no carrier" if link.up else "is set down"
+    if not (link.is_up and link.carrier):
+        state = "has no carrier" if link.is_up else "is set down"
         return None, f"its link {state}; {_NO_RESERVATIONS}"
     speed = sysfs.number(f"class/net/{link.name}/speed")
     if speed is None or speed <= 0:
@@ -124,9 +124,9 @@ def infiniband_speed(sysfs: Sysfs, link: Link, rdma_device: str) -> Speed:
 
 
 def pf_state(
-    around: VfContext, selected: Selected, vfs: Iterable[Vf], ask_firmware: Callable[[str], str]
+    context: VfContext, selected: Selected, vfs: Iterable[Vf], query_firmware: Callable[[str], str]
 ) -> PfState:
-    """A PF with these VFs; `ask_firmware` of a netdev by name.
+    """A PF with these VFs; `query_firmware` of a netdev by name.
 
     The RDMA device is asked where that tells none: it may have a version of its own driver's (irdma on ice).
     OSError or KernelError when it cannot be read.
@@ -134,11 +134,11 @@ def pf_state(
     pf, link = selected.pf, selected.link
     vfs = tuple(vfs)
     link_type = pf.link_type or LinkType.ETHERNET
-    link_mbps, unknown_speed = _speed(around, selected, link_type)
-    firmware = ask_firmware(link.name)
+    link_mbps, unknown_speed = _speed(context, selected, link_type)
+    firmware = query_firmware(link.name)
     if not firmware and pf.rdma_device:
-        firmware = around.rdma.firmware(pf.rdma_device)
-    driver, by_devlink = pf.driver or "", around.devlink_rates.get(pf.pci, {})
+        firmware = context.rdma.firmware(pf.rdma_device)
+    driver, by_devlink = pf.driver or "", context.devlink_rates.get(pf.pci, {})
     rates = ability(
         driver=driver,
         link_type=link_type,
@@ -160,33 +160,33 @@ def pf_state(
         firmware=printable(firmware),
         numa_node=pf.function.numa_node(),
         pcie_path=pf.function.pcie_path(),
-        switchdev=pf.pci in around.switchdev,
+        switchdev=pf.pci in context.switchdev,
         rates=rates,
         enforce=selected.rule.enforce,
-        supported_settings=takes(
+        supported_settings=supported_settings(
             driver=driver,
             link_type=link_type,
-            switchdev=pf.pci in around.switchdev,
+            switchdev=pf.pci in context.switchdev,
             vfio_pci=bool(vfs)
-            and can_have_vfio(around.sysfs, vfs[0].pci, unsafe_noiommu=around.unsafe_noiommu),
+            and can_have_vfio(context.sysfs, vfs[0].pci, unsafe_noiommu=context.unsafe_noiommu),
         ),
-        problems=tuple(_problems(around, selected, unknown_speed, grouped)),
+        problems=tuple(_problems(context, selected, unknown_speed, grouped)),
         mac=link.mac,
     )
 
 
-def _speed(around: VfContext, selected: Selected, link_type: LinkType) -> Speed:
+def _speed(context: VfContext, selected: Selected, link_type: LinkType) -> Speed:
     if link_type is LinkType.INFINIBAND and selected.pf.rdma_device:
-        return infiniband_speed(around.sysfs, selected.link, selected.pf.rdma_device)
-    return ethernet_speed(around.sysfs, selected.link)
+        return infiniband_speed(context.sysfs, selected.link, selected.pf.rdma_device)
+    return ethernet_speed(context.sysfs, selected.link)
 
 
-def _problems(around: VfContext, selected: Selected, *clauses: str) -> Iterator[str]:
+def _problems(context: VfContext, selected: Selected, *clauses: str) -> Iterator[str]:
     pf = selected.pf
     if not pf.num_vfs:
         yield f"PF {pf.name}: it has no VFs, of {pf.total_vfs} that it can have; run `k8s-rdma init`"
     yield from (f"PF {pf.name}: {clause}" for clause in clauses if clause)
-    if pf.pci in around.switchdev:
+    if pf.pci in context.switchdev:
         why = "traffic of its VFs needs the representors up and forwarded, which is left to whoever set it so"
         yield f"PF {pf.name}: its embedded switch is in switchdev mode: {why}"
     if selected.objection:

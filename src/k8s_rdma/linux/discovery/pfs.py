@@ -102,7 +102,7 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class SkippedPf:
     """A PF that its rule would make ours, and what it lacks; `why` is a sentence about it."""
 
     pf: FoundPf
@@ -115,22 +115,22 @@ class LeftOut:
 class Discovery:
     """The PFs that are ours and those that are not, ordered by PCI address.
 
-    left_out: which a rule would make ours. problems: one sentence on each rule that names what is not there.
+    skipped: which a rule would make ours. problems: one sentence on each rule that names what is not there.
     unmeant: which no rule matches.
     """
 
     selected: tuple[Selected, ...]
-    left_out: tuple[LeftOut, ...]
+    skipped: tuple[SkippedPf, ...]
     problems: tuple[str, ...]
     unmeant: tuple[FoundPf, ...] = ()
 
 
 def find_pfs(sysfs: Sysfs, links: Mapping[str, Link], rdma: RdmaDevices) -> tuple[FoundPf, ...]:
     """All PFs of network cards, by address; `links` by name. OSError when one cannot be read."""
-    return tuple(_found(function, links, rdma) for function in pfs(sysfs))
+    return tuple(_found_pf(function, links, rdma) for function in pfs(sysfs))
 
 
-def _found(function: PciFunction, links: Mapping[str, Link], rdma: RdmaDevices) -> FoundPf:
+def _found_pf(function: PciFunction, links: Mapping[str, Link], rdma: RdmaDevices) -> FoundPf:
     netdevs = function.netdevs()
     link = own_link(function, netdevs or (), links)
     return FoundPf(
@@ -141,7 +141,7 @@ def _found(function: PciFunction, links: Mapping[str, Link], rdma: RdmaDevices) 
         num_vfs=function.num_vfs(),
         netdevs=None if netdevs is None else tuple(sorted(netdevs)),
         link=link,
-        rdma_device=rdma.of(function, link),
+        rdma_device=rdma.name_of(function, link),
     )
 
 
@@ -203,7 +203,7 @@ def select(
             problem = f"{objection[1]}; as it was in use before, it is until a restart without pods on it"
             selected.append(Selected(pf, pf.link, rule, problem))
         else:
-            left_out.append(LeftOut(pf, rule, *objection))
+            left_out.append(SkippedPf(pf, rule, *objection))
     problems = tuple(_named_in_vain(selection, names, found))
     return Discovery(tuple(selected), tuple(left_out), problems, tuple(unmeant))
 
@@ -224,16 +224,16 @@ def _matches(rule: PfRule, pf: FoundPf, names: frozenset[str]) -> bool:
     )
 
 
-def _incomplete(pf: FoundPf, rule: PfRule) -> LeftOut:
+def _incomplete(pf: FoundPf, rule: PfRule) -> SkippedPf:
     who = f"PF {pf.pci} ({pf.vendor})"
     if pf.driver is None and not pf.netdevs:
-        return LeftOut(pf, rule, Missing.DRIVER, f"{who} is not used: no driver is bound to it")
+        return SkippedPf(pf, rule, Missing.DRIVER, f"{who} is not used: no driver is bound to it")
     if pf.netdevs:
         other = "of which netlink knows nothing" if pf.driver else "and no driver that could have made it"
         why = f"sysfs has {', '.join(pf.netdevs)} as its netdev, {other}"
-        return LeftOut(pf, rule, Missing.AGREEMENT, f"{who} is not used: {why}")
+        return SkippedPf(pf, rule, Missing.AGREEMENT, f"{who} is not used: {why}")
     why = "has made no netdev" if pf.netdevs is None else "has its netdev in another network namespace"
-    return LeftOut(pf, rule, Missing.NETDEV, f"{who} is not used: its driver {pf.driver} {why}")
+    return SkippedPf(pf, rule, Missing.NETDEV, f"{who} is not used: its driver {pf.driver} {why}")
 
 
 def _objection(

@@ -18,18 +18,18 @@ _CLASS = "class/infiniband"
 class RdmaDevices:
     """The RDMA devices of one moment, as RDMA netlink and sysfs have them."""
 
-    def __init__(self, sysfs: Sysfs, told: Sequence[RdmaDevice]) -> None:
-        """`told` by RDMA netlink; empty where the kernel has none."""
+    def __init__(self, sysfs: Sysfs, reported: Sequence[RdmaDevice]) -> None:
+        """`reported` by RDMA netlink; empty where the kernel has none."""
         self._sysfs = sysfs
-        self._told = {device.name: device for device in told}
+        self._by_name = {device.name: device for device in reported}
         self._by_netdev: dict[int, list[str]] = {}
-        for device in sorted(told, key=lambda device: device.name):
+        for device in sorted(reported, key=lambda device: device.name):
             for port in device.ports:
                 if port.netdev_index is not None:
                     self._by_netdev.setdefault(port.netdev_index, []).append(device.name)
         self._soft: dict[str, str] | None = None
 
-    def of(self, function: PciFunction, link: Link | None) -> str | None:
+    def name_of(self, function: PciFunction, link: Link | None) -> str | None:
         """The one of a function and its netdev, where that is in this namespace.
 
         First the device that has a port on the netdev (of several the function's own: soft ones may be
@@ -47,7 +47,7 @@ class RdmaDevices:
 
     def firmware(self, device: str) -> str:
         """What runs on it; empty where it does not say, as soft ones."""
-        told = self._told.get(device)
+        told = self._by_name.get(device)
         return (told and told.firmware) or self._sysfs.value_if_any(f"{_CLASS}/{device}/fw_ver") or ""
 
     def _soft_devices(self) -> dict[str, str]:

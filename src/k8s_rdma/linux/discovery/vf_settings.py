@@ -81,9 +81,9 @@ def _mac(info: VfInfo) -> str:
     return _guid(info.port_guid)
 
 
-def _guid(told: str) -> str:
+def _guid(reported: str) -> str:
     """Empty for zeros: mlx5 tells those until one was set."""
-    return told if told.strip("0:") else ""
+    return reported if reported.strip("0:") else ""
 
 
 def _flag(value: bool | None) -> str:

@@ -38,18 +38,18 @@ class AwaitedNetdevs:
     def __init__(self, now: Callable[[], float]) -> None:
         """now: seconds of a monotonic clock."""
         self._now = now
-        self._since: dict[PciAddress, dict[_Lacking, float]] = {}
+        self._missing_since: dict[PciAddress, dict[_Lacking, float]] = {}
 
     def expected(self, pf: PciAddress, lacking: Mapping[PciAddress, str]) -> PciAddress | None:
         """The first of a PF's VFs without a netdev (their drivers by address) that may still get one."""
-        now, before = self._now(), self._since.get(pf, {})
+        now, before = self._now(), self._missing_since.get(pf, {})
         since = {each: before.get(each, now) for each in lacking.items()}
-        self._since[pf] = since
+        self._missing_since[pf] = since
         return next((vf for (vf, _), began in since.items() if now - began < PATIENCE_S), None)
 
-    def keep(self, pfs: Collection[PciAddress]) -> None:
+    def retain(self, pfs: Collection[PciAddress]) -> None:
         """Forget those of other PFs: their drivers begin anew."""
-        self._since = {pf: since for pf, since in self._since.items() if pf in pfs}
+        self._missing_since = {pf: since for pf, since in self._missing_since.items() if pf in pfs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +97,16 @@ class _Netdev(NamedTuple):
 
 
 def observe_vf(
-    around: VfContext, index: int, pci: PciAddress, settings: VfSettings | None, pf_mtu: int
+    context: VfContext, index: int, pci: PciAddress, settings: VfSettings | None, pf_mtu: int
 ) -> ObservedVf:
     """A VF; `settings` are None where its PF has no entry of it.
 
     OSError when it cannot be read. The MTU is the PF's while the netdev is away, as nobody tells.
     """
-    function = PciFunction(around.sysfs, pci)
+    function = PciFunction(context.sysfs, pci)
     driver = function.driver()
     names = function.netdevs()
-    netdev = _netdev(around, function, names)
+    netdev = _netdev(context, function, names)
     no_driver = _of_no_driver(driver)
     lacking = driver if driver and names is None and not no_driver else ""
     doubt = printable(netdev.doubt) or ("" if settings else "its PF tells nothing of it")
@@ -127,7 +127,7 @@ def observe_vf(
         link_state=told.link_state,
         vgt_plus=told.vgt_plus,
         rate_group=told.rate_group,
-        rdma_device=around.rdma.of(function, netdev.link),
+        rdma_device=context.rdma.name_of(function, netdev.link),
         admin_mac=told.mac,
         node_guid=told.node_guid,
         driver=driver or "",
@@ -137,18 +137,18 @@ def observe_vf(
             or _without_netdev(lacking)
             or _of_no_text(netdev)
             or (told.by_devlink if netdev.link else "")
-            or _in_use(around, netdev.link)
+            or _in_use(context, netdev.link)
         ),
     )
     return ObservedVf(vf, doubt, lacking)
 
 
-def _netdev(around: VfContext, function: PciFunction, names: list[str] | None) -> _Netdev:
-    elsewhere = around.owners.get(function.pci)
+def _netdev(context: VfContext, function: PciFunction, names: list[str] | None) -> _Netdev:
+    elsewhere = context.owners.get(function.pci)
     if not names:
         doubt = f"netlink has {elsewhere} as its netdev, sysfs has none" if elsewhere else ""
         return _Netdev(elsewhere, doubt=doubt)
-    link = own_link(function, names, around.links)
+    link = own_link(function, names, context.links)
     if link is None:
         doubt = f"sysfs has {', '.join(sorted(names))} as its netdev, netlink has {elsewhere or 'none'}"
         return _Netdev(min(names), doubt=doubt)
@@ -171,17 +171,17 @@ def _of_no_text(netdev: _Netdev) -> str:
     return "" if shown == (netdev.name or "") else f"the name of its netdev {shown} is no text"
 
 
-def _in_use(around: VfContext, link: Link | None) -> str:
+def _in_use(context: VfContext, link: Link | None) -> str:
     """What the host itself does with a VF at home."""
     if link is None:
         return ""
-    if link.index in around.default_route_links:
+    if link.index in context.default_route_links:
         return f"the host's default route leads through its netdev {link.name}"
     if link.master:
         return f"its netdev {link.name} is part of link #{link.master} of the host"
-    if link.index in around.addressed_links:
+    if link.index in context.addressed_links:
         what = f"the host has an IP address on its netdev {link.name}, or on a link above that"
         return f"{what}; take the address off to have the VF for pods, or leave it to the host"
-    if link.index in around.carriers:
+    if link.index in context.carriers:
         return f"the host has a VLAN, macvlan or macvtap on its netdev {link.name}"
     return ""

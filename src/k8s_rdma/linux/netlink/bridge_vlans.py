@@ -35,25 +35,25 @@ def vlan_bridge(default: int) -> bytes:
     return of_kind("bridge", nested(_INFO_DATA, *data))
 
 
-def add_untagged(rtnl: Rtnl, port: int, vlan: int, what: str) -> None:
+def add_untagged(rtnl: Rtnl, port: int, vlan: int, operation: str) -> None:
     """Have a port in a VLAN, its own: what comes without a tag is in it, what is in it leaves without one."""
-    rtnl.socket.do(_SETLINK, _of(port, vlan, _PVID | _UNTAGGED), what)
+    rtnl.socket.request(_SETLINK, _attribute(port, vlan, _PVID | _UNTAGGED), operation)
 
 
-def add_tagged(rtnl: Rtnl, port: int, vlan: int, what: str) -> None:
+def add_tagged(rtnl: Rtnl, port: int, vlan: int, operation: str) -> None:
     """Let a port carry a VLAN, tagged; holds when it does."""
-    rtnl.socket.do(_SETLINK, _of(port, vlan), what)
+    rtnl.socket.request(_SETLINK, _attribute(port, vlan), operation)
 
 
-def remove(rtnl: Rtnl, port: int, vlan: int, what: str) -> None:
+def remove(rtnl: Rtnl, port: int, vlan: int, operation: str) -> None:
     """Let a port carry a VLAN no longer; holds when it does not."""
-    rtnl.socket.do(_DELLINK, _of(port, vlan), what)
+    rtnl.socket.request(_DELLINK, _attribute(port, vlan), operation)
 
 
-def vlans(rtnl: Rtnl, what: str) -> dict[int, frozenset[int]]:
+def vlans(rtnl: Rtnl, operation: str) -> dict[int, frozenset[int]]:
     """The VLANs of every port of every bridge, by the port's index."""
     body = _IFINFO.pack(_AF_BRIDGE, 0, 0, 0, 0) + u32(_EXT_MASK, _FILTER_BRIDGE_VLANS)
-    return dict(_vlans_of(answer) for answer in rtnl.socket.dump(_GETLINK, body, what))
+    return dict(_vlans_of(answer) for answer in rtnl.socket.dump(_GETLINK, body, operation))
 
 
 def _vlans_of(answer: bytes) -> tuple[int, frozenset[int]]:
@@ -63,6 +63,6 @@ def _vlans_of(answer: bytes) -> tuple[int, frozenset[int]]:
     return index, frozenset(vlan for _, vlan in told)
 
 
-def _of(port: int, vlan: int, flags: int = 0) -> bytes:
+def _attribute(port: int, vlan: int, flags: int = 0) -> bytes:
     info = nested(_AF_SPEC, attribute(_VLAN_INFO, _VLAN.pack(flags, vlan)))
     return _IFINFO.pack(_AF_BRIDGE, 0, port, 0, 0) + info

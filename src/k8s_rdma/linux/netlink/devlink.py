@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _CONTROLLER, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
 _HEADER = struct.Struct("=BBxx")
-_GET, _ESWITCH_GET = 1, 29
+_DEV_GET, _ESWITCH_GET = 1, 29
 _BUS_NAME, _DEV_NAME, _ESWITCH_MODE = 1, 2, 25
 _MODES = ("legacy", "switchdev")
 
@@ -70,14 +70,14 @@ class Devlink:
 
     def devices(self) -> tuple[DevlinkDevice, ...]:
         """All there are; none where the kernel knows no devlink."""
-        return tuple(map(device_of, self.dump(_GET, "devlink devices")))
+        return tuple(map(device_of, self.dump(_DEV_GET, "devlink devices")))
 
-    def dump(self, command: int, what: str) -> list[dict[int, bytes]]:
+    def dump(self, command: int, operation: str) -> list[dict[int, bytes]]:
         """The attributes of all objects of a kind; none where the kernel knows no devlink."""
         family = self._find_family()
         if family is None:
             return []
-        return list(map(_attributes, self._socket.dump(family, _HEADER.pack(command, 1), what)))
+        return list(map(_attributes, self._socket.dump(family, _HEADER.pack(command, 1), operation)))
 
     def _eswitch_mode(self, device: DevlinkDevice) -> str | None:
         body = _HEADER.pack(_ESWITCH_GET, 1) + text(_BUS_NAME, device.bus) + text(_DEV_NAME, device.name)

@@ -66,7 +66,7 @@ class Ethtool:
 
     def driver_info(self, name: str) -> DriverInfo | None:
         """Of the netdev of that name; None when its driver says nothing. KernelError when there is none."""
-        answer = self._ask(name, _DRVINFO.pack(_GDRVINFO, *[b""] * 6, *[0] * 5))
+        answer = self._request(name, _DRVINFO.pack(_GDRVINFO, *[b""] * 6, *[0] * 5))
         if answer is None:
             return None
         _, driver, _, firmware, bus_info, *_ = _DRVINFO.unpack(answer)
@@ -74,10 +74,10 @@ class Ethtool:
 
     def pauses(self, name: str) -> bool | None:
         """Whether pause frames of the whole link are sent or heeded; None and KernelError as above."""
-        answer = self._ask(name, _PAUSE.pack(_GPAUSEPARAM, 0, 0, 0))
+        answer = self._request(name, _PAUSE.pack(_GPAUSEPARAM, 0, 0, 0))
         return None if answer is None else any(_PAUSE.unpack(answer)[2:])
 
-    def _ask(self, name: str, question: bytes) -> bytes | None:
+    def _request(self, name: str, question: bytes) -> bytes | None:
         packed = name.encode(errors="surrogateescape")  # as `socket.string` has it
         if len(packed) >= _IFNAME_BYTES:
             raise _failure(name, errno.ENODEV)

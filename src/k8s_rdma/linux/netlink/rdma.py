@@ -25,7 +25,7 @@ from k8s_rdma.linux.netlink.socket import (
 from k8s_rdma.linux.netns import entered
 
 _NLDEV = 5 << 10
-_GET, _SET, _PORT_GET, _SYS_GET, _STAT_GET = (_NLDEV + command for command in (1, 2, 5, 6, 17))
+_DEV_GET, _SET, _PORT_GET, _SYS_GET, _STAT_GET = (_NLDEV + command for command in (1, 2, 5, 6, 17))
 _DEV_INDEX, _DEV_NAME, _PORT_INDEX, _FW_VERSION, _NODE_GUID = 1, 2, 3, 5, 6
 _PORT_STATE, _NDEV_INDEX, _NETNS_MODE, _NET_NS_FD = 12, 50, 66, 68
 _HWCOUNTERS, _HWCOUNTER_NAME, _HWCOUNTER_VALUE = 80, 82, 83
@@ -69,7 +69,7 @@ class RdmaNetlink:
         """All that this namespace sees, ordered by index."""
         for _ in range(_ATTEMPTS):
             try:
-                found = map(attributes, self._socket.dump(_GET, b"", "RDMA devices"))
+                found = map(attributes, self._socket.dump(_DEV_GET, b"", "RDMA devices"))
                 return tuple(sorted((self._device(each) for each in found), key=lambda device: device.index))
             except NetlinkError as error:
                 if error.errno != errno.EINVAL:  # a device that went after it was listed
@@ -78,7 +78,7 @@ class RdmaNetlink:
 
     def indexes(self) -> dict[str, int]:
         """The devices that this namespace sees, by name; one request, where `devices` makes one for each."""
-        found = map(attributes, self._socket.dump(_GET, b"", "RDMA devices"))
+        found = map(attributes, self._socket.dump(_DEV_GET, b"", "RDMA devices"))
         return {string(each[_DEV_NAME]): number(each[_DEV_INDEX]) for each in found}
 
     def hw_counters(self, index: int) -> dict[str, int]:
@@ -94,8 +94,8 @@ class RdmaNetlink:
         entries = (attributes(entry) for _, entry in each_attribute(attributes(answer)[_HWCOUNTERS]))
         return {string(entry[_HWCOUNTER_NAME]): number(entry[_HWCOUNTER_VALUE]) for entry in entries}
 
-    def move(self, index: int, namespace: int, what: str) -> None:
-        """Bring a device of this namespace into another one (a descriptor); `what` begins the error.
+    def move(self, index: int, namespace: int, operation: str) -> None:
+        """Bring a device of this namespace into another one (a descriptor); `operation` begins the error.
 
         Whatever has it open is cut off. EOPNOTSUPP in the shared mode, and of a driver that cannot;
         EINVAL when there is no such device here.
@@ -103,7 +103,7 @@ class RdmaNetlink:
         # A device is taken from the namespace of the thread that asks, whatever that of its socket is
         # (ib_device_set_netns_put, drivers/infiniband/core/device.c: ENODEV).
         with nullcontext() if self._namespace is None else entered(self._namespace):
-            self._socket.do(_SET, u32(_DEV_INDEX, index) + u32(_NET_NS_FD, namespace), what)
+            self._socket.request(_SET, u32(_DEV_INDEX, index) + u32(_NET_NS_FD, namespace), operation)
 
     def _device(self, found: dict[int, bytes]) -> RdmaDevice:
         index, name = number(found[_DEV_INDEX]), string(found[_DEV_NAME])

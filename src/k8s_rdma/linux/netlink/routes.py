@@ -35,24 +35,24 @@ _NDTA_NAME, _NDTA_PARMS, _NDTPA_IFINDEX, _NDTPA_RETRANS_TIME = 1, 6, 1, 5
 _AF_INET, _AF_INET6 = 2, 10
 
 
-def solicit(asking: NetlinkSocket, index: int, address: IPv4Address, what: str) -> None:
+def solicit(socket: NetlinkSocket, index: int, address: IPv4Address, operation: str) -> None:
     """Ask on a link who has an address, if nobody is known to; the answer is not waited for."""
-    asking.do(_NEWNEIGH, _neighbour(index, address, _NTF_USE), what, CREATE)
+    socket.request(_NEWNEIGH, _neighbour(index, address, _NTF_USE), operation, CREATE)
 
 
-def forget(asking: NetlinkSocket, index: int, address: IPv4Address, what: str) -> None:
+def forget(socket: NetlinkSocket, index: int, address: IPv4Address, operation: str) -> None:
     """Take what is known of an address on a link from the neighbour table."""
-    asking.do(_DELNEIGH, _neighbour(index, address, 0), what)
+    socket.request(_DELNEIGH, _neighbour(index, address, 0), operation)
 
 
-def set_ipv6_retransmission(asking: NetlinkSocket, index: int, milliseconds: int, what: str) -> None:
+def set_ipv6_retransmission(socket: NetlinkSocket, index: int, milliseconds: int, operation: str) -> None:
     """How long a link waits for an answer of its IPv6 neighbours (RetransTimer, RFC 4861).
 
     For that long, too, for somebody to object to an address (`addrconf_dad_work`, net/ipv6/addrconf.c).
     """
     time = attribute(_NDTPA_RETRANS_TIME, struct.pack("=Q", milliseconds))
     body = struct.pack("=Bxxx", _AF_INET6) + text(_NDTA_NAME, "ndisc_cache")
-    asking.do(_SETNEIGHTBL, body + nested(_NDTA_PARMS, u32(_NDTPA_IFINDEX, index), time), what)
+    socket.request(_SETNEIGHTBL, body + nested(_NDTA_PARMS, u32(_NDTPA_IFINDEX, index), time), operation)
 
 
 def _neighbour(index: int, address: IPv4Address, flags: int) -> bytes:
@@ -173,10 +173,10 @@ def _multipath(value: bytes) -> Iterator[int]:
         start += max(_NEXTHOP.size, (size + 3) & ~3)
 
 
-def _nexthop_links(rtnl: Rtnl, wanted: int) -> Iterator[int]:
+def _nexthop_links(rtnl: Rtnl, nexthop_id: int) -> Iterator[int]:
     """The links of a nexthop object, or of the members of a group of such."""
-    body = bytes(_NHMSG_BYTES) + u32(_NHA_ID, wanted)
-    nexthop = attributes(rtnl.socket.get(_GETNEXTHOP, body, f"nexthop {wanted}"), _NHMSG_BYTES)
+    body = bytes(_NHMSG_BYTES) + u32(_NHA_ID, nexthop_id)
+    nexthop = attributes(rtnl.socket.get(_GETNEXTHOP, body, f"nexthop {nexthop_id}"), _NHMSG_BYTES)
     if _NHA_OIF in nexthop:
         yield number(nexthop[_NHA_OIF])
     members = nexthop.get(_NHA_GROUP, b"")

@@ -147,7 +147,7 @@ class Link:
     name: str
     mac: str
     mtu: int
-    up: bool
+    is_up: bool
     carrier: bool
     kind: str
     master: int
@@ -193,39 +193,41 @@ class Rtnl:
         """The one of that index, if there is one."""
         return self._find(index, b"", f"#{index}")
 
-    def details(self, index: int, filters: int, what: str) -> dict[int, bytes]:
+    def details(self, index: int, filters: int, operation: str) -> dict[int, bytes]:
         """A link's attributes, with those that are only told to who asks for them (RTEXT_FILTER_*)."""
         body = _IFINFO.pack(0, 0, index, 0, 0) + u32(_EXT_MASK, filters)
-        return attributes(self.socket.get(_GETLINK, body, what), _IFINFO.size)
+        return attributes(self.socket.get(_GETLINK, body, operation), _IFINFO.size)
 
-    def create(self, what: str, *attributes: bytes) -> None:
-        """Make a link; `what` begins the error when it cannot be."""
+    def create(self, operation: str, *attributes: bytes) -> None:
+        """Make a link; `operation` begins the error when it cannot be."""
         body = _IFINFO.pack(0, 0, 0, 0, 0) + b"".join(attributes)
-        self.socket.do(_NEWLINK, body, what, CREATE | EXCL)
+        self.socket.request(_NEWLINK, body, operation, CREATE | EXCL)
 
-    def delete(self, index: int, what: str) -> None:
+    def delete(self, index: int, operation: str) -> None:
         """Destroy a link, and the other end of a pair with it; holds when it is gone."""
         try:
-            self.socket.do(_DELLINK, _IFINFO.pack(0, 0, index, 0, 0), what)
+            self.socket.request(_DELLINK, _IFINFO.pack(0, 0, index, 0, 0), operation)
         except NetlinkError as error:
             if error.errno != errno.ENODEV:
                 raise
 
-    def change(self, index: int, what: str, *attributes: bytes, up: bool | None = None) -> None:
-        """Change a link in one message; `what` begins the error when that is refused."""
+    def change(self, index: int, operation: str, *attributes: bytes, up: bool | None = None) -> None:
+        """Change a link in one message; `operation` begins the error when that is refused."""
         body = _IFINFO.pack(0, 0, index, int(bool(up)), 0 if up is None else _IFF_UP) + b"".join(attributes)
-        self.socket.do(_SETLINK, body, what)
+        self.socket.request(_SETLINK, body, operation)
 
-    def calm(self, index: int, what: str) -> None:
+    def quiesce(self, index: int, operation: str) -> None:
         """Take a link down, neither promiscuous nor hearing all multicast from now on, and answering ARP."""
         off = _IFF_UP | _IFF_NOARP | _IFF_PROMISC | _IFF_ALLMULTI
-        self.socket.do(_SETLINK, _IFINFO.pack(0, 0, index, 0, off), what)
+        self.socket.request(_SETLINK, _IFINFO.pack(0, 0, index, 0, off), operation)
 
-    def delete_altnames(self, link: Link, what: str) -> None:
+    def delete_altnames(self, link: Link, operation: str) -> None:
         """Leave a link no name but its own."""
         if link.altnames:
             names = nested(_PROP_LIST, *(text(_ALT_IFNAME, name) for name in link.altnames))
-            self.socket.do(_DELLINKPROP, _IFINFO.pack(0, 0, link.index, 0, 0) + names, f"{what}: altnames")
+            self.socket.request(
+                _DELLINKPROP, _IFINFO.pack(0, 0, link.index, 0, 0) + names, f"{operation}: altnames"
+            )
 
     def number_of(self, namespace: int) -> int | None:
         """This namespace's number for another one (a descriptor), as in `Link.peer_elsewhere`."""
@@ -248,25 +250,25 @@ class Rtnl:
             found.setdefault(index, []).append(HeldAddress(_address(body), _address_state(flags)))
         return found
 
-    def add_address(self, index: int, address: Address, what: str) -> None:
+    def add_address(self, index: int, address: Address, operation: str) -> None:
         """Give a link an address; holds when it has it.
 
         An IPv6 one is usable once nobody has objected to it; at once, as far as RFC 4429 has it, if the
         namespace's settings let this link be optimistic.
         """
-        self.socket.do(_NEWADDR, _address_body(index, address), what, CREATE | REPLACE)
+        self.socket.request(_NEWADDR, _address_body(index, address), operation, CREATE | REPLACE)
 
-    def delete_address(self, index: int, address: Address, what: str) -> None:
+    def delete_address(self, index: int, address: Address, operation: str) -> None:
         """Take an address from a link, whoever is at its other end; holds when it is gone."""
         family = _AF_INET if address.version == 4 else _AF_INET6
         body = _IFADDR.pack(family, address.network.prefixlen, 0, 0, index)
         try:
-            self.socket.do(_DELADDR, body + attribute(_IFA_LOCAL, address.ip.packed), what)
+            self.socket.request(_DELADDR, body + attribute(_IFA_LOCAL, address.ip.packed), operation)
         except NetlinkError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
 
-    def add_route(self, index: int, route: Route, what: str) -> None:
+    def add_route(self, index: int, route: Route, operation: str) -> None:
         """Add a route through a link, to the main table by default.
 
         One to the same destination that exists stays, and no error is raised: with several interfaces
@@ -287,15 +289,15 @@ class Rtnl:
         if route.gateway is not None:
             body += attribute(_RTA_GATEWAY, ipaddress.ip_address(route.gateway).packed)
         try:
-            self.socket.do(_NEWROUTE, body, what, CREATE | EXCL)
+            self.socket.request(_NEWROUTE, body, operation, CREATE | EXCL)
         except NetlinkError as error:
             if error.errno != errno.EEXIST:
                 raise
 
-    def _find(self, index: int, attributes: bytes, what: str) -> Link | None:
+    def _find(self, index: int, attributes: bytes, operation: str) -> Link | None:
         body = _IFINFO.pack(0, 0, index, 0, 0) + _SHOWN + attributes
         try:
-            return _link(self.socket.get(_GETLINK, body, f"link {what}"))
+            return _link(self.socket.get(_GETLINK, body, f"link {operation}"))
         except NetlinkError as error:
             if error.errno == errno.ENODEV:
                 return None
@@ -372,7 +374,7 @@ def _link(body: bytes) -> Link:
         name=string(found[_IFNAME]),
         mac=found.get(_ADDRESS, b"").hex(":"),
         mtu=number(found.get(_MTU, b"")),
-        up=bool(flags & _IFF_UP),
+        is_up=bool(flags & _IFF_UP),
         carrier=bool(number(found.get(_CARRIER, b""))),
         kind=string(attributes(found.get(_LINKINFO, b"")).get(_INFO_KIND, b"")),
         master=number(found.get(_MASTER, b"")),

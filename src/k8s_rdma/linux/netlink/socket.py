@@ -55,10 +55,10 @@ _DUMP_PAUSE_S = 0.001
 class NetlinkError(KernelError):
     """The kernel refused a request; `errno` as in errno(3)."""
 
-    def __init__(self, what: str, number: int, explanation: str = "") -> None:
-        """`what` was asked for; `explanation` is the kernel's own, if it gave one."""
+    def __init__(self, operation: str, number: int, explanation: str = "") -> None:
+        """`operation` was asked for; `explanation` is the kernel's own, if it gave one."""
         because = f" ({explanation})" if explanation else ""
-        super().__init__(f"{what}: {error_name(number)}: {os.strerror(number)}{because}")
+        super().__init__(f"{operation}: {error_name(number)}: {os.strerror(number)}{because}")
         self.errno = number
 
 
@@ -160,19 +160,19 @@ class NetlinkSocket:
         """Close it; its answers, if any, are lost."""
         self._socket.close()
 
-    def do(self, kind: int, body: bytes, what: str, flags: int = 0) -> None:
-        """Have something done. NetlinkError, beginning with `what`, when it was not."""
-        for _ in self._talk(kind, REQUEST | ACK | flags, body, what):
+    def request(self, kind: int, body: bytes, operation: str, flags: int = 0) -> None:
+        """Have something done. NetlinkError, beginning with `operation`, when it was not."""
+        for _ in self._talk(kind, REQUEST | ACK | flags, body, operation):
             pass
 
-    def get(self, kind: int, body: bytes, what: str, flags: int = 0) -> bytes:
+    def get(self, kind: int, body: bytes, operation: str, flags: int = 0) -> bytes:
         """The one answer to a question, without its header."""
-        answers = list(self._talk(kind, REQUEST | ACK | flags, body, what))
+        answers = list(self._talk(kind, REQUEST | ACK | flags, body, operation))
         if len(answers) != 1:
-            raise NetlinkError(what, errno.EPROTO, f"{len(answers)} answers to one question")
+            raise NetlinkError(operation, errno.EPROTO, f"{len(answers)} answers to one question")
         return answers[0]
 
-    def dump(self, kind: int, body: bytes, what: str) -> list[bytes]:
+    def dump(self, kind: int, body: bytes, operation: str) -> list[bytes]:
         """All answers to a question that has many.
 
         When they changed under way (NLM_F_DUMP_INTR) they are asked for again; NetlinkError EINTR when
@@ -182,21 +182,23 @@ class NetlinkSocket:
             if attempt:
                 time.sleep(attempt * _DUMP_PAUSE_S)
             try:
-                return list(self._talk(kind, REQUEST | DUMP, body, what))
+                return list(self._talk(kind, REQUEST | DUMP, body, operation))
             except NetlinkError as error:
                 if error.errno != errno.EINTR:
                     raise
-        raise NetlinkError(what, errno.EINTR, f"changed under way {_DUMP_ATTEMPTS} times")
+        raise NetlinkError(operation, errno.EINTR, f"changed under way {_DUMP_ATTEMPTS} times")
 
-    def _talk(self, kind: int, flags: int, body: bytes, what: str) -> Iterator[bytes]:
+    def _talk(self, kind: int, flags: int, body: bytes, operation: str) -> Iterator[bytes]:
         sequence = next(self._sequence) & 0xFFFFFFFF
         try:
             self._socket.send(_HEADER.pack(16 + len(body), kind, flags, sequence, 0) + body)
-            yield from _answers(self._receive, sequence, what)
+            yield from _answers(self._receive, sequence, operation)
         except BlockingIOError as error:
-            raise NetlinkError(what, errno.ETIMEDOUT, f"no answer within {_ANSWER_TIMEOUT_S} s") from error
+            raise NetlinkError(
+                operation, errno.ETIMEDOUT, f"no answer within {_ANSWER_TIMEOUT_S} s"
+            ) from error
         except OSError as error:
-            raise NetlinkError(what, error.errno or errno.EIO) from error
+            raise NetlinkError(operation, error.errno or errno.EIO) from error
 
     def _receive(self) -> bytes:
         data, _, flags, _ = self._socket.recvmsg(_BUFFER_BYTES)
@@ -205,7 +207,7 @@ class NetlinkSocket:
         return data
 
 
-def _answers(receive: Callable[[], bytes], sequence: int, what: str) -> Iterator[bytes]:
+def _answers(receive: Callable[[], bytes], sequence: int, operation: str) -> Iterator[bytes]:
     """What answers one request, up to its end. Answers to an earlier one, given up on, are skipped."""
     interrupted = False
     while True:
@@ -213,20 +215,20 @@ def _answers(receive: Callable[[], bytes], sequence: int, what: str) -> Iterator
         while start + 16 <= len(data):
             size, kind, flags, to, _ = _HEADER.unpack_from(data, start)
             if size < 16:
-                raise NetlinkError(what, errno.EPROTO, "a message shorter than its header")
+                raise NetlinkError(operation, errno.EPROTO, "a message shorter than its header")
             message, start = data[start : start + size], start + ((size + 3) & ~3)
             if to != sequence:
                 continue
             interrupted = interrupted or bool(flags & DUMP_INTR)
             if kind in (_NLMSG_ERROR, _NLMSG_DONE):
-                _raise_for(message, flags, kind, what)
+                _raise_for(message, flags, kind, operation)
                 if interrupted:
-                    raise NetlinkError(what, errno.EINTR)
+                    raise NetlinkError(operation, errno.EINTR)
                 return
             yield message[16:]
 
 
-def _raise_for(message: bytes, flags: int, kind: int, what: str) -> None:
+def _raise_for(message: bytes, flags: int, kind: int, operation: str) -> None:
     status = struct.unpack_from("=i", message, 16)[0] if len(message) >= 20 else 0
     if status == 0:
         return
@@ -237,4 +239,4 @@ def _raise_for(message: bytes, flags: int, kind: int, what: str) -> None:
         if kind == _NLMSG_ERROR and not flags & _CAPPED:
             copied = (struct.unpack_from("=I", message, 20)[0] + 3) & ~3
         explanation = string(attributes(message, 20 + copied).get(_ERROR_MESSAGE, b""))
-    raise NetlinkError(what, -status, explanation)
+    raise NetlinkError(operation, -status, explanation)

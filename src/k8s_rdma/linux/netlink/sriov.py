@@ -59,18 +59,18 @@ def vf_infos(rtnl: Rtnl, index: int) -> tuple[VfInfo, ...]:
     Holds the kernel's RTNL lock 1-2 ms a VF on some drivers. NetlinkError ENODEV when the link is gone,
     EPROTO when the driver told of fewer VFs than there are, as while one is being reset.
     """
-    link, vfs = _ask(rtnl, index, _FILTER_VF | _FILTER_SKIP_STATS)
+    link, vfs = _query(rtnl, index, _FILTER_VF | _FILTER_SKIP_STATS)
     mac_bytes = len(link.get(_ADDRESS, b"")) or _ETHERNET_MAC_BYTES
     return tuple(_info(vf, vfs[vf], mac_bytes) for vf in sorted(vfs))
 
 
 def vf_stats(rtnl: Rtnl, index: int) -> tuple[VfStats, ...]:
     """What a PF counted of its VFs; as dear as `vf_infos`, and fails as it does."""
-    _, vfs = _ask(rtnl, index, _FILTER_VF)
+    _, vfs = _query(rtnl, index, _FILTER_VF)
     return tuple(_counts(vf, attributes(vfs[vf].get(_STATS, b""))) for vf in sorted(vfs))
 
 
-def _ask(rtnl: Rtnl, index: int, filters: int) -> tuple[_VfAttributes, Mapping[int, _VfAttributes]]:
+def _query(rtnl: Rtnl, index: int, filters: int) -> tuple[_VfAttributes, Mapping[int, _VfAttributes]]:
     """The link's attributes, and those of each VF by its index."""
     what = f"VFs of link #{index}"
     link = rtnl.details(index, filters, what)
@@ -173,31 +173,31 @@ _TRUST, _NODE_GUID, _PORT_GUID, _VLAN_LIST, _VLAN_INFO = 9, 10, 11, 12, 1
 class VfSetting:
     """One thing to be set on one VF: in words, and as an attribute of `IFLA_VF_INFO`."""
 
-    words: str
+    label: str
     attribute: bytes
 
 
-def set_vfs(rtnl: Rtnl, pf: int, what: str, settings: Sequence[VfSetting]) -> None:
+def set_vfs(rtnl: Rtnl, pf: int, operation: str, settings: Sequence[VfSetting]) -> None:
     """Make settings on VFs of one PF (its netdev's index), in this order and in one message.
 
-    NetlinkError begins with `what` and names the setting that was refused; those before it are made, those
-    after it are not.
+    NetlinkError begins with `operation` and names the setting that was refused; those before it are made,
+    those after it are not.
     """
     try:
-        _send(rtnl, pf, what, settings)
+        _send(rtnl, pf, operation, settings)
     except NetlinkError:
         # The kernel stops at the one that the driver refuses, without a word which. Once more, one by one:
         # those that it took it takes again.
         for setting in settings:
-            _send(rtnl, pf, f"{what}: {setting.words}", (setting,))
+            _send(rtnl, pf, f"{operation}: {setting.label}", (setting,))
 
 
-def set_rates(rtnl: Rtnl, pf: int, what: str, rates: Sequence[VfRate]) -> None:
+def set_rates(rtnl: Rtnl, pf: int, operation: str, rates: Sequence[VfRate]) -> None:
     """Program the minimum and maximum rate of VFs of one PF; fails as `set_vfs` does.
 
     What errno means is the driver's affair (`linux.drivers`); EINVAL also for a maximum below its minimum.
     """
-    set_vfs(rtnl, pf, what, [rate(each) for each in rates])
+    set_vfs(rtnl, pf, operation, [rate(each) for each in rates])
 
 
 def rate(vf: VfRate) -> VfSetting:
@@ -248,16 +248,16 @@ def port_guid(vf: int, guid: str) -> VfSetting:
     return _guid(vf, "port GUID", _PORT_GUID, guid)
 
 
-def _switch(vf: int, words: str, kind: int, *, on: bool) -> VfSetting:
-    setting = f"VF {vf}: {words} {'on' if on else 'off'}"
+def _switch(vf: int, label: str, kind: int, *, on: bool) -> VfSetting:
+    setting = f"VF {vf}: {label} {'on' if on else 'off'}"
     return VfSetting(setting, attribute(kind, struct.pack("=II", vf, on)))
 
 
-def _guid(vf: int, words: str, kind: int, guid: str) -> VfSetting:
+def _guid(vf: int, label: str, kind: int, guid: str) -> VfSetting:
     value = struct.pack("=IxxxxQ", vf, int.from_bytes(bytes.fromhex(guid.replace(":", "")), "big"))
-    return VfSetting(f"VF {vf}: {words} {guid}", attribute(kind, value))
+    return VfSetting(f"VF {vf}: {label} {guid}", attribute(kind, value))
 
 
-def _send(rtnl: Rtnl, pf: int, what: str, settings: Sequence[VfSetting]) -> None:
+def _send(rtnl: Rtnl, pf: int, operation: str, settings: Sequence[VfSetting]) -> None:
     infos = (nested(_VF_INFO, setting.attribute) for setting in settings)
-    rtnl.change(pf, what, nested(_VFINFO_LIST, *infos))
+    rtnl.change(pf, operation, nested(_VFINFO_LIST, *infos))

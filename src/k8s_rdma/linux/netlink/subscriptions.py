@@ -42,7 +42,7 @@ class Gathering:
     links: set[int] = field(default_factory=set)
     everything: bool = False
 
-    def taken(self) -> Dirty:
+    def drain(self) -> Dirty:
         """What it holds; then it holds nothing."""
         dirty = Dirty(frozenset(self.links), self.everything)
         self.links.clear()

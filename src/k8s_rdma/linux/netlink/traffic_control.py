@@ -146,13 +146,13 @@ def bucket_for(mbps: int) -> Bucket:
     )
 
 
-def root_qdiscs(socket: NetlinkSocket, what: str) -> dict[int, RootQdisc]:
+def root_qdiscs(socket: NetlinkSocket, operation: str) -> dict[int, RootQdisc]:
     """Those of all links of a namespace, by index; links that have none, as before they first came up, not.
 
     A kernel without traffic control has none at all.
     """
     try:
-        bodies = socket.dump(_GETQDISC, _root_header(0), f"{what}: queueing disciplines")
+        bodies = socket.dump(_GETQDISC, _root_header(0), f"{operation}: queueing disciplines")
     except NetlinkError as error:
         if error.errno == errno.EOPNOTSUPP:
             return {}
@@ -165,7 +165,7 @@ def root_qdiscs(socket: NetlinkSocket, what: str) -> dict[int, RootQdisc]:
     return found
 
 
-def knows(socket: NetlinkSocket, kind: str = "tbf") -> bool:
+def is_supported(socket: NetlinkSocket, kind: str = "tbf") -> bool:
     """Whether the kernel has such a queueing discipline, or a module of it that it loads. Changes nothing.
 
     It is asked to make one without parameters for the loopback, which it refuses once it has found the code
@@ -173,7 +173,7 @@ def knows(socket: NetlinkSocket, kind: str = "tbf") -> bool:
     """
     try:
         body = _root_header(_LOOPBACK) + text(_KIND, kind)
-        socket.do(_NEWQDISC, body, f"queueing discipline {kind}", CREATE | REPLACE)
+        socket.request(_NEWQDISC, body, f"queueing discipline {kind}", CREATE | REPLACE)
     except NetlinkError as error:
         if error.errno in _UNKNOWN:
             return False
@@ -182,33 +182,33 @@ def knows(socket: NetlinkSocket, kind: str = "tbf") -> bool:
     return True
 
 
-def limit(socket: NetlinkSocket, index: int, mbps: int, what: str) -> None:
+def limit(socket: NetlinkSocket, index: int, mbps: int, operation: str) -> None:
     """Let a link send so many Mb/s; 0 for no limit of ours. KernelError when it does not hold afterwards.
 
     Another one's queueing discipline gives way. A changed rate changes in place: what waits goes on waiting.
     """
     wanted = bucket_for(mbps) if mbps else None
-    before = root_qdiscs(socket, what).get(index)
+    before = root_qdiscs(socket, operation).get(index)
     if _holds(before, wanted):
         return
     if before is not None and before.handle and not (wanted and before.is_ours):
         # Also for a limit: a root of another kind would keep its parameters if it bore our handle.
-        _delete(socket, index, what)
+        _delete(socket, index, operation)
     if wanted:
-        _set(socket, index, wanted, what)
-    now = root_qdiscs(socket, what).get(index)
+        _set(socket, index, wanted, operation)
+    now = root_qdiscs(socket, operation).get(index)
     if not _holds(now, wanted):
-        msg = f"{what}: the kernel keeps {now} instead of {wanted}"
+        msg = f"{operation}: the kernel keeps {now} instead of {wanted}"
         raise KernelError(msg)
 
 
-def _holds(found: RootQdisc | None, wanted: Bucket | None) -> bool:
-    if wanted is None:
+def _holds(found: RootQdisc | None, desired: Bucket | None) -> bool:
+    if desired is None:
         return found is None or not found.is_ours
-    return found is not None and found.bucket == wanted
+    return found is not None and found.bucket == desired
 
 
-def _set(socket: NetlinkSocket, index: int, bucket: Bucket, what: str) -> None:
+def _set(socket: NetlinkSocket, index: int, bucket: Bucket, operation: str) -> None:
     rate, ticks = min(bucket.rate, _MAX_32), _burst_ticks(bucket.burst, bucket.rate)
     options = [
         attribute(_TBF_PARMS, _TBF_PARAMETERS.pack(0, _ETHERNET, 0, 0, 0, rate, bucket.queue, ticks, 0)),
@@ -218,18 +218,18 @@ def _set(socket: NetlinkSocket, index: int, bucket: Bucket, what: str) -> None:
         options.append(attribute(_TBF_RATE64, struct.pack("=Q", bucket.rate)))
     body = _root_header(index, HANDLE) + text(_KIND, "tbf") + nested(_OPTIONS, *options)
     try:
-        socket.do(_NEWQDISC, body, what, CREATE | REPLACE)
+        socket.request(_NEWQDISC, body, operation, CREATE | REPLACE)
     except NetlinkError as error:
         if error.errno in _UNKNOWN:
-            msg = f"{what}: the kernel has no token bucket filter; load its module sch_tbf"
+            msg = f"{operation}: the kernel has no token bucket filter; load its module sch_tbf"
             raise KernelError(msg, details=str(error)) from error
         raise
 
 
-def _delete(socket: NetlinkSocket, index: int, what: str) -> None:
+def _delete(socket: NetlinkSocket, index: int, operation: str) -> None:
     """Leave a link the queueing discipline that the kernel chooses; holds when it has that."""
     try:
-        socket.do(_DELQDISC, _root_header(index), what)
+        socket.request(_DELQDISC, _root_header(index), operation)
     except NetlinkError as error:
         if error.errno != errno.ENOENT:
             raise
@@ -307,135 +307,147 @@ class TrafficControl:
         """Ask by this socket."""
         self._socket = socket
 
-    def add_htb(self, index: int, handle: int, default: int, what: str) -> None:
+    def add_htb(self, index: int, handle: int, default: int, operation: str) -> None:
         """HTB as a link's root qdisc; what no filter classifies goes to class `default` (a minor)."""
         init = _HTB_GLOBAL.pack(_HTB_VERSION, _RATE_TO_QUANTUM, default, 0, 0)
-        self._add_qdisc(index, (handle, ROOT), "htb", attribute(_HTB_INIT, init), what)
+        self._add_qdisc(index, (handle, ROOT), "htb", attribute(_HTB_INIT, init), operation)
 
-    def add_fifo(self, index: int, parent: int, limit: int, what: str, *, packets: bool = False) -> None:
+    def add_fifo(self, index: int, parent: int, limit: int, operation: str, *, packets: bool = False) -> None:
         """A queue of so many bytes (or packets) below `parent`; of none at all it drops everything."""
         kind = "pfifo" if packets else "bfifo"
         body = _header(index, 0, parent) + text(_KIND, kind) + u32(_OPTIONS, limit)
-        self._socket.do(_NEWQDISC, body, what, CREATE | REPLACE)
+        self._socket.request(_NEWQDISC, body, operation, CREATE | REPLACE)
 
-    def add_ingress(self, index: int, what: str) -> None:
+    def add_ingress(self, index: int, operation: str) -> None:
         """Where filters see what a link receives."""
-        self._add_qdisc(index, (INGRESS_FILTERS, INGRESS), "ingress", b"", what)
+        self._add_qdisc(index, (INGRESS_FILTERS, INGRESS), "ingress", b"", operation)
 
-    def set_class(self, index: int, each: HtbClass, what: str) -> None:
+    def set_class(self, index: int, htb_class: HtbClass, operation: str) -> None:
         """Make an HTB class, or change the one of that handle."""
         tail = _HTB_TAIL.pack(
-            _ticks(each.burst, each.rate), _ticks(each.burst, each.ceil), each.quantum, 0, 0
+            _ticks(htb_class.burst, htb_class.rate),
+            _ticks(htb_class.burst, htb_class.ceil),
+            htb_class.quantum,
+            0,
+            0,
         )
-        parameters = _rate_spec(each.rate) + _rate_spec(each.ceil) + tail
+        parameters = _rate_spec(htb_class.rate) + _rate_spec(htb_class.ceil) + tail
         options = [attribute(_HTB_PARMS, parameters)]
-        if each.rate > _MAX_32:
-            options.append(attribute(_HTB_RATE64, struct.pack("=Q", each.rate)))
-        if each.ceil > _MAX_32:
-            options.append(attribute(_HTB_CEIL64, struct.pack("=Q", each.ceil)))
-        body = _header(index, each.handle, each.parent) + text(_KIND, "htb") + nested(_OPTIONS, *options)
-        self._socket.do(_NEWCLASS, body, what, CREATE)
+        if htb_class.rate > _MAX_32:
+            options.append(attribute(_HTB_RATE64, struct.pack("=Q", htb_class.rate)))
+        if htb_class.ceil > _MAX_32:
+            options.append(attribute(_HTB_CEIL64, struct.pack("=Q", htb_class.ceil)))
+        body = (
+            _header(index, htb_class.handle, htb_class.parent)
+            + text(_KIND, "htb")
+            + nested(_OPTIONS, *options)
+        )
+        self._socket.request(_NEWCLASS, body, operation, CREATE)
 
-    def delete_class(self, index: int, handle: int, what: str) -> None:
+    def delete_class(self, index: int, handle: int, operation: str) -> None:
         """Take an HTB class away with its queue; refused while a filter points to it."""
-        self._socket.do(_DELCLASS, _header(index, handle, 0), what)
+        self._socket.request(_DELCLASS, _header(index, handle, 0), operation)
 
-    def class_rates(self, index: int, what: str) -> dict[int, tuple[int, int]]:
+    def class_rates(self, index: int, operation: str) -> dict[int, tuple[int, int]]:
         """Rate and ceil of every HTB class of a link, bytes per second, by handle."""
         found = {}
-        for body in self._socket.dump(_GETCLASS, _header(index, 0, 0), what):
+        for body in self._socket.dump(_GETCLASS, _header(index, 0, 0), operation):
             _, _, handle, _, _ = _TCMSG.unpack_from(body)
             state = _class_state(body)
             if state is not None:
                 found[handle] = state.rate, state.ceil
         return found
 
-    def class_state(self, index: int, handle: int, what: str) -> ClassState | None:
+    def class_state(self, index: int, handle: int, operation: str) -> ClassState | None:
         """One HTB class; None when it is not there.
 
         The kernel tells whoever listens to changes, and the one who asked only with ECHO
         (`net/sched/sch_api.c`, tclass_get_notify).
         """
         try:
-            return _class_state(self._socket.get(_GETCLASS, _header(index, handle, 0), what, ECHO))
+            return _class_state(self._socket.get(_GETCLASS, _header(index, handle, 0), operation, ECHO))
         except NetlinkError as error:
             if error.errno == errno.ENOENT:
                 return None
             raise
 
-    def redirect(self, index: int, to: int, what: str, *, priority: int, source: str = "") -> None:
-        """Send what a link receives out of link `to`; with a source MAC what bears that alone.
+    def redirect(self, index: int, target: int, operation: str, *, priority: int, source: str = "") -> None:
+        """Send what a link receives out of link `target`; with a source MAC what bears that alone.
 
         Filters of a lower priority see a frame first.
         """
         selector = _source_selector(source) if source else _any_selector()
-        self._filter(index, (INGRESS_FILTERS, priority), selector, _redirect(to), what=what)
+        self._filter(index, (INGRESS_FILTERS, priority), selector, _redirect(target), operation=operation)
 
-    def forget_redirects(self, index: int, what: str, *, priority: int) -> None:
+    def forget_redirects(self, index: int, operation: str, *, priority: int) -> None:
         """Undo all `redirect` of that priority; holds when there is nothing to undo."""
-        self._delete_filter(_header(index, 0, INGRESS_FILTERS, _info(priority)), what)
+        self._delete_filter(_header(index, 0, INGRESS_FILTERS, _info(priority)), operation)
 
-    def add_source_table(self, index: int, parent: int, priority: int, what: str) -> None:
+    def add_source_table(self, index: int, parent: int, priority: int, operation: str) -> None:
         """A hash table of 256 buckets by a source MAC's last byte, for `classify_source`."""
         table = _header(index, _TABLE, parent, _info(priority)) + text(_KIND, "u32")
-        self._socket.do(_NEWFILTER, table + nested(_OPTIONS, u32(_U32_DIVISOR, 256)), what, CREATE | EXCL)
+        self._socket.request(
+            _NEWFILTER, table + nested(_OPTIONS, u32(_U32_DIVISOR, 256)), operation, CREATE | EXCL
+        )
         selector = _SELECTOR.pack(0, 0, 1, 0, 0, 0, _SOURCE_MAC_OFFSET + 4, b"\x00\xff\0\0")
         selector += _ANY_KEY
-        self._filter(index, (parent, priority), selector, u32(_U32_LINK, _TABLE), what=what)
+        self._filter(index, (parent, priority), selector, u32(_U32_LINK, _TABLE), operation=operation)
 
-    def classify_source(self, index: int, place: Place, source: Source, handle: int, what: str) -> None:
+    def classify_source(self, index: int, place: Place, source: Source, handle: int, operation: str) -> None:
         """Put what has this source MAC into class `handle`."""
         options = (u32(_U32_CLASSID, handle), u32(_U32_HASH, source.node & _BUCKET))
         selector = _source_selector(source.mac)
-        self._filter(index, place, selector, *options, what=what, handle=source.node)
+        self._filter(index, place, selector, *options, operation=operation, handle=source.node)
 
-    def classified_sources(self, index: int, place: Place, what: str) -> dict[int, int]:
+    def classified_sources(self, index: int, place: Place, operation: str) -> dict[int, int]:
         """The nodes (`Source.node`) that `classify_source` made, and what class each leads to."""
         parent, priority = place
         found = {}
-        for body in self._socket.dump(_GETFILTER, _header(index, 0, parent, _info(priority)), what):
+        for body in self._socket.dump(_GETFILTER, _header(index, 0, parent, _info(priority)), operation):
             _, _, node, _, _ = _TCMSG.unpack_from(body)
             options = attributes(attributes(body, _TCMSG.size).get(_OPTIONS, b""))
             if node & _IN_TABLE == _TABLE and _U32_CLASSID in options:
                 found[node] = number(options[_U32_CLASSID])
         return found
 
-    def forget_source(self, index: int, place: Place, node: int, what: str) -> None:
+    def forget_source(self, index: int, place: Place, node: int, operation: str) -> None:
         """Undo `classify_source`; holds when there is nothing to undo."""
         parent, priority = place
-        self._delete_filter(_header(index, node, parent, _info(priority)), what)
+        self._delete_filter(_header(index, node, parent, _info(priority)), operation)
 
-    def classify_port(self, index: int, place: Place, port: str, handle: int, what: str) -> None:
+    def classify_port(self, index: int, place: Place, port: str, handle: int, operation: str) -> None:
         """Put what came in by link `port` into class `handle`, whatever it is."""
         options = (u32(_U32_CLASSID, handle), text(_U32_INDEV, port))
-        self._filter(index, place, _any_selector(), *options, what=what)
+        self._filter(index, place, _any_selector(), *options, operation=operation)
 
-    def forget_port(self, index: int, place: Place, what: str) -> None:
+    def forget_port(self, index: int, place: Place, operation: str) -> None:
         """Undo `classify_port`; holds when there is nothing to undo."""
         parent, priority = place
-        self._delete_filter(_header(index, 0, parent, _info(priority)), what)
+        self._delete_filter(_header(index, 0, parent, _info(priority)), operation)
 
-    def _delete_filter(self, header: bytes, what: str) -> None:
+    def _delete_filter(self, header: bytes, operation: str) -> None:
         try:
-            self._socket.do(_DELFILTER, header + text(_KIND, "u32"), what)
+            self._socket.request(_DELFILTER, header + text(_KIND, "u32"), operation)
         except NetlinkError as error:
             if error.errno != errno.ENOENT:
                 raise
 
-    def _add_qdisc(self, index: int, place: tuple[int, int], kind: str, options: bytes, what: str) -> None:
+    def _add_qdisc(
+        self, index: int, place: tuple[int, int], kind: str, options: bytes, operation: str
+    ) -> None:
         body = _header(index, *place) + text(_KIND, kind)
         if options:
             body += nested(_OPTIONS, options)
-        self._socket.do(_NEWQDISC, body, what, CREATE | REPLACE)
+        self._socket.request(_NEWQDISC, body, operation, CREATE | REPLACE)
 
     def _filter(
-        self, index: int, place: Place, selector: bytes, *options: bytes, what: str, handle: int = 0
+        self, index: int, place: Place, selector: bytes, *options: bytes, operation: str, handle: int = 0
     ) -> None:
         """A u32 filter at (parent, priority)."""
         parent, priority = place
         body = _header(index, handle, parent, _info(priority)) + text(_KIND, "u32")
         body += nested(_OPTIONS, attribute(_U32_SEL, selector), *options)
-        self._socket.do(_NEWFILTER, body, what, CREATE | EXCL)
+        self._socket.request(_NEWFILTER, body, operation, CREATE | EXCL)
 
 
 _TABLE = 0x00100000
@@ -501,7 +513,7 @@ _ANY_KEY = _key(0, 0, _SOURCE_MAC_OFFSET)
 """Matches every frame: also where it matches no bit, it must lie in the frame, which may have no payload."""
 
 
-def _redirect(to: int) -> bytes:
-    parameters = _MIRRED.pack(0, 0, _STOLEN, 0, 0, _EGRESS_REDIRECT, to)
+def _redirect(target: int) -> bytes:
+    parameters = _MIRRED.pack(0, 0, _STOLEN, 0, 0, _EGRESS_REDIRECT, target)
     options = nested(_ACT_OPTIONS, attribute(_MIRRED_PARMS, parameters))
     return nested(_U32_ACT, nested(1, text(_ACT_KIND, "mirred"), options))

@@ -39,7 +39,7 @@ def character_devices(sysfs: Sysfs, pci: str = "") -> Mapping[str, tuple[Charact
     One that vanishes meanwhile is left out. OSError when they cannot be looked at.
     """
     found: dict[str, list[CharacterDevice]] = {}
-    for name, device in _each(sysfs, f"bus/pci/devices/{pci}" if pci else "class"):
+    for name, device in _entries(sysfs, f"bus/pci/devices/{pci}" if pci else "class"):
         found.setdefault(name, []).append(device)
     return {name: tuple(devices) for name, devices in found.items()}
 
@@ -56,7 +56,7 @@ def rdma_cm_numbers(sysfs: Sysfs) -> tuple[int, int] | None:
     return _numbers(sysfs, _RDMA_CM)
 
 
-def _each(sysfs: Sysfs, below: str) -> Iterator[tuple[str, CharacterDevice]]:
+def _entries(sysfs: Sysfs, below: str) -> Iterator[tuple[str, CharacterDevice]]:
     for directory in (f"{below}/{_VERBS}", f"{below}/{_MAD}"):
         names = [name for name in sysfs.names_if_any(directory) or () if _NODE.fullmatch(name)]
         for name in sorted(names, key=_order):
@@ -86,7 +86,7 @@ class DeviceNodes:
         """dev: where the host's `/dev` is."""
         self._dev = dev
 
-    def at(self, path: str) -> Path:
+    def locate(self, path: str) -> Path:
         """Where a path that begins with `/dev` is for us."""
         return self._dev / Path(path).relative_to(DEV)
 
@@ -101,11 +101,11 @@ class DeviceNodes:
 
     def has_directory(self) -> bool:
         """Whether `/dev/infiniband` is there."""
-        return self.at(INFINIBAND).is_dir()
+        return self.locate(INFINIBAND).is_dir()
 
     def _fault(self, path: str, expected: tuple[int, int]) -> str:
         try:
-            found = os.stat(self.at(path))  # noqa: PTH116
+            found = os.stat(self.locate(path))  # noqa: PTH116
         except OSError as error:
             missing = isinstance(error, FileNotFoundError | NotADirectoryError)
             return f"{path} {'is missing' if missing else f'cannot be looked at: {error.strerror}'}"
@@ -158,9 +158,9 @@ class PodNodes:
 
 
 @contextmanager
-def _as_kernel_error(what: str) -> Iterator[None]:
+def _as_kernel_error(operation: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        msg = f"{what}: its character devices cannot be looked up: {error.strerror}"
+        msg = f"{operation}: its character devices cannot be looked up: {error.strerror}"
         raise KernelError(msg) from error

@@ -16,11 +16,11 @@ from k8s_rdma.core.ids import PciAddress, pci_address
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import printable
 from k8s_rdma.linux.discovery.pfs import own_link
-from k8s_rdma.linux.netlink.queries import RdmaDevice as ToldDevice
+from k8s_rdma.linux.netlink.queries import RdmaDevice as ListedDevice
 from k8s_rdma.linux.netlink.rtnl import INFINIBAND, Link
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.rdma.character_devices import character_devices
-from k8s_rdma.linux.sysfs import Sysfs, is_gone
+from k8s_rdma.linux.sysfs import Sysfs, is_absent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -68,7 +68,7 @@ class Functions:
     _read: dict[PciAddress, FunctionFacts | None] = field(default_factory=dict)
     _vfs: dict[PciAddress, dict[PciAddress, int]] = field(default_factory=dict)
 
-    def of(self, pci: PciAddress) -> FunctionFacts | None:
+    def facts_of(self, pci: PciAddress) -> FunctionFacts | None:
         """A function; None when there is none of this address."""
         if pci not in self._read:
             self._read[pci] = self._facts(pci)
@@ -77,12 +77,12 @@ class Functions:
     def of_device(self, path: str) -> FunctionFacts | None:
         """The one that a device of some class (`class/infiniband/mlx5_0`) is of; None where that is none."""
         target = self.sysfs.target_if_any(f"{path}/device") or ""
-        return self.of(pci_address(target)) if _ADDRESS.fullmatch(target) else None
+        return self.facts_of(pci_address(target)) if _ADDRESS.fullmatch(target) else None
 
     def of_netdev(self, link: Link) -> FunctionFacts | None:
         """The one that a netdev is of; None where that is none."""
         if _ADDRESS.fullmatch(link.device):
-            return self.of(pci_address(link.device))
+            return self.facts_of(pci_address(link.device))
         return self.of_device(f"class/net/{link.name}")
 
     def _facts(self, pci: PciAddress) -> FunctionFacts | None:
@@ -97,7 +97,7 @@ class Functions:
             numa_node=function.numa_node(),
             pcie_path=function.pcie_path(),
             link=own_link(function, function.netdevs() or (), self.links),
-            pf=self.of(pf) if pf else None,
+            pf=self.facts_of(pf) if pf else None,
             vf=self._index(pf, pci) if pf else None,
         )
 
@@ -156,9 +156,9 @@ def _port_faults(port: RdmaPort, link: Link | None) -> Iterator[str]:
 
 def link_faults(link: Link | None) -> tuple[str, ...]:
     """Of a netdev."""
-    if link is None or (link.up and link.carrier):
+    if link is None or (link.is_up and link.carrier):
         return ()
-    return (f"netdev {link.name} {'has no carrier' if link.up else 'is set down'}",)
+    return (f"netdev {link.name} {'has no carrier' if link.is_up else 'is set down'}",)
 
 
 _CLASS = "class/infiniband"
@@ -172,7 +172,7 @@ class RdmaQueries(Protocol):
         """All netdevs of the host's namespace."""
         ...
 
-    def rdma_devices(self) -> Sequence[ToldDevice]:
+    def rdma_devices(self) -> Sequence[ListedDevice]:
         """All RDMA devices that it sees; none where the kernel knows no RDMA."""
         ...
 
@@ -203,19 +203,20 @@ class AwayDevice:
     """One that is not in this namespace. device: what its function tells; its faults are those of that.
 
     elsewhere: whether it is somewhere: its character devices are there, so that it is in another namespace,
-    or a driver has its function that hands it to a program. told: whether there is a function that tells.
+    or a driver has its function that hands it to a program. is_listed: whether there is a function that
+    tells.
     """
 
     device: RdmaDevice
     elsewhere: bool
-    told: bool
+    is_listed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaSnapshot:
     """All that was seen. unreadable: why a device could not be looked at, by name; "" for no certain one."""
 
-    here: Mapping[str, PresentDevice] = field(default_factory=dict)
+    present: Mapping[str, PresentDevice] = field(default_factory=dict)
     away: Mapping[str, AwayDevice] = field(default_factory=dict)
     netns_mode: NetnsMode | None = None
     rdma_cm: bool = False
@@ -224,11 +225,11 @@ class RdmaSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Query:
     """What netlink answered."""
 
     mode: NetnsMode | None
-    devices: tuple[ToldDevice, ...]
+    devices: tuple[ListedDevice, ...]
     links: tuple[Link, ...]
 
     def of_interest(self) -> object:
@@ -240,7 +241,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Around:
+class _Context:
     """What one look asks only once. links: by index. characters: by the RDMA device's name."""
 
     links: Mapping[int, Link]
@@ -255,10 +256,10 @@ class RdmaObserver:
         self._sysfs = sysfs
         self._questions = questions
         self._nodes = nodes
-        self._asked: _Asked | None = None
-        self._seen = RdmaSnapshot()
+        self._last_query: _Query | None = None
+        self._snapshot = RdmaSnapshot()
 
-    def look(
+    def scan(
         self, expected: Mapping[str, str] | None = None, *, changed: Collection[int] | None = None
     ) -> RdmaSnapshot:
         """The machine now; the same object as before where nothing but links changed, and none of interest.
@@ -268,68 +269,68 @@ class RdmaObserver:
         be other than it was. Pods come and go with many links that are no RDMA device's.
         KernelError or OSError when it cannot be looked at at all.
         """
-        before, self._asked = self._asked, None
-        asked = self._ask()
+        before, self._last_query = self._last_query, None
+        asked = self._query()
         if changed is None or before is None or asked.of_interest() != before.of_interest():
-            self._seen = self._look(asked, expected or {})
-        self._asked = None if self._seen.unreadable else asked
-        return self._seen
+            self._snapshot = self._scan(asked, expected or {})
+        self._last_query = None if self._snapshot.unreadable else asked
+        return self._snapshot
 
-    def _ask(self) -> _Asked:
-        return _Asked(
+    def _query(self) -> _Query:
+        return _Query(
             mode=self._questions.netns_mode(),
             devices=tuple(self._questions.rdma_devices()),
             links=tuple(self._questions.links()),
         )
 
-    def _look(self, asked: _Asked, expected: Mapping[str, str]) -> RdmaSnapshot:
-        links, told = asked.links, asked.devices
-        around = _Around(
+    def _scan(self, query: _Query, expected: Mapping[str, str]) -> RdmaSnapshot:
+        links, told = query.links, query.devices
+        around = _Context(
             links={link.index: link for link in links},
             functions=Functions(self._sysfs, {link.name: link for link in links}),
             characters=character_devices(self._sysfs),
         )
-        here, unreadable = self._here(around, told)
+        here, unreadable = self._present(around, told)
         away = {**dict.fromkeys(around.characters, ""), **expected}
         return RdmaSnapshot(
-            here=here,
+            present=here,
             away={
                 name: self._away(around, name, pci)
                 for name, pci in sorted(away.items())
                 if name not in here and name not in unreadable
             },
-            netns_mode=asked.mode,
+            netns_mode=query.mode,
             rdma_cm=self._nodes.has_rdma_cm(self._sysfs),
             directory=self._nodes.has_directory(),
             unreadable=unreadable,
         )
 
-    def _here(
-        self, around: _Around, told: Sequence[ToldDevice]
+    def _present(
+        self, context: _Context, reported: Sequence[ListedDevice]
     ) -> tuple[dict[str, PresentDevice], dict[str, str]]:
         found, unreadable = {}, {}
-        for device in sorted(told, key=lambda device: device.name):
+        for device in sorted(reported, key=lambda device: device.name):
             try:
                 if printable(device.name) != device.name:
                     unreadable[""] = f"the name of RDMA device {printable(device.name)} is no text"
                 else:
-                    found[device.name] = self._device(around, device)
+                    found[device.name] = self._device(context, device)
             except OSError as error:
-                if not is_gone(error):  # else it vanished just now, of which an event will tell
+                if not is_absent(error):  # else it vanished just now, of which an event will tell
                     unreadable[device.name] = f"RDMA device {device.name}: {error}"
         return found, unreadable
 
-    def _device(self, around: _Around, told: ToldDevice) -> PresentDevice:
-        netdev = self._netdev(around, told)
-        function = self._function(around, told.name, netdev)
+    def _device(self, context: _Context, reported: ListedDevice) -> PresentDevice:
+        netdev = self._netdev(context, reported)
+        function = self._function(context, reported.name, netdev)
         own = (function and function.link) or netdev
-        link_type = self._link_type(told, function)
-        characters = around.characters.get(told.name, ())
+        link_type = self._link_type(reported, function)
+        characters = context.characters.get(reported.name, ())
         bad_nodes = node_faults(characters, self._nodes)
         ethernet = link_type is LinkType.ETHERNET
         is_vf = function is not None and function.vf is not None
         device = RdmaDevice(
-            name=told.name,
+            name=reported.name,
             netdev=printable(own.name) if own else "",
             link_type=link_type,
             nodes=tuple(each for each in characters if each not in bad_nodes),
@@ -338,39 +339,39 @@ class RdmaObserver:
         return PresentDevice(
             device=_of_function(device, function),
             characters=characters,
-            ports=tuple(port.number for port in told.ports),
-            port_faults=port_faults(told.ports, around.links, own, link_type),
+            ports=tuple(port.number for port in reported.ports),
+            port_faults=port_faults(reported.ports, context.links, own, link_type),
             uplink_faults=link_faults(function.physical.link) if function and ethernet else (),
-            vf_set_down=ethernet and is_vf and netdev is not None and not netdev.up,
+            vf_set_down=ethernet and is_vf and netdev is not None and not netdev.is_up,
         )
 
-    def _netdev(self, around: _Around, told: ToldDevice) -> Link | None:
+    def _netdev(self, context: _Context, reported: ListedDevice) -> Link | None:
         """That of its first port which has one here; of a soft device at least what sysfs says."""
-        for port in told.ports:
-            if port.netdev_index is not None and port.netdev_index in around.links:
-                return around.links[port.netdev_index]
-        parent = self._sysfs.value_if_any(f"{_CLASS}/{told.name}/parent")
-        return around.functions.links.get(parent) if parent else None
+        for port in reported.ports:
+            if port.netdev_index is not None and port.netdev_index in context.links:
+                return context.links[port.netdev_index]
+        parent = self._sysfs.value_if_any(f"{_CLASS}/{reported.name}/parent")
+        return context.functions.links.get(parent) if parent else None
 
-    def _function(self, around: _Around, name: str, netdev: Link | None) -> FunctionFacts | None:
-        found = around.functions.of_device(f"{_CLASS}/{name}")
-        return around.functions.of_netdev(netdev) if found is None and netdev is not None else found
+    def _function(self, context: _Context, name: str, netdev: Link | None) -> FunctionFacts | None:
+        found = context.functions.of_device(f"{_CLASS}/{name}")
+        return context.functions.of_netdev(netdev) if found is None and netdev is not None else found
 
-    def _link_type(self, told: ToldDevice, function: FunctionFacts | None) -> LinkType:
-        for port in told.ports:
-            layer = self._sysfs.value_if_any(f"{_CLASS}/{told.name}/ports/{port.number}/link_layer")
+    def _link_type(self, reported: ListedDevice, function: FunctionFacts | None) -> LinkType:
+        for port in reported.ports:
+            layer = self._sysfs.value_if_any(f"{_CLASS}/{reported.name}/ports/{port.number}/link_layer")
             if layer:
                 return LinkType.INFINIBAND if layer == "InfiniBand" else LinkType.ETHERNET
         return function.link_type if function else LinkType.ETHERNET
 
-    def _away(self, around: _Around, name: str, pci: str) -> AwayDevice:
+    def _away(self, context: _Context, name: str, pci: str) -> AwayDevice:
         """One that netlink does not tell of: by its character devices, or else by where it was."""
-        characters = around.characters.get(name, ())
+        characters = context.characters.get(name, ())
         verbs = [each.path.rpartition("/")[2] for each in characters if each.kind is NodeKind.UVERBS]
-        functions = (around.functions.of_device(f"{_VERBS}/{each}") for each in verbs)
+        functions = (context.functions.of_device(f"{_VERBS}/{each}") for each in verbs)
         function = next((each for each in functions if each is not None), None)
         if function is None and pci:
-            function = around.functions.of(pci_address(pci))
+            function = context.functions.facts_of(pci_address(pci))
         device = RdmaDevice(
             name=name,
             link_type=function.link_type if function else LinkType.ETHERNET,
@@ -382,15 +383,15 @@ class RdmaObserver:
         return AwayDevice(
             device=_of_function(device, function),
             elsewhere=bool(characters) or handed_over,
-            told=function is not None,
+            is_listed=function is not None,
         )
 
 
-def port_state_files(look: RdmaSnapshot) -> frozenset[str]:
+def port_state_files(scan: RdmaSnapshot) -> frozenset[str]:
     """Files below sysfs that tell what the kernel sends no message of: the states of InfiniBand ports."""
     return frozenset(
         f"{_CLASS}/{name}/ports/{port}/state"
-        for name, here in look.here.items()
+        for name, here in scan.present.items()
         if here.device.link_type is LinkType.INFINIBAND
         for port in here.ports
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS, PciFunction
-from k8s_rdma.linux.vf.locator import words
+from k8s_rdma.linux.vf.locator import describe
 from k8s_rdma.linux.vf.netdev import restore_netdev
 from k8s_rdma.linux.vfio import VFIO_PCI, objection_to_vfio
 
@@ -49,13 +49,13 @@ class PciDriver:
 
     def override(self) -> str:
         """The driver that alone may have it (`driver_override`); empty for any that fits."""
-        told = self._sysfs.value_if_any(self._at("driver_override")) or _NO_OVERRIDE
+        told = self._sysfs.value_if_any(self._path("driver_override")) or _NO_OVERRIDE
         return "" if told == _NO_OVERRIDE else told
 
     def let(self, driver: str) -> None:
         """Let this driver alone have it from now on, and empty, any that fits; who has it keeps it."""
         if self.override() != driver:
-            self._sysfs.write(self._at("driver_override"), f"{driver}\n")
+            self._sysfs.write(self._path("driver_override"), f"{driver}\n")
 
     def hand_to(self, driver: str) -> None:
         """Have this driver have it, and no other: taken from who has it, from wherever a crash left it.
@@ -73,7 +73,7 @@ class PciDriver:
         Returns when the driver let go: vfio-pci only when no program has it any more.
         """
         if self.name() is not None:
-            self._sysfs.write(self._at("driver/unbind"), self._pci)
+            self._sysfs.write(self._path("driver/unbind"), self._pci)
 
     def bind(self, driver: str) -> None:
         """Have this driver take it, which it must be let to; ENODEV when it does not want it."""
@@ -90,7 +90,7 @@ class PciDriver:
         self.unbind()
         self._sysfs.write("bus/pci/drivers_probe", self._pci)
 
-    def _at(self, name: str) -> str:
+    def _path(self, name: str) -> str:
         return f"{_DEVICES}/{self._pci}/{name}"
 
 
@@ -128,7 +128,7 @@ class VfBinding:
 
     def bind(self, step: BindVf) -> None:
         """Have a program's driver have the VF; KernelError, and nothing is changed, where the host cannot."""
-        function, what = self._function(step), f"{words(step.vf)}: give to {step.driver}"
+        function, what = self._function(step), f"{describe(step.vf)}: give to {step.driver}"
         driver = PciDriver(self._sysfs, function.pci)
         if driver.name() != step.driver:
             self._require_free(function, step, what)
@@ -138,7 +138,7 @@ class VfBinding:
 
     def unbind(self, step: UnbindVf) -> None:
         """Have the kernel's driver have it as at home, unless that has it and it serves another namespace."""
-        function, what = self._function(step), f"{words(step.vf)}: give back to {step.kernel_driver}"
+        function, what = self._function(step), f"{describe(step.vf)}: give back to {step.kernel_driver}"
         driver = PciDriver(self._sysfs, function.pci)
         has_it = driver.name()
         if has_it not in (None, step.driver, step.kernel_driver):
@@ -162,7 +162,7 @@ class VfBinding:
         function = self._places.function(vf)
         if function.driver() in USERSPACE_DRIVERS or function.netdevs() == []:
             return
-        link, what = self._places.at_home(vf), f"{words(vf)}: bind anew for GUID {guid}"
+        link, what = self._places.at_home(vf), f"{describe(vf)}: bind anew for GUID {guid}"
         if link is not None and link.mac.endswith(guid):
             return
         if self._rdma.names(function.pci):
@@ -173,11 +173,11 @@ class VfBinding:
     def _function(self, step: BindVf | UnbindVf) -> PciFunction:
         function = self._places.function(step.vf)
         if function.pci != step.pci:
-            msg = f"{words(step.vf)}: it is {function.pci}, not {step.pci}"
+            msg = f"{describe(step.vf)}: it is {function.pci}, not {step.pci}"
             raise KernelError(msg)
         return function
 
-    def _require_free(self, function: PciFunction, step: BindVf, what: str) -> None:
+    def _require_free(self, function: PciFunction, step: BindVf, operation: str) -> None:
         driver = function.driver()
         why = ""
         if step.driver == VFIO_PCI:
@@ -187,41 +187,43 @@ class VfBinding:
         elif function.netdevs() == []:
             why = "its netdev is in another namespace"
         if why:
-            msg = f"{what}: {why}"
+            msg = f"{operation}: {why}"
             raise KernelError(msg)
 
-    def _change(self, pci: PciAddress, what: str, change: Callable[[], None]) -> None:
+    def _change(self, pci: PciAddress, operation: str, change: Callable[[], None]) -> None:
         """In a thread of its own: in the kernel it takes for as long as a program has the VF open.
 
         Who tries again is told at once that it still has: else every try would hold up all other pods.
         """
         before = self._changing.pop(pci, None)
         if before is not None:
-            self._await_change(before, pci, what, _POLL_S)
+            self._await_change(before, pci, operation, _POLL_S)
         now = _Change(pci, change)
         now.start()
-        self._await_change(now, pci, what, self._timeout_s)
+        self._await_change(now, pci, operation, self._timeout_s)
         if now.failure is not None:
             advice = "see the kernel's log for why"
             if now.failure.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
                 advice = "the agent needs /sys writable, and root"
-            raise KernelError(f"{what}: {now.failure}", details=advice) from now.failure
+            raise KernelError(f"{operation}: {now.failure}", details=advice) from now.failure
 
-    def _await_change(self, change: _Change, pci: PciAddress, what: str, timeout_s: float) -> None:
+    def _await_change(self, change: _Change, pci: PciAddress, operation: str, timeout_s: float) -> None:
         change.join(timeout_s)
         if change.is_alive():
             self._changing[pci] = change
-            msg = f"{what}: the driver that had it did not let go of it within {self._timeout_s:g} s"
+            msg = f"{operation}: the driver that had it did not let go of it within {self._timeout_s:g} s"
             raise KernelError(msg, details="a program has it open still; it is let go when that ends")
 
-    def _settle(self, function: PciFunction, vf: VfRef, home: VfHome, what: str, *, mac: str | None) -> None:
+    def _settle(
+        self, function: PciFunction, vf: VfRef, home: VfHome, operation: str, *, mac: str | None
+    ) -> None:
         """Wait for its netdev and RDMA device, and make them what they were."""
-        link = self._await(function, vf, what)
+        link = self._await(function, vf, operation)
         let = None if mac is None else partial(self._places.let_have_mac, vf)
         restore_netdev(link.index, vf, home, self._rtnl, let)
         self._had_rdma.discard(vf)
 
-    def _await(self, function: PciFunction, vf: VfRef, what: str) -> Link:
+    def _await(self, function: PciFunction, vf: VfRef, operation: str) -> Link:
         """Its netdev; KernelError when that does not come, or an RDMA device that is known to have been."""
         deadline = time.monotonic() + self._timeout_s
         wants_rdma = vf in self._had_rdma or self._others_have_rdma(function, vf)
@@ -233,7 +235,9 @@ class VfBinding:
                 if link is not None and vf not in self._had_rdma:
                     return link
                 missing = "RDMA device" if link else "netdev"
-                msg = f"{what}: its driver {function.driver()} made no {missing} in {self._timeout_s:g} s"
+                msg = (
+                    f"{operation}: its driver {function.driver()} made no {missing} in {self._timeout_s:g} s"
+                )
                 raise KernelError(msg, details="see its driver's lines in dmesg")
             time.sleep(_POLL_S)
 

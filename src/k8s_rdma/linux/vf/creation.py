@@ -50,7 +50,7 @@ class VfMac:
 class VfGuid:
     """One of the two GUIDs of a VF, `aa:bb:cc:dd:ee:ff:00:11`."""
 
-    which: GuidOf
+    guid_of: GuidOf
     value: str
     kind: ClassVar[str] = "GUID"
 
@@ -86,7 +86,7 @@ class NetdevsOf:
         for link in links:
             self._by_device.setdefault(link.device, []).append(link)
 
-    def of(self, vf: VfFunction) -> Sequence[Link]:
+    def netdevs_of(self, vf: VfFunction) -> Sequence[Link]:
         """A VF's."""
         return self._by_device.get(vf.pci, ())
 
@@ -173,7 +173,7 @@ def _packed(vf: int, setting: Setting) -> sriov.VfSetting:
         return sriov.trust(vf, on=setting.value)
     if isinstance(setting, VfLinkState):
         return sriov.link_state(vf, setting.value)
-    if setting.which is GuidOf.NODE:
+    if setting.guid_of is GuidOf.NODE:
         return sriov.node_guid(vf, setting.value)
     return sriov.port_guid(vf, setting.value)
 
@@ -212,7 +212,7 @@ class SriovPf:
         """The VFs that it is set to have."""
         return self._function.num_vfs()
 
-    def make(self, count: int) -> None:
+    def create_vfs(self, count: int) -> None:
         """Have so many VFs, or none; from one number to another the way is through none.
 
         The driver may make fewer and say so in the kernel's log alone.

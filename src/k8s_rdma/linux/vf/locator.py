@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
     from k8s_rdma.linux.sysfs import Sysfs
 
-_LOOKS = 3
+_ATTEMPTS = 3
 """At a netdev that is renamed, or comes, while it is looked at."""
 
 
@@ -47,13 +47,13 @@ class VfLocator:
         except FileNotFoundError as error:
             raise self._unknown(vf) from error
         except OSError as error:
-            msg = f"{words(vf)}: cannot be looked at: {error.strerror}"
+            msg = f"{describe(vf)}: cannot be looked at: {error.strerror}"
             raise KernelError(msg) from error
 
     def at_home(self, vf: VfRef) -> Link | None:
         """Its netdev in the host's namespace; None when it is not there. KernelError for an unknown VF."""
         function = self.function(vf)
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             names = function.netdevs()
             if not names:
                 return None
@@ -61,7 +61,9 @@ class VfLocator:
             found = own_link(function, names, links)
             if found is not None:
                 return found
-        msg = f"{words(vf)}: sysfs gives it {', '.join(sorted(names or ()))}, of which netlink knows nothing"
+        msg = (
+            f"{describe(vf)}: sysfs gives it {', '.join(sorted(names or ()))}, of which netlink knows nothing"
+        )
         raise KernelError(msg)
 
     def pf_link(self, vf: VfRef) -> Link:
@@ -71,7 +73,7 @@ class VfLocator:
         links = {name: link for name in names if (link := self._rtnl.link(name))}
         found = own_link(function, names, links)
         if found is None:
-            msg = f"{words(vf)}: that PF has no netdev here"
+            msg = f"{describe(vf)}: that PF has no netdev here"
             raise KernelError(msg)
         return found
 
@@ -81,7 +83,7 @@ class VfLocator:
         set_vfs(self._rtnl, self.pf_link(vf).index, what, [vf_mac(vf.index, mac)])
 
     def _unknown(self, vf: VfRef) -> KernelError:
-        what, function = f"{words(vf)}: unknown", PciFunction(self._sysfs, vf.pf)
+        what, function = f"{describe(vf)}: unknown", PciFunction(self._sysfs, vf.pf)
         try:
             names, count = function.netdevs(), len(function.vfs())
         except OSError:
@@ -89,28 +91,30 @@ class VfLocator:
         return NoSuchVfError(f"{what}: {min(names or ('that PF',))} has {count} VFs")
 
 
-def netdev_of(pci: PciAddress, there: Rtnl, namespace: int, *, index: int | None = None) -> Link | None:
+def netdev_of(
+    pci: PciAddress, namespace_rtnl: Rtnl, namespace: int, *, index: int | None = None
+) -> Link | None:
     """The netdev of a function in a namespace (a socket there, and its descriptor); None if it is not there.
 
     index: which it had when last seen; to look at all of 60 links for each of them would take long.
     """
     if index is not None:
-        link = there.link_at(index)
+        link = namespace_rtnl.link_at(index)
         if link is not None and _device(link, namespace) == pci:
             return link
-    return netdevs_by_device(there, namespace).get(pci)
+    return netdevs_by_device(namespace_rtnl, namespace).get(pci)
 
 
-def netdevs_by_device(there: Rtnl, namespace: int) -> dict[str, Link]:
+def netdevs_by_device(namespace_rtnl: Rtnl, namespace: int) -> dict[str, Link]:
     """The netdev of each function that has one in a namespace (a socket there, and its descriptor).
 
     Beside it there may be IPoIB interfaces of other partitions, whose peer it is.
     """
-    links = sorted(there.links(), key=lambda link: link.index, reverse=True)
+    links = sorted(namespace_rtnl.links(), key=lambda link: link.index, reverse=True)
     return {device: link for link in links if not link.peer and (device := _device(link, namespace))}
 
 
-def words(vf: VfRef) -> str:
+def describe(vf: VfRef) -> str:
     """A VF at the beginning of a message."""
     return f"VF {vf.index} of PF {vf.pf}"
 

@@ -13,7 +13,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.pod_interface import make_bare
-from k8s_rdma.linux.vf.locator import netdev_of, words
+from k8s_rdma.linux.vf.locator import describe, netdev_of
 from k8s_rdma.linux.vf.netdev import (
     apply_link_settings,
     require_link_settings,
@@ -38,7 +38,7 @@ _POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Moved:
     """Where a VF went, and the index of its netdev there."""
 
     netns: NetnsRef
@@ -63,10 +63,10 @@ class VfMoves:
         self._places = places
         self._rdma = rdma
         self._return_timeout_s = return_timeout_s
-        self._given: dict[VfRef, _Given] = {}
+        self._moved: dict[VfRef, _Moved] = {}
         self._awaited: tuple[tuple[NetnsRef, bool] | None, float] = None, 0.0
 
-    def give(self, step: GiveVf) -> None:
+    def move_to_pod(self, step: GiveVf) -> None:
         """Make a VF be in a namespace under a name."""
         pci = self._places.function(step.vf).pci
         with self._namespaces.existing(step.netns) as namespace, Rtnl(namespace) as there:
@@ -74,25 +74,25 @@ class VfMoves:
             if link is None:
                 link = netdev_of(pci, there, namespace, index=self._index(step.vf, step.netns))
                 self._rename(self._present(link, step), step, there)
-                self._rdma.give(pci, None, namespace, words(step.vf))
+                self._rdma.move_to_pod(pci, None, namespace, describe(step.vf))
             else:
                 step = with_mac_of_home(step, link)
                 self._send(link, pci, step, there, namespace)
             found = there.link(step.ifname)
             if found is None or netdev_of(pci, there, namespace, index=found.index) != found:
-                msg = f"{words(step.vf)}: moved to {step.netns.path}, but it is not there as {step.ifname}"
+                msg = f"{describe(step.vf)}: moved to {step.netns.path}, but it is not there as {step.ifname}"
                 raise KernelError(msg)
             require_link_settings(found, step)
-            self._given[step.vf] = _Given(step.netns, found.index)
+            self._moved[step.vf] = _Moved(step.netns, found.index)
 
-    def _send(self, link: Link, pci: PciAddress, step: GiveVf, there: Rtnl, namespace: int) -> None:
-        what = f"{words(step.vf)}: move to {step.netns.path} as {step.ifname}"
-        _require_free(there, step.ifname, what)
+    def _send(self, link: Link, pci: PciAddress, step: GiveVf, namespace_rtnl: Rtnl, namespace: int) -> None:
+        what = f"{describe(step.vf)}: move to {step.netns.path} as {step.ifname}"
+        _require_free(namespace_rtnl, step.ifname, what)
         self._rtnl.change(link.index, f"{what}: down", up=False)
         if step.mtu is not None:
             require_mtu_of_pf(step, self._places.pf_link(step.vf))
         apply_link_settings(link, step, self._rtnl)
-        self._rdma.give(pci, link.index, namespace, what)
+        self._rdma.move_to_pod(pci, link.index, namespace, what)
         self._rtnl.change(link.index, what, in_namespace(namespace), named(step.ifname))
 
     def bring_home(self, step: BringHome) -> None:
@@ -105,7 +105,7 @@ class VfMoves:
             return
         pci = function.pci
         away = self._places.at_home(step.vf) is None
-        given = self._given.get(step.vf)
+        given = self._moved.get(step.vf)
         if away and given is not None and given.netns != step.netns:
             return
         with self._namespaces.opened(step.netns) as namespace:
@@ -114,7 +114,7 @@ class VfMoves:
         link = self._await(pci, step, alive=namespace is not None)
         let = None if step.mac is None else partial(self._places.let_have_mac, step.vf)
         restore_netdev(link.index, step.vf, step.home, self._rtnl, let)
-        self._given.pop(step.vf, None)
+        self._moved.pop(step.vf, None)
 
     def _present(self, link: Link | None, step: GiveVf) -> Link:
         """KernelError when a VF that is not at home is not where it shall be either."""
@@ -123,22 +123,22 @@ class VfMoves:
             where = "it is in another namespace"
             if driver is None or driver in USERSPACE_DRIVERS:
                 where = f"{driver or 'no driver'} has it, so it has no netdev"
-            msg = f"{words(step.vf)}: wanted in {step.netns.path}, but {where}"
+            msg = f"{describe(step.vf)}: wanted in {step.netns.path}, but {where}"
             raise KernelError(msg)
         return link
 
-    def _rename(self, link: Link, step: GiveVf, there: Rtnl) -> None:
+    def _rename(self, link: Link, step: GiveVf, namespace_rtnl: Rtnl) -> None:
         """Make name, MAC and MTU hold of a VF that is given already."""
         if link.name != step.ifname:
-            what = f"{words(step.vf)}: rename to {step.ifname} in {step.netns.path}"
-            _require_free(there, step.ifname, what)
-            there.change(link.index, f"{what}: down", up=False)
-            there.change(link.index, what, named(step.ifname))
-        apply_link_settings(link, step, there)
+            what = f"{describe(step.vf)}: rename to {step.ifname} in {step.netns.path}"
+            _require_free(namespace_rtnl, step.ifname, what)
+            namespace_rtnl.change(link.index, f"{what}: down", up=False)
+            namespace_rtnl.change(link.index, what, named(step.ifname))
+        apply_link_settings(link, step, namespace_rtnl)
 
     def _fetch(self, pci: PciAddress, step: BringHome, namespace: int, *, away: bool) -> bool:
         """Move what is in a namespace home from there; whether the VF is not in yet another one."""
-        what = f"{words(step.vf)}: move home from {step.netns.path} as {step.home.name}"
+        what = f"{describe(step.vf)}: move home from {step.netns.path} as {step.home.name}"
         if not away:
             self._rdma.bring_home(pci, None, namespace, what)
             return True
@@ -169,19 +169,19 @@ class VfMoves:
                 what = f"its RDMA device {elsewhere}" if link else "its netdev"
                 where = "where it is not" if alive else "which is gone"
                 msg = (
-                    f"{words(step.vf)}: {what} was given to {step.netns.path}, {where} now, "
+                    f"{describe(step.vf)}: {what} was given to {step.netns.path}, {where} now, "
                     f"and did not come home within {self._return_timeout_s:g} s"
                 )
                 raise KernelError(msg)
             time.sleep(_POLL_S)
 
     def _index(self, vf: VfRef, netns: NetnsRef) -> int | None:
-        given = self._given.get(vf)
+        given = self._moved.get(vf)
         return given.index if given is not None and given.netns == netns else None
 
 
-def _require_free(rtnl: Rtnl, name: str, what: str) -> None:
+def _require_free(rtnl: Rtnl, name: str, operation: str) -> None:
     # A message that moves and renames would move first, and only then find the name taken.
     if rtnl.link(name) is not None:
-        msg = f"{what}: the name {name} is taken there"
+        msg = f"{operation}: the name {name} is taken there"
         raise NameTakenError(msg)

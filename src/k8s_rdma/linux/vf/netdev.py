@@ -15,7 +15,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import INFINIBAND, named, with_mac, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.pod_interface import make_bare
-from k8s_rdma.linux.vf.locator import words
+from k8s_rdma.linux.vf.locator import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,32 +33,32 @@ _BUSY = frozenset({errno.EAGAIN, errno.EBUSY})
 _POLL_S = 0.1
 
 
-def take_mac(link: Link, mac: str, rtnl: Rtnl, what: str) -> None:
+def set_mac(link: Link, mac: str, rtnl: Rtnl, operation: str) -> None:
     """Give a netdev, which is down, this MAC; down it is afterwards. NetlinkError when the PF refuses.
 
     Again while it is up: after a reset of its PF, igbvf is listened to only when it was up. And when it has
     been: only as it goes down it asks for the MAC that the PF has for it meanwhile, the one that it may then
     have (igbvf_down, e1000_reset_hw_vf, drivers/net/ethernet/intel/igbvf).
     """
-    if _has_taken(link, mac, rtnl, what):
+    if _has_mac(link, mac, rtnl, operation):
         return
     try:
-        rtnl.change(link.index, f"{what}: up", up=True)
-        if _has_taken(link, mac, rtnl, what):
+        rtnl.change(link.index, f"{operation}: up", up=True)
+        if _has_mac(link, mac, rtnl, operation):
             return
     finally:
-        rtnl.change(link.index, f"{what}: down", up=False)
+        rtnl.change(link.index, f"{operation}: down", up=False)
     now = rtnl.link_at(link.index)
     if now is None or now.mac != mac:
-        rtnl.change(link.index, what, with_mac(mac))
+        rtnl.change(link.index, operation, with_mac(mac))
 
 
-def _has_taken(link: Link, mac: str, rtnl: Rtnl, what: str) -> bool:
+def _has_mac(link: Link, mac: str, rtnl: Rtnl, operation: str) -> bool:
     """Whether it has it; not when the PF refuses."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
-            rtnl.change(link.index, what, with_mac(mac))
+            rtnl.change(link.index, operation, with_mac(mac))
         except NetlinkError as error:
             if error.errno in REFUSED:
                 return False
@@ -72,7 +72,7 @@ def _has_taken(link: Link, mac: str, rtnl: Rtnl, what: str) -> bool:
 def require_mtu_of_pf(step: GiveVf, pf: Link) -> None:
     """KernelError for an MTU above the PF's: frames of that size do not leave it, whatever the VF takes."""
     if step.mtu is not None and step.mtu > pf.mtu:
-        msg = f"{words(step.vf)}: MTU {step.mtu} is above that of its PF {pf.name}, {pf.mtu}"
+        msg = f"{describe(step.vf)}: MTU {step.mtu} is above that of its PF {pf.name}, {pf.mtu}"
         raise KernelError(msg)
 
 
@@ -88,12 +88,12 @@ def apply_link_settings(link: Link, step: GiveVf, rtnl: Rtnl) -> None:
     The MTU first: igbvf resets the VF for it, and only then knows of another MAC that the PF has for it.
     """
     if step.mtu is not None and link.mtu != step.mtu:
-        rtnl.change(link.index, f"{words(step.vf)}: MTU {step.mtu}", with_mtu(step.mtu))
+        rtnl.change(link.index, f"{describe(step.vf)}: MTU {step.mtu}", with_mtu(step.mtu))
     if step.mac is not None and link.mac != step.mac:
-        what = f"{words(step.vf)}: MAC {step.mac}"
+        what = f"{describe(step.vf)}: MAC {step.mac}"
         rtnl.change(link.index, f"{what}: down", up=False)
         try:
-            take_mac(link, step.mac, rtnl, what)
+            set_mac(link, step.mac, rtnl, what)
         except NetlinkError as error:
             why = "the PF has given the VF another MAC, and does not trust it to choose its own"
             raise KernelError(str(error), details=why if error.errno in REFUSED else "") from error
@@ -103,7 +103,7 @@ def require_link_settings(link: Link, step: GiveVf) -> None:
     """KernelError when the netdev in the pod has not what was set."""
     for name, wanted, found in (("MAC", step.mac, link.mac), ("MTU", step.mtu, link.mtu)):
         if wanted is not None and found != wanted:
-            msg = f"{words(step.vf)}: {name} {wanted} was set, {step.ifname} in {step.netns.path} has {found}"
+            msg = f"{describe(step.vf)}: {name} {wanted} was set, {step.ifname} in {step.netns.path} has {found}"
             raise KernelError(msg)
 
 
@@ -117,12 +117,12 @@ def restore_netdev(
     the PF lets the VF not have the MAC.
     """
     link = _link(index, vf, rtnl)
-    what = f"{words(vf)}: {home.name} as it was"
+    what = f"{describe(vf)}: {home.name} as it was"
     make_bare(link, rtnl, what)
     rtnl.delete_altnames(link, what)
     if link.name != home.name:
         if rtnl.link(home.name) is not None:
-            msg = f"{words(vf)}: came home as {link.name}; its name {home.name} is taken there"
+            msg = f"{describe(vf)}: came home as {link.name}; its name {home.name} is taken there"
             raise NameTakenError(msg)
         rtnl.change(index, f"{what}: name", named(home.name))
     if link.mtu != home.mtu:
@@ -137,11 +137,11 @@ def restore_netdev(
 
 
 def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[[str], None] | None) -> None:
-    what = f"{words(vf)}: MAC {home.mac}, which is {link.mac} now"
+    what = f"{describe(vf)}: MAC {home.mac}, which is {link.mac} now"
     try:
         if let is not None:
             let(home.mac)  # not only once it was refused, for which iavf takes 2.5 s
-        take_mac(link, home.mac, rtnl, what)
+        set_mac(link, home.mac, rtnl, what)
     except NetlinkError as error:
         if error.errno not in REFUSED:
             raise KernelError(str(error)) from error
@@ -157,6 +157,6 @@ def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[
 def _link(index: int, vf: VfRef, rtnl: Rtnl) -> Link:
     link = rtnl.link_at(index)
     if link is None:
-        msg = f"{words(vf)}: its netdev (#{index}) has just gone away again"
+        msg = f"{describe(vf)}: its netdev (#{index}) has just gone away again"
         raise KernelError(msg)
     return link

@@ -72,14 +72,14 @@ def check_settings(step: ConfigureVfs, pf: PfState) -> None:
     """KernelError for what the PF's driver has no means for."""
     for refused in differing_settings(step, pf):
         if refused.kind not in pf.supported_settings:
-            msg = f"{refused.setting.words}: {pf.driver} has no means for it (found {refused.found})"
+            msg = f"{refused.setting.label}: {pf.driver} has no means for it (found {refused.found})"
             raise KernelError(msg)
 
 
 def require_settings(step: ConfigureVfs, now: PfState) -> None:
     """KernelError for what was read back and is not what was set."""
     for wrong in differing_settings(step, now):
-        msg = f"set {wrong.setting.words}, read back {wrong.found or 'nothing'}"
+        msg = f"set {wrong.setting.label}, read back {wrong.found or 'nothing'}"
         raise KernelError(msg, details=f"{now.driver} refused nothing, and does not hold it")
 
 
@@ -112,7 +112,7 @@ def differences(pf: PfState, vf: Vf, config: VfConfig) -> Iterator[Difference]:
     found = list(_of_vf(vf, config))
     late = [each for each in found if each.kind is Setting.SPOOF_CHECK and config.spoof_check]
     for each in (*(each for each in found if each not in late), *late):
-        words = each.setting.words.replace(f"VF {vf.index}:", f"{_named(pf, vf.index)}:", 1)
+        words = each.setting.label.replace(f"VF {vf.index}:", f"{_named(pf, vf.index)}:", 1)
         yield each._replace(setting=VfSetting(words, each.setting.attribute))
 
 
@@ -133,8 +133,8 @@ def _of_vf(vf: Vf, config: VfConfig) -> Iterator[Difference]:
         yield from _of_guids(vf, config.guid, config.node_guid or config.guid)
 
 
-def _of_vlan(vf: Vf, vlan: Vlan, wanted: Mapping[str, Any]) -> Iterator[Difference]:
-    if all(getattr(vf, name) == wanted[name] for name in ("vlan", "qos", "vlan_proto")):
+def _of_vlan(vf: Vf, vlan: Vlan, desired: Mapping[str, Any]) -> Iterator[Difference]:
+    if all(getattr(vf, name) == desired[name] for name in ("vlan", "qos", "vlan_proto")):
         return
     kind = Setting.VLAN
     if vlan.proto is not VlanProto.DOT1Q:
@@ -174,13 +174,13 @@ def _supplemented(step: ConfigureVfs, pf: PfState) -> PfState:
 
 
 def write_settings_to(
-    pf: PfState, write: Callable[[Sequence[VfSetting]], None], wanted: Sequence[Difference]
+    pf: PfState, write: Callable[[Sequence[VfSetting]], None], desired: Sequence[Difference]
 ) -> None:
     """Write them; KernelError with what the driver means by its refusal."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
-            write([each.setting for each in wanted])
+            write([each.setting for each in desired])
         except NetlinkError as error:
             if error.errno in _BUSY and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
@@ -207,18 +207,18 @@ def set_rates(
     *,
     write: Callable[[Sequence[VfRate]], None],
     read: Callable[[], Iterable[VfInfo]],
-    seen: Mapping[int, VfRate],
+    observed: Mapping[int, VfRate],
 ) -> dict[int, VfRate]:
     """Program rates on VFs of a PF; returns those of all its VFs, read back.
 
-    seen: the rates of all its VFs when last looked at. write: as `sriov.set_rates` for its netdev.
+    observed: the rates of all its VFs when last looked at. write: as `sriov.set_rates` for its netdev.
     read: as `vf_infos`, which holds the kernel's RTNL lock 1-2 ms a VF; once when they still are as seen.
     KernelError, and nothing is written, when one of them cannot be; when the driver refuses one or reads
     back another, those before it are written.
     """
-    check_rates_of_vfs(step, pf, seen)
+    check_rates_of_vfs(step, pf, observed)
     now = write_and_verify(
-        seen,
+        observed,
         differing=partial(differing_rates, step),
         write=partial(write_rates_to, pf, write),
         read=lambda: rates_of(pf, read()),
@@ -227,13 +227,13 @@ def set_rates(
     return dict(now)
 
 
-def check_rates_of_vfs(step: SetRates, pf: PfState, seen: Mapping[int, VfRate]) -> None:
+def check_rates_of_vfs(step: SetRates, pf: PfState, observed: Mapping[int, VfRate]) -> None:
     """KernelError for what cannot be programmed."""
     for rate in step.rates:
-        if rate.index not in seen:
-            msg = f"VF {rate.index} of PF {step.pf}: unknown: {pf.name} has {len(seen)} VFs"
+        if rate.index not in observed:
+            msg = f"VF {rate.index} of PF {step.pf}: unknown: {pf.name} has {len(observed)} VFs"
             raise KernelError(msg)
-    check_rates(step, ability=pf.rates, link_mbps=pf.link_mbps, current=seen)
+    check_rates(step, ability=pf.rates, link_mbps=pf.link_mbps, current=observed)
 
 
 def require_rates(step: SetRates, now: Mapping[int, VfRate]) -> None:
@@ -282,13 +282,13 @@ def write_rates_to(pf: PfState, write: Callable[[Sequence[VfRate]], None], rates
         raise KernelError(str(error), details=explain(pf.driver, error.errno)) from error
 
 
-def differing_rates(step: SetRates, seen: Mapping[int, VfRate]) -> list[VfRate]:
+def differing_rates(step: SetRates, observed: Mapping[int, VfRate]) -> list[VfRate]:
     """Those that are others, lowered minima first: a driver that checks the sum checks it at each VF."""
 
     def raised_mbps(rate: VfRate) -> int:
-        return rate.min_tx_rate_mbps - seen.get(rate.index, VfRate(rate.index)).min_tx_rate_mbps
+        return rate.min_tx_rate_mbps - observed.get(rate.index, VfRate(rate.index)).min_tx_rate_mbps
 
-    return sorted((rate for rate in step.rates if seen.get(rate.index) != rate), key=raised_mbps)
+    return sorted((rate for rate in step.rates if observed.get(rate.index) != rate), key=raised_mbps)
 
 
 S = TypeVar("S")
@@ -299,7 +299,7 @@ _ROUNDS = 2
 
 
 def write_and_verify(
-    seen: S,
+    observed: S,
     *,
     differing: Callable[[S], Sequence[W]],
     write: Callable[[Sequence[W]], None],
@@ -307,17 +307,17 @@ def write_and_verify(
 ) -> S:
     """Write what differs and read it back; returns what was read last, which may differ still.
 
-    seen: as last looked at. read: holds the kernel's RTNL lock 1-2 ms a VF; called once when all still is as
-    it was seen, and the driver does as it is told.
+    observed: as last looked at. read: holds the kernel's RTNL lock 1-2 ms a VF; called once when all still is
+    as it was seen, and the driver does as it is told.
     """
     for _ in range(_ROUNDS):
-        wanted = differing(seen)
+        wanted = differing(observed)
         if wanted:
             write(wanted)
-        seen = read()
-        if not differing(seen):
+        observed = read()
+        if not differing(observed):
             break
-    return seen
+    return observed
 
 
 def program_vfs(
@@ -336,15 +336,15 @@ def program_vfs(
     check_rates_of_vfs(step.rates, pf, present_rates(pf))
     check_settings(step.settings, pf)
 
-    def differing(seen: PfState) -> list[VfRate | Difference]:
+    def differing(observed: PfState) -> list[VfRate | Difference]:
         return [
-            *differing_rates(step.rates, present_rates(seen)),
-            *differing_settings(step.settings, seen),
+            *differing_rates(step.rates, present_rates(observed)),
+            *differing_settings(step.settings, observed),
         ]
 
-    def write(wanted: Sequence[VfRate | Difference]) -> None:
-        those_rates = [each for each in wanted if isinstance(each, VfRate)]
-        settings = [each for each in wanted if not isinstance(each, VfRate)]
+    def write(desired: Sequence[VfRate | Difference]) -> None:
+        those_rates = [each for each in desired if isinstance(each, VfRate)]
+        settings = [each for each in desired if not isinstance(each, VfRate)]
         if those_rates:
             write_rates_to(pf, write_rates, those_rates)
         if settings:

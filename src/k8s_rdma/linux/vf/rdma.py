@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.linux.netlink.rdma import RdmaNetlink
-from k8s_rdma.linux.sysfs import is_gone
+from k8s_rdma.linux.sysfs import is_absent
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
@@ -31,27 +31,27 @@ class VfRdma:
         self._sysfs = sysfs
         self._host = host
 
-    def give(self, pci: PciAddress, netdev: int | None, namespace: int, what: str) -> None:
+    def move_to_pod(self, pci: PciAddress, netdev: int | None, namespace: int, operation: str) -> None:
         """Move the RDMA device of a VF from here into a namespace (a descriptor).
 
         netdev: the index of the VF's netdev while that is here, too.
         """
         here = self._exclusive()
         if here is not None:
-            _move(self._of(pci, netdev, here), here, namespace, what)
+            _move(self._devices_of(pci, netdev, here), here, namespace, operation)
 
-    def bring_home(self, pci: PciAddress, netdev: int | None, namespace: int, what: str) -> None:
+    def bring_home(self, pci: PciAddress, netdev: int | None, namespace: int, operation: str) -> None:
         """Move it here from that namespace; `netdev` is an index there."""
         if self._exclusive() is not None:
             with RdmaNetlink(namespace) as there:
-                _move(self._of(pci, netdev, there), there, self._host, what)
+                _move(self._devices_of(pci, netdev, there), there, self._host, operation)
 
     def counters(self, pci: PciAddress, netdev: int | None, namespace: int) -> dict[str, int]:
         """The `hw_counters` of a VF's RDMA device in that namespace; `netdev` is an index there."""
         if self._queries.rdma() is None:
             return {}
         with RdmaNetlink(namespace) as there:
-            for index in self._of(pci, netdev, there).values():
+            for index in self._devices_of(pci, netdev, there).values():
                 return there.hw_counters(index)
         return {}
 
@@ -60,13 +60,13 @@ class VfRdma:
         if self._exclusive() is None:
             return ""
         names = self.names(pci)
-        return next((name for name in sorted(names) if not self._is_here(name)), "")
+        return next((name for name in sorted(names) if not self._is_present(name)), "")
 
     def _exclusive(self) -> RdmaNetlink | None:
         here = self._queries.rdma()
         return here if here is not None and here.netns_mode() is NetnsMode.EXCLUSIVE else None
 
-    def _of(self, pci: PciAddress, netdev: int | None, rdma: RdmaNetlink) -> dict[str, int]:
+    def _devices_of(self, pci: PciAddress, netdev: int | None, rdma: RdmaNetlink) -> dict[str, int]:
         """Name and index of the VF's device among those that a namespace sees."""
         names = self.names(pci)
         if names:
@@ -90,16 +90,16 @@ class VfRdma:
                 names.add(name)
         return names
 
-    def _is_here(self, name: str) -> bool:
+    def _is_present(self, name: str) -> bool:
         try:
             self._sysfs.names(f"class/infiniband/{name}")
         except OSError as error:
-            if is_gone(error):
+            if is_absent(error):
                 return False
             raise
         return True
 
 
-def _move(devices: dict[str, int], rdma: RdmaNetlink, namespace: int, what: str) -> None:
+def _move(devices: dict[str, int], rdma: RdmaNetlink, namespace: int, operation: str) -> None:
     for name, index in devices.items():
-        rdma.move(index, namespace, f"{what}: RDMA device {name}")
+        rdma.move(index, namespace, f"{operation}: RDMA device {name}")

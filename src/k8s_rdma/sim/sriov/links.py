@@ -198,7 +198,7 @@ def _link(  # noqa: PLR0913 - the fields of a link that differ here
         name=name,
         mac=mac,
         mtu=1500,
-        up=up,
+        is_up=up,
         carrier=carrier,
         kind="",
         master=master,
@@ -217,7 +217,7 @@ def _set(vf: VfState, setting: Setting) -> None:
         vf.trust = setting.value
     elif isinstance(setting, VfLinkState):
         vf.link_state = setting.value
-    elif setting.which is GuidOf.NODE:
+    elif setting.guid_of is GuidOf.NODE:
         vf.node_guid = setting.value
     else:
         vf.port_guid = setting.value

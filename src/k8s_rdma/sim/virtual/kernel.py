@@ -274,7 +274,7 @@ class VirtualSriov:
 
 def _whole(port: Link | None) -> bool:
     return port is not None and (
-        port.up or port.peer_elsewhere is not None or state_of(port).link_state is LinkState.DISABLE
+        port.is_up or port.peer_elsewhere is not None or state_of(port).link_state is LinkState.DISABLE
     )
 
 
@@ -284,7 +284,7 @@ def _connects(uplink: Link | None, bridge: Link | None) -> bool:
         uplink is not None
         and uplink.carrier
         and bridge is not None
-        and bridge.up
+        and bridge.is_up
         and uplink.master == bridge.index
     )
 

@@ -101,7 +101,7 @@ def revive_vf(pf: VirtualPf, index: int, rtnl: Rtnl, home: VfHome | None = None)
 
 def _unfinished(link: Link) -> bool:
     """A bridge that was given a PF's address, and then no more."""
-    return link.kind == "bridge" and not link.up and not link.alias and is_pf_mac(link.mac)
+    return link.kind == "bridge" and not link.is_up and not link.alias and is_pf_mac(link.mac)
 
 
 def _ifb_names(pf: VirtualPf) -> tuple[str, str]:
