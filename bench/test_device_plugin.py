@@ -155,7 +155,7 @@ def test_change(record: Record) -> None:
     took_ms = []
     for _ in range(CHANGES):
         began = time.perf_counter()
-        assert all([resource.look() for resource in resources])  # noqa: C419  each is to look
+        assert all([resource.update() for resource in resources])  # noqa: C419  each is to look
         took_ms.append((time.perf_counter() - began) * 1000)
         seen.seen = replace(seen.seen, directory=not seen.seen.directory)
     record(

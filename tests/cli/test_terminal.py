@@ -80,6 +80,6 @@ async def test_error_is_told_in_one_line_whatever_it_holds() -> None:
 
 def test_doctor_prints_what_it_found_as_text() -> None:
     kind = Kind("a-b", Severity.WARNING, "a")
-    found = kind(ORDERS, source=ORDERS, about=ORDERS, wanted=ORDERS, fix=ORDERS)
+    found = kind(ORDERS, source=ORDERS, about=ORDERS, expected=ORDERS, fix=ORDERS)
     for each in page([found], plain=True):
         assert str(each).replace("\n", "", 1).isprintable()

@@ -35,13 +35,13 @@ class Offering:
         """The devices are so from now on."""
         self.seen = seen
         for keeper in self._keepers:
-            if keeper.resource.look():
-                keeper.tell()
+            if keeper.resource.update():
+                keeper.publish()
 
     async def run(self) -> None:
         """Until cancelled."""
         for keeper in self._keepers:
-            keeper.resource.look()
+            keeper.resource.update()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch.run())
             for keeper in self._keepers:

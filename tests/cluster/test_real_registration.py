@@ -53,7 +53,7 @@ async def as_it_is(_resource: str, choice: Choice) -> Choice:
 async def offered(directory: Path) -> AsyncIterator[PluginServer]:
     """Exclusive devices, followed by the kubelet of a directory."""
     resource = Resource(mode_of(ExclusiveResource()), Seen(), as_it_is)
-    resource.look()
+    resource.update()
     keeper = PluginServer(resource, directory)
     async with in_background(KubeletWatch(directory, keeper.wake).run()), in_background(keeper.run()):
         await followed(keeper, 1)

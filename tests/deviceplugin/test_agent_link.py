@@ -19,12 +19,12 @@ def link(calls: list[float]) -> AgentLink:
 def test_report_says_which_devices_pods_have() -> None:
     calls: list[float] = []
     agent = link(calls)
-    assert (agent.told, agent.silent_since) == (None, 7.0)
+    assert (agent.report, agent.silent_since) == (None, 7.0)
     agent.reported(report("mlx5_2", slots=("s.slot-1",)))
-    assert agent.told is not None
-    [given] = agent.told.given
+    assert agent.report is not None
+    [given] = agent.report.allocated
     assert (given.name, given.pci, given.pf, given.vf, given.pod_uid) == ("mlx5_2", vf_pci(1), PF, 1, "u1")
-    assert (agent.told.held_slots, agent.told.pfs) == ({"s.slot-1"}, {PF})
+    assert (agent.report.held_slots, agent.report.pfs) == ({"s.slot-1"}, {PF})
     assert (agent.silent_since, len(calls)) == (None, 1)
 
 
@@ -42,10 +42,10 @@ def test_what_was_told_last_is_kept_when_the_agent_is_lost() -> None:
     calls: list[float] = []
     agent = link(calls)
     agent.reported(report("mlx5_1"))
-    told = agent.told
+    told = agent.report
     agent.disconnected()
     agent.disconnected()
-    assert (agent.told, agent.silent_since, len(calls)) == (told, 7.0, 2)
+    assert (agent.report, agent.silent_since, len(calls)) == (told, 7.0, 2)
     agent.reported(report("mlx5_1"))
     assert (agent.silent_since, len(calls)) == (None, 3)
 
@@ -54,10 +54,10 @@ def test_pf_that_the_agent_cannot_look_at_is_its_all_the_same() -> None:
     agent = link([])
     agent.reported(report())
     agent.reported(replace(report(), pfs=(), unreadable=("PF eth0: EIO",)))
-    assert agent.told is not None
-    assert agent.told.pfs == {PF}
+    assert agent.report is not None
+    assert agent.report.pfs == {PF}
     agent.reported(replace(report(), pfs=()))
-    assert agent.told.pfs == frozenset()
+    assert agent.report.pfs == frozenset()
 
 
 def test_attempt_that_fails_is_one() -> None:
@@ -67,6 +67,6 @@ def test_attempt_that_fails_is_one() -> None:
             following = tasks.create_task(agent.run())
             await agent.tried()
             following.cancel()
-        assert agent.told is None
+        assert agent.report is None
 
     asyncio.run(scenario())

@@ -92,7 +92,7 @@ async def node(tmp_path, gpu):
         ours=frozenset({RDMA}),
     )
     resource = Resource(mode_of(ExclusiveResource()), Seen(look(machine.sysfs)), beside.complete)
-    resource.look()
+    resource.update()
     gpus = PlainPlugin(plugin_dir=tmp_path, resource=GPU, devices=(OfferedDevice(id=gpu),))
     async with running_device_manager(config) as kubelet, gpus.registered(), asyncio.TaskGroup() as tasks:
         await kubelet.admit(pod("old", {}))

@@ -73,10 +73,10 @@ async def test_followers_get_the_list_at_once_each_other_one_and_an_end(tmp_path
     async with connect(endpoint.path) as channel:
         one, other = answers(channel, LISTS, None), answers(channel, LISTS, None)
         assert [await anext(one), await anext(other)] == [b"1", b"1"]
-        followers.tell(b"2")
+        followers.publish(b"2")
         assert [await anext(one), await anext(other)] == [b"2", b"2"]
-        followers.tell(b"2")
-        followers.tell(b"3")
+        followers.publish(b"2")
+        followers.publish(b"3")
         assert [await anext(one), await anext(other)] == [b"3", b"3"]
         await other.aclose()
         await endpoint.close()
@@ -93,9 +93,9 @@ async def test_new_endpoint_takes_the_place_of_what_is_there_and_the_old_one_lea
     path.write_text("no socket")
     old = await opened(path)
     new = await opened(path, b"new")
-    assert not old.is_there()
+    assert not old.exists()
     await old.close()
-    assert new.is_there()
+    assert new.exists()
     async with connect(path) as channel:
         assert await anext(answers(channel, LISTS, None)) == b"new"
     await new.close()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.rdma_devices import AllocatedDevice, DeviceInventory, RdmaDevice
-from k8s_rdma.deviceplugin.agent_link import AgentTold
+from k8s_rdma.deviceplugin.agent_link import AgentReport
 from k8s_rdma.deviceplugin.health import (
     CALM_S,
     FIRST_HOLD_S,
@@ -39,7 +39,7 @@ def away(*, elsewhere: bool = False, told: bool = True, faults: tuple[str, ...] 
 
 def agent(*given: str, silent_since: float | None = None, pfs: frozenset[str] = frozenset({PF})) -> Agent:
     devices = tuple(AllocatedDevice(name=name, pci=VF, pf=PF, vf=0, pod_uid="u1") for name in given)
-    return Agent(told=AgentTold(given=devices, pfs=pfs), silent_since=silent_since)
+    return Agent(report=AgentReport(allocated=devices, pfs=pfs), silent_since=silent_since)
 
 
 def faults(seen: DeviceInventory) -> tuple[str, ...]:
@@ -226,7 +226,7 @@ def test_fault_after_a_calm_time_is_no_relapse() -> None:
 
 
 def test_slots_are_what_the_agent_told_last() -> None:
-    told = Agent(told=AgentTold(held_slots=frozenset({"a"})), silent_since=3.0)
+    told = Agent(report=AgentReport(held_slots=frozenset({"a"})), silent_since=3.0)
     assert Health().judged(RdmaSnapshot(), told, 5).held_slots == {"a"}
     assert Health().judged(RdmaSnapshot(), NO_AGENT, 5).held_slots is None
 
@@ -253,7 +253,7 @@ def test_a_report_of_many_devices_is_gone_through_as_often_as_one_of_few() -> No
                 for name in names[-5:]
             },
         )
-        Health().judged(look, Agent(told=AgentTold(given=given)), 0)
+        Health().judged(look, Agent(report=AgentReport(allocated=given)), 0)
         return given.times
 
     assert times(1000) == times(10)

@@ -50,9 +50,9 @@ async def monitor(tmp_path: Path, machine: RdmaMachine, **more: Any) -> AsyncIte
 
 
 async def until(look: DeviceMonitor, holds: Callable[[DeviceInventory], bool]) -> DeviceInventory:
-    seen = look.seen
+    seen = look.inventory
     while not holds(seen):
-        seen = await look.other_than(seen)
+        seen = await look.wait_for_change(seen)
     return seen
 
 
@@ -71,9 +71,13 @@ def ill(name: str) -> Callable[[DeviceInventory], bool]:
 def test_all_devices_are_known_at_once(tmp_path: Path, machine: RdmaMachine) -> None:
     async def scenario() -> None:
         async with monitor(tmp_path, machine) as look:
-            assert list(look.seen.devices) == ["mlx5_0", "mlx5_1", "mlx5_2"]
-            assert (look.seen.allocated, look.seen.held_slots, look.seen.rdma_cm) == (None, None, True)
-            assert (look.succeeded, look.looks.failed) == (True, 0)
+            assert list(look.inventory.devices) == ["mlx5_0", "mlx5_1", "mlx5_2"]
+            assert (look.inventory.allocated, look.inventory.held_slots, look.inventory.rdma_cm) == (
+                None,
+                None,
+                True,
+            )
+            assert (look.succeeded, look.scan_counts.failed) == (True, 0)
 
     run(scenario())
 
@@ -81,9 +85,9 @@ def test_all_devices_are_known_at_once(tmp_path: Path, machine: RdmaMachine) -> 
 def test_hardware_is_looked_at_when_somebody_asks(tmp_path: Path, machine: RdmaMachine) -> None:
     async def scenario() -> None:
         async with monitor(tmp_path, machine) as look:
-            before = look.looks.total
+            before = look.scan_counts.total
             look.look_again()
-            while look.looks.total == before:  # noqa: ASYNC110  nobody tells
+            while look.scan_counts.total == before:  # noqa: ASYNC110  nobody tells
                 await asyncio.sleep(0.01)
             assert look.look_age_s < DEADLINE_S
 
@@ -140,11 +144,11 @@ def test_pods_devices_are_known_at_once_where_there_is_an_agent(tmp_path: Path, 
         async with PlayedAgent(tmp_path / "run/state.sock") as agent:
             agent.report = report("mlx5_1", slots=("s.slot-0",))
             async with monitor(tmp_path, machine) as look:
-                assert list(look.seen.allocated or ()) == ["mlx5_1"]
-                assert look.seen.held_slots == {"s.slot-0"}
-                [node] = look.seen.devices["mlx5_1"].nodes
+                assert list(look.inventory.allocated or ()) == ["mlx5_1"]
+                assert look.inventory.held_slots == {"s.slot-0"}
+                [node] = look.inventory.devices["mlx5_1"].nodes
                 assert node.path == "/dev/infiniband/uverbs7"
-                assert not look.seen.devices["mlx5_1"].faults
+                assert not look.inventory.devices["mlx5_1"].faults
 
     run(scenario())
 
@@ -163,8 +167,8 @@ def test_device_stays_healthy_from_home_to_pod_through_an_agents_restart_and_bac
             await agent.stop()
             while "agent_lost" not in [line["event"] for line in logs]:  # noqa: ASYNC110  nobody tells
                 await asyncio.sleep(0.01)
-            assert healthy("mlx5_1", at_home=False)(look.seen)
-            assert list(look.seen.allocated or ()) == ["mlx5_1"]
+            assert healthy("mlx5_1", at_home=False)(look.inventory)
+            assert list(look.inventory.allocated or ()) == ["mlx5_1"]
             await agent.start()
             machine.remove_verbs(7)
             machine.add_rdma_again("mlx5_1", vf_pci(0), 1)
@@ -189,7 +193,7 @@ def test_device_that_nobody_has_is_gone(tmp_path: Path, machine: RdmaMachine) ->
 def test_devices_stay_while_the_host_cannot_be_looked_at(tmp_path: Path, machine: RdmaMachine) -> None:
     async def scenario() -> None:
         async with monitor(tmp_path, machine) as look:
-            before = look.seen
+            before = look.inventory
             numbers = machine.at("class/infiniband_verbs/uverbs1/dev")
             numbers.unlink()
             numbers.symlink_to(numbers)  # ELOOP
@@ -200,7 +204,7 @@ def test_devices_stay_while_the_host_cannot_be_looked_at(tmp_path: Path, machine
             machine.write("class/infiniband_verbs/uverbs1/dev", "231:193")
             seen = await until(look, lambda seen: not seen.unreadable)
             assert seen.devices["mlx5_2"].faults
-            assert look.looks.failed > 0
+            assert look.scan_counts.failed > 0
 
     with capture_logs() as logs:
         run(scenario())
@@ -214,8 +218,8 @@ def test_nothing_is_known_until_the_host_can_be_looked_at(tmp_path: Path, machin
 
     async def scenario() -> None:
         async with monitor(tmp_path, machine) as look:
-            assert (look.succeeded, dict(look.seen.devices)) == (False, {})
-            assert look.seen.unreadable
+            assert (look.succeeded, dict(look.inventory.devices)) == (False, {})
+            assert look.inventory.unreadable
             numbers.unlink()
             machine.write("class/infiniband_verbs/uverbs1/dev", "231:193")
             await until(look, healthy("mlx5_1"))

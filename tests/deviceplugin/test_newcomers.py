@@ -22,7 +22,7 @@ def pod(name, *devices):
 
 def after(*old):
     newcomers = AdmittedPodGuess(OURS)
-    newcomers.look(old or (pod("other"),), 0)
+    newcomers.update(old or (pod("other"),), 0)
     return newcomers
 
 
@@ -58,7 +58,7 @@ def test_pod_whose_second_container_asks_is_told_its_gpus_again():
 
 def test_new_pod_without_gpus_is_not_told_those_of_one_that_has_all_it_asked_for():
     newcomers = after()
-    newcomers.look([pod("a", (GPU, "g0"))], 5)
+    newcomers.update([pod("a", (GPU, "g0"))], 5)
     served = pod("a", (GPU, "g0"), (RDMA, "mlx5_0"))
     assert newcomers.admitted([served, pod("b")], RDMA, 5 + NEW_S / 2) == ()
 
@@ -69,7 +69,7 @@ def test_pod_with_gpus_is_meant_rather_than_one_without_any_devices():
 
 def test_pod_that_was_admitted_a_while_ago_is_not_being_admitted():
     newcomers = after()
-    newcomers.look([pod("a", (GPU, "g0"))], 5)
+    newcomers.update([pod("a", (GPU, "g0"))], 5)
     assert newcomers.admitted([pod("a", (GPU, "g0"))], RDMA, 5 + 2 * NEW_S) == ()
 
 
@@ -80,7 +80,7 @@ def test_our_own_resources_make_no_pod_new():
 def test_kubelet_that_has_just_started_does_not_make_all_pods_new():
     old = pod("old", (GPU, "g0"))
     newcomers = after(old)
-    newcomers.look((), 3)
+    newcomers.update((), 3)
     assert newcomers.admitted([old], RDMA, 4) == ()
 
 

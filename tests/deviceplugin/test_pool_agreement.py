@@ -30,7 +30,7 @@ def of_plugin(machine, pools, pfs):
     look = RdmaObserver(machine.sysfs, machine.queries, DeviceNodes(Path("/nonexistent"))).scan()
     seen = DeviceInventory(devices={name: here.device for name, here in look.present.items()})
     members = PoolMembers(pools)
-    pool_of = {name: pool.resource for pool in pools for name in members.of(pool.resource, seen)}
+    pool_of = {name: pool.resource for pool in pools for name in members.members(pool.resource, seen)}
     return {
         (name, device.pci, pool_of.get(name, ""))
         for name, device in seen.devices.items()

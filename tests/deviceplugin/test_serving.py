@@ -74,7 +74,7 @@ async def as_it_is(_resource: str, choice: Choice) -> Choice:
 async def test_calls_are_answered_by_the_mode_and_counted(tmp_path: Path) -> None:
     mode = PlainMode()
     resource = Resource(mode, mode, as_it_is)
-    assert resource.look()
+    assert resource.update()
     followers = Followers(resource.message, lambda: None)
     endpoint = await open_endpoint(tmp_path / "s", resource.handlers(followers), followers)
     async with connect(endpoint.path) as channel:
@@ -99,14 +99,14 @@ async def test_calls_are_answered_by_the_mode_and_counted(tmp_path: Path) -> Non
 def test_list_is_encoded_again_only_when_kubelet_would_see_another() -> None:
     mode = PlainMode()
     resource = Resource(mode, mode, as_it_is)
-    assert resource.look()
+    assert resource.update()
     message = resource.message
-    assert not resource.look()
+    assert not resource.update()
     assert resource.message is message
     mode.offered = (OfferedDevice(id="1", unhealthy="a fault"), OfferedDevice(id="2"))
-    assert resource.look()
+    assert resource.update()
     mode.offered = (OfferedDevice(id="1", unhealthy="another fault"), OfferedDevice(id="2"))
-    assert not resource.look(), "of which kubelet is told nothing"
+    assert not resource.update(), "of which kubelet is told nothing"
     assert resource.devices == mode.offered
 
 
@@ -124,7 +124,7 @@ def test_resource_of_which_nothing_can_be_had_says_why(faults: tuple[str, ...], 
     offered = tuple(OfferedDevice(id=str(number), unhealthy=each) for number, each in enumerate(faults))
     mode = PlainMode(offered=offered)
     resource = Resource(mode, mode, as_it_is)
-    resource.look()
+    resource.update()
     assert resource.fault == fault
 
 
@@ -134,7 +134,7 @@ def test_unhealthy_devices_of_a_resource_are_told_with_why_but_not_all_of_many()
     mode = PlainMode(offered=offered)
     resource = Resource(mode, mode, as_it_is)
     assert resource.unhealthy == ""
-    resource.look()
+    resource.update()
     assert resource.unhealthy == "5 of 7 devices are unhealthy: 1: x; 2: y; 3: z; 4: z; and 1 more"
 
 
@@ -144,7 +144,7 @@ def test_fault_of_a_resource_and_its_end_are_logged_once() -> None:
     with capture_logs() as lines:
         for fault in ("", "x", "x", "y", "", ""):
             mode.offered = (OfferedDevice(id="1", unhealthy=fault),)
-            resource.look()
+            resource.update()
             resource.tell_fault()
     assert [(each["event"], each.get("why")) for each in lines] == [
         ("resource_unusable", "x"),

@@ -75,19 +75,19 @@ class Linked:
         self.mode = modes[0]
         self.published = Observable[frozenset[str]](frozenset())
         self.link = SharedLink(socket, devices, modes, changed=self._changed, **settings)
-        self.link.look()
+        self.link.update()
 
     def _changed(self) -> None:
-        self.published.publish(self.link.seen.published)
+        self.published.publish(self.link.inventory.published)
 
     async def other_than(self, published: frozenset[str]) -> frozenset[str]:
         async with asyncio.timeout(DEADLINE_S):
             while self.published.value == published:
-                await self.published.other_than(self.published.value)
+                await self.published.wait_for_change(self.published.value)
             return self.published.value
 
     def health(self) -> set[str]:
-        return {each.unhealthy for each in self.mode.offer(self.link.seen)}
+        return {each.unhealthy for each in self.mode.offer(self.link.inventory)}
 
 
 async def test_resource_is_healthy_while_the_agent_has_written_its_specification(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ async def test_resource_is_healthy_while_the_agent_has_written_its_specification
         await linked.link.tried()
         assert await agent.told() == {"rdma/hca": ("mlx5_0",)}
         assert linked.health() == {""}
-        assert linked.link.seen is linked.link.seen
+        assert linked.link.inventory is linked.link.inventory
         devices.show("mlx5_0", "mlx5_1")
-        linked.link.look()
+        linked.link.update()
         assert await agent.told() == {"rdma/hca": ("mlx5_0", "mlx5_1")}
         assert linked.health() == {""}
 
@@ -112,7 +112,7 @@ async def test_agent_is_told_again_when_a_device_has_other_nodes(tmp_path: Path)
     async with agent.running(), in_background(linked.link.run()):
         assert await agent.told() == {"rdma/hca": ("mlx5_0",)}
         devices.show("mlx5_0", verbs=replace(VERBS, path="/dev/infiniband/uverbs3", minor=195))
-        linked.link.look()
+        linked.link.update()
         assert await agent.told() == {"rdma/hca": ("mlx5_0",)}
 
 

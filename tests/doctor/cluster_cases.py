@@ -43,19 +43,19 @@ DEFAULTS = ExtenderConfig()
 
 
 def scheduler_text(text: str | None, config: ExtenderConfig = DEFAULTS, **more: Any) -> list[Finding]:
-    file = SchedulerFile(where="/etc/kubernetes/scheduler.yaml", text=text, **more)
+    file = SchedulerFile(location="/etc/kubernetes/scheduler.yaml", text=text, **more)
     return run(check_scheduler, SchedulerFacts(files=(file,), extender=config))
 
 
 SECOND = SchedulerFile(
-    where="ConfigMap k8s-rdma/k8s-rdma-extender, scheduler.yaml",
+    location="ConfigMap k8s-rdma/k8s-rdma-extender, scheduler.yaml",
     text=(SCHEDULERS / "second-scheduler.yaml").read_text(),
 )
 
 
 def beside_second(text: str | None, **more: Any) -> list[Finding]:
     """A first scheduler, beside a second one that asks the extender."""
-    first = SchedulerFile(where="/etc/kubernetes/scheduler.yaml", text=text, **more)
+    first = SchedulerFile(location="/etc/kubernetes/scheduler.yaml", text=text, **more)
     return run(check_scheduler, SchedulerFacts(files=(first, SECOND), extender=DEFAULTS))
 
 
@@ -92,7 +92,7 @@ def one_node(**more: Any) -> list[Finding]:
 
 CRD = CrdFacts(
     found=yaml.safe_load((ROOT / "deploy" / "crds" / "rdmanodes.yaml").read_text()),
-    wanted=frozenset({"generation", "pfs"}),
+    expected=frozenset({"generation", "pfs"}),
     needed=True,
 )
 
@@ -109,7 +109,7 @@ WANTED = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
 
 
 def policies(api: str, bound: frozenset[str] = frozenset()) -> list[Finding]:
-    return run(check_policies, PolicyFacts(api=api, bound=bound, wanted=WANTED))
+    return run(check_policies, PolicyFacts(api=api, bound=bound, expected=WANTED))
 
 
 NODE = PublishedNode(name="w1", ready="True", lease_age_s=3.0)
@@ -123,8 +123,8 @@ POD = PodFact(name="default/a", node="w1", placed=True, running=True)
 
 
 SCHEDULERS_SEEN = (
-    Profile(name="default-scheduler", asks=False, where="pod kube-system/kube-scheduler-cp1"),
-    Profile(name="rdma-scheduler", asks=True, where=SECOND.where),
+    Profile(name="default-scheduler", has_extender=False, location="pod kube-system/kube-scheduler-cp1"),
+    Profile(name="rdma-scheduler", has_extender=True, location=SECOND.location),
 )
 
 

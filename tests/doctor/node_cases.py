@@ -19,7 +19,7 @@ from k8s_rdma.config.hardware import HardwareConfig, PfConfig
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.doctor.collectors.machine import MachineLook
+from k8s_rdma.doctor.collectors.machine import MachineCollector
 from k8s_rdma.doctor.node.cni import CniFacts, CniFile, check_cni
 from k8s_rdma.doctor.node.configuration import ConfigurationFacts, check_configuration
 from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction, check_firmware, check_hardware
@@ -46,10 +46,10 @@ NODE_REPORT = "/run/k8s-rdma/state.sock"
 
 
 @cache
-def look(machine: str, hardware: HardwareConfig) -> MachineLook:
+def look(machine: str, hardware: HardwareConfig) -> MachineCollector:
     """A recorded machine."""
     recorded = RecordedMachine(read_machine(MACHINES / f"{machine}.yaml"))
-    return MachineLook(
+    return MachineCollector(
         host=Host(Path("/")),
         sysfs=recorded.sysfs,
         queries=recorded.queries,
@@ -69,7 +69,7 @@ def run(check: Callable[[Any], Iterable[Finding]], facts: object) -> list[Findin
     return list(check(facts))
 
 
-NOTHING_SEEN = HardwareFacts(seen=Hardware(()))
+NOTHING_SEEN = HardwareFacts(hardware=Hardware(()))
 
 CHAIN = {
     "cniVersion": "1.0.0",
@@ -154,7 +154,7 @@ SLOT = ("k8s-rdma.io/slot",)
 
 RDMA = RdmaFacts(
     mode=NetnsMode.EXCLUSIVE,
-    kept=NetnsMode.EXCLUSIVE,
+    persistent=NetnsMode.EXCLUSIVE,
     plugin=DevicePluginConfig(resources=(ExactResource(),)),
     source="/etc/k8s-rdma/device-plugin.yaml",
     agent_file=AGENT_FILE,
@@ -222,7 +222,7 @@ PROCESSES = ProcessFacts(
     version="0.1.0",
 )
 
-LEDGER = LedgerFacts(path="/var/lib/k8s-rdma/ledger.db", there=True, receipts=3)
+LEDGER = LedgerFacts(path="/var/lib/k8s-rdma/ledger.db", exists=True, receipts=3)
 
 GOOD: dict[str, list[Finding]] = {
     "configuration": run(check_configuration, FILES),
@@ -247,7 +247,7 @@ GOOD: dict[str, list[Finding]] = {
 
 _TOO_MANY = HardwareConfig(pfs=(PfConfig(names=("enp59s0f0np0",), num_vfs=4000),))
 _UNREADABLE = replace(
-    hardware("connectx5"), seen=Hardware((), hardware("connectx6-vfs-coming").seen.unreadable)
+    hardware("connectx5"), hardware=Hardware((), hardware("connectx6-vfs-coming").hardware.unreadable)
 )
 _MLX5 = PlainFunction(pci="0000:03:00.0", driver="mlx5_core", netdev="enp3s0")
 
@@ -279,7 +279,7 @@ CASES: dict[str, list[Finding]] = {
     ),
     "rdma-namespaces-ok": GOOD["rdma-namespaces"],
     "rdma-namespaces-no-rdma": run(check_rdma_namespaces, replace(RDMA, mode=None)),
-    "rdma-namespaces-not-kept": run(check_rdma_namespaces, replace(RDMA, kept=NetnsMode.SHARED)),
+    "rdma-namespaces-not-kept": run(check_rdma_namespaces, replace(RDMA, persistent=NetnsMode.SHARED)),
     "rdma-namespaces-without-cdi": run(
         check_rdma_namespaces,
         replace(RDMA, plugin=DevicePluginConfig(resources=(ExclusiveResource(cdi=False),))),
@@ -330,7 +330,9 @@ CASES: dict[str, list[Finding]] = {
     "processes-versions": run(
         check_processes, replace(PROCESSES, server=Answer(url="http://x", version="0.0.9"))
     ),
-    "processes-ends-left": run(check_processes, replace(PROCESSES, left=("c1:eth0:net",), left_in="/run/x")),
+    "processes-ends-left": run(
+        check_processes, replace(PROCESSES, leftovers=("c1:eth0:net",), left_in="/run/x")
+    ),
     "processes-problem": run(check_processes, replace(PROCESSES, report=report(problem="a sentence"))),
     "vfs-ok": run(check_vfs, PROCESSES),
     "vfs-foreign": run(
@@ -342,7 +344,7 @@ CASES: dict[str, list[Finding]] = {
     ),
     "vfs-releasing": run(check_vfs, replace(PROCESSES, report=report(phase="releasing"))),
     "ledger-ok": run(check_ledger, LEDGER),
-    "ledger-none": run(check_ledger, replace(LEDGER, there=False)),
+    "ledger-none": run(check_ledger, replace(LEDGER, exists=False)),
     "ledger-unusable": run(check_ledger, replace(LEDGER, fault="corrupt: row net/c/eth0")),
     "ledger-newer": run(
         check_ledger,

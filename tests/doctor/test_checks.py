@@ -37,7 +37,7 @@ def test_check_finds_it_and_says_what_to_do(name):
         assert each.subject in SUBJECTS
         assert each.found
         if each.severity.rank >= Severity.WARNING.rank:
-            assert each.wanted
+            assert each.expected
             assert each.fix
             assert each.source
 

@@ -134,8 +134,8 @@ def test_kubelet_that_is_older_than_what_is_supported_is_an_error():
 
 
 def names(text: str) -> list[tuple[str, bool]]:
-    facts = SchedulerFacts(files=(SchedulerFile(where="f", text=text),), extender=DEFAULTS)
-    return [(each.name, each.asks) for each in profiles(facts)]
+    facts = SchedulerFacts(files=(SchedulerFile(location="f", text=text),), extender=DEFAULTS)
+    return [(each.name, each.has_extender) for each in profiles(facts)]
 
 
 def test_schedulers_are_known_by_their_profiles():
@@ -359,7 +359,7 @@ def host(tmp_path):
 def test_configuration_of_kubeadm_is_found_by_its_mount(host, argument, mount, sub_path):
     found = of_kubeadm(host(manifest(argument, mount=mount, sub_path=sub_path), "kind: x"))
     assert found is not None
-    assert (found.where, found.text) == ("/etc/kubernetes/scheduler.yaml", "kind: x")
+    assert (found.location, found.text) == ("/etc/kubernetes/scheduler.yaml", "kind: x")
 
 
 def test_scheduler_of_kubeadm_without_a_configuration_is_told(host):

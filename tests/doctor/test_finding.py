@@ -8,7 +8,7 @@ from errno import EACCES, ENOENT
 import pytest
 
 from k8s_rdma.cli.doctor import document, page
-from k8s_rdma.doctor.collectors.node import looked_at
+from k8s_rdma.doctor.collectors.node import run_check
 from k8s_rdma.doctor.finding import Severity, Subject, exit_status, not_looked_at, worst
 from k8s_rdma.errors import KernelError
 from k8s_rdma.wire.doctor import encode_doctor
@@ -57,7 +57,7 @@ def absent():
 
 @pytest.mark.parametrize(("look", "as_root"), [(denied, True), (denied_below, True), (absent, False)])
 def test_being_root_is_advised_only_where_a_right_is_missing(look, as_root):
-    [found] = looked_at("modules", look)
+    [found] = run_check("modules", look)
     assert found.fix.startswith("run it as root") == as_root
 
 
@@ -68,6 +68,6 @@ def test_counts_are_told_in_plural_but_for_one():
 
 def test_finding_can_be_told_whatever_bytes_a_file_is_called():
     name = os.fsdecode(b"\xff")
-    found = SUBJECT.error("c")(name, source=name, about=name, wanted=name, fix=name)
+    found = SUBJECT.error("c")(name, source=name, about=name, expected=name, fix=name)
     assert rb'"\\udcff"' in encode_doctor(document("node", [found]))
     assert str(list(page([found], plain=True))[1]).encode()

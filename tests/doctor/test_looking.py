@@ -200,7 +200,7 @@ def test_ledger_is_read_without_being_touched(tmp_path):
         pass
     before = path.read_bytes(), sorted(each.name for each in tmp_path.iterdir())
     facts = ledger_facts(path, told_by="")
-    assert (facts.there, facts.fault, facts.receipts) == (True, "", 0)
+    assert (facts.exists, facts.fault, facts.receipts) == (True, "", 0)
     assert (path.read_bytes(), sorted(each.name for each in tmp_path.iterdir())) == before
 
 
@@ -221,7 +221,7 @@ def test_ledger_that_no_agent_could_use_is_a_fault(tmp_path, version, said, newe
 
 
 def test_ledger_that_is_not_there_is_no_fault(tmp_path):
-    assert ledger_facts(tmp_path / "ledger.db", told_by="").there is False
+    assert ledger_facts(tmp_path / "ledger.db", told_by="").exists is False
 
 
 def test_process_that_does_not_answer_is_told(tmp_path):

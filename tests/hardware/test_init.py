@@ -132,7 +132,11 @@ def used_by_namespace(pf: str, vf: int) -> Iterator[None]:
 def test_vfs_of_both_pfs_are_made_named_and_addressed_and_have_a_link_soon(node: Node) -> None:
     outcomes = node.init()
     for pf in PFS:
-        assert (outcomes[pf].result, outcomes[pf].before, outcomes[pf].now) == (Result.CHANGED, 0, total(pf))
+        assert (outcomes[pf].result, outcomes[pf].previous, outcomes[pf].now) == (
+            Result.CHANGED,
+            0,
+            total(pf),
+        )
         assert netdevs(pf) == [f"{pf}v{index}" for index in range(total(pf))]
         shown = ip(None, "-details", "link", "show", pf)[0]
         expected = [vf_mac(shown.get("permaddr", shown["address"]), index) for index in range(total(pf))]
@@ -151,14 +155,14 @@ def test_second_run_changes_nothing_and_says_so(node: Node) -> None:
     node.init(document)
     before = [indexes(pf) for pf in PFS]
     outcomes = node.init(document)
-    assert {(outcome.result, outcome.said) for outcome in outcomes.values()} == {(Result.READY, "")}
+    assert {(outcome.result, outcome.message) for outcome in outcomes.values()} == {(Result.READY, "")}
     assert [indexes(pf) for pf in PFS] == before
 
 
 def test_trust_is_set_on_vfs_that_exist(node: Node) -> None:
     node.init()
     before = indexes(PFS[0])
-    assert node.init(node.document(trust=True))[PFS[0]].said == f"{total(PFS[0])} settings"
+    assert node.init(node.document(trust=True))[PFS[0]].message == f"{total(PFS[0])} settings"
     assert all(vf["trust"] for vf in ip(None, "-details", "link", "show", PFS[0])[0]["vfinfo_list"])
     assert indexes(PFS[0]) == before
 
@@ -168,12 +172,12 @@ def test_other_count_is_refused_while_a_vf_is_elsewhere_and_made_when_it_is_back
     before = indexes(PFS[0])
     with used_by_namespace(PFS[0], 1):
         outcomes = node.init(node.document(numVfs=3))
-        assert (outcomes[PFS[0]].result, outcomes[PFS[0]].now) == (Result.KEPT, 2)
-        assert "another network namespace (VF 1)" in outcomes[PFS[0]].said
+        assert (outcomes[PFS[0]].result, outcomes[PFS[0]].now) == (Result.REFUSED, 2)
+        assert "another network namespace (VF 1)" in outcomes[PFS[0]].message
         assert outcomes[PFS[1]].now == 3
     assert indexes(PFS[0]) == before
     outcome = node.init(node.document(numVfs=3))[PFS[0]]
-    assert (outcome.result, outcome.before, outcome.now) == (Result.CHANGED, 2, 3)
+    assert (outcome.result, outcome.previous, outcome.now) == (Result.CHANGED, 2, 3)
     assert netdevs(PFS[0]) == [f"{PFS[0]}v{index}" for index in range(3)]
 
 
@@ -183,8 +187,8 @@ def test_other_count_is_refused_with_the_name_of_the_pod_that_holds_a_vf(node: N
     ledger.put(receipt_of("trainer", pci_address(device(PFS[0]).resolve().name), 0))
     ledger.close()
     outcome = node.init(node.document(numVfs=1))[PFS[0]]
-    assert outcome.result is Result.KEPT
-    assert "pod default/trainer (VF 0)" in outcome.said
+    assert outcome.result is Result.REFUSED
+    assert "pod default/trainer (VF 0)" in outcome.message
 
 
 def test_more_vfs_than_there_can_be_fail_their_pf_alone(node: Node) -> None:
@@ -195,7 +199,7 @@ def test_more_vfs_than_there_can_be_fail_their_pf_alone(node: Node) -> None:
         "pfs": [{"names": [PFS[0]], "numVfs": most + 1}, {"names": [PFS[1]], "numVfs": 1}],
     }
     outcomes = node.init(document)
-    assert outcomes[PFS[0]].said == f"{most + 1} VFs asked, its sriov_totalvfs is {most}"
+    assert outcomes[PFS[0]].message == f"{most + 1} VFs asked, its sriov_totalvfs is {most}"
     assert (outcomes[PFS[0]].result, outcomes[PFS[1]].result) == (Result.FAILED, Result.CHANGED)
 
 
@@ -251,7 +255,7 @@ def test_pf_whose_driver_comes_late_is_waited_for(node: Node) -> None:
         outcomes = node.init(document)
     finally:
         binding.join()
-    assert outcomes.pop(PFS[0]).result is Result.LEFT_OUT
+    assert outcomes.pop(PFS[0]).result is Result.SKIPPED
     assert [outcome.result for outcome in outcomes.values()] == [Result.CHANGED]
 
 

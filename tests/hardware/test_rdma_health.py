@@ -55,9 +55,9 @@ def scenario(tmp_path: Path, play: Callable[[DeviceMonitor], Coroutine[Any, Any,
 
 
 async def until(looking: DeviceMonitor, holds: Callable[[RdmaDevice], bool]) -> RdmaDevice:
-    seen = looking.seen
+    seen = looking.inventory
     while NAME not in seen.devices or not holds(seen.devices[NAME]):
-        seen = await looking.other_than(seen)
+        seen = await looking.wait_for_change(seen)
     return seen.devices[NAME]
 
 

@@ -18,7 +18,7 @@ from k8s_rdma.cli.main import app
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.init.attempts import NO_CARD, Outcome, Result, all_well, summary
 from k8s_rdma.init.config import InitConfig
-from k8s_rdma.init.job import StoppableClock, StoppedError, until
+from k8s_rdma.init.job import StoppableClock, StoppedError, wait_until
 from k8s_rdma.sim.sriov.machine import Tree
 
 if TYPE_CHECKING:
@@ -100,12 +100,18 @@ def test_sysfs_that_is_not_there_is_a_failure_and_no_empty_machine(tmp_path: Pat
 
 def test_table_says_of_each_pf_what_was_asked_done_and_is_to_be_done() -> None:
     outcomes = [
-        Outcome(pf="ens1f0", result=Result.CHANGED, said="8 made", asked=None, before=0, now=8),
+        Outcome(pf="ens1f0", result=Result.CHANGED, message="8 made", requested=None, previous=0, now=8),
         Outcome(
-            pf="ens1f1", result=Result.KEPT, said="[VF 3] is used", advice="drain", asked=4, before=8, now=8
+            pf="ens1f1",
+            result=Result.REFUSED,
+            message="[VF 3] is used",
+            advice="drain",
+            requested=4,
+            previous=8,
+            now=8,
         ),
-        Outcome(pf="0000:05:00.0", result=Result.FAILED, said="no driver"),
-        Outcome(pf="", result=Result.NOT_THERE, said="eth9 is not there"),
+        Outcome(pf="0000:05:00.0", result=Result.FAILED, message="no driver"),
+        Outcome(pf="", result=Result.NOT_THERE, message="eth9 is not there"),
     ]
     console = Console(width=160, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
     console.print(summary(outcomes))
@@ -121,8 +127,8 @@ def test_table_says_of_each_pf_what_was_asked_done_and_is_to_be_done() -> None:
 
 @pytest.mark.parametrize("result", Result)
 def test_process_ends_well_unless_a_pf_is_not_as_asked(result: Result) -> None:
-    outcomes = [Outcome(pf="a", result=Result.READY, said=""), Outcome(pf="b", result=result, said="")]
-    assert all_well(outcomes, keep_used_vfs=False) == (result not in {Result.KEPT, Result.FAILED})
+    outcomes = [Outcome(pf="a", result=Result.READY, message=""), Outcome(pf="b", result=result, message="")]
+    assert all_well(outcomes, keep_used_vfs=False) == (result not in {Result.REFUSED, Result.FAILED})
     assert all_well(outcomes, keep_used_vfs=True) == (result is not Result.FAILED)
 
 
@@ -130,7 +136,7 @@ def test_waiting_ends_when_the_process_is_told_to() -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(StoppedError):
-        until(StoppableClock(stop), 60, lambda: False)
+        wait_until(StoppableClock(stop), 60, lambda: False)
 
 
 def test_defaults_are_those_of_the_document() -> None:

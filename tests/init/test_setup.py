@@ -40,7 +40,7 @@ IB = Card(
 def test_init_makes_configures_binds_and_names_all_vfs(world: Make) -> None:
     w = world()
     outcome = w.init()["enp1s0f0"]
-    assert (outcome.result, outcome.before, outcome.now) == (Result.CHANGED, 0, 7)
+    assert (outcome.result, outcome.previous, outcome.now) == (Result.CHANGED, 0, 7)
     vfs = w.card().vfs
     assert [vf.netdev for vf in vfs.values()] == [f"enp1s0f0v{index}" for index in range(7)]
     expected = [vf_mac(IGB.mac, index) for index in range(7)]
@@ -55,7 +55,7 @@ def test_init_changes_nothing_the_second_time(world: Make) -> None:
     w.init(hardware={"pfs": [{"trust": True}]})
     w.machine.written.clear()
     outcome = w.init(hardware={"pfs": [{"trust": True}]})["enp1s0f0"]
-    assert (outcome.result, outcome.said, outcome.advice) == (Result.READY, "", "")
+    assert (outcome.result, outcome.message, outcome.advice) == (Result.READY, "", "")
     assert not w.machine.written
 
 
@@ -98,7 +98,7 @@ def test_trust_that_the_driver_cannot_set_is_a_failure_without_another_try(world
     w = world(replace(IGB, settings=frozenset({"MAC"})))
     outcome = w.init(hardware={"pfs": [{"trust": True}]})["enp1s0f0"]
     assert outcome.result is Result.FAILED
-    assert "cannot set trust" in outcome.said
+    assert "cannot set trust" in outcome.message
     assert "`trust`" in outcome.advice
 
 
@@ -106,7 +106,7 @@ def test_mac_that_the_driver_cannot_set_is_said_and_no_failure(world: Make) -> N
     w = world(replace(IGB, settings=frozenset()))
     outcome = w.init()["enp1s0f0"]
     assert outcome.result is Result.CHANGED
-    assert "sets no MAC on VFs" in outcome.said
+    assert "sets no MAC on VFs" in outcome.message
     assert w.init()["enp1s0f0"].result is Result.READY
 
 
@@ -128,7 +128,7 @@ def test_vf_whose_netdev_has_another_mac_is_bound_anew(world: Make) -> None:
     w.init()
     w.card().vfs[3].netdev_mac = "02:00:00:00:00:99"
     w.machine.written.clear()
-    assert w.init()["enp1s0f0"].said == "1 bound, 1 named"
+    assert w.init()["enp1s0f0"].message == "1 bound, 1 named"
     assert w.card().vfs[3].netdev_mac == vf_mac(IGB.mac, 3)
     assert [path for path, _ in w.machine.written if path.endswith("unbind")] == [
         f"bus/pci/devices/{w.card().vfs[3].pci}/driver/unbind"
@@ -139,7 +139,7 @@ def test_vfs_made_by_somebody_else_are_made_ready(world: Make) -> None:
     w = world()
     w.machine.write(f"bus/pci/devices/{IGB.pci}/sriov_drivers_autoprobe", "0")
     w.machine.write(f"bus/pci/devices/{IGB.pci}/sriov_numvfs", "7")
-    assert w.init()["enp1s0f0"].said == "7 settings, 7 bound, 7 named, PF up"
+    assert w.init()["enp1s0f0"].message == "7 settings, 7 bound, 7 named, PF up"
 
 
 def test_other_count_is_made_by_way_of_none_when_no_vf_is_used(world: Make) -> None:
@@ -147,17 +147,17 @@ def test_other_count_is_made_by_way_of_none_when_no_vf_is_used(world: Make) -> N
     w.init(hardware={"pfs": [{"numVfs": 2}]})
     w.machine.written.clear()
     outcome = w.init(hardware={"pfs": [{"numVfs": 5}]})["enp1s0f0"]
-    assert (outcome.before, outcome.now, outcome.result) == (2, 5, Result.CHANGED)
+    assert (outcome.previous, outcome.now, outcome.result) == (2, 5, Result.CHANGED)
     assert [text for path, text in w.machine.written if path.endswith("numvfs")] == ["0", "5"]
     outcome = w.init(hardware={"pfs": [{"numVfs": 0}]})["enp1s0f0"]
-    assert (outcome.before, outcome.now, outcome.said) == (5, 0, "all removed")
+    assert (outcome.previous, outcome.now, outcome.message) == (5, 0, "all removed")
 
 
 def test_more_vfs_than_the_pf_can_have_are_refused_with_what_to_do(world: Make) -> None:
     w = world()
     outcome = w.init(hardware={"pfs": [{"numVfs": 8}]})["enp1s0f0"]
     assert (outcome.result, outcome.now) == (Result.FAILED, 0)
-    assert outcome.said == "8 VFs asked, its sriov_totalvfs is 7"
+    assert outcome.message == "8 VFs asked, its sriov_totalvfs is 7"
     assert "set numVfs to 7 or less" in outcome.advice
     assert not w.machine.written
 
@@ -166,7 +166,7 @@ def test_failure_of_one_pf_does_not_stop_the_others(world: Make) -> None:
     w = world(replace(IGB, makes_at_most=3), IGB2)
     outcomes = w.init()
     assert outcomes["enp1s0f0"].result is Result.FAILED
-    assert "7 VFs asked, its driver made 3" in outcomes["enp1s0f0"].said
+    assert "7 VFs asked, its driver made 3" in outcomes["enp1s0f0"].message
     assert outcomes["enp2s0f0"].result is Result.CHANGED
 
 
@@ -175,8 +175,8 @@ def test_vfs_of_before_are_back_when_the_new_ones_cannot_be_made(world: Make) ->
     w.init(hardware={"pfs": [{"numVfs": 2}]})
     w.machine.refuse("sriov_numvfs", "7", errno.ENOMEM, times=3)
     outcome = w.init()["enp1s0f0"]
-    assert (outcome.result, outcome.before, outcome.now) == (Result.FAILED, 2, 2)
-    assert "ENOMEM" in outcome.said
+    assert (outcome.result, outcome.previous, outcome.now) == (Result.FAILED, 2, 2)
+    assert "ENOMEM" in outcome.message
     assert all(vf.netdev for vf in w.card().vfs.values())
 
 
@@ -208,7 +208,7 @@ def test_refusal_of_the_kernel_says_what_to_do(world: Make, number: int, advice:
     w.machine.refuse("sriov_numvfs", "7", number, times=3)
     outcome = w.init()["enp1s0f0"]
     assert outcome.result is Result.FAILED
-    assert errno.errorcode[number] in outcome.said
+    assert errno.errorcode[number] in outcome.message
     assert advice in outcome.advice
 
 
@@ -217,7 +217,7 @@ def test_read_only_sysfs_is_said_at_once(world: Make) -> None:
     w.machine.read_only = True
     outcome = w.init()["enp1s0f0"]
     assert outcome.result is Result.FAILED
-    assert "EROFS" in outcome.said
+    assert "EROFS" in outcome.message
     assert "mount /sys writable" in outcome.advice
     assert w.machine.now_s < 1
 
@@ -232,7 +232,7 @@ def test_netdevs_that_do_not_come_fail_the_pf_naming_the_first(world: Make) -> N
     w = world(replace(IGB, vf_netdev_after_s=1e6))
     outcome = w.init(tries=1)["enp1s0f0"]
     assert outcome.result is Result.FAILED
-    assert "7 of 7 VFs without a netdev, the first VF 0 (0000:01:02.0): driver igbvf" in outcome.said
+    assert "7 of 7 VFs without a netdev, the first VF 0 (0000:01:02.0): driver igbvf" in outcome.message
     assert 44 <= w.machine.now_s < 46
 
 
@@ -246,7 +246,7 @@ def test_vf_driver_that_is_not_loaded_is_named_by_what_loads_it(world: Make) -> 
     w = world()
     w.machine.loaded.clear()
     outcome = w.init()["enp1s0f0"]
-    assert "no driver" in outcome.said
+    assert "no driver" in outcome.message
     assert outcome.advice == "load its driver on the host: modprobe pci:igbvf"
     assert w.card().autoprobe
 
@@ -268,7 +268,7 @@ def test_process_told_to_end_leaves_the_machine_in_order(world: Make) -> None:
     w = world(replace(IGB, link_after_s=100.0))
     outcome = w.init(clock=Ending(w.machine), carrierTimeoutS=50)["enp1s0f0"]
     assert outcome.result is Result.FAILED
-    assert outcome.said == "stopped by a signal (done before: 7 made, PF up)"
+    assert outcome.message == "stopped by a signal (done before: 7 made, PF up)"
     assert w.card().autoprobe
     assert not any(vf.driver for vf in w.card().vfs.values())
 
@@ -280,7 +280,7 @@ def test_names_given_by_others_or_taken_stay(world: Make) -> None:
     w.machine.rename(w.card(IGB).vfs[1], "mine")
     w.card(IGB).vfs[1].netdev_mac = "02:00:00:00:00:99"
     w.machine.rename(w.card(IGB).vfs[2], "enp1s0f0v1")
-    assert w.init()["enp1s0f0"].said == "1 bound"
+    assert w.init()["enp1s0f0"].message == "1 bound"
     assert w.card(IGB).vfs[1].netdev.startswith("eth")
 
 
@@ -304,7 +304,7 @@ def test_names_are_left_to_the_kernel_when_told_so(world: Make) -> None:
 def test_what_was_done_in_a_try_that_failed_is_told(world: Make) -> None:
     w = world(replace(IGB, vf_netdev_after_s=70.0, total_vfs=1))
     outcome = w.init(tries=1)["enp1s0f0"]
-    assert outcome.said.endswith("(done before: 1 made, 1 settings, PF up)")
+    assert outcome.message.endswith("(done before: 1 made, 1 settings, PF up)")
     w.machine.write(f"bus/pci/devices/{IGB.pci}/sriov_numvfs", "0")
     w.machine.now_s = 0.0
     assert w.init(vfTimeoutS=60, tries=2)["enp1s0f0"].result is Result.FAILED

@@ -42,8 +42,8 @@ def test_count_is_not_changed_while_pods_have_vfs_and_they_are_named(world: Make
     w.machine.written.clear()
     outcomes = w.init(hardware=FIVE)
     outcome = outcomes["enp1s0f0"]
-    assert (outcome.result, outcome.before, outcome.now) == (Result.KEPT, 7, 7)
-    assert outcome.said.endswith("used: pod default/a (VF 0, 2), pod default/b (VF 3)")
+    assert (outcome.result, outcome.previous, outcome.now) == (Result.REFUSED, 7, 7)
+    assert outcome.message.endswith("used: pod default/a (VF 0, 2), pod default/b (VF 3)")
     assert "drain the node" in outcome.advice
     assert outcomes["enp2s0f0"].result is Result.CHANGED
     assert not [path for path, _ in w.machine.written if str(IGB.pci) in path]
@@ -83,8 +83,8 @@ def test_running_agent_keeps_vfs_from_change_and_lets_none_be_made(world: Make) 
     w.machine.written.clear()
     outcomes = w.init(hardware=FIVE)
     agent.close()
-    assert outcomes["enp1s0f0"].result is Result.KEPT
-    assert "perhaps a pod (VF 0, 1, 2, 3, 4, 5, 6)" in outcomes["enp1s0f0"].said
+    assert outcomes["enp1s0f0"].result is Result.REFUSED
+    assert "perhaps a pod (VF 0, 1, 2, 3, 4, 5, 6)" in outcomes["enp1s0f0"].message
     assert outcomes["enp2s0f0"].result is Result.CHANGED
 
 
@@ -95,7 +95,7 @@ def test_ledger_that_cannot_be_understood_is_no_empty_one(world: Make, spoilt: b
     w.state_dir.mkdir()
     (w.state_dir / "ledger.db").write_bytes(spoilt)
     result = w.init(hardware=FIVE)["enp1s0f0"].result
-    assert result is (Result.KEPT if spoilt else Result.CHANGED)
+    assert result is (Result.REFUSED if spoilt else Result.CHANGED)
 
 
 def test_vf_in_another_namespace_is_used(world: Make) -> None:
@@ -103,8 +103,8 @@ def test_vf_in_another_namespace_is_used(world: Make) -> None:
     w.init()
     w.machine.move_away(IGB.pci, 4)
     outcome = w.init(hardware=FIVE)["enp1s0f0"]
-    assert (outcome.result, outcome.now) == (Result.KEPT, 7)
-    assert "another network namespace (VF 4)" in outcome.said
+    assert (outcome.result, outcome.now) == (Result.REFUSED, 7)
+    assert "another network namespace (VF 4)" in outcome.message
 
 
 def test_vf_of_a_program_or_guest_is_used(world: Make) -> None:
@@ -113,7 +113,7 @@ def test_vf_of_a_program_or_guest_is_used(world: Make) -> None:
     vf = w.card().vfs[6]
     w.machine.write(f"bus/pci/devices/{vf.pci}/driver/unbind", vf.pci)
     w.machine.tree.bind(vf.pci, "vfio-pci")
-    assert "driver vfio-pci (VF 6)" in w.init(hardware=FIVE)["enp1s0f0"].said
+    assert "driver vfio-pci (VF 6)" in w.init(hardware=FIVE)["enp1s0f0"].message
 
 
 def test_vf_that_the_host_itself_uses_is_used(world: Make) -> None:
@@ -126,7 +126,7 @@ def test_vf_that_the_host_itself_uses_is_used(world: Make) -> None:
     )
     w.card().vfs[3].addresses = (ipaddress.ip_interface("fe80::2/64"),)
     w.card().vfs[4].has_vlan = True
-    said = w.init(hardware=FIVE)["enp1s0f0"].said
+    said = w.init(hardware=FIVE)["enp1s0f0"].message
     assert "netdev enp1s0f0v4 with a VLAN, macvlan or macvtap on it (VF 4)" in said
     assert "netdev enp1s0f0v1 in a bond or bridge (VF 1)" in said
     assert "netdev enp1s0f0v2 with an IP address (VF 2)" in said
@@ -139,7 +139,7 @@ def test_vf_that_the_host_itself_uses_is_used_where_netlink_tells_no_device(worl
     w.init()
     w.card().vfs[2].addresses = (ipaddress.ip_interface("10.0.0.7/24"),)
     w.machine.tells_devices = False
-    said = w.init(hardware=FIVE)["enp1s0f0"].said
+    said = w.init(hardware=FIVE)["enp1s0f0"].message
     assert "netdev enp1s0f0v2 with an IP address (VF 2)" in said
 
 
@@ -151,6 +151,6 @@ def test_used_vfs_are_left_as_they_are_and_told_of_while_others_are_made_ready(w
         vf.mac = "02:00:00:00:00:99"
     outcome = w.init(hardware={"pfs": [{"trust": True}]})["enp1s0f0"]
     assert outcome.result is Result.CHANGED
-    assert outcome.said == "12 settings; used, and left as they are: pod default/a (VF 0)"
+    assert outcome.message == "12 settings; used, and left as they are: pod default/a (VF 0)"
     assert w.card().vfs[0].mac == "02:00:00:00:00:99"
     assert not w.card().vfs[0].trust

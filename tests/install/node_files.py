@@ -10,7 +10,7 @@ from typing import Any
 
 from k8s_rdma.install.directory import NodeDirectory
 from k8s_rdma.install.installation import Installation
-from k8s_rdma.install.network import Network, Wanted
+from k8s_rdma.install.network import DesiredConflist, Network
 from k8s_rdma.wire.conflist import plugin_section
 
 OURS = "k8s-rdma-cni"
@@ -52,8 +52,10 @@ class NodeFiles:
         plugin: str = "{}",
     ) -> Installation:
         section = plugin_section(plugin.encode(), chained=network is Network.CHAINED)
-        wanted = Wanted(network=network, file=file, section=section, name="k8s-rdma", version="1.0.0")
-        return Installation(binaries=NodeDirectory(self.bin), confs=NodeDirectory(self.confs), wanted=wanted)
+        wanted = DesiredConflist(
+            network=network, file=file, section=section, name="k8s-rdma", version="1.0.0"
+        )
+        return Installation(binaries=NodeDirectory(self.bin), confs=NodeDirectory(self.confs), desired=wanted)
 
     def state(self) -> dict[str, bytes | str]:
         """Everything that is in both directories."""

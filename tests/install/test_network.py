@@ -125,7 +125,7 @@ def test_what_somebody_chained_by_hand_is_left_alone_and_is_all_that_is_wanted(
     installation.install(program)
     (node.confs / "10-pods.conflist").write_text(text)
     outcome = installation.install(program)
-    assert (outcome.problems, outcome.by_hand, outcome.other) == ((), True, "10-pods.conflist")
+    assert (outcome.problems, outcome.by_hand, outcome.rival) == ((), True, "10-pods.conflist")
     assert installation.serves(outcome)
     assert not (node.confs / FILE).exists()
     assert (node.confs / "10-pods.conflist").read_text() == text
@@ -239,7 +239,7 @@ def test_ours_goes_with_the_other_and_comes_with_the_next(node: NodeFiles, progr
     assert told.startswith(f"{node.confs}: no network of another plugin is there; install the cluster's (")
     assert not list(node.confs.iterdir())
     (node.confs / "20-more.conf").write_text('{"cniVersion": "0.3.1", "name": "more", "type": "ptp"}')
-    assert installation.install(program).other == "20-more.conf"
+    assert installation.install(program).rival == "20-more.conf"
     assert node.types() == ["ptp", OURS]
 
 
@@ -248,7 +248,7 @@ def test_the_first_other_is_taken_as_runtimes_sort_them(node: NodeFiles, program
     (node.confs / "09-Zero.conflist").mkdir()
     (node.confs / "05-no-network.conflist.bak").write_text("{}")
     (node.confs / "05-kubeconfig").write_text("apiVersion: v1")
-    assert node.installation().install(program).other == "09-first.conf"
+    assert node.installation().install(program).rival == "09-first.conf"
 
 
 def test_one_that_sorts_before_ours_is_told_of(node: NodeFiles, program: Path) -> None:

@@ -146,16 +146,16 @@ def test_client_that_takes_all_places_makes_room_for_another(tmp_path: Path) -> 
 
 def test_places_are_shared_evenly_whoever_asks_most() -> None:
     watches = Watches(6)
-    greedy = [watches.take("greedy") for _ in range(6)]
-    assert watches.take("greedy") is None
-    others = [watches.take("other") for _ in range(4)]
+    greedy = [watches.acquire("greedy") for _ in range(6)]
+    assert watches.acquire("greedy") is None
+    others = [watches.acquire("other") for _ in range(4)]
     assert [place is not None for place in others] == [True, True, True, False]
     assert sum(place.is_set() for place in greedy if place) == 3
-    third = watches.take("third")
+    third = watches.acquire("third")
     assert third is not None
-    assert watches.take("greedy") is None
+    assert watches.acquire("greedy") is None
     watches.give_back(third)
-    assert watches.take("greedy") is not None
+    assert watches.acquire("greedy") is not None
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from k8s_rdma.config.devices_file import load_device_config
 from k8s_rdma.config.files import load_config
 from k8s_rdma.doctor.catalogue import SUBJECTS
 from k8s_rdma.doctor.cluster.components import ExtenderFacts
-from k8s_rdma.doctor.collectors.cluster import ClusterLook
+from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import NodeLook
 from k8s_rdma.doctor.collectors.versions import in_metrics, key_usage_in_metrics
@@ -106,7 +106,7 @@ def _rows(finding: Finding) -> Iterator[tuple[Text, Text]]:
     yield mark, Text(visible(f"{about}{finding.found} ")) + Text(f"[{finding.id}]", style="dim")
     if finding.severity is Severity.OK:
         return
-    for label, text in (("seen in", finding.source), ("wanted", finding.wanted), ("fix", finding.fix)):
+    for label, text in (("seen in", finding.source), ("wanted", finding.expected), ("fix", finding.fix)):
         if text:
             yield Text(label, style="dim"), Text(visible(text))
 
@@ -154,9 +154,9 @@ def doctor_cluster(options: ClusterOptions, *, as_json: bool, strict: bool) -> i
     return tell("cluster", findings, as_json=as_json, strict=strict)
 
 
-def _look(options: ClusterOptions, api: Documents) -> ClusterLook:
+def _look(options: ClusterOptions, api: Documents) -> ClusterCollector:
     where = options.where
-    return ClusterLook(
+    return ClusterCollector(
         api=api,
         host=Host(options.host_root),
         namespaces=tuple(dict.fromkeys((options.namespace, _CONTROL_PLANE))),

@@ -16,7 +16,7 @@ from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.install.directory import NodeDirectory, all_locked
 from k8s_rdma.install.installation import Installation, follow
-from k8s_rdma.install.network import ConfDirectory, Network, Wanted
+from k8s_rdma.install.network import ConfDirectory, DesiredConflist, Network
 from k8s_rdma.install.program import InstalledProgram, require_program
 from k8s_rdma.install.uninstallation import NodePaths, Uninstalling
 from k8s_rdma.wire.cni_result import check_version
@@ -75,7 +75,7 @@ def uninstall(places: Places, grace_s: float) -> int:
         paths,
         conf=ConfDirectory(confs, places.conf_name),
         program=InstalledProgram(binaries),
-        told=typer.echo,
+        report=typer.echo,
     )
     work.check()
     with all_locked([each for each in (binaries, confs) if each.path.is_dir()], WAIT_S):
@@ -85,14 +85,14 @@ def uninstall(places: Places, grace_s: float) -> int:
 SUFFIX = ".conflist"
 
 
-def wanted(*, network: str, file: str, plugin: str, name: str, version: str) -> Wanted:
+def wanted(*, network: str, file: str, plugin: str, name: str, version: str) -> DesiredConflist:
     """MalformedError names the option that cannot be."""
     if not file.endswith(SUFFIX) or "/" in file or file.startswith("."):
         msg = f"--conf-name: {file}: must be a file's name that ends in {SUFFIX}"
         raise MalformedError(msg)
     check_version(version)
     section = plugin_section(_text(plugin), chained=network == Network.CHAINED)
-    return Wanted(network=Network(network), file=file, section=section, name=name, version=version)
+    return DesiredConflist(network=Network(network), file=file, section=section, name=name, version=version)
 
 
 def _text(plugin: str) -> bytes:
@@ -108,7 +108,7 @@ def _text(plugin: str) -> bytes:
 
 def install_cni(  # noqa: PLR0913 - options
     *,
-    wanted: Wanted,
+    wanted: DesiredConflist,
     binaries: Path,
     confs: Path,
     following: bool,
@@ -119,7 +119,7 @@ def install_cni(  # noqa: PLR0913 - options
     """Do it once, or for as long as this runs; K8sRdmaError when it is not in place at the end."""
     if until_in_place and (following or remove):
         raise MalformedError("--wait does not go together with --follow and --remove")
-    installation = Installation(binaries=NodeDirectory(binaries), confs=NodeDirectory(confs), wanted=wanted)
+    installation = Installation(binaries=NodeDirectory(binaries), confs=NodeDirectory(confs), desired=wanted)
     if following or until_in_place:
         directories = [binaries, *([confs] if installation.has_network else [])]
         logs.configure("install-cni")

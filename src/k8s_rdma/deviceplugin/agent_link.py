@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentTold:
+class AgentReport:
     """Of one report.
 
-    given: in no order; the name is empty where the agent does not know it. pfs: addresses of those whose VFs
-    it gives, and sets up as it does. held_slots: CDI devices of slots that attachments hold.
+    allocated: in no order; the name is empty where the agent does not know it. pfs: addresses of those whose
+    VFs it gives, and sets up as it does. held_slots: CDI devices of slots that attachments hold.
     """
 
-    given: tuple[AllocatedDevice, ...] = ()
+    allocated: tuple[AllocatedDevice, ...] = ()
     pfs: frozenset[str] = frozenset()
     held_slots: frozenset[str] = frozenset()
 
 
-def told_by(report: NodeReport) -> AgentTold:
+def read_report(report: NodeReport) -> AgentReport:
     """What a report says of devices."""
-    return AgentTold(
-        given=tuple(
+    return AgentReport(
+        allocated=tuple(
             AllocatedDevice(
                 name=interface.rdma_device,
                 pci=interface.pci,
@@ -54,7 +54,7 @@ def told_by(report: NodeReport) -> AgentTold:
 class AgentLink:
     """What the agent told last, and since when it is silent; `run` keeps it so. A `state_reader.StateReader`.
 
-    told: None while it never told anything. silent_since: by `now`; None while it tells.
+    report: None while it never told anything. silent_since: by `now`; None while it tells.
     """
 
     def __init__(self, socket: Path, *, changed: Callable[[], None], now: Callable[[], float]) -> None:
@@ -63,7 +63,7 @@ class AgentLink:
         self._changed = changed
         self._now = now
         self._tried = asyncio.Event()
-        self.told: AgentTold | None = None
+        self.report: AgentReport | None = None
         self.silent_since: float | None = now()
 
     async def run(self) -> NoReturn:
@@ -76,13 +76,13 @@ class AgentLink:
 
     def reported(self, report: NodeReport) -> None:
         """Keep what it says of devices."""
-        told = told_by(report)
+        told = read_report(report)
         if (
-            report.unreadable and self.told is not None
+            report.unreadable and self.report is not None
         ):  # a PF that the agent cannot look at is its all the same
-            told = replace(told, pfs=told.pfs | self.told.pfs)
-        is_new = self.silent_since is not None or told != self.told
-        self.told, self.silent_since = told, None
+            told = replace(told, pfs=told.pfs | self.report.pfs)
+        is_new = self.silent_since is not None or told != self.report
+        self.report, self.silent_since = told, None
         self._tried.set()
         if is_new:
             self._changed()

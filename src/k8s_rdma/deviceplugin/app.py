@@ -26,7 +26,7 @@ _OUTCOMES = {True: "taken", False: "failed"}
 
 def render_figures(keepers: Sequence[PluginServer], monitor: DeviceMonitor) -> str:
     """The exposition."""
-    parts = (*_of_build(), *_of_resources(keepers), *_of_health(monitor), *_of_looks(monitor))
+    parts = (*_of_build(), *_of_resources(keepers), *_of_health(monitor), *_scan_lines(monitor))
     return "\n".join(parts) + "\n"
 
 
@@ -103,7 +103,7 @@ def _of_health(monitor: DeviceMonitor) -> Iterator[str]:
         "RDMA devices that are not healthy, and why.",
         [
             (labels({"device": each.name, "pf": each.pf_name or each.pf, "why": "; ".join(each.faults)}), 1)
-            for each in monitor.seen.devices.values()
+            for each in monitor.inventory.devices.values()
             if each.faults
         ],
     )
@@ -118,8 +118,8 @@ def _of_health(monitor: DeviceMonitor) -> Iterator[str]:
     )
 
 
-def _of_looks(monitor: DeviceMonitor) -> Iterator[str]:
-    looks = monitor.looks
+def _scan_lines(monitor: DeviceMonitor) -> Iterator[str]:
+    looks = monitor.scan_counts
     yield from family(f"{_PREFIX}looks_total", "counter", "Looks at the hardware.", [("", looks.total)])
     yield from family(
         f"{_PREFIX}failed_looks_total",
@@ -137,7 +137,7 @@ def _of_looks(monitor: DeviceMonitor) -> Iterator[str]:
         f"{_PREFIX}unreadable",
         "gauge",
         "What could not be looked at the last time.",
-        [("", len(monitor.seen.unreadable))],
+        [("", len(monitor.inventory.unreadable))],
     )
 
 
@@ -190,7 +190,7 @@ class PluginApp:
     def _state(self) -> str:
         """A line for each resource, and for each thing that cannot be looked at."""
         lines = [f"{_state(each)}\n" for each in self._keepers]
-        lines += [f"unreadable: {why}\n" for why in self._monitor.seen.unreadable]
+        lines += [f"unreadable: {why}\n" for why in self._monitor.inventory.unreadable]
         return "".join(lines)
 
 

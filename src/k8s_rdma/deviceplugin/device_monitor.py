@@ -69,7 +69,7 @@ class HostScanner:
         self._health = Health()
         self._expected: Mapping[str, str] = {}
         self._last: RdmaSnapshot | None = None
-        self.looks = ScanCounts()
+        self.counts = ScanCounts()
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +82,7 @@ class HostScanner:
         """Whether any look did."""
         return self._last is not None
 
-    def seen(self, agent: Agent, now: float, *, anew: bool = False) -> DeviceInventory:
+    def scan(self, agent: Agent, now: float, *, anew: bool = False) -> DeviceInventory:
         """What there is by now; what was seen last where it cannot be looked at, which is then told.
 
         anew: look whether or not there is a sign of a change.
@@ -92,7 +92,7 @@ class HostScanner:
         self._expected = expected
         failure: tuple[str, ...] = ()
         try:
-            self._last = self._look(anew=anew)
+            self._last = self._scan_rdma(anew=anew)
         except (KernelError, OSError) as error:
             self._count(failed=True)
             failure = (f"the host's RDMA devices cannot be looked at: {error}",)
@@ -109,7 +109,7 @@ class HostScanner:
         """Whether something could not be seen, or may have changed while it was looked at."""
         return self._cached_scan is None or self._cached_scan.due
 
-    def _look(self, *, anew: bool) -> RdmaSnapshot:
+    def _scan_rdma(self, *, anew: bool) -> RdmaSnapshot:
         if self._cached_scan is None:
             self._cached_scan = self._open()
         look = self._cached_scan.scan(anew=anew)
@@ -133,16 +133,16 @@ class HostScanner:
             self._opened = opened.pop_all()
         return lookout
 
-    def _files(self, look: RdmaSnapshot) -> frozenset[Path]:
+    def _files(self, snapshot: RdmaSnapshot) -> frozenset[Path]:
         """What no event tells of: the states of InfiniBand ports, and nodes that come and go by hand."""
-        nodes = {node.path for here in look.present.values() for node in here.characters}
+        nodes = {node.path for here in snapshot.present.values() for node in here.characters}
         return frozenset(
-            {self._host.sysfs / path for path in port_state_files(look)}
+            {self._host.sysfs / path for path in port_state_files(snapshot)}
             | {self._nodes.locate(path) for path in (INFINIBAND, RDMA_CM, *nodes)}
         )
 
     def _count(self, *, failed: bool) -> None:
-        self.looks = ScanCounts(self.looks.total + 1, self.looks.failed + failed)
+        self.counts = ScanCounts(self.counts.total + 1, self.counts.failed + failed)
 
 
 _log = structlog.get_logger()
@@ -178,9 +178,9 @@ class DeviceMonitor:
         self._heard = heard
         self._now = now
         self._event_limiter = EventLimiter()
-        self._looked_at = now()
-        self._asked = False
-        self._seen = Observable(DeviceInventory())
+        self._scanned_at = now()
+        self._scan_requested = False
+        self._inventory = Observable(DeviceInventory())
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -199,8 +199,8 @@ class DeviceMonitor:
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGENT_S):
                     await self._agent.tried()
-            await self._look(anew=True)
-            opened.callback(tasks.create_task(self._keep_looking()).cancel)
+            await self._scan(anew=True)
+            opened.callback(tasks.create_task(self._scan_forever()).cancel)
             self._open = opened.pop_all()
         return self
 
@@ -208,13 +208,13 @@ class DeviceMonitor:
         await self._open.aclose()
 
     @property
-    def seen(self) -> DeviceInventory:
+    def inventory(self) -> DeviceInventory:
         """What is seen now."""
-        return self._seen.value
+        return self._inventory.value
 
-    async def other_than(self, known: DeviceInventory) -> DeviceInventory:
+    async def wait_for_change(self, previous: DeviceInventory) -> DeviceInventory:
         """What is seen, as soon as it is another object than what is known."""
-        return await self._seen.other_than(known)
+        return await self._inventory.wait_for_change(previous)
 
     @property
     def succeeded(self) -> bool:
@@ -222,18 +222,18 @@ class DeviceMonitor:
         return self._scanner.succeeded
 
     @property
-    def looks(self) -> ScanCounts:
+    def scan_counts(self) -> ScanCounts:
         """At the hardware so far."""
-        return self._scanner.looks
+        return self._scanner.counts
 
     @property
     def look_age_s(self) -> float:
         """Time since the last look at the hardware, for which there may have been no reason."""
-        return self._now() - self._looked_at
+        return self._now() - self._scanned_at
 
     def look_again(self) -> None:
         """Look at everything, whether or not there is a sign of a change."""
-        self._asked = True
+        self._scan_requested = True
         self._wake.set()
 
     @property
@@ -241,61 +241,61 @@ class DeviceMonitor:
         """How often each device became healthy, or not any more."""
         return self._event_limiter.counts
 
-    async def _keep_looking(self) -> NoReturn:
-        rescan_at = self._after(self._rescan_s)
+    async def _scan_forever(self) -> NoReturn:
+        rescan_at = self._deadline_after(self._rescan_s)
         later_at: float | None = None
         while True:
-            await self._something(self._earliest(rescan_at, later_at))
+            await self._wait(self._earliest(rescan_at, later_at))
             now = self._now()
             rescan, later = _is_due(rescan_at, now), _is_due(later_at, now)
-            rescan_at = self._after(self._rescan_s) if rescan else rescan_at
-            before = self.seen
-            asked, self._asked = self._asked, False
-            await self._look(anew=rescan or later or asked)
+            rescan_at = self._deadline_after(self._rescan_s) if rescan else rescan_at
+            before = self.inventory
+            asked, self._scan_requested = self._scan_requested, False
+            await self._scan(anew=rescan or later or asked)
             later_at = None if later else later_at
-            if self.seen is not before and not later:
-                later_at = self._after(LATER_S)
+            if self.inventory is not before and not later:
+                later_at = self._deadline_after(LATER_S)
 
-    async def _look(self, *, anew: bool) -> None:
+    async def _scan(self, *, anew: bool) -> None:
         self._wake.clear()
-        agent = Agent(told=self._agent.told, silent_since=self._agent.silent_since)
+        agent = Agent(report=self._agent.report, silent_since=self._agent.silent_since)
         loop = asyncio.get_running_loop()
-        before = self.looks
+        before = self.scan_counts
         seen = await loop.run_in_executor(
-            self._thread, partial(self._scanner.seen, agent, self._now(), anew=anew)
+            self._thread, partial(self._scanner.scan, agent, self._now(), anew=anew)
         )
-        if self.looks != before:
-            self._looked_at = self._now()
+        if self.scan_counts != before:
+            self._scanned_at = self._now()
         self._log_unreadable(seen)
-        self._seen.publish(seen)
+        self._inventory.publish(seen)
         changes = self._event_limiter.changes(seen, self._now())
         for change in changes:
             _log_change(change)
         if changes:
             self._heard(changes)
 
-    def _log_unreadable(self, seen: DeviceInventory) -> None:
-        new = [each for each in seen.unreadable if each not in self.seen.unreadable]
+    def _log_unreadable(self, inventory: DeviceInventory) -> None:
+        new = [each for each in inventory.unreadable if each not in self.inventory.unreadable]
         for why in new:
             _log.warning("devices_unreadable", why=why)
 
-    async def _something(self, until: float | None) -> None:
+    async def _wait(self, deadline: float | None) -> None:
         """Wait for a sign of a change, or that time."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(None if until is None else max(0.0, until - self._now())):
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._now())):
                 await self._wake.wait()
 
-    def _earliest(self, *others: float | None) -> float | None:
-        retry_at = self._after(RETRY_S if self._scanner.due else None)
-        times = (retry_at, self._scanner.due_at(), self._event_limiter.due_at(), *others)
+    def _earliest(self, *deadlines: float | None) -> float | None:
+        retry_at = self._deadline_after(RETRY_S if self._scanner.due else None)
+        times = (retry_at, self._scanner.due_at(), self._event_limiter.due_at(), *deadlines)
         return min((each for each in times if each is not None), default=None)
 
-    def _after(self, seconds: float | None) -> float | None:
+    def _deadline_after(self, seconds: float | None) -> float | None:
         return None if seconds is None else self._now() + seconds
 
 
-def _is_due(at: float | None, now: float) -> bool:
-    return at is not None and at <= now
+def _is_due(deadline: float | None, now: float) -> bool:
+    return deadline is not None and deadline <= now
 
 
 def _log_change(change: HealthChange) -> None:

@@ -99,22 +99,22 @@ def socket_name(resource: str) -> str:
 class Endpoint:
     """What serves a resource; it may be at its path no more.
 
-    made: the socket that it was opened with.
+    socket_file: the socket that it was opened with.
     """
 
     path: Path
-    made: SocketFile
+    socket_file: SocketFile
     followers: Followers
     server: Server
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether who connects to the path comes here."""
-        return socket_at(self.path) == self.made
+        return socket_at(self.path) == self.socket_file
 
     async def close(self) -> None:
         """Remove the socket, unless it is a successor's; answer what is under way, and end."""
         self.followers.end()
-        if self.is_there():
+        if self.exists():
             self.path.unlink(missing_ok=True)
         await self.server.stop(GRACE_S)
 
@@ -139,13 +139,13 @@ async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) ->
     if made is None or socket_at(path) != made:
         await server.stop(None)
         raise K8sRdmaError(f"cannot serve at {path}: somebody else has just made it")
-    return Endpoint(path=path, made=made, followers=followers, server=server)
+    return Endpoint(path=path, socket_file=made, followers=followers, server=server)
 
 
-async def _begin(server: Server, at: Path) -> None:
+async def _begin(server: Server, path: Path) -> None:
     """Also without a socket, where there can be none: gRPC frees no server that never began."""
     try:
-        server.add_insecure_port(address(at))
+        server.add_insecure_port(address(path))
     finally:
         await _start(server)
 

@@ -26,9 +26,9 @@ class Observable(Generic[T]):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def other_than(self, known: T) -> T:
+    async def wait_for_change(self, previous: T) -> T:
         """The value, as soon as it is another object than the one that is known."""
-        while self.value is known:
+        while self.value is previous:
             await self._changed.wait()
         return self.value
 
@@ -42,7 +42,7 @@ class Followers:
         self._changed = changed
         self.count = 0
 
-    def tell(self, message: bytes) -> None:
+    def publish(self, message: bytes) -> None:
         """Another list."""
         self._message.publish(message)
 
@@ -50,7 +50,7 @@ class Followers:
         """Nothing more will come."""
         self._message.publish(None)
 
-    async def follow(self, _asked: None) -> AsyncGenerator[bytes, None]:
+    async def follow(self, _request: None) -> AsyncGenerator[bytes, None]:
         """Lists as they come."""
         self.count += 1
         self._changed()
@@ -58,7 +58,7 @@ class Followers:
             message = self._message.value
             while message is not None:
                 yield message
-                message = await self._message.other_than(message)
+                message = await self._message.wait_for_change(message)
         finally:
             self.count -= 1
             self._changed()

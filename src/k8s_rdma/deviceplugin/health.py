@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.rdma_devices import AllocatedDevice, DeviceInventory, RdmaDevice
-from k8s_rdma.deviceplugin.agent_link import AgentTold
+from k8s_rdma.deviceplugin.agent_link import AgentReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +69,7 @@ class Damping:
         course.faults, course.well_since = (), now
         return (), None
 
-    def keep(self, names: frozenset[str]) -> None:
+    def retain(self, names: frozenset[str]) -> None:
         """Forget all others."""
         self._courses = {name: course for name, course in self._courses.items() if name in names}
 
@@ -96,21 +96,21 @@ kubelet's longest pause between two starts of a container, 300 s, and the time t
 FORGOTTEN_S = 3600.0
 """After so long a device that is nowhere is not offered any more: soft ones come and go under new names."""
 
-_GONE = "it is gone"
+_ABSENT = "it is gone"
 _UNCLAIMED = "it is in another network namespace, and no pod was given it"
 _UNKNOWN = "it is not in the host's network namespace, and the agent does not tell whether a pod has it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """told: last; None for never. silent_since: None while it tells."""
+    """report: last; None for never. silent_since: None while it tells."""
 
-    told: AgentTold | None = None
+    report: AgentReport | None = None
     silent_since: float | None = None
 
 
 @dataclass(slots=True)
-class _Known:
+class _DeviceHistory:
     """device: as it was judged last, without damping. away_since: None while it is at home."""
 
     device: RdmaDevice
@@ -122,112 +122,120 @@ class Health:
 
     def __init__(self) -> None:
         """Nothing was seen."""
-        self._known: dict[str, _Known] = {}
+        self._history: dict[str, _DeviceHistory] = {}
         self._damping = Damping()
         self._deadlines: list[float] = []
 
     def expected(self, agent: Agent) -> Mapping[str, str]:
         """Devices that may be away, and the addresses of their functions: a look is to look for these."""
-        given = {each.name: each.pci for each in self._given(agent).values()}
-        return {**dict.fromkeys(self._known, ""), **given} | {
-            name: known.device.pci for name, known in self._known.items() if known.device.pci
+        given = {each.name: each.pci for each in self._allocated(agent).values()}
+        return {**dict.fromkeys(self._history, ""), **given} | {
+            name: known.device.pci for name, known in self._history.items() if known.device.pci
         }
 
     def judged(
-        self, look: RdmaSnapshot, agent: Agent, now: float, *, unreadable: tuple[str, ...] = ()
+        self, snapshot: RdmaSnapshot, agent: Agent, now: float, *, unreadable: tuple[str, ...] = ()
     ) -> DeviceInventory:
         """All devices with the faults that count now; unreadable: what else could not be looked at."""
         self._deadlines.clear()
-        given = self._given(agent)
+        given = self._allocated(agent)
         devices = {}
-        for name in sorted({*look.present, *look.away, *self._known}):
-            device = self._device(name, look, agent, now, given=name in given)
+        for name in sorted({*snapshot.present, *snapshot.away, *self._history}):
+            device = self._device(name, snapshot, agent, now, allocated=name in given)
             if device is not None:
                 faults, until = self._damping.faults(name, device.faults, now)
                 self._wait(until)
                 devices[name] = device if faults == device.faults else replace(device, faults=faults)
-        self._damping.keep(frozenset(devices))
+        self._damping.retain(frozenset(devices))
         return DeviceInventory(
             devices=devices,
-            allocated=given if agent.told else None,
-            netns_mode=look.netns_mode,
-            rdma_cm=look.rdma_cm,
-            directory=look.directory,
-            held_slots=agent.told.held_slots if agent.told else None,
-            unreadable=(*unreadable, *look.unreadable.values()),
+            allocated=given if agent.report else None,
+            netns_mode=snapshot.netns_mode,
+            rdma_cm=snapshot.rdma_cm,
+            directory=snapshot.directory,
+            held_slots=agent.report.held_slots if agent.report else None,
+            unreadable=(*unreadable, *snapshot.unreadable.values()),
         )
 
     def due_at(self) -> float | None:
         """When to judge again though nothing may have changed; None for never."""
         return min(self._deadlines, default=None)
 
-    def _given(self, agent: Agent) -> dict[str, AllocatedDevice]:
+    def _allocated(self, agent: Agent) -> dict[str, AllocatedDevice]:
         """What pods have by the last report; a device without a name there by where it was seen."""
-        if agent.told is None:
+        if agent.report is None:
             return {}
-        names = {known.device.pci: name for name, known in self._known.items() if known.device.pci}
-        named = ((each.name or names.get(each.pci, ""), each) for each in agent.told.given)
+        names = {known.device.pci: name for name, known in self._history.items() if known.device.pci}
+        named = ((each.name or names.get(each.pci, ""), each) for each in agent.report.allocated)
         return {name: replace(each, name=name) for name, each in named if name}
 
     def _device(
-        self, name: str, look: RdmaSnapshot, agent: Agent, now: float, *, given: bool
+        self, name: str, snapshot: RdmaSnapshot, agent: Agent, now: float, *, allocated: bool
     ) -> RdmaDevice | None:
-        if name in look.present:
-            here = look.present[name]
-            device = here.device if given else self._free_at_home(here, agent)
-            self._known[name] = _Known(device)
+        if name in snapshot.present:
+            here = snapshot.present[name]
+            device = here.device if allocated else self._free_at_home(here, agent)
+            self._history[name] = _DeviceHistory(device)
             return device
-        known = self._known.get(name)
-        if name in look.unreadable or name not in look.away:
+        known = self._history.get(name)
+        if name in snapshot.unreadable or name not in snapshot.away:
             return known.device if known else None
-        return self._away(name, look.away[name], agent, now, given=given)
+        return self._away(name, snapshot.away[name], agent, now, allocated=allocated)
 
     @staticmethod
-    def _free_at_home(here: PresentDevice, agent: Agent) -> RdmaDevice:
+    def _free_at_home(present: PresentDevice, agent: Agent) -> RdmaDevice:
         """Its ports count, as no pod has it: one could do with them what it likes.
 
         Those of a VF that nobody has set up are down: the agent sets it up when it gives it to a pod, and
         the PF's link tells whether it can be of use.
         """
-        device = here.device
-        waits = here.vf_set_down and agent.told is not None and device.pf in agent.told.pfs
-        return replace(device, faults=(*device.faults, *(here.uplink_faults if waits else here.port_faults)))
+        device = present.device
+        waits = present.vf_set_down and agent.report is not None and device.pf in agent.report.pfs
+        return replace(
+            device, faults=(*device.faults, *(present.uplink_faults if waits else present.port_faults))
+        )
 
     def _away(
-        self, name: str, away: AwayDevice, agent: Agent, now: float, *, given: bool
+        self, name: str, away: AwayDevice, agent: Agent, now: float, *, allocated: bool
     ) -> RdmaDevice | None:
-        known = self._known.get(name)
+        known = self._history.get(name)
         device = _as_last_seen(away, known.device if known else None)
-        if known is None and not given and not away.elsewhere:
+        if known is None and not allocated and not away.elsewhere:
             return None
         since = now if known is None or known.away_since is None else known.away_since
-        if not given and not away.elsewhere and now - since >= FORGOTTEN_S:
-            del self._known[name]
+        if not allocated and not away.elsewhere and now - since >= FORGOTTEN_S:
+            del self._history[name]
             return None
-        why, stands_until = self._absence(away, agent, since, given=given)
+        why, stands_until = self._absence(away, agent, since, allocated=allocated)
         faults = away.device.faults if away.is_listed or (known and known.device.pci) else ()
         if now < stands_until:
             self._wait(stands_until)
-            if why is _GONE and known is not None:
+            if why is _ABSENT and known is not None:
                 faults = known.device.faults
         elif why:
             faults = (*faults, why)
         device = replace(device, faults=faults)
-        self._known[name] = _Known(device, since)
+        self._history[name] = _DeviceHistory(device, since)
         return device
 
     @staticmethod
-    def _absence(away: AwayDevice, agent: Agent, since: float, *, given: bool) -> tuple[str, float]:
+    def _absence(
+        away: AwayDevice, agent: Agent, missing_since: float, *, allocated: bool
+    ) -> tuple[str, float]:
         """Why a device is not healthy though nothing is known to be wrong with it, and from when."""
-        if given and agent.silent_since is None:
-            return "", since
-        if given or (away.elsewhere and agent.silent_since is not None):
-            return _UNKNOWN, max(since, agent.silent_since or since) + STANDS_S
-        return (_UNCLAIMED, since + UNCLAIMED_S) if away.elsewhere else (_GONE, since + SETTLE_S)
+        if allocated and agent.silent_since is None:
+            return "", missing_since
+        if allocated or (away.elsewhere and agent.silent_since is not None):
+            return _UNKNOWN, max(missing_since, agent.silent_since or missing_since) + STANDS_S
+        return (
+            (_UNCLAIMED, missing_since + UNCLAIMED_S)
+            if away.elsewhere
+            else (_ABSENT, missing_since + SETTLE_S)
+        )
 
-    def _wait(self, until: float | None) -> None:
-        if until is not None:
-            self._deadlines.append(until)
+    def _wait(self, deadline: float | None) -> None:
+        if deadline is not None:
+            self._deadlines.append(deadline)
 
 
 def _as_last_seen(away: AwayDevice, last: RdmaDevice | None) -> RdmaDevice:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Heard = Callable[[Sequence["HealthChange"]], None]
 
-AT_ONCE = 4
+BURST = 4
 """Changes of one device that are told as they come; two faults and their ends."""
 
 EVERY_S = 30.0
@@ -55,11 +55,11 @@ class HealthChange:
 
 @dataclass(slots=True)
 class _Course:
-    """Of one device. room: changes that may still be told at once, at the time `at`."""
+    """Of one device. room: changes that may still be told at once, at the time `changed_at`."""
 
     healthy: bool
     room: float
-    at: float
+    changed_at: float
     untold: int = 0
 
 
@@ -73,10 +73,10 @@ class EventLimiter:
         """Changes of each device, to healthy or not, told or not."""
         self._due: dict[str, float] = {}
 
-    def changes(self, seen: DeviceInventory, now: float) -> tuple[HealthChange, ...]:
+    def changes(self, inventory: DeviceInventory, now: float) -> tuple[HealthChange, ...]:
         """What is to be told now; to be called for everything seen, and when due."""
-        found = tuple(self._changes(seen, now))
-        for name in self._courses.keys() - seen.devices.keys():
+        found = tuple(self._changes(inventory, now))
+        for name in self._courses.keys() - inventory.devices.keys():
             del self._courses[name]
             self._due.pop(name, None)
             self.counts.pop((name, True), None)
@@ -87,13 +87,13 @@ class EventLimiter:
         """When something is to be told though nothing changed; None for never."""
         return min(self._due.values(), default=None)
 
-    def _changes(self, seen: DeviceInventory, now: float) -> Iterator[HealthChange]:
-        for name, device in seen.devices.items():
+    def _changes(self, inventory: DeviceInventory, now: float) -> Iterator[HealthChange]:
+        for name, device in inventory.devices.items():
             course = self._courses.get(name)
             if course is None:
                 if not device.faults:
                     continue
-                course = self._courses[name] = _Course(healthy=True, room=AT_ONCE, at=now)
+                course = self._courses[name] = _Course(healthy=True, room=BURST, changed_at=now)
             if course.healthy == bool(device.faults):
                 course.healthy = not device.faults
                 course.untold += 1
@@ -103,8 +103,8 @@ class EventLimiter:
                 course.untold = 0
 
     def _may_tell(self, name: str, course: _Course, now: float) -> bool:
-        course.room = min(AT_ONCE, course.room + (now - course.at) / EVERY_S)
-        course.at = now
+        course.room = min(BURST, course.room + (now - course.changed_at) / EVERY_S)
+        course.changed_at = now
         self._due.pop(name, None)
         if course.room < 1:
             self._due[name] = now + (1 - course.room) * EVERY_S
@@ -141,12 +141,12 @@ class NodeEvents:
         for healthy in (False, True):
             alike = [each for each in changes if each.healthy == healthy]
             if len(alike) > APART:
-                self._tell(_several(alike), healthy=healthy)
+                self._record(_several(alike), healthy=healthy)
             else:
                 for each in alike:
-                    self._tell(_sentence(each), healthy=healthy, part=each.device.name)
+                    self._record(_sentence(each), healthy=healthy, part=each.device.name)
 
-    def _tell(self, message: str, *, healthy: bool, part: str = "") -> None:
+    def _record(self, message: str, *, healthy: bool, part: str = "") -> None:
         reason = HEALTHY if healthy else UNHEALTHY
         self._events.record(self._about, reason, message, warning=not healthy, part=part)
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 EVERY_KIND = frozenset(NodeKind)
 
 
-def at_home(seen: DeviceInventory) -> tuple[RdmaDevice, ...]:
+def at_home(inventory: DeviceInventory) -> tuple[RdmaDevice, ...]:
     """The devices that the host's namespace has."""
-    return tuple(each for each in seen.devices.values() if each.at_home)
+    return tuple(each for each in inventory.devices.values() if each.at_home)
 
 
 def has_verbs(device: RdmaDevice) -> bool:
@@ -38,9 +38,9 @@ def specs(
     )
 
 
-def rdma_cm(seen: DeviceInventory, permissions: str = "rw") -> tuple[DeviceSpec, ...]:
+def rdma_cm(inventory: DeviceInventory, permissions: str = "rw") -> tuple[DeviceSpec, ...]:
     """The connection manager's device, where it is: a runtime starts no container for want of one."""
-    return (DeviceSpec(path=RDMA_CM, permissions=permissions),) if seen.rdma_cm else ()
+    return (DeviceSpec(path=RDMA_CM, permissions=permissions),) if inventory.rdma_cm else ()
 
 
 def named(device: RdmaDevice) -> NamedDevice:
@@ -81,11 +81,11 @@ class Mode(Protocol):
         """Whether some devices are better than others; else kubelet need not ask `prefer`."""
         ...
 
-    def offer(self, seen: DeviceInventory) -> tuple[OfferedDevice, ...]:
+    def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All that there is, in a stable order."""
         ...
 
-    def allocate(self, ids: Sequence[str], seen: DeviceInventory) -> AllocateResponse:
+    def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
         """What a container with these devices gets.
 
         K8sRdmaError (`UNKNOWN_DEVICE`, INVALID_ARGUMENT in gRPC) names an id that is not offered, or is
@@ -93,6 +93,6 @@ class Mode(Protocol):
         """
         ...
 
-    def prefer(self, choice: Choice, seen: DeviceInventory) -> tuple[str, ...]:
+    def prefer(self, choice: Choice, inventory: DeviceInventory) -> tuple[str, ...]:
         """The best of what is available; MalformedError when the question cannot be answered."""
         ...

@@ -42,16 +42,16 @@ class Backoff:
 
     def reset(self) -> None:
         """Begin anew: something has succeeded, or is otherwise than it was."""
-        self._until, self._next_s = 0.0, self._first_s
+        self._retry_at, self._next_s = 0.0, self._first_s
 
     def failed(self, now: float) -> None:
         """An attempt failed."""
-        self._until = now + self._next_s
+        self._retry_at = now + self._next_s
         self._next_s = min(2 * self._next_s, self._longest_s)
 
     def left_s(self, now: float) -> float:
         """How long until the next attempt; 0 when it is time."""
-        return max(0.0, self._until - now)
+        return max(0.0, self._retry_at - now)
 
 
 SETTLE_S = 0.1
@@ -85,7 +85,7 @@ class ServingState:
     """
 
     ours: bool
-    others: bool = False
+    has_rivals: bool = False
     kubelet: SocketFile | None = None
     registered: SocketFile | None = None
     followed: bool = False
@@ -94,7 +94,7 @@ class ServingState:
 
     def due(self) -> Due:
         """What to do."""
-        if self.others:
+        if self.has_rivals:
             return Due.NOTHING  # a successor has taken over: two that replaced each other would never end
         if not self.ours:
             return Due.SERVE
@@ -139,7 +139,7 @@ class PluginServer:
         self._renew = False
         self._registered: SocketFile | None = None
         self._was_followed = False
-        self._since = 0.0
+        self._state_since = 0.0
         self._refused: SocketFile | None = None
         self._registering = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
         self._serving = Backoff(FIRST_RETRY_S, LAST_SERVE_S)
@@ -153,10 +153,10 @@ class PluginServer:
         self._renew = True
         self.wake()
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """The resource has another list."""
         if self._endpoint is not None:
-            self._endpoint.followers.tell(self.resource.message)
+            self._endpoint.followers.publish(self.resource.message)
 
     @property
     def followed(self) -> bool:
@@ -196,21 +196,21 @@ class PluginServer:
             case Due.REGISTER:
                 return await self._try_to_register(standing.kubelet)
             case Due.NOTHING:
-                self._say(standing)
+                self._log_state(standing)
                 return standing.waits_s() or None
 
     def _standing(self) -> ServingState:
         there = socket_at(self._path)
-        ours = self._endpoint is not None and self._endpoint.made == there
+        ours = self._endpoint is not None and self._endpoint.socket_file == there
         others = not ours and self._endpoint is not None and there is not None and is_served(self._path)
         return ServingState(
             ours=ours and not self._renew,
-            others=others and not self._renew,
+            has_rivals=others and not self._renew,
             kubelet=socket_at(self._kubelet),
             registered=self._registered,
             followed=self.followed,
             was_followed=self._was_followed,
-            since_s=self._clock() - self._since,
+            since_s=self._clock() - self._state_since,
         )
 
     async def _try_to_serve(self) -> float:
@@ -234,14 +234,14 @@ class PluginServer:
         before, self._endpoint = self._endpoint, endpoint
         if before is None or not before.followers.count:
             self._registered = None
-        self._since = self._clock()
+        self._state_since = self._clock()
         self._registering.reset()
         if before is not None:
             await before.close()
 
     def _followers_changed(self) -> None:
         self._was_followed |= self.followed
-        self._since = self._clock()
+        self._state_since = self._clock()
         self.wake()
 
     async def _try_to_register(self, kubelet: SocketFile | None) -> float:
@@ -251,7 +251,7 @@ class PluginServer:
         if (early_s := self._registering.left_s(self._clock())) > 0:
             return early_s
         # Kubelet may call before it answers.
-        self._registered, self._was_followed, self._since = kubelet, False, self._clock()
+        self._registered, self._was_followed, self._state_since = kubelet, False, self._clock()
         counts = self.resource.counts.registrations
         try:
             await register(self._kubelet, self.resource.registration(self._path.name))
@@ -269,9 +269,9 @@ class PluginServer:
         _log.info("registered", resource=self.resource.name, socket=str(self._path))
         return 0.0
 
-    def _say(self, standing: ServingState) -> None:
+    def _log_state(self, standing: ServingState) -> None:
         """Why nothing is done."""
-        if standing.others:
+        if standing.has_rivals:
             self._failed(f"another process serves {self._path} now")
         elif standing.kubelet is None:
             self._failed(f"there is no {self._kubelet}: kubelet is down")

@@ -45,21 +45,21 @@ _log = structlog.get_logger()
 SHOWN = 4
 """Devices whose reasons are told; where a PF's fault makes many unhealthy, that is enough."""
 
-_AS_IT_IS: Form[bytes] = Form(encode=bytes, decode=bytes)
+_RAW: Form[bytes] = Form(encode=bytes, decode=bytes)
 _LISTS: Method[None, bytes] = Method(
     service=api.LIST_AND_WATCH.service,
     name=api.LIST_AND_WATCH.name,
     asked=api.LIST_AND_WATCH.asked,
-    answer=_AS_IT_IS,
+    answer=_RAW,
     streams=True,
 )
 
 
-class Seen(Protocol):
+class InventorySource(Protocol):
     """What is seen of devices."""
 
     @property
-    def seen(self) -> DeviceInventory:
+    def inventory(self) -> DeviceInventory:
         """Now."""
         ...
 
@@ -67,7 +67,7 @@ class Seen(Protocol):
 class Resource:
     """Of a mode, and of the devices that were seen last."""
 
-    def __init__(self, mode: Mode, devices: Seen, complete: Complete) -> None:
+    def __init__(self, mode: Mode, devices: InventorySource, complete: Complete) -> None:
         """complete: adds to a question of kubelet's what kubelet does not say."""
         self.name = mode.resource
         self.counts = Counts()
@@ -82,9 +82,9 @@ class Resource:
         self._complete = complete
         self._options = PluginOptions(preferred_allocation=mode.prefers)
 
-    def look(self) -> bool:
+    def update(self) -> bool:
         """Go by what was seen last; whether there is another list."""
-        devices = self._mode.offer(self._devices.seen)
+        devices = self._mode.offer(self._devices.inventory)
         if devices == self.devices:
             return False
         self.devices = devices
@@ -122,17 +122,17 @@ class Resource:
             api.PRE_START_CONTAINER: handler(api.PRE_START_CONTAINER, self._pre_start),
         }
 
-    async def _get_options(self, _asked: None) -> PluginOptions:
+    async def _get_options(self, _request: None) -> PluginOptions:
         return self._options
 
     async def _prefer(self, choices: Sequence[Choice]) -> Sequence[tuple[str, ...]]:
         completed = [await self._complete(self.name, choice) for choice in choices]
-        return [self._mode.prefer(choice, self._devices.seen) for choice in completed]
+        return [self._mode.prefer(choice, self._devices.inventory) for choice in completed]
 
     async def _allocate(self, containers: Sequence[tuple[str, ...]]) -> Sequence[AllocateResponse]:
         """All or none: kubelet drops the whole answer when one of them fails."""
         started = monotonic()
-        seen = self._devices.seen
+        seen = self._devices.inventory
         try:
             given = [self._mode.allocate(ids, seen) for ids in containers]
         except K8sRdmaError as error:

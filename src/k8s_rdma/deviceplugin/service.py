@@ -44,14 +44,14 @@ class KubeletWatch:
 
     async def run(self) -> NoReturn:
         """Watch until cancelled. K8sRdmaError when the directory can never be seen again."""
-        with self._told():
+        with self._notified():
             while True:
                 self._check()
                 self._wake()
                 await asyncio.sleep(LOOK_S)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _notified(self) -> Iterator[None]:
         """Be told by the kernel within the block, if it has a watch to give."""
         try:
             stirrings = DirectoryChanges()
@@ -74,10 +74,10 @@ class KubeletWatch:
             finally:
                 loop.remove_reader(stirrings)
 
-    def _watch(self, stirrings: DirectoryChanges) -> None:
+    def _watch(self, changes: DirectoryChanges) -> None:
         """The parent, too: it tells of a directory that is made again."""
         try:
-            stirrings.watch((self._directory, self._directory.parent))
+            changes.watch((self._directory, self._directory.parent))
         except OSError as error:
             self._polled(error)
 
@@ -116,14 +116,14 @@ class DevicePlugin:
         self._monitor = monitor
         self._neighbours = neighbours(config)
         modes = modes_of(config)
-        self._shared = SharedLink(Path(config.run_dir) / SOCKET, monitor, modes, changed=self._look)
+        self._shared = SharedLink(Path(config.run_dir) / SOCKET, monitor, modes, changed=self._update)
         self.keepers: Sequence[PluginServer] = [
             PluginServer(Resource(mode, self._shared, self._neighbours.complete), self._directory)
             for mode in modes
         ]
         self._failure: K8sRdmaError | None = None
         self._event_limiter = False
-        self._look()
+        self._update()
 
     async def run(self, stop: asyncio.Event, listener: socket.socket | None) -> None:
         """Serve until `stop` is set; then leave no socket. K8sRdmaError when kubelet is out of sight."""
@@ -169,19 +169,19 @@ class DevicePlugin:
             stop.set()
 
     async def _follow_devices(self) -> None:
-        known = self._monitor.seen
+        known = self._monitor.inventory
         self._event_limiter = True  # not before the agent was asked: what it is to write would seem missing
-        self._look()
+        self._update()
         while True:
-            known = await self._monitor.other_than(known)
-            self._look()
+            known = await self._monitor.wait_for_change(known)
+            self._update()
 
-    def _look(self) -> None:
-        self._shared.look()
+    def _update(self) -> None:
+        self._shared.update()
         for keeper in self.keepers:
             try:
-                if keeper.resource.look():
-                    keeper.tell()
+                if keeper.resource.update():
+                    keeper.publish()
                 if self._event_limiter:
                     keeper.resource.tell_fault()
             except Exception:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.devices.rdma_devices import CharacterDevice
     from k8s_rdma.deviceplugin.mode import Mode
-    from k8s_rdma.deviceplugin.resource import Seen
+    from k8s_rdma.deviceplugin.resource import InventorySource
     from k8s_rdma.wire.shared_devices import Written
 
 _log = structlog.get_logger()
@@ -50,7 +50,7 @@ class SharedLink:
     def __init__(
         self,
         socket: Path,
-        devices: Seen,
+        devices: InventorySource,
         modes: Sequence[Mode],
         *,
         changed: Callable[[], None],
@@ -62,38 +62,38 @@ class SharedLink:
         self._modes = modes
         self._changed = changed
         self._grace_s = grace_s
-        self._seen = self._base = DeviceInventory()
+        self._inventory = self._base = DeviceInventory()
         self._published: frozenset[str] = frozenset()
-        self._wanted = to_publish(modes, self._base)
+        self._desired = to_publish(modes, self._base)
         self._nodes: frozenset[CharacterDevice] = frozenset()
-        self._other = asyncio.Event()
+        self._desired_changed = asyncio.Event()
         self._tried = asyncio.Event()
         self._expiry: TimerHandle | None = None
         self._failed: Mapping[str, str] = {}
         self._problem = ""
 
     @property
-    def seen(self) -> DeviceInventory:
+    def inventory(self) -> DeviceInventory:
         """Now; the same object while nothing differs."""
-        if self._devices.seen is not self._base or self._seen.published != self._published:
-            self._base = self._devices.seen
-            self._seen = replace(self._base, published=self._published)
-        return self._seen
+        if self._devices.inventory is not self._base or self._inventory.published != self._published:
+            self._base = self._devices.inventory
+            self._inventory = replace(self._base, published=self._published)
+        return self._inventory
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Go by what is seen now: other devices, or other nodes of theirs, which the agent looks up anew."""
-        seen = self._devices.seen
+        seen = self._devices.inventory
         wanted = to_publish(self._modes, seen)
         nodes = frozenset(
             node for names in wanted.values() for each in names for node in seen.devices[each].nodes
         )
-        if (wanted, nodes) != (self._wanted, self._nodes):
-            self._wanted, self._nodes = wanted, nodes
-            self._other.set()
+        if (wanted, nodes) != (self._desired, self._nodes):
+            self._desired, self._nodes = wanted, nodes
+            self._desired_changed.set()
 
     async def tried(self) -> None:
         """Return once the agent has answered, or cannot be reached, or takes its time."""
-        if self._wanted:
+        if self._desired:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_ANSWER_S):
                     await self._tried.wait()
@@ -101,11 +101,11 @@ class SharedLink:
     async def run(self) -> None:
         """Declare what is wanted, again and again, until cancelled."""
         try:
-            while self._wanted:
+            while self._desired:
                 try:
                     await self._talk()
                 except (OSError, EOFError, ValueError, TimeoutError, MalformedError) as error:
-                    self._lost(error)
+                    self._disconnected(error)
                 await asyncio.sleep(RETRY_S)
         finally:
             self._stop_expiry()
@@ -115,8 +115,8 @@ class SharedLink:
         incoming, writer = await asyncio.open_unix_connection(self._socket, limit=MAX_LINE_BYTES)
         try:
             while True:
-                self._other.clear()
-                self._answered(await _ask(incoming, writer, Declared(resources=dict(self._wanted))))
+                self._desired_changed.clear()
+                self._answered(await _call(incoming, writer, Declared(resources=dict(self._desired))))
                 await self._something(incoming)
         finally:
             writer.close()
@@ -124,7 +124,7 @@ class SharedLink:
     async def _something(self, incoming: StreamReader) -> None:
         """Return when there is something to declare; EOFError when the agent goes away."""
         ended = asyncio.ensure_future(incoming.read(1))
-        other = asyncio.ensure_future(self._other.wait())
+        other = asyncio.ensure_future(self._desired_changed.wait())
         try:
             await asyncio.wait(
                 (ended, other),
@@ -147,7 +147,7 @@ class SharedLink:
         self._publish(frozenset(map(shared_device, written.resources)))
         self._tried.set()
 
-    def _lost(self, error: Exception) -> None:
+    def _disconnected(self, error: Exception) -> None:
         self._tried.set()
         problem = str(error) or "it does not answer"
         if problem != self._problem:
@@ -171,7 +171,7 @@ class SharedLink:
             self._changed()
 
 
-async def _ask(incoming: StreamReader, writer: StreamWriter, declared: Declared) -> Written:
+async def _call(incoming: StreamReader, writer: StreamWriter, declared: Declared) -> Written:
     async with asyncio.timeout(ANSWER_S):
         writer.write(encode_line(declared))
         await writer.drain()

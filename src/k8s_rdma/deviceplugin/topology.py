@@ -57,15 +57,15 @@ class AdmittedPodGuess:
     def __init__(self, ours: frozenset[str]) -> None:
         """ours: resources that say nothing about where a pod should be."""
         self._ours = ours
-        self._since: dict[tuple[Pod, Device | None], float] | None = None
+        self._since_s: dict[tuple[Pod, Device | None], float] | None = None
 
-    def look(self, pods: Sequence[PodDevices], now: float) -> None:
+    def update(self, pods: Sequence[PodDevices], now: float) -> None:
         """Remember what pods have. No pods at all say nothing: kubelet has just started."""
         if not pods:
             return
-        known = self._since
-        self._since = {
-            each: float("-inf") if known is None else known.get(each, now) for each in self._held(pods)
+        known = self._since_s
+        self._since_s = {
+            each: float("-inf") if known is None else known.get(each, now) for each in self._allocations(pods)
         }
 
     def admitted(self, pods: Sequence[PodDevices], resource: str, now: float) -> tuple[Device, ...]:
@@ -76,9 +76,9 @@ class AdmittedPodGuess:
         """
         if not pods:
             return ()
-        self.look(pods, now)
+        self.update(pods, now)
         new: dict[Pod, list[Device]] = {}
-        for (pod, device), since in (self._since or {}).items():
+        for (pod, device), since in (self._since_s or {}).items():
             if now - since <= NEW_S:
                 new.setdefault(pod, []).extend([device] if device else [])
         served = {(each.namespace, each.name) for each in pods if each.device_ids(resource)}
@@ -86,7 +86,7 @@ class AdmittedPodGuess:
         having = [new[pod] for pod in candidates if new[pod]]
         return tuple(having[0]) if len(having) == 1 else ()
 
-    def _held(self, pods: Sequence[PodDevices]) -> Iterator[tuple[Pod, Device | None]]:
+    def _allocations(self, pods: Sequence[PodDevices]) -> Iterator[tuple[Pod, Device | None]]:
         """Pods, and with each of their devices."""
         for pod in pods:
             yield (pod.namespace, pod.name), None
@@ -119,7 +119,7 @@ class Candidate:
 
 
 def preferred(
-    candidates: Sequence[Candidate], must: Sequence[str], size: int, beside: Sequence[Neighbour] = ()
+    candidates: Sequence[Candidate], must: Sequence[str], size: int, neighbours: Sequence[Neighbour] = ()
 ) -> tuple[str, ...]:
     """The best `size` of them, with those that must be among them.
 
@@ -137,7 +137,7 @@ def preferred(
     first = [each for each in others if not each.last]
     if len(fixed) + len(first) < size:
         fixed, first = fixed + first, [each for each in others if each.last]
-    chosen = fixed + _nearest(fixed, first, size - len(fixed), beside)
+    chosen = fixed + _nearest(fixed, first, size - len(fixed), neighbours)
     return tuple(each.id for each in sorted(chosen, key=lambda each: natural(each.id)))
 
 
@@ -147,14 +147,14 @@ def natural(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def _nearest(
-    fixed: Sequence[Candidate], free: Sequence[Candidate], count: int, beside: Sequence[Neighbour]
+    fixed: Sequence[Candidate], free: Sequence[Candidate], count: int, neighbours: Sequence[Neighbour]
 ) -> list[Candidate]:
     """The best `count` of the free ones, beside those that are fixed."""
     by_place: dict[Place, list[Candidate]] = {each.place: [] for each in (*fixed, *free)}
     for each in free:
         by_place[each.place].append(each)
     pfs = [
-        _Pf(place=place, free=len(of_it), nearness=_nearness(place, beside))
+        _Pf(place=place, free=len(of_it), nearness=_nearness(place, neighbours))
         for place, of_it in by_place.items()
     ]
     used = frozenset(each.place for each in fixed)
@@ -176,36 +176,36 @@ class _Pf:
     nearness: int
 
 
-def _nearness(place: Place, beside: Iterable[Neighbour]) -> int:
+def _nearness(place: Place, neighbours: Iterable[Neighbour]) -> int:
     return max(
         (
             _shared(place.pcie_path, each.pcie_path)
             + (place.numa_node is not None and place.numa_node == each.numa_node)
-            for each in beside
+            for each in neighbours
         ),
         default=0,
     )
 
 
 @lru_cache(maxsize=4096)
-def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+def _shared(first: tuple[str, ...], second: tuple[str, ...]) -> int:
     """How many bridges two paths have in common."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _free(pfs: Iterable[_Pf]) -> int:
     return sum(pf.free for pf in pfs)
 
 
-def _best_pfs(used: Sequence[_Pf], others: Sequence[_Pf], count: int) -> list[_Pf]:
+def _best_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], count: int) -> list[_Pf]:
     """Those that are used anyway, and the best of the others, as few as have `count` free with these."""
     lacking = count - _free(used)
-    fewest = _fewest(others, lacking)
-    if fewest in (0, len(others)):
-        return [*used, *others[:fewest]]
-    if comb(len(others), fewest) * comb(len(used) + fewest, 2) > MOST_PAIRS:
-        return [*used, *_good_pfs(used, others, fewest, lacking)]
-    best = [[*used, *tried] for tried in combinations(others, fewest) if _free(tried) >= lacking]
+    fewest = _fewest(unused, lacking)
+    if fewest in (0, len(unused)):
+        return [*used, *unused[:fewest]]
+    if comb(len(unused), fewest) * comb(len(used) + fewest, 2) > MOST_PAIRS:
+        return [*used, *_good_pfs(used, unused, fewest, lacking)]
+    best = [[*used, *tried] for tried in combinations(unused, fewest) if _free(tried) >= lacking]
     for measure in (_numa_nodes, _apart, _far(count)):
         least = min(map(measure, best))
         best = [each for each in best if measure(each) == least]
@@ -240,12 +240,12 @@ def _distance(pf: _Pf) -> int:
     return -pf.nearness
 
 
-def _good_pfs(used: Sequence[_Pf], others: Sequence[_Pf], fewest: int, lacking: int) -> list[_Pf]:
+def _good_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], fewest: int, lacking: int) -> list[_Pf]:
     """Good ones, where there are too many to compare them all: beside one PF, or as many NUMA nodes need."""
-    anchor = used[0] if used else max(others, key=lambda pf: (pf.nearness, pf.free))
+    anchor = used[0] if used else max(unused, key=lambda pf: (pf.nearness, pf.free))
     numa_nodes = {pf.place.numa_node for pf in used or [anchor]}
     liked = sorted(
-        others,
+        unused,
         key=lambda pf: (
             pf.place.numa_node not in numa_nodes,
             -_shared(anchor.place.pcie_path, pf.place.pcie_path),
@@ -304,7 +304,7 @@ class Neighbours:
         try:
             async with asyncio.timeout(DEADLINE_S):
                 devices = self._newcomers.admitted(await self._pods.all(), resource, self._now())
-                beside = await self._where(devices) if devices else ()
+                beside = await self._locate(devices) if devices else ()
         except (K8sRdmaError, TimeoutError) as error:
             self._note(error)
             return choice
@@ -316,7 +316,7 @@ class Neighbours:
         while self._resources:
             try:
                 async with asyncio.timeout(EVERY_S):
-                    self._newcomers.look(await self._pods.all(), self._now())
+                    self._newcomers.update(await self._pods.all(), self._now())
             except (K8sRdmaError, TimeoutError) as error:
                 self._note(error)
             else:
@@ -327,7 +327,7 @@ class Neighbours:
         """End the connection to kubelet."""
         await self._pods.close()
 
-    async def _where(self, devices: tuple[tuple[str, str], ...]) -> tuple[Neighbour, ...]:
+    async def _locate(self, devices: tuple[tuple[str, str], ...]) -> tuple[Neighbour, ...]:
         """In a thread: a GPU's driver that hangs keeps that one, and neither others nor the process's end."""
         async with self._one_at_a_time:
             if self._last is not None and not self._last.done():
@@ -335,7 +335,7 @@ class Neighbours:
             found: Future[tuple[Neighbour, ...]] = Future()
             self._last = found
             found.set_running_or_notify_cancel()  # who gives up waiting does not end it
-            Thread(target=_have, args=(found, self._places, devices), name="gpus", daemon=True).start()
+            Thread(target=_are_known, args=(found, self._places, devices), name="gpus", daemon=True).start()
             return await asyncio.wrap_future(found)
 
     def _note(self, error: Exception | None) -> None:
@@ -345,7 +345,9 @@ class Neighbours:
         self._failing = error is not None
 
 
-def _have(found: Future[tuple[Neighbour, ...]], places: Places, devices: Iterable[tuple[str, str]]) -> None:
+def _are_known(
+    found: Future[tuple[Neighbour, ...]], places: Places, devices: Iterable[tuple[str, str]]
+) -> None:
     try:
         found.set_result(places(devices))
     except BaseException as error:

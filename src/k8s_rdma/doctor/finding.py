@@ -36,8 +36,8 @@ class Finding:
     """One thing found.
 
     id: which kind, stable. about: on what: a PF, a file, a pod; may be empty. found: in a sentence.
-    source: the file, question or process that says so. wanted: what should be there. fix: a command or a line
-    of configuration. The last two are empty where nothing is to be done.
+    source: the file, question or process that says so. expected: what should be there. fix: a command or a
+    line of configuration. The last two are empty where nothing is to be done.
     """
 
     id: str
@@ -46,7 +46,7 @@ class Finding:
     about: str
     found: str
     source: str
-    wanted: str = ""
+    expected: str = ""
     fix: str = ""
 
 
@@ -59,7 +59,7 @@ class Kind:
     subject: str
 
     def __call__(
-        self, found: str, *, source: str, about: str = "", wanted: str = "", fix: str = ""
+        self, found: str, *, source: str, about: str = "", expected: str = "", fix: str = ""
     ) -> Finding:
         """A finding of this kind, which can be encoded whatever names it was made of."""
         return Finding(
@@ -69,7 +69,7 @@ class Kind:
             about=printable(about),
             found=printable(found),
             source=printable(source),
-            wanted=printable(wanted),
+            expected=printable(expected),
             fix=printable(fix),
         )
 
@@ -108,7 +108,7 @@ def not_looked_at(subject: str, why: str, *, denied: bool) -> Finding:
     found = NOT_LOOKED_AT(
         f"could not be looked at: {why}",
         source="k8s-rdma doctor",
-        wanted="to be looked at",
+        expected="to be looked at",
         fix=rights if denied else "what the message names; in a container, the node's root at --host-root",
     )
     return replace(found, subject=subject)

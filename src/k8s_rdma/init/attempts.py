@@ -31,47 +31,47 @@ if TYPE_CHECKING:
 class Result(StrEnum):
     """What became of a PF.
 
-    READY: as asked, and nothing was to be done. CHANGED: as asked now. KEPT: not as asked since its VFs are
-    used; it works on with those it has. FAILED: not as asked. LEFT_OUT: not selected in the end. NOT_THERE: a
-    rule names it, and there is no such PF.
+    READY: as asked, and nothing was to be done. CHANGED: as asked now. REFUSED: not as asked since its VFs
+    are used; it works on with those it has. FAILED: not as asked. SKIPPED: not selected in the end.
+    NOT_THERE: a rule names it, and there is no such PF.
     """
 
     READY = "no change"
     CHANGED = "changed"
-    KEPT = "refused"
+    REFUSED = "refused"
     FAILED = "failed"
-    LEFT_OUT = "left out"
+    SKIPPED = "left out"
     NOT_THERE = "not there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """asked: VFs, None for all. before, now: VFs it had and has; None where it cannot have any.
+    """requested: VFs, None for all. previous, now: VFs it had and has; None where it cannot have any.
 
-    said: what was done, or why not. advice: what to do; empty when there is nothing.
+    message: what was done, or why not. advice: what to do; empty when there is nothing.
     """
 
     pf: str
     result: Result
-    said: str
+    message: str
     advice: str = ""
-    asked: int | None = None
-    before: int | None = None
+    requested: int | None = None
+    previous: int | None = None
     now: int | None = None
 
 
 def all_well(outcomes: Iterable[Outcome], *, keep_used_vfs: bool) -> bool:
     """Whether the process ended well."""
-    bad = {Result.FAILED} if keep_used_vfs else {Result.FAILED, Result.KEPT}
+    bad = {Result.FAILED} if keep_used_vfs else {Result.FAILED, Result.REFUSED}
     return all(outcome.result not in bad for outcome in outcomes)
 
 
 _STYLES = {
     Result.READY: "green",
     Result.CHANGED: "green",
-    Result.KEPT: "yellow",
+    Result.REFUSED: "yellow",
     Result.FAILED: "bold red",
-    Result.LEFT_OUT: "dim",
+    Result.SKIPPED: "dim",
     Result.NOT_THERE: "yellow",
 }
 
@@ -99,14 +99,14 @@ def _table(outcomes: Sequence[Outcome]) -> Table:
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
     style = _STYLES[outcome.result]
-    unknown = outcome.before is None
+    unknown = outcome.previous is None
     return (
         escape(visible(outcome.pf)),
-        "" if unknown else "all" if outcome.asked is None else str(outcome.asked),
-        "" if unknown else str(outcome.before),
+        "" if unknown else "all" if outcome.requested is None else str(outcome.requested),
+        "" if unknown else str(outcome.previous),
         "" if outcome.now is None else str(outcome.now),
         f"[{style}]{outcome.result}[/]",
-        escape(visible(outcome.said)),
+        escape(visible(outcome.message)),
         escape(visible(outcome.advice)),
     )
 
@@ -129,13 +129,13 @@ def make_ready(machine: Machine, config: InitConfig, pods: Pods, target: Target)
             log=log,
         )
         outcome = _outcome(job, pods)
-    say = {Result.FAILED: log.error, Result.KEPT: log.warning}.get(outcome.result, log.info)
+    say = {Result.FAILED: log.error, Result.REFUSED: log.warning}.get(outcome.result, log.info)
     say(
         "pf_ended",
         result=outcome.result,
-        said=outcome.said,
+        said=outcome.message,
         advice=outcome.advice,
-        before=outcome.before,
+        before=outcome.previous,
         now=outcome.now,
         duration_s=round(machine.clock.now() - started, 3),
     )
@@ -157,16 +157,18 @@ def _outcome(job: Job, pods: Pods) -> Outcome:
     return _failed(job, setup, failure)
 
 
-def _is_last(failure: K8sRdmaError, left: int) -> bool:
+def _is_last(failure: K8sRdmaError, attempts_left: int) -> bool:
     return (
-        not left or isinstance(failure, StoppedError) or (isinstance(failure, SetupError) and failure.lasting)
+        not attempts_left
+        or isinstance(failure, StoppedError)
+        or (isinstance(failure, SetupError) and failure.lasting)
     )
 
 
-def _rested(job: Job, failure: K8sRdmaError, left: int) -> bool:
+def _rested(job: Job, failure: K8sRdmaError, attempts_left: int) -> bool:
     """Wait before the next try; False when that was cut short."""
-    pause_s = job.config.backoff_s * 2 ** (job.config.tries - 1 - left)
-    job.log.warning("pf_try_failed", error=str(failure), tries_left=left, next_in_s=pause_s)
+    pause_s = job.config.backoff_s * 2 ** (job.config.tries - 1 - attempts_left)
+    job.log.warning("pf_try_failed", error=str(failure), tries_left=attempts_left, next_in_s=pause_s)
     try:
         job.clock.wait(pause_s)
     except StoppedError:
@@ -175,20 +177,24 @@ def _rested(job: Job, failure: K8sRdmaError, left: int) -> bool:
 
 
 def _ended(job: Job, setup: PfSetup, refused: Refused | None) -> Outcome:
-    done = setup.done
+    done = setup.progress
     if refused is None:
         result = Result.CHANGED if done.changes() else Result.READY
-        return _said(job, setup, result, done.words(), "")
-    return _said(job, setup, Result.KEPT if refused.in_use else Result.FAILED, refused.why, refused.advice)
+        return _outcome_of(job, setup, result, done.describe(), "")
+    return _outcome_of(
+        job, setup, Result.REFUSED if refused.in_use else Result.FAILED, refused.why, refused.advice
+    )
 
 
 def _failed(job: Job, setup: PfSetup | None, failure: K8sRdmaError) -> Outcome:
-    done = setup.done.changes() if setup else ()
+    done = setup.progress.changes() if setup else ()
     said = f"{failure} (done before: {', '.join(done)})" if done else str(failure)
-    return _said(job, setup, Result.FAILED, said, failure.advice if isinstance(failure, SetupError) else "")
+    return _outcome_of(
+        job, setup, Result.FAILED, said, failure.advice if isinstance(failure, SetupError) else ""
+    )
 
 
-def _said(job: Job, setup: PfSetup | None, result: Result, said: str, advice: str) -> Outcome:
+def _outcome_of(job: Job, setup: PfSetup | None, result: Result, message: str, advice: str) -> Outcome:
     try:
         now = job.sriov.count()
     except OSError:
@@ -196,9 +202,9 @@ def _said(job: Job, setup: PfSetup | None, result: Result, said: str, advice: st
     return Outcome(
         pf=job.target.name,
         result=result,
-        said=said,
+        message=message,
         advice=advice,
-        asked=job.target.rule.num_vfs,
-        before=setup.before if setup else None,
+        requested=job.target.rule.num_vfs,
+        previous=setup.previous_vfs if setup else None,
         now=now,
     )

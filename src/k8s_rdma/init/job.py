@@ -70,19 +70,19 @@ NUMVFS_ADVICE = {
 _LASTING = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ERANGE}
 
 
-def refused_write(what: str, error: OSError) -> SetupError:
-    """That the kernel did not take a value written to sysfs; `what` was to be done."""
+def refused_write(subject: str, error: OSError) -> SetupError:
+    """That the kernel did not take a value written to sysfs; `subject` was to be done."""
     number = error.errno or errno.EIO
     return SetupError(
-        f"{what}: {errno.errorcode.get(number, number)}: {os.strerror(number)}",
+        f"{subject}: {errno.errorcode.get(number, number)}: {os.strerror(number)}",
         advice=NUMVFS_ADVICE.get(number, _DRIVER),
         lasting=number in _LASTING,
     )
 
 
-def refused_read(what: str, error: OSError) -> SetupError:
+def refused_read(subject: str, error: OSError) -> SetupError:
     """That something of sysfs could not be read, as when a driver leaves meanwhile."""
-    return SetupError(f"{what}: {error}", advice="see why its driver left it, in dmesg")
+    return SetupError(f"{subject}: {error}", advice="see why its driver left it, in dmesg")
 
 
 POLL_S = 0.05
@@ -123,7 +123,7 @@ class StoppableClock:
             raise StoppedError(msg)
 
 
-def until(clock: Clock, timeout_s: float, holds: Callable[[], bool], every_s: float = POLL_S) -> bool:
+def wait_until(clock: Clock, timeout_s: float, holds: Callable[[], bool], every_s: float = POLL_S) -> bool:
     """Wait for something to hold, at most so long; whether it does."""
     end = clock.now() + timeout_s
     while not holds():

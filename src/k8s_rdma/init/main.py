@@ -35,7 +35,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 WIDTH = 160
 """Columns of the table where nobody says how wide the paper is, as in a container's log."""
 
-MOST_AT_ONCE = 16
+MAX_PARALLEL = 16
 """PFs; each waits for its own firmware most of the time."""
 
 
@@ -70,26 +70,26 @@ def make_all_ready(machine: Machine, config: InitConfig) -> Sequence[Outcome]:
         pods = undo.enter_context(ledger_held(Path(config.state_dir) / "ledger.db", machine.boot_id))
         if pods.unknown:
             _log.warning("ledger_unreadable", error=pods.unknown)
-        workers = undo.enter_context(ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="pf"))
+        workers = undo.enter_context(ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="pf"))
         ends = [
             # In a context of its own, so that what is logged there says which process it is.
             workers.submit(copy_context().run, make_ready, machine, config, pods, target)
             for target in selecting.targets
         ]
-        outcomes = [*(end.result() for end in ends), *_others(selecting)]
+        outcomes = [*(end.result() for end in ends), *_skipped(selecting)]
     _log.info("init_ended", duration_s=round(time.monotonic() - started, 3), **_counts(outcomes))
     return outcomes
 
 
-def _others(selecting: Selecting) -> Iterator[Outcome]:
+def _skipped(selecting: Selecting) -> Iterator[Outcome]:
     """PFs that are seen and nothing is done with, and what is not seen; each with its reason."""
-    for each in selecting.left_out:
-        result = Result.FAILED if is_fault(each) else Result.LEFT_OUT
-        yield Outcome(pf=each.pf.name, result=result, said=each.why)
+    for each in selecting.skipped:
+        result = Result.FAILED if is_fault(each) else Result.SKIPPED
+        yield Outcome(pf=each.pf.name, result=result, message=each.why)
     for pf in selecting.unmeant:
-        yield Outcome(pf=pf.name, result=Result.LEFT_OUT, said="no rule of hardware.pfs selects it")
+        yield Outcome(pf=pf.name, result=Result.SKIPPED, message="no rule of hardware.pfs selects it")
     for problem in selecting.problems:
-        yield Outcome(pf="", result=Result.NOT_THERE, said=problem)
+        yield Outcome(pf="", result=Result.NOT_THERE, message=problem)
 
 
 def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.init.job import Target, until
+from k8s_rdma.init.job import Target, wait_until
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.discovery.pfs import Discovery, FoundPf, Missing, Selected, SkippedPf
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS
@@ -27,13 +27,13 @@ LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selecting:
-    """targets: in order of their PCI address. left_out: those that could have been, and why not.
+    """targets: in order of their PCI address. skipped: those that could have been, and why not.
 
     problems: a sentence on each rule that names what is not there. unmeant: PFs that no rule matches.
     """
 
     targets: tuple[Target, ...]
-    left_out: tuple[SkippedPf, ...]
+    skipped: tuple[SkippedPf, ...]
     problems: tuple[str, ...]
     unmeant: tuple[FoundPf, ...]
 
@@ -48,45 +48,45 @@ def select_pfs(machine: Machine, config: InitConfig) -> Selecting:
         ("RDMA device", config.rdma_timeout_s, lacks_rdma),
     )
     with machine.queries() as queries:
-        look = _Look(Observer(machine.sysfs, queries, config.hardware.to_core()))
+        look = _Scan(Observer(machine.sysfs, queries, config.hardware.to_core()))
         for what, timeout_s, incomplete in waits:
-            if not until(machine.clock, timeout_s, partial(look.none_is, incomplete), LOOK_EVERY_S):
+            if not wait_until(machine.clock, timeout_s, partial(look.none_is, incomplete), LOOK_EVERY_S):
                 _log.warning("pfs_incomplete", without=what, waited_s=timeout_s)
     found = look.found
     return Selecting(
         targets=tuple(map(_target, found.selected)),
-        left_out=found.skipped,
+        skipped=found.skipped,
         problems=found.problems,
         unmeant=found.unmeant,
     )
 
 
-def is_fault(left_out: SkippedPf) -> bool:
+def is_fault(skipped: SkippedPf) -> bool:
     """Whether a PF that is left out should not have been.
 
     Who names a PF wants it. A PF without driver, or without what its driver should have made, is broken;
     one that is lent to a program or another namespace, or that only a broad rule meant, is not.
     """
-    return left_out.rule.names_it or is_unfinished(left_out)
+    return skipped.rule.names_it or is_unfinished(skipped)
 
 
-def is_unfinished(left_out: SkippedPf) -> bool:
+def is_unfinished(skipped: SkippedPf) -> bool:
     """Whether its driver is still to come, or still to make its netdev."""
-    match left_out.missing:
+    match skipped.missing:
         case Missing.DRIVER | Missing.AGREEMENT:
             return True
         case Missing.NETDEV:
-            return left_out.pf.netdevs is None and left_out.pf.driver not in USERSPACE_DRIVERS
+            return skipped.pf.netdevs is None and skipped.pf.driver not in USERSPACE_DRIVERS
         case _:
             return False
 
 
-def lacks_rdma(left_out: SkippedPf) -> bool:
+def lacks_rdma(skipped: SkippedPf) -> bool:
     """Whether an RDMA device is what it lacks; its driver may come later than that of the netdev."""
-    return left_out.missing is Missing.RDMA
+    return skipped.missing is Missing.RDMA
 
 
-class _Look:
+class _Scan:
     """Looks at the machine; `found` is what the last one saw."""
 
     def __init__(self, observer: Observer) -> None:

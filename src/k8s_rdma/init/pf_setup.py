@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.init.job import SetupError, refused_write, until
+from k8s_rdma.init.job import SetupError, refused_write, wait_until
 from k8s_rdma.init.vf_settings import MOST_VFS, Configuration
 from k8s_rdma.init.vf_users import used_vfs
 from k8s_rdma.linux.vf.binding import PciDriver
@@ -43,14 +43,14 @@ class Refused:
     in_use: bool = False
 
 
-def decide(*, asked: int | None, total: int, now: int, used: Mapping[int, str]) -> int | Refused:
+def decide(*, requested: int | None, total: int, now: int, used: Mapping[int, str]) -> int | Refused:
     """How many VFs there shall be; equal to `now` when nothing is to be done.
 
-    asked: None for all. total: what the PF can have (`sriov_totalvfs`). used: who uses a VF, by its index.
-    Another number than now takes the removal of all there are (Linux `drivers/pci/iov.c`,
+    requested: None for all. total: what the PF can have (`sriov_totalvfs`). used: who uses a VF, by its
+    index. Another number than now takes the removal of all there are (Linux `drivers/pci/iov.c`,
     `sriov_numvfs_store`), so that it is refused while any is used.
     """
-    count = total if asked is None else asked
+    count = total if requested is None else requested
     if count > total:
         return Refused(
             why=f"{count} VFs asked, its sriov_totalvfs is {total}",
@@ -83,7 +83,7 @@ TELL_EVERY_S = 5.0
 def wait_for_link(job: Job) -> None:
     """For the PF's own link, as VFs without it are slow to get theirs; a PF without cable is as good."""
     path = f"class/net/{job.target.name}/carrier"
-    if not until(job.clock, job.config.carrier_timeout_s, lambda: job.sysfs.value_if_any(path) == "1"):
+    if not wait_until(job.clock, job.config.carrier_timeout_s, lambda: job.sysfs.value_if_any(path) == "1"):
         job.log.warning("pf_without_link", waited_s=job.config.carrier_timeout_s)
 
 
@@ -122,19 +122,19 @@ def wait_for_netdevs(
             job.log.info("waiting_for_netdevs", missing=len(missing), of=len(vfs))
         return not missing
 
-    if not until(job.clock, job.config.vf_timeout_s + job.config.timeout_per_vf_s * len(vfs), complete):
+    if not wait_until(job.clock, job.config.vf_timeout_s + job.config.timeout_per_vf_s * len(vfs), complete):
         lacking = [vf for vf in missing if not job.sriov.again(vf).netdevs]
         raise _without_netdevs(job, lacking or vfs, len(vfs), failed)
     return tuple(map(job.sriov.again, vfs))
 
 
 def _without_netdevs(
-    job: Job, missing: Sequence[VfFunction], of: int, failed: Mapping[int, str]
+    job: Job, missing: Sequence[VfFunction], total: int, failed: Mapping[int, str]
 ) -> SetupError:
     first = job.sriov.again(missing[0])
     state = failed.get(first.index) or (f"driver {first.driver}" if first.driver else "no driver")
     return SetupError(
-        f"PF {job.target.name}: {len(missing)} of {of} VFs without a netdev, the first VF {first.index} "
+        f"PF {job.target.name}: {len(missing)} of {total} VFs without a netdev, the first VF {first.index} "
         f"({first.pci}): {state}",
         advice="see its driver's lines in dmesg"
         if first.driver or first.index in failed
@@ -193,35 +193,35 @@ def let_probe(job: Job, probe: bool) -> None:
         raise refused_write(what, error) from error
 
 
-def make_vfs(job: Job, before: int, count: int) -> None:
+def create_vfs(job: Job, previous: int, count: int) -> None:
     """From so many VFs, none of which is used, to so many, which have no driver.
 
     Without its drivers that takes the kernel milliseconds a VF. When it fails, as many as before are made.
     """
     let_probe(job, False)
-    if before:
+    if previous:
         _write(job, 0)
     try:
-        _make(job, count)
+        _write_count(job, count)
     except SetupError as error:
-        _make_again(job, before, error)
+        _restore_vfs(job, previous, error)
         raise
-    job.log.info("vfs_made", before=before, vfs=count)
+    job.log.info("vfs_made", before=previous, vfs=count)
 
 
-def _make_again(job: Job, before: int, error: SetupError) -> None:
+def _restore_vfs(job: Job, previous: int, error: SetupError) -> None:
     """Undo; those come with their drivers, as nobody looks after them now."""
     try:
         let_probe(job, True)
-        if job.sriov.count() != before:
+        if job.sriov.count() != previous:
             _write(job, 0)
-            _write(job, before)
+            _write(job, previous)
     except SetupError as undoing:
         msg = f"{error}; nor back: {undoing}"
         raise SetupError(msg, advice=error.advice) from error
 
 
-def _make(job: Job, count: int) -> None:
+def _write_count(job: Job, count: int) -> None:
     _write(job, count)
     made = job.sriov.count()
     if made != count:
@@ -242,11 +242,11 @@ def _write(job: Job, count: int) -> None:
 class PfProgress:
     """Counts that grow as things are done, so that what fails later does not hide them.
 
-    made: VFs that there are since, None while nobody changed their number. settings: on VFs. bound: VFs given
-    to their driver. named: netdevs. notes: one sentence each.
+    created: VFs that there are since, None while nobody changed their number. settings: on VFs. bound: VFs
+    given to their driver. named: netdevs. notes: one sentence each.
     """
 
-    made: int | None = None
+    created: int | None = None
     settings: int = 0
     bound: int = 0
     named: int = 0
@@ -256,16 +256,16 @@ class PfProgress:
     def changes(self) -> tuple[str, ...]:
         """`7 made`, `7 bound`."""
         counts = (
-            ("made", self.made or 0),
+            ("made", self.created or 0),
             ("settings", self.settings),
             ("bound", self.bound),
             ("named", self.named),
         )
-        removed = ("all removed",) if self.made == 0 else ()
+        removed = ("all removed",) if self.created == 0 else ()
         up = ("PF up",) if self.brought_up else ()
         return (*removed, *(f"{count} {what}" for what, count in counts if count), *up)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """The changes and the notes."""
         return "; ".join(filter(None, [", ".join(self.changes()), *self.notes]))
 
@@ -277,8 +277,8 @@ class PfSetup:
         """Look who uses its VFs. What becomes of them afterwards is our own doing."""
         self._job = job
         vfs = job.sriov.vfs()
-        self.before = len(vfs)
-        self.done = PfProgress()
+        self.previous_vfs = len(vfs)
+        self.progress = PfProgress()
         self._used: Mapping[int, str] = used_vfs(job.target.pci, vfs, pods, job.links)
         self._waited_for: set[int] = set()
 
@@ -286,13 +286,13 @@ class PfSetup:
         """Make it ready. SetupError, another KernelError or OSError when something stands against that."""
         job = self._job
         now = job.sriov.count()
-        count = decide(asked=job.target.rule.num_vfs, total=job.sriov.total(), now=now, used=self._used)
+        count = decide(requested=job.target.rule.num_vfs, total=job.sriov.total(), now=now, used=self._used)
         if isinstance(count, Refused):
             return count
         with probing_restored(job):
             if count != now:
-                make_vfs(job, now, count)
-                self.done.made = count
+                create_vfs(job, now, count)
+                self.progress.created = count
             self._ready()
         return None
 
@@ -304,22 +304,22 @@ class PfSetup:
             wait_for_link(job)
         configuration = Configuration(job, vfs)
         settings = configuration.apply()
-        self.done.settings += settings
+        self.progress.settings += settings
         if settings:
             job.log.info("vfs_configured", settings=settings)
         stale = configuration.stale(self._addresses(vfs))
         bound = self._bind([vf for vf in vfs if not vf.netdevs or vf.index in stale])
-        self.done.notes = self._notes(configuration)
+        self.progress.notes = self._notes(configuration)
         if settings or bound:
             configuration.check(self._addresses(bound))
         if job.config.name_vfs:
-            self.done.named += name_netdevs(job, bound)
+            self.progress.named += name_netdevs(job, bound)
 
     def _bring_up(self) -> None:
         link = self._job.link()
         if not link.is_up:
             self._job.links.bring_up(link)
-            self.done.brought_up = True
+            self.progress.brought_up = True
 
     def _with_netdevs(self, vfs: Sequence[VfFunction]) -> Sequence[VfFunction]:
         """These VFs, once drivers had time to make missing netdevs; next time those are bound anew."""
@@ -338,7 +338,7 @@ class PfSetup:
         self._waited_for |= {vf.index for vf in vfs}
         let_probe(job, True)
         bound = wait_for_netdevs(job, vfs, bind(job, vfs))
-        self.done.bound += len(bound)
+        self.progress.bound += len(bound)
         job.log.info("vfs_bound", vfs=len(bound))
         return bound
 

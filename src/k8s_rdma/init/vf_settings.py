@@ -43,13 +43,13 @@ def vf_mac(pf_mac: str, index: int) -> str:
     return (bytes([first]) + (free & 0xFFFFFFFFFF).to_bytes(5)).hex(":")
 
 
-def vf_guid(pf_guid: str, index: int, which: GuidOf) -> str:
+def vf_guid(pf_guid: str, index: int, guid_of: GuidOf) -> str:
     """A GUID of a PF's VF, `aa:bb:cc:dd:ee:ff:00:11`; never zero. `pf_guid` is the PF's port GUID, so too."""
     octets = bytes.fromhex(pf_guid.replace(":", ""))
     if len(octets) != 8 or index < 0:
         msg = f"no GUID for VF {index} of {pf_guid}"
         raise ValueError(msg)
-    free = _hash(octets + index.to_bytes(4) + which.value.encode(), 8)
+    free = _hash(octets + index.to_bytes(4) + guid_of.value.encode(), 8)
     return (bytes([free[0] & 0xFC | 0b10]) + free[1:]).hex(":")
 
 
@@ -57,7 +57,9 @@ def _hash(value: bytes, size: int) -> bytes:
     return hashlib.blake2b(value, digest_size=size, person=b"k8s-rdma vf").digest()
 
 
-def wanted(link_type: LinkType, pf_address: str, index: int, trust: bool | None) -> tuple[Setting, ...]:
+def desired_settings(
+    link_type: LinkType, pf_address: str, index: int, trust: bool | None
+) -> tuple[Setting, ...]:
     """What a VF is to have, addresses first.
 
     On InfiniBand its port follows the PF's; mlx5 has it down until it is told otherwise.
@@ -85,7 +87,7 @@ def differs(setting: Setting, info: VfInfo) -> bool | None:
     return found != setting.value if found else None
 
 
-def taken_over(setting: Setting, netdev_address: str) -> bool:
+def is_applied(setting: Setting, netdev_address: str) -> bool:
     """Whether the VF's netdev has it; a driver takes addresses when it is bound, and not later."""
     match setting:
         case VfMac(value):
@@ -105,8 +107,8 @@ class Configuration:
         self._pf = job.link()
         address = job.links.permanent_address(self._pf)
         target = job.target
-        self._wanted = {
-            vf.index: wanted(target.link_type, address, vf.index, target.rule.trust) for vf in vfs
+        self._desired = {
+            vf.index: desired_settings(target.link_type, address, vf.index, target.rule.trust) for vf in vfs
         }
         self._bound = {vf.index for vf in vfs if vf.driver}
         self.unsupported: set[str] = set()
@@ -115,7 +117,7 @@ class Configuration:
     def apply(self) -> int:
         """Set what differs, and say how many settings that were."""
         infos = self._infos()
-        return sum(self._set(vf, each) for vf, each in self._each() if self._is_due(vf, each, infos[vf]))
+        return sum(self._set(vf, each) for vf, each in self._settings() if self._is_due(vf, each, infos[vf]))
 
     def _is_due(self, vf: int, setting: Setting, info: VfInfo) -> bool:
         """What the driver does not tell is set while the VF has no driver, and left alone later."""
@@ -125,7 +127,9 @@ class Configuration:
     def stale(self, addresses: Mapping[int, str]) -> set[int]:
         """The VFs whose netdevs (by their hardware addresses) have not what the PF has for them."""
         return {
-            vf for vf, setting in self._each() if vf in addresses and not taken_over(setting, addresses[vf])
+            vf
+            for vf, setting in self._settings()
+            if vf in addresses and not is_applied(setting, addresses[vf])
         }
 
     def check(self, addresses: Mapping[int, str]) -> None:
@@ -134,8 +138,8 @@ class Configuration:
         stale = self.stale(addresses)
         wrong = [
             f"VF {vf} has not {setting}"
-            for vf, setting in self._each()
-            if differs(setting, infos[vf]) or (vf in stale and not taken_over(setting, addresses[vf]))
+            for vf, setting in self._settings()
+            if differs(setting, infos[vf]) or (vf in stale and not is_applied(setting, addresses[vf]))
         ]
         if wrong:
             raise SetupError(
@@ -145,15 +149,15 @@ class Configuration:
 
     def _infos(self) -> Mapping[int, VfInfo]:
         infos = {info.index: info for info in self._job.links.vf_infos(self._pf.index)}
-        if untold := sorted(self._wanted.keys() - infos.keys()):
+        if untold := sorted(self._desired.keys() - infos.keys()):
             raise SetupError(
                 f"PF {self._pf.name}: its driver tells nothing of VF {untold[0]} ({len(untold)} such)",
                 advice="run init again once its driver is done with them; see its lines in dmesg",
             )
         return infos
 
-    def _each(self) -> Iterator[tuple[int, Setting]]:
-        for vf, settings in self._wanted.items():
+    def _settings(self) -> Iterator[tuple[int, Setting]]:
+        for vf, settings in self._desired.items():
             for setting in settings:
                 if setting.kind not in self.unsupported:
                     yield vf, setting

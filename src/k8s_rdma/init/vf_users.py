@@ -92,9 +92,9 @@ class _Host:
             return None
         if not vf.netdevs:
             return "another network namespace"
-        return next((use for link in self._of(vf) if (use := self._use_of(link))), None)
+        return next((use for link in self._netdevs_of(vf) if (use := self._use_of(link))), None)
 
-    def _of(self, vf: VfFunction) -> Sequence[Link]:
+    def _netdevs_of(self, vf: VfFunction) -> Sequence[Link]:
         """A VF's netdevs; by the names in sysfs where netlink has no link's device (Linux before 5.14)."""
         if not self._untold:
             return self._netdevs.netdevs_of(vf)

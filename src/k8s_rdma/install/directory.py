@@ -49,7 +49,7 @@ class NodeDirectory:
         except FileNotFoundError:
             return None
 
-    def lost(self, name: str) -> str:
+    def explain_loss(self, name: str) -> str:
         """Where a link leads out of here, to what we may not see of the node; empty where it does not."""
         path = self.path / name
         if self._leads or not path.is_symlink():
@@ -59,12 +59,12 @@ class NodeDirectory:
 
     def write(self, name: str, data: bytes, *, mode: int) -> None:
         """Put a file there, or in another's place, for good: it outlives a loss of power."""
-        self._put(name, mode, lambda file: file.write(data))
+        self._write(name, mode, lambda file: file.write(data))
 
     def copy(self, source: Path, name: str, *, mode: int) -> None:
         """As `write`; a program that runs goes on running what it was started from."""
         with source.open("rb") as data:
-            self._put(name, mode, lambda file: shutil.copyfileobj(data, file))
+            self._write(name, mode, lambda file: shutil.copyfileobj(data, file))
 
     def link(self, name: str, target: str) -> None:
         """Put a symbolic link there."""
@@ -99,7 +99,7 @@ class NodeDirectory:
                 time.sleep(LOCK_RETRY_S)
             yield
 
-    def _put(self, name: str, mode: int, fill: Callable[[BinaryIO], object]) -> None:
+    def _write(self, name: str, mode: int, fill: Callable[[BinaryIO], object]) -> None:
         draft = self.draft(name)
         draft.unlink(missing_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.install.directory import NodeDirectory
-    from k8s_rdma.install.network import Found, Wanted
+    from k8s_rdma.install.network import DesiredConflist, InstalledConflists
 
 _log = structlog.get_logger()
 
@@ -55,8 +55,8 @@ async def follow(
     with ExitStack() as stack:
         await _lock(installation, stack, stop)
         if not stop.is_set():
-            keeper = _Keeper(installation, program, until_in_place=until_in_place)
-            await _keep(keeper, directories, stop)
+            keeper = _Reconciler(installation, program, until_in_place=until_in_place)
+            await _reconcile_forever(keeper, directories, stop)
     _log.info("cni_left_in_place", program=str(installation.program.paths[0]))
 
 
@@ -75,15 +75,15 @@ async def _lock(installation: Installation, stack: ExitStack, stop: asyncio.Even
             return
 
 
-async def _keep(keeper: _Keeper, directories: Sequence[Path], stop: asyncio.Event) -> None:
+async def _reconcile_forever(keeper: _Reconciler, directories: Sequence[Path], stop: asyncio.Event) -> None:
     stirred = asyncio.Event()
-    with _told(directories, stirred) as watch:
+    with _watching(directories, stirred) as watch:
         while not stop.is_set():
             stirred.clear()
             watch()
             _require(directories)
-            pause_s = keeper.look()
-            if keeper.done:
+            pause_s = keeper.reconcile()
+            if keeper.is_done:
                 return
             await _first_of(pause_s, stop)
             await _first_of(LOOK_S, stop, stirred)
@@ -102,14 +102,14 @@ def _require(directories: Sequence[Path]) -> None:
             raise K8sRdmaError(f"{directory}: removed from the node while it is mounted here; start again")
 
 
-class _Keeper:
+class _Reconciler:
     """Looks, brings about, and tells what is different from before.
 
-    done: whether that is all that was wanted.
+    is_done: whether that is all that was wanted.
     """
 
     def __init__(self, installation: Installation, program: Path, *, until_in_place: bool) -> None:
-        self.done = False
+        self.is_done = False
         self._installation = installation
         self._program = program
         self._until_in_place = until_in_place
@@ -118,24 +118,24 @@ class _Keeper:
         self._wrote_at = -CALM_S
         self._undone = 0
 
-    def look(self) -> float:
+    def reconcile(self) -> float:
         """For how many seconds there should be no other look."""
         try:
             outcome = self._installation.install(self._program)
         except K8sRdmaError as error:
-            self._tell(error.message)
+            self._report(error.message)
             return 0
         if outcome.replaced:
             _log.info("cni_program_installed", program=str(self._installation.program.paths[0]))
         pause_s = self._rewrote(outcome) if outcome.rewritten else 0.0
-        self._tell(*outcome.problems, by_hand=outcome.other if outcome.by_hand else "")
-        self.done = self._until_in_place and self._installation.serves(outcome)
+        self._report(*outcome.problems, by_hand=outcome.rival if outcome.by_hand else "")
+        self.is_done = self._until_in_place and self._installation.serves(outcome)
         return pause_s
 
     def _rewrote(self, outcome: Outcome) -> float:
         """Once more the same is not for the other's file: somebody undoes it, and must not be raced."""
         event = "cni_conf_removed" if outcome.own is None else "cni_conf_written"
-        _log.info(event, file=str(self._installation.conf.path), made_of=outcome.other)
+        _log.info(event, file=str(self._installation.conf.path), made_of=outcome.rival)
         now = time.monotonic()
         again = self._undone + 1 if outcome.own == self._wrote and now - self._wrote_at < CALM_S else 0
         self._wrote, self._wrote_at, self._undone = outcome.own, now, again
@@ -147,7 +147,7 @@ class _Keeper:
         )
         return pause_s
 
-    def _tell(self, *problems: str, by_hand: str = "") -> None:
+    def _report(self, *problems: str, by_hand: str = "") -> None:
         """by_hand: somebody's file that has our plugin; empty where ours has it."""
         if (problems, by_hand) == self._last:
             return
@@ -160,7 +160,7 @@ class _Keeper:
 
 
 @contextmanager
-def _told(directories: Sequence[Path], stirred: asyncio.Event) -> Iterator[Callable[[], None]]:
+def _watching(directories: Sequence[Path], stirred: asyncio.Event) -> Iterator[Callable[[], None]]:
     """Be told by the kernel within the block, as far as it has watches to give; the rest is looked for.
 
     What is given is to be called before every look: a directory may have been made anew.
@@ -214,14 +214,14 @@ class Outcome:
     """What a pass found and did.
 
     replaced: whether the executable was put there. rewritten: whether our file was put there, changed or
-    taken away. own: what is in it now. other: the file that it was made of, or that has our plugin by hand.
+    taken away. own: what is in it now. rival: the file that it was made of, or that has our plugin by hand.
     problems: why not all is as it should be.
     """
 
     replaced: bool = False
     rewritten: bool = False
     own: bytes | None = None
-    other: str = ""
+    rival: str = ""
     by_hand: bool = False
     problems: tuple[str, ...] = ()
 
@@ -229,18 +229,18 @@ class Outcome:
 class Installation:
     """On one node."""
 
-    def __init__(self, *, binaries: NodeDirectory, confs: NodeDirectory, wanted: Wanted) -> None:
+    def __init__(self, *, binaries: NodeDirectory, confs: NodeDirectory, desired: DesiredConflist) -> None:
         """Nothing is looked at yet. binaries, confs: the runtime's directories of plugins and of networks."""
         self.program = InstalledProgram(binaries)
-        self.conf = ConfDirectory(confs, wanted.file)
-        self._wanted = wanted
+        self.conf = ConfDirectory(confs, desired.file)
+        self._desired = desired
         self._directories = binaries, confs
-        self._kept = binaries if wanted.network is Network.NONE else confs
+        self._watched = binaries if desired.network is Network.NONE else confs
 
     @property
     def has_network(self) -> bool:
         """Whether there is a file of ours to keep."""
-        return self._wanted.network is not Network.NONE
+        return self._desired.network is not Network.NONE
 
     def paths(self, outcome: Outcome) -> tuple[Path, ...]:
         """What is in place: the executable, and the file that has our plugin."""
@@ -248,21 +248,21 @@ class Installation:
             return self.program.paths
         return (
             *self.program.paths,
-            self.conf.path.with_name(outcome.other) if outcome.by_hand else self.conf.path,
+            self.conf.path.with_name(outcome.rival) if outcome.by_hand else self.conf.path,
         )
 
     def serves(self, outcome: Outcome) -> bool:
         """Whether pods get our plugin now, be it by a network of before."""
         has_network = outcome.own is not None or outcome.by_hand
-        return self.program.there() and (has_network or not self.has_network)
+        return self.program.exists() and (has_network or not self.has_network)
 
     def locked(self, wait_s: float) -> AbstractContextManager[None]:
         """Be the only one who keeps the same there within the block. OSError, or K8sRdmaError for another."""
-        return self._kept.locked(wait_s)
+        return self._watched.locked(wait_s)
 
     def locked_to_remove(self, wait_s: float) -> AbstractContextManager[None]:
         """As `locked`, and none who keeps the executable alone, or a network: it would put back what goes."""
-        there = [each for each in self._directories if each is self._kept or each.path.is_dir()]
+        there = [each for each in self._directories if each is self._watched or each.path.is_dir()]
         return all_locked(there, wait_s)
 
     def install(self, program: Path) -> Outcome:
@@ -273,7 +273,7 @@ class Installation:
         replaced, problems = self._install_program(program)
         if not self.has_network:
             return Outcome(replaced=replaced, problems=problems)
-        found = self.conf.look()
+        found = self.conf.read()
         decision = self._decide(found, problems)
         rewritten = self.conf.apply(decision, found)
         told = (*problems, f"{self.conf.path.parent}: {decision.problem}") if decision.problem else problems
@@ -281,26 +281,26 @@ class Installation:
             replaced=replaced,
             rewritten=rewritten,
             own=decision.own,
-            other=decision.other,
+            rival=decision.rival,
             by_hand=decision.by_hand,
             problems=told,
         )
 
-    def remove(self, grace_s: float, told: Callable[[str], None]) -> None:
+    def remove(self, grace_s: float, report: Callable[[str], None]) -> None:
         """Take all of it away; K8sRdmaError when that fails, and then the executable is there still.
 
         A network that names the executable counts also where none is kept: without it no pod would start.
         grace_s: between our file and the executable, for calls that were begun by the former.
         """
         if self.conf.remove():
-            told(f"removed {self.conf.path}")
-            if self.program.there() and grace_s > 0:
-                told(f"the executable goes in {grace_s:g} s, when calls that were begun have ended")
+            report(f"removed {self.conf.path}")
+            if self.program.exists() and grace_s > 0:
+                report(f"the executable goes in {grace_s:g} s, when calls that were begun have ended")
                 time.sleep(grace_s)
         if files := self.conf.others_with_ours():
             raise K8sRdmaError(left_for(self.program.paths[0], files))
         if self.program.remove():
-            told(f"removed {self.program.paths[0]}")
+            report(f"removed {self.program.paths[0]}")
 
     def _install_program(self, program: Path) -> tuple[bool, tuple[str, ...]]:
         try:
@@ -308,7 +308,7 @@ class Installation:
         except K8sRdmaError as error:
             return False, (error.message,)
 
-    def _decide(self, found: Found, problems: tuple[str, ...]) -> Decision:
-        if problems and not self.program.there():
+    def _decide(self, found: InstalledConflists, problems: tuple[str, ...]) -> Decision:
+        if problems and not self.program.exists():
             return Decision(own=None)
-        return decide(found, self._wanted)
+        return decide(found, self._desired)

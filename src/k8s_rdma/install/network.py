@@ -51,7 +51,7 @@ class Network(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredConflist:
     """file: ours, which sorts before the other's. section: our plugin's.
 
     name, version: of the network, where our plugin stands alone.
@@ -65,16 +65,16 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class InstalledConflists:
     """What a look at the directory saw.
 
-    own: what is in our file; None for no file. former: others of ours, under a name of before. other: the
+    own: what is in our file; None for no file. former: others of ours, under a name of before. rival: the
     first file of somebody else; empty for none. data: what is in it; unreadable: why that is not known.
     """
 
     own: bytes | None
     former: tuple[str, ...] = ()
-    other: str = ""
+    rival: str = ""
     data: bytes = b""
     unreadable: str = ""
 
@@ -88,44 +88,44 @@ class Decision:
 
     own: bytes | None
     problem: str = ""
-    other: str = ""
+    rival: str = ""
     by_hand: bool = False
 
 
-def decide(found: Found, wanted: Wanted) -> Decision:
+def decide(found: InstalledConflists, desired: DesiredConflist) -> Decision:
     """What our file should be. The one of before stays while the other's cannot be understood.
 
     Whoever has chained our plugin by hand is left alone: that is what is wanted, in a file of theirs.
     """
-    if wanted.network is Network.ALONE:
-        own = lone_list(wanted.name, wanted.version, wanted.section)
-        return Decision(own=found.own if same_list(own, found.own) else own, problem=_hidden(found, wanted))
-    if not found.other:
+    if desired.network is Network.ALONE:
+        own = lone_list(desired.name, desired.version, desired.section)
+        return Decision(own=found.own if same_list(own, found.own) else own, problem=_hidden(found, desired))
+    if not found.rival:
         return Decision(own=None, problem=_NO_OTHER)
     try:
-        if not found.unreadable and is_chained(found.other, found.data):
-            return Decision(own=None, other=found.other, by_hand=True)
-        own = _chained(found, wanted)
+        if not found.unreadable and is_chained(found.rival, found.data):
+            return Decision(own=None, rival=found.rival, by_hand=True)
+        own = _chained(found, desired)
     except UnfitError as error:
-        return Decision(own=None, problem=error.message, other=found.other)
+        return Decision(own=None, problem=error.message, rival=found.rival)
     except MalformedError as error:
-        return Decision(own=found.own, problem=error.message, other=found.other)
-    return Decision(own=found.own if same_list(own, found.own) else own, other=found.other)
+        return Decision(own=found.own, problem=error.message, rival=found.rival)
+    return Decision(own=found.own if same_list(own, found.own) else own, rival=found.rival)
 
 
-def _chained(found: Found, wanted: Wanted) -> bytes:
-    if hidden := _hidden(found, wanted):
+def _chained(found: InstalledConflists, desired: DesiredConflist) -> bytes:
+    if hidden := _hidden(found, desired):
         raise UnfitError(hidden)
     if found.unreadable:
-        raise MalformedError(f"{found.other}: {found.unreadable}")
-    return chained_list(found.other, found.data, wanted.section, found.own)
+        raise MalformedError(f"{found.rival}: {found.unreadable}")
+    return chained_list(found.rival, found.data, desired.section, found.own)
 
 
-def _hidden(found: Found, wanted: Wanted) -> str:
+def _hidden(found: InstalledConflists, desired: DesiredConflist) -> str:
     """Why no runtime would read our file; empty where it does."""
-    if not found.other or os.fsencode(found.other) > os.fsencode(wanted.file):
+    if not found.rival or os.fsencode(found.rival) > os.fsencode(desired.file):
         return ""
-    return f"{found.other}: comes before {wanted.file}, which no runtime would read; name ours otherwise"
+    return f"{found.rival}: comes before {desired.file}, which no runtime would read; name ours otherwise"
 
 
 class ConfDirectory:
@@ -137,14 +137,14 @@ class ConfDirectory:
         self._file = file
         self.path = directory.path / file
 
-    def look(self) -> Found:
+    def read(self) -> InstalledConflists:
         """See what is there; K8sRdmaError when the directory cannot be looked at."""
         try:
-            return self._look()
+            return self._read_once()
         except OSError as error:
             raise _failed(f"{self._directory.path}: cannot be looked at", error) from error
 
-    def apply(self, decision: Decision, found: Found) -> bool:
+    def apply(self, decision: Decision, found: InstalledConflists) -> bool:
         """Make it so; whether anything had to be done. K8sRdmaError names what cannot be written."""
         changed = decision.own != found.own
         try:
@@ -163,7 +163,7 @@ class ConfDirectory:
         try:
             if not self._directory.path.is_dir():
                 return False
-            former = self._look().former
+            former = self._read_once().former
             return sum(self._directory.remove(name) for name in (*former, self._file)) > 0
         except OSError as error:
             raise _failed(f"{self.path}: cannot be removed", error) from error
@@ -185,14 +185,14 @@ class ConfDirectory:
             if error.errno in _NO_FILE:
                 return False
             raise
-        if text is None and (aim := self._directory.lost(name)):
+        if text is None and (aim := self._directory.explain_loss(name)):
             raise K8sRdmaError(
                 f"{self._directory.path / name}: leads to {aim}, which is not there for us: whether "
                 f"{PLUGIN} is called there is not known; mount that as well, or remove the link"
             )
         return text is not None and read_origin(text) is None and names_ours(text)
 
-    def _look(self) -> Found:
+    def _read_once(self) -> InstalledConflists:
         own, former, other = None, [], ""
         data, unreadable = b"", ""
         for name in filter(is_read, self._directory.names()):
@@ -205,7 +205,9 @@ class ConfDirectory:
                 former.append(name)
             elif not other:
                 other, data, unreadable = name, text or b"", why
-        return Found(own=own, former=tuple(former), other=other, data=data, unreadable=unreadable)
+        return InstalledConflists(
+            own=own, former=tuple(former), rival=other, data=data, unreadable=unreadable
+        )
 
     def _read(self, name: str) -> tuple[bytes | None, str]:
         """What is in a file, or why that is not known; neither where it went meanwhile.
@@ -221,5 +223,5 @@ class ConfDirectory:
         return text, ""
 
 
-def _failed(what: str, error: OSError) -> K8sRdmaError:
-    return K8sRdmaError(f"{what}: {error.strerror or error}", details=str(error))
+def _failed(operation: str, error: OSError) -> K8sRdmaError:
+    return K8sRdmaError(f"{operation}: {error.strerror or error}", details=str(error))

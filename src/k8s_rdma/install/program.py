@@ -76,7 +76,7 @@ class InstalledProgram:
         self._directory = directory
         self.paths = (directory.path / PROGRAM, directory.path / LEGACY_PLUGIN)
 
-    def there(self) -> bool:
+    def exists(self) -> bool:
         """Whether a runtime could start it, this one or an older one."""
         return os.access(self.paths[0], os.X_OK)
 
@@ -101,8 +101,8 @@ class InstalledProgram:
 
     def _install(self, program: Path) -> bool:
         installed = self.paths[0]
-        differs = not self.there() or installed.is_symlink()
-        if differs := differs or not _same(program, installed):
+        differs = not self.exists() or installed.is_symlink()
+        if differs := differs or not _is_identical(program, installed):
             self._directory.copy(program, PROGRAM, mode=0o755)
         if linked := not self._linked():
             self._directory.link(LEGACY_PLUGIN, PROGRAM)
@@ -113,7 +113,7 @@ class InstalledProgram:
         return legacy.is_symlink() and legacy.readlink() == Path(PROGRAM)
 
 
-def _same(program: Path, installed: Path) -> bool:
+def _is_identical(program: Path, installed: Path) -> bool:
     if program.samefile(installed):
         return True
     return installed.stat().st_mode & 0o777 == 0o755 and filecmp.cmp(program, installed, shallow=False)

@@ -92,19 +92,19 @@ TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class AttachedPods:
     """agent_runs: whether one answers. pods: `namespace/name` of those that hold interfaces, in order."""
 
     agent_runs: bool
     pods: tuple[str, ...]
 
 
-def held(run_dir: Path, state_dir: Path) -> Held:
+def attached_pods(run_dir: Path, state_dir: Path) -> AttachedPods:
     """Look it up; K8sRdmaError when it cannot be known."""
     pods = _of_agent(run_dir / "state.sock")
     if pods is not None:
-        return Held(agent_runs=True, pods=pods)
-    return Held(agent_runs=False, pods=_of_ledger(state_dir / "ledger.db", run_dir / "attachments"))
+        return AttachedPods(agent_runs=True, pods=pods)
+    return AttachedPods(agent_runs=False, pods=_of_ledger(state_dir / "ledger.db", run_dir / "attachments"))
 
 
 def started_with_us(caches: Iterable[Path]) -> tuple[str, ...]:
@@ -193,14 +193,14 @@ class Uninstalling:
         *,
         conf: ConfDirectory,
         program: InstalledProgram,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Nothing is looked at yet. told: what was done and what is left, a line each."""
+        """Nothing is looked at yet. report: what was done and what is left, a line each."""
         self._paths = paths
         self._conf = conf
         self._program = program
-        self._told = told
+        self._report = report
         self._pause = pause
 
     def run(self, grace_s: float) -> bool:
@@ -211,12 +211,12 @@ class Uninstalling:
         """
         self.check()
         if self._conf.remove():
-            self._told(f"removed {self._conf.path}")
+            self._report(f"removed {self._conf.path}")
             self._pause(grace_s)
         found = self._require_nothing_held("the network configuration is removed, and nothing else")
         complete = self._remove_program()
         if found.agent_runs:
-            self._told("left: the agent runs; delete its DaemonSet, or stop it, and run this again")
+            self._report("left: the agent runs; delete its DaemonSet, or stop it, and run this again")
             return False
         self._remove_files()
         self._tell_what_stays()
@@ -226,8 +226,8 @@ class Uninstalling:
         """K8sRdmaError names the pods that hold something."""
         self._require_nothing_held("nothing was removed")
 
-    def _require_nothing_held(self, otherwise: str) -> Held:
-        found = held(self._paths.run_dir, self._paths.state_dir)
+    def _require_nothing_held(self, otherwise: str) -> AttachedPods:
+        found = attached_pods(self._paths.run_dir, self._paths.state_dir)
         if not found.pods:
             return found
         names = ", ".join(found.pods[:NAMED])
@@ -240,32 +240,32 @@ class Uninstalling:
     def _remove_program(self) -> bool:
         """Unless somebody's network has it, or CRI-O will call it to end pods that were started with it."""
         if files := self._conf.others_with_ours():
-            self._told(left_for(self._program.paths[0], files))
+            self._report(left_for(self._program.paths[0], files))
             return False
         attachments = started_with_us(self._paths.caches) if self._paths.crio.exists() else ()
         if attachments:
-            self._told(
+            self._report(
                 f"left: {self._program.paths[0]}, which CRI-O calls when pods end that were started with it "
                 f"({len(attachments)} attachments, {attachments[0]}); run this again when they have ended"
             )
             return False
         if self._program.remove():
-            self._told(f"removed {self._program.paths[0]}")
+            self._report(f"removed {self._program.paths[0]}")
         return True
 
     def _remove_files(self) -> None:
         if remove_run_dir(self._paths.run_dir):
-            self._told(f"removed {self._paths.run_dir}")
+            self._report(f"removed {self._paths.run_dir}")
         for path in remove_specifications(self._paths.cdi_dir):
-            self._told(f"removed {path}")
+            self._report(f"removed {path}")
 
     def _tell_what_stays(self) -> None:
         if self._paths.state_dir.exists():
-            self._told(f"stays: {self._paths.state_dir}, the empty ledger; remove it by hand")
+            self._report(f"stays: {self._paths.state_dir}, the empty ledger; remove it by hand")
         if functions := list(functions_with_vfs(self._paths.pci_devices)):
-            self._told(
+            self._report(
                 f"stays: VFs of {', '.join(functions)}: `echo 0 > /sys/bus/pci/devices/PF/sriov_numvfs`"
             )
-        self._told(
+        self._report(
             "stays in the cluster: `kubectl delete rdmanode NODE`; the Node's count of `publish.vfResource`"
         )

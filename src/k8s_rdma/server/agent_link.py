@@ -76,7 +76,7 @@ class AgentLink:
 
     def disconnected(self) -> None:
         """No counters can be had."""
-        self.traffic.lost()
+        self.traffic.disconnected()
 
     async def away(self, why: str) -> None:
         """Answer without a ledger, from a look at the hardware where there is one."""
@@ -96,6 +96,6 @@ class AgentLink:
                 self._scanned = seen
                 self.shown.show(report_answers(replace(seen, ledger="unavailable", allocations=())))
 
-    def _show_outage(self, why: str, since: datetime) -> None:
+    def _show_outage(self, why: str, outage_since: datetime) -> None:
         self._scanned = None
-        self.shown.show(outage_answers(why, since))
+        self.shown.show(outage_answers(why, outage_since))

@@ -77,12 +77,12 @@ def report_answers(report: NodeReport) -> Answers:
     )
 
 
-def outage_answers(why: str, since: datetime) -> Answers:
+def outage_answers(why: str, outage_since: datetime) -> Answers:
     """While the agent cannot be asked and nobody else looks at the hardware.
 
     What was last known is not shown: pods may have come and gone since.
     """
-    told = since.isoformat(timespec="seconds")
+    told = outage_since.isoformat(timespec="seconds")
     message = f"the agent has not answered since {told}: {why}"
     error = Error(reason=Reason.AGENT_UNREACHABLE, message=message, since=told)
     return _unavailable(error, render_metrics(None), f"does not answer since {told}: {why}")

@@ -115,7 +115,7 @@ class NodeApp:
         return self._paths[scope["path"]](scope["headers"])
 
     async def _watched(self, watch: Watch, scope: Scope, receive: Receive) -> Answer:
-        place = self._watches.take(self._access.client(scope))
+        place = self._watches.acquire(self._access.client(scope))
         if place is None:
             message = "too many clients wait for a change already"
             return error_answer(503, Error(reason="busy", message=message), headers=RETRY)

@@ -55,7 +55,7 @@ class HardwareScan:
         self._sysfs = sysfs
         self._opened = ExitStack()
         self._cached_scan: CachedScan[Hardware] | None = None
-        self._seen: Hardware | None = None
+        self._hardware: Hardware | None = None
         self._report: NodeReport | None = None
 
     def __enter__(self) -> Self:
@@ -70,15 +70,15 @@ class HardwareScan:
         KernelError when the kernel cannot be asked at all.
         """
         try:
-            hardware = self._look()
+            hardware = self._scan()
         except OSError as error:
             msg = f"it cannot be looked at: {error}"
             raise KernelError(msg) from error
-        if self._report is None or hardware is not self._seen:
-            self._seen, self._report = hardware, self._reports.build(hardware, Ledger())
+        if self._report is None or hardware is not self._hardware:
+            self._hardware, self._report = hardware, self._reports.build(hardware, Ledger())
         return self._report
 
-    def _look(self) -> Hardware:
+    def _scan(self) -> Hardware:
         if self._cached_scan is None:
             with ExitStack() as opened:
                 queries = opened.enter_context(UnprivilegedQueries(Sysfs(self._sysfs)))

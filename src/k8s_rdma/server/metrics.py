@@ -49,7 +49,7 @@ def _node_lines(report: NodeReport) -> Iterator[str]:
 
 
 def _of_pools(report: NodeReport) -> Iterator[str]:
-    taken, _ = _taken(report)
+    taken, _ = _vf_counts(report)
     exist, held = [], []
     for pf in report.pfs:
         for resource, vfs in pf.pools.items():
@@ -63,7 +63,7 @@ def _of_pools(report: NodeReport) -> Iterator[str]:
 
 def _of_pfs(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
     """Name, explanation and value of every metric of a PF."""
-    vfs, mbps = _taken(report)
+    vfs, mbps = _vf_counts(report)
 
     def bandwidth(mbps_of: Callable[[PfReport, int], int]) -> Value:
         """Of a PF whose link speed is known."""
@@ -96,7 +96,7 @@ def _of_pfs(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
     )
 
 
-def _taken(report: NodeReport) -> tuple[Counter[tuple[str, str]], Counter[str]]:
+def _vf_counts(report: NodeReport) -> tuple[Counter[tuple[str, str]], Counter[str]]:
     """VFs by PF and pool, Mb/s by PF: what pods hold, as programmed where that is more, and what others do.
 
     The pool of VFs that pods ask for by annotation is the empty one.

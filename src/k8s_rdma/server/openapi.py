@@ -49,11 +49,11 @@ def openapi_document(access: Access) -> Document:
     pfs = {"type": "array", "items": pf}
     unavailable = {"503": _error("The node's state cannot be shown, and why.", error, _RETRY_AFTER)}
     paths = {
-        "/": _get("What there is", {"200": _ok(_TEXT)}),
-        "/getpfs": _get(
+        "/": _get_operation("What there is", {"200": _ok(_TEXT)}),
+        "/getpfs": _get_operation(
             "PFs and VFs as the RDMA hardware DaemonSet shows them", {"200": _ok(_json(pfs)), **unavailable}
         ),
-        "/v1/node": _get(
+        "/v1/node": _get_operation(
             "PFs and allocations by pod; at once, or once there is another generation",
             {
                 "200": _ok(_json(node), _ETAG),
@@ -63,10 +63,10 @@ def openapi_document(access: Access) -> Document:
             },
             _node_parameters(),
         ),
-        "/metrics": _get("Figures for Prometheus", {"200": _ok(_TEXT)}),
-        "/healthz": _get("Whether this server runs", {"200": _ok(_TEXT)}),
-        "/readyz": _get("Whether it can show the node's state", {"200": _ok(_TEXT), **unavailable}),
-        "/openapi.json": _get("This document", {"200": _ok(_json({"type": "object"}))}),
+        "/metrics": _get_operation("Figures for Prometheus", {"200": _ok(_TEXT)}),
+        "/healthz": _get_operation("Whether this server runs", {"200": _ok(_TEXT)}),
+        "/readyz": _get_operation("Whether it can show the node's state", {"200": _ok(_TEXT), **unavailable}),
+        "/openapi.json": _get_operation("This document", {"200": _ok(_json({"type": "object"}))}),
     }
     return {
         "openapi": "3.1.0",
@@ -83,7 +83,7 @@ def openapi_document(access: Access) -> Document:
     }
 
 
-def _get(summary: str, responses: Document, parameters: list[Document] | None = None) -> Document:
+def _get_operation(summary: str, responses: Document, parameters: list[Document] | None = None) -> Document:
     return {"summary": summary, "responses": responses, "parameters": parameters or []}
 
 

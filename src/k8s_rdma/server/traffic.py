@@ -93,36 +93,36 @@ class Traffic:
         """Nothing is known, and nobody there to ask."""
         self._now = now
         self._timeout_s = timeout_s
-        self._ask: Callable[[], None] | None = None
+        self._request: Callable[[], None] | None = None
         self._answered: asyncio.Event | None = None
         self._sampled_at: float | None = None
-        self._told: Counters | None = None
+        self._counters: Counters | None = None
         self._rendered: bytes | None = None
 
-    def connected(self, ask: Callable[[], None]) -> None:
-        """An agent is there; `ask` sends it the question."""
-        self._ask = ask
+    def connected(self, request: Callable[[], None]) -> None:
+        """An agent is there; `request` sends it the question."""
+        self._request = request
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         """The agent is gone, and what it told with it."""
-        self._ask, self._told, self._sampled_at = None, None, None
+        self._request, self._counters, self._sampled_at = None, None, None
         self._no_more_waiting()
 
     def received(self, counters: Counters) -> None:
         """It answered."""
-        self._told, self._rendered = counters, None
+        self._counters, self._rendered = counters, None
         self._sampled_at = None if counters.age_s is None else self._now() - counters.age_s
         self._no_more_waiting()
 
     async def exposition(self) -> bytes:
         """The counters in the Prometheus text format, as fresh as may be had; empty while there are none."""
         await self._refresh()
-        if self._told is None:
+        if self._counters is None:
             return b""
         if self._rendered is None:
-            self._rendered = render_traffic(self._told)
+            self._rendered = render_traffic(self._counters)
         age_s = self._age_s()
-        return self._rendered if age_s is None else self._rendered + render_age(self._told, age_s)
+        return self._rendered if age_s is None else self._rendered + render_age(self._counters, age_s)
 
     def _age_s(self) -> float | None:
         return None if self._sampled_at is None else self._now() - self._sampled_at
@@ -130,11 +130,11 @@ class Traffic:
     async def _refresh(self) -> None:
         """Ask for a new sample if one is due, and wait for it, but not for long."""
         age_s = self._age_s()
-        if self._ask is None or (age_s is not None and age_s < SAMPLE_EVERY_S - SOON_S):
+        if self._request is None or (age_s is not None and age_s < SAMPLE_EVERY_S - SOON_S):
             return
         if self._answered is None:
             self._answered = asyncio.Event()
-            self._ask()
+            self._request()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeout_s):
                 await self._answered.wait()

@@ -47,26 +47,26 @@ class Watch:
 class Watches:
     """Places of clients that wait; who has most of them makes room for who has fewer."""
 
-    def __init__(self, most: int = MAX_WATCHES) -> None:
-        self._most = most
-        self._held: list[tuple[Hashable, asyncio.Event]] = []
+    def __init__(self, limit: int = MAX_WATCHES) -> None:
+        self._limit = limit
+        self._active: list[tuple[Hashable, asyncio.Event]] = []
 
-    def take(self, client: Hashable) -> asyncio.Event | None:
+    def acquire(self, client: Hashable) -> asyncio.Event | None:
         """A place, which is set when another client gets it; None where all are taken and no one has more."""
-        if len(self._held) >= self._most:
-            count = Counter(holder for holder, _ in self._held)
+        if len(self._active) >= self._limit:
+            count = Counter(holder for holder, _ in self._active)
             greediest, most = count.most_common(1)[0]
             if most <= count[client] + 1:
                 return None
-            next(place for holder, place in self._held if holder == greediest).set()
-            self._held = [held for held in self._held if not held[1].is_set()]
+            next(place for holder, place in self._active if holder == greediest).set()
+            self._active = [held for held in self._active if not held[1].is_set()]
         place = asyncio.Event()
-        self._held.append((client, place))
+        self._active.append((client, place))
         return place
 
     def give_back(self, place: asyncio.Event) -> None:
         """The client does not wait any more."""
-        self._held = [held for held in self._held if held[1] is not place]
+        self._active = [held for held in self._active if held[1] is not place]
 
 
 def parse_watch(query: bytes) -> Watch | None:
@@ -91,7 +91,7 @@ async def wait_for_change(watch: Watch, now: Shown, *enough: Awaitable[object]) 
 
     enough: when one of these is done, the client is answered as if the time were over.
     """
-    awaited = [asyncio.ensure_future(each) for each in (_until_other(watch.generation, now), *enough)]
+    awaited = [asyncio.ensure_future(each) for each in (_wait_for_change(watch.generation, now), *enough)]
     try:
         await asyncio.wait(awaited, timeout=watch.timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -102,7 +102,7 @@ async def wait_for_change(watch: Watch, now: Shown, *enough: Awaitable[object]) 
     return answers.unchanged if unchanged and answers.unchanged else answers.node
 
 
-async def _until_other(generation: str, now: Shown) -> None:
+async def _wait_for_change(generation: str, now: Shown) -> None:
     while now.answers.generation == generation:
         await now.change()
 

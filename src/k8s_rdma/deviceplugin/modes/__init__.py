@@ -42,8 +42,10 @@ def modes_of(config: DevicePluginConfig) -> tuple[Mode, ...]:
     return (*(mode_of(each, members) for each in config.resources), *shares)
 
 
-def to_publish(modes: Iterable[Mode], seen: DeviceInventory) -> Mapping[str, tuple[str, ...]]:
+def to_publish(modes: Iterable[Mode], inventory: DeviceInventory) -> Mapping[str, tuple[str, ...]]:
     """What the agent is to write CDI specifications of: RDMA devices by the shared resource that has them."""
     return {
-        each.resource: each.to_publish(seen) for each in modes if isinstance(each, SharedMode) and each.by_cdi
+        each.resource: each.to_publish(inventory)
+        for each in modes
+        if isinstance(each, SharedMode) and each.by_cdi
     }

@@ -95,41 +95,43 @@ class MountMode:
         self._hints = config.hints
         self._devices = Counted(config.name, config.count, config.most_per_container)
 
-    def offer(self, seen: DeviceInventory) -> tuple[OfferedDevice, ...]:
+    def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All of them."""
-        return self._devices.offer(self._unhealthy(seen))
+        return self._devices.offer(self._unhealthy(inventory))
 
-    def allocate(self, ids: Sequence[str], seen: DeviceInventory) -> AllocateResponse:
+    def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
         """The directory with permissions `rwm`, or single character devices with `rw`."""
-        self._devices.refuse_wrong(ids, self._unhealthy(seen))
-        return AllocateResponse(envs=self._variables(seen), devices=self._specs(seen))
+        self._devices.refuse_wrong(ids, self._unhealthy(inventory))
+        return AllocateResponse(envs=self._variables(inventory), devices=self._specs(inventory))
 
-    def prefer(self, choice: Choice, _seen: DeviceInventory) -> tuple[str, ...]:
+    def prefer(self, choice: Choice, _inventory: DeviceInventory) -> tuple[str, ...]:
         """Those of the lowest numbers."""
         return self._devices.prefer(choice)
 
-    def _unhealthy(self, seen: DeviceInventory) -> str:
+    def _unhealthy(self, inventory: DeviceInventory) -> str:
         match self._scope:
             case "directory":
-                return "" if seen.directory else f"there is no {INFINIBAND}"
+                return "" if inventory.directory else f"there is no {INFINIBAND}"
             case "rdma-cm-only":
-                return "" if seen.rdma_cm else f"there is no {RDMA_CM}"
-        return "" if any(each.nodes for each in at_home(seen)) else "no RDMA device has a character device"
+                return "" if inventory.rdma_cm else f"there is no {RDMA_CM}"
+        return (
+            "" if any(each.nodes for each in at_home(inventory)) else "no RDMA device has a character device"
+        )
 
-    def _specs(self, seen: DeviceInventory) -> tuple[DeviceSpec, ...]:
+    def _specs(self, inventory: DeviceInventory) -> tuple[DeviceSpec, ...]:
         match self._scope:
             case "directory":
                 return (DeviceSpec(path=INFINIBAND, permissions="rwm"),)
             case "rdma-cm-only":
-                return rdma_cm(seen)
-        return (*specs(at_home(seen)), *rdma_cm(seen))
+                return rdma_cm(inventory)
+        return (*specs(at_home(inventory)), *rdma_cm(inventory))
 
-    def _variables(self, seen: DeviceInventory) -> Mapping[str, str]:
+    def _variables(self, inventory: DeviceInventory) -> Mapping[str, str]:
         """Of single devices, and of the directory where hints are asked for: it has them all."""
         if self._scope == "rdma-cm-only" or (self._scope == "directory" and not self._hints):
             return {}
         return device_variables(
-            self.resource, [named(each) for each in at_home(seen) if each.nodes], hints=self._hints
+            self.resource, [named(each) for each in at_home(inventory) if each.nodes], hints=self._hints
         )
 
 
@@ -153,15 +155,15 @@ class SharedMode:
         self._selection = SharedSelection(config.select)
         self._shares = Counted(config.name, config.count, config.most_per_container)
 
-    def offer(self, seen: DeviceInventory) -> tuple[OfferedDevice, ...]:
+    def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All shares."""
-        return self._shares.offer(self._unhealthy(self._matching(seen), seen))
+        return self._shares.offer(self._unhealthy(self._matching(inventory), inventory))
 
-    def allocate(self, ids: Sequence[str], seen: DeviceInventory) -> AllocateResponse:
+    def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
         """All matching devices, whatever their ports' states: these change while a container runs."""
-        matching = self._matching(seen)
-        self._shares.refuse_wrong(ids, self._unhealthy(matching, seen))
-        nodes = (*specs(matching, kinds=_KINDS, permissions="rwm"), *rdma_cm(seen, "rwm"))
+        matching = self._matching(inventory)
+        self._shares.refuse_wrong(ids, self._unhealthy(matching, inventory))
+        nodes = (*specs(matching, kinds=_KINDS, permissions="rwm"), *rdma_cm(inventory, "rwm"))
         device = qualified_name(shared_device(self.resource), device_class=SHARED_CLASS)
         return AllocateResponse(
             envs=device_variables(self.resource, [named(each) for each in matching], hints=self._hints),
@@ -170,25 +172,25 @@ class SharedMode:
             cdi_devices=(device,) if self.by_cdi else (),
         )
 
-    def prefer(self, choice: Choice, _seen: DeviceInventory) -> tuple[str, ...]:
+    def prefer(self, choice: Choice, _inventory: DeviceInventory) -> tuple[str, ...]:
         """Those of the lowest numbers."""
         return self._shares.prefer(choice)
 
-    def to_publish(self, seen: DeviceInventory) -> tuple[str, ...]:
+    def to_publish(self, inventory: DeviceInventory) -> tuple[str, ...]:
         """The RDMA devices that its CDI specification is to be of."""
-        return tuple(each.name for each in self._matching(seen))
+        return tuple(each.name for each in self._matching(inventory))
 
-    def _matching(self, seen: DeviceInventory) -> list[RdmaDevice]:
-        return [each for each in at_home(seen) if self._selection.matches(each)]
+    def _matching(self, inventory: DeviceInventory) -> list[RdmaDevice]:
+        return [each for each in at_home(inventory) if self._selection.matches(each)]
 
-    def _unhealthy(self, matching: Sequence[RdmaDevice], seen: DeviceInventory) -> str:
+    def _unhealthy(self, matching: Sequence[RdmaDevice], inventory: DeviceInventory) -> str:
         if not matching:
             return "no RDMA device of the host matches its selector"
         faults = [_fault(each) for each in matching]
         if all(faults):
             more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
             return "; ".join(faults[:_SHOWN]) + more
-        if self.by_cdi and shared_device(self.resource) not in seen.published:
+        if self.by_cdi and shared_device(self.resource) not in inventory.published:
             return "the agent has not written its CDI specification"
         return ""
 
@@ -211,14 +213,14 @@ class SlotsMode:
         self.resource = resource
         self._slots = Counted(resource, count, most_per_container)
 
-    def offer(self, seen: DeviceInventory) -> tuple[OfferedDevice, ...]:
+    def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All of them."""
-        return self._slots.offer(_unhealthy(seen))
+        return self._slots.offer(_unhealthy(inventory))
 
-    def allocate(self, ids: Sequence[str], seen: DeviceInventory) -> AllocateResponse:
+    def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
         """Their CDI devices, which nobody has to know when this is answered."""
-        self._slots.refuse_wrong(ids, _unhealthy(seen))
-        for each in sorted(self._held(seen).intersection(ids)):
+        self._slots.refuse_wrong(ids, _unhealthy(inventory))
+        for each in sorted(self._used_slots(inventory).intersection(ids)):
             refuse(self.resource, each, "a pod that had it before is not taken down yet")
         return AllocateResponse(
             annotations=device_annotations(self.resource, ids),
@@ -227,14 +229,14 @@ class SlotsMode:
             ),
         )
 
-    def prefer(self, choice: Choice, seen: DeviceInventory) -> tuple[str, ...]:
+    def prefer(self, choice: Choice, inventory: DeviceInventory) -> tuple[str, ...]:
         """Those that nobody holds any more, of them the lowest numbers."""
-        return self._slots.prefer(choice, later=self._held(seen))
+        return self._slots.prefer(choice, later=self._used_slots(inventory))
 
-    def _held(self, seen: DeviceInventory) -> frozenset[str]:
+    def _used_slots(self, inventory: DeviceInventory) -> frozenset[str]:
         prefix = slot_device(self.resource, "")
-        return frozenset(each.removeprefix(prefix) for each in seen.held_slots or ())
+        return frozenset(each.removeprefix(prefix) for each in inventory.held_slots or ())
 
 
-def _unhealthy(seen: DeviceInventory) -> str:
-    return NOT_TOLD if seen.held_slots is None else ""
+def _unhealthy(inventory: DeviceInventory) -> str:
+    return NOT_TOLD if inventory.held_slots is None else ""

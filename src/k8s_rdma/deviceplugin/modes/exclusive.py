@@ -32,75 +32,79 @@ class ExclusiveMode:
         self._hints = config.hints
         self._members = members
 
-    def offer(self, seen: DeviceInventory) -> tuple[OfferedDevice, ...]:
+    def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All of them, in the order of their names."""
         return tuple(
             OfferedDevice(
                 id=each.name,
-                unhealthy=self._unhealthy(each, seen),
+                unhealthy=self._unhealthy(each, inventory),
                 numa_nodes=() if each.numa_node is None else (each.numa_node,),
             )
-            for each in self._members.of(self.resource, seen).values()
+            for each in self._members.members(self.resource, inventory).values()
         )
 
-    def allocate(self, ids: Sequence[str], seen: DeviceInventory) -> AllocateResponse:
+    def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
         """Their `uverbs`, `umad` and `issm` and `rdma_cm`; by CDI where the agent is to say which these are.
 
         A device that a pod has is given all the same: kubelet may do so before that pod is taken down, and
         the new pod's ADD waits for it.
         """
-        devices = self._members.of(self.resource, seen)
+        devices = self._members.members(self.resource, inventory)
         for each in ids:
             if each not in devices:
                 refuse(self.resource, each, "there is no such RDMA device in this resource's pool")
-            if why := self._unhealthy(devices[each], seen):
+            if why := self._unhealthy(devices[each], inventory):
                 refuse(self.resource, each, why)
         chosen = [devices[each] for each in dict.fromkeys(ids)]
-        by_cdi = self._by_cdi(seen)
+        by_cdi = self._by_cdi(inventory)
         for device in chosen:
             if not by_cdi and not has_verbs(device):
                 refuse(self.resource, device.name, "a pod has it, and its nodes are not known")
         return AllocateResponse(
             envs=device_variables(self.resource, [named(each) for each in chosen], hints=self._hints),
             annotations=device_annotations(self.resource, [each.name for each in chosen]),
-            devices=() if by_cdi else (*specs(chosen), *rdma_cm(seen)),
+            devices=() if by_cdi else (*specs(chosen), *rdma_cm(inventory)),
             cdi_devices=tuple(map(self._cdi_device, chosen)) if by_cdi else (),
         )
 
-    def prefer(self, choice: Choice, seen: DeviceInventory) -> tuple[str, ...]:
+    def prefer(self, choice: Choice, inventory: DeviceInventory) -> tuple[str, ...]:
         """As `topology.preferred`; devices that pods still have come last."""
         check(self.resource, choice)
-        given = seen.allocated or {}
+        given = inventory.allocated or {}
         candidates = [
-            Candidate(id=each, place=_place(seen.devices.get(each)), last=each in given)
+            Candidate(id=each, place=_place(inventory.devices.get(each)), last=each in given)
             for each in choice.available
         ]
         return preferred(candidates, choice.must_include, choice.size, choice.neighbours)
 
-    def _by_cdi(self, seen: DeviceInventory) -> bool:
+    def _by_cdi(self, inventory: DeviceInventory) -> bool:
         """In a namespace of its own a device's nodes may be numbered anew; the agent knows them then."""
-        return seen.netns_mode is NetnsMode.EXCLUSIVE if self._cdi is None else self._cdi
+        return inventory.netns_mode is NetnsMode.EXCLUSIVE if self._cdi is None else self._cdi
 
     def _cdi_device(self, device: RdmaDevice) -> str:
         return qualified_name(slot_device(self.resource, device.name), device_class=SLOT_CLASS)
 
-    def _unhealthy(self, device: RdmaDevice, seen: DeviceInventory) -> str:
-        return "; ".join(device.faults) or _of_annotation(device, seen) or self._unusable(device, seen)
+    def _unhealthy(self, device: RdmaDevice, inventory: DeviceInventory) -> str:
+        return (
+            "; ".join(device.faults) or _of_annotation(device, inventory) or self._unusable(device, inventory)
+        )
 
-    def _unusable(self, device: RdmaDevice, seen: DeviceInventory) -> str:
+    def _unusable(self, device: RdmaDevice, inventory: DeviceInventory) -> str:
         """Why nobody could be given its nodes; those of one that a pod has are seen once it is home."""
-        if not self._by_cdi(seen):
+        if not self._by_cdi(inventory):
             return "it has no uverbs device" if device.at_home and not has_verbs(device) else ""
         if device.vf is None:
             return "it is no VF, and its nodes are to come by CDI, from the agent, which gives VFs alone"
         return (
-            "" if seen.held_slots is not None else "the agent, which writes its CDI device, has not been seen"
+            ""
+            if inventory.held_slots is not None
+            else "the agent, which writes its CDI device, has not been seen"
         )
 
 
-def _of_annotation(device: RdmaDevice, seen: DeviceInventory) -> str:
+def _of_annotation(device: RdmaDevice, inventory: DeviceInventory) -> str:
     """Why it is not the pool's yet: it was given before the files said so, or the agent's does not."""
-    held = (seen.allocated or {}).get(device.name)
+    held = (inventory.allocated or {}).get(device.name)
     return "" if held is None or held.pool else "a pod has it that asked by annotation"
 
 

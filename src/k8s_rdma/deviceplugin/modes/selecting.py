@@ -41,21 +41,21 @@ class PoolMembers:
         """Of these resources; a device is the first's that selects it."""
         self._pools = tuple(pools)
         self._resources: dict[tuple[object, ...], str] = {}
-        self._seen: DeviceInventory | None = None
+        self._inventory: DeviceInventory | None = None
         self._members: dict[str, dict[str, RdmaDevice]] = {}
 
-    def of(self, resource: str, seen: DeviceInventory) -> Mapping[str, RdmaDevice]:
+    def members(self, resource: str, inventory: DeviceInventory) -> Mapping[str, RdmaDevice]:
         """Those of one, by name and in that order; those that a pod has of it, whatever selectors say."""
-        if seen is not self._seen:
+        if inventory is not self._inventory:
             members: dict[str, dict[str, RdmaDevice]] = {pool.resource: {} for pool in self._pools}
-            for name in sorted(seen.devices):
-                device = seen.devices[name]
-                members.setdefault(self._resource(device, seen.allocated or {}), {})[name] = device
-            self._seen, self._members = seen, members
+            for name in sorted(inventory.devices):
+                device = inventory.devices[name]
+                members.setdefault(self._resource(device, inventory.allocated or {}), {})[name] = device
+            self._inventory, self._members = inventory, members
         return self._members[resource]
 
-    def _resource(self, device: RdmaDevice, given: Mapping[str, AllocatedDevice]) -> str:
-        held = given.get(device.name)
+    def _resource(self, device: RdmaDevice, allocated: Mapping[str, AllocatedDevice]) -> str:
+        held = allocated.get(device.name)
         if held is not None and held.pool:
             return held.pool
         facts = (device.pci, device.vf, device.pf, device.pf_name, device.pf_vendor, device.pf_driver)

@@ -57,14 +57,14 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
                 "the pod is not ready, so that pods with the annotation wait",
                 about=name,
                 source="pods",
-                wanted="ready; of several replicas the one that holds the Lease",
+                expected="ready; of several replicas the one that holds the Lease",
                 fix=f"kubectl -n {name.partition('/')[0]} logs {name.partition('/')[2]}",
             )
     if facts.pods == () and not facts.url:
         yield NO_POD(
             "no pod of the extender runs in the cluster",
             source="pods with app.kubernetes.io/component=extender",
-            wanted="one, or one beside kube-scheduler that --extender names",
+            expected="one, or one beside kube-scheduler that --extender names",
             fix="install the chart, or give --extender URL",
         )
     if not facts.url:
@@ -74,7 +74,7 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
             facts.why,
             about=facts.url,
             source=f"{facts.url}/readyz",
-            wanted="an answer",
+            expected="an answer",
             fix="the extender runs there, kube-scheduler reaches it, and --extender and its options fit",
         )
     elif facts.refused:
@@ -82,7 +82,7 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
             facts.refused,
             about=facts.url,
             source=f"{facts.url}/readyz",
-            wanted="ready",
+            expected="ready",
             fix="what the message names; docs/extender.md, Restart and replicas",
         )
     else:
@@ -93,6 +93,6 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
                 f"goes on with the keys and policies of before: {facts.warning}",
                 about=facts.url,
                 source=f"{facts.url}/readyz",
-                wanted="files that can be used",
+                expected="files that can be used",
                 fix="correct what the message names; no process starts with them as they are",
             )

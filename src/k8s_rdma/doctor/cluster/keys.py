@@ -58,7 +58,7 @@ def check_keys(facts: KeyFacts) -> Iterator[Finding]:
                 f"{each.pods} bound pods depend on {f'key {each.key}' if each.key else 'a key'} that the "
                 "extender does not accept: they are refused when their sandboxes are made anew",
                 source=source,
-                wanted="none",
+                expected="none",
                 fix="put the key back until they have ended: docs/howto-keys.md",
             )
 
@@ -67,5 +67,5 @@ def _named(key: str) -> str:
     return {"": "none", "hmac": "a secret (HMAC)"}.get(key, f"Ed25519 key {key}")
 
 
-def _verified(each: KeyUsage) -> str:
-    return f"{each.pods} by " + (f"{each.algorithm} key {each.key} ({each.use})" if each.key else "none")
+def _verified(usage: KeyUsage) -> str:
+    return f"{usage.pods} by " + (f"{usage.algorithm} key {usage.key} ({usage.use})" if usage.key else "none")

@@ -79,7 +79,7 @@ def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
         yield NONE(
             "no node publishes itself, and no pod of k8s-rdma-node runs",
             source="rdmanodes; pods with app.kubernetes.io/component=node",
-            wanted="agents, with publish: {rdmaNode: true} where the extender has source: crd",
+            expected="agents, with publish: {rdmaNode: true} where the extender has source: crd",
             fix="install the chart; kubectl -n k8s-rdma get daemonset",
         )
     for name in sorted(facts.agents - names):
@@ -87,7 +87,7 @@ def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
             "an agent should run there, and there is no RdmaNode: it does not publish, or does not start",
             about=name,
             source="rdmanodes",
-            wanted="publish: {rdmaNode: true}, where the extender has source: crd",
+            expected="publish: {rdmaNode: true}, where the extender has source: crd",
             fix="kubectl -n k8s-rdma logs ds/k8s-rdma-node -c agent; k8s-rdma doctor node there",
         )
     for each in facts.published:
@@ -107,14 +107,14 @@ def _check_problems(nodes: Iterable[PublishedNode]) -> Iterator[Finding]:
             problem,
             about=f"{names[0]}{others}",
             source="rdmanodes, status.problems",
-            wanted="none",
+            expected="none",
             fix="docs/operating-a-node.md has what to do",
         )
     if len(found) > _PROBLEMS_SHOWN:
         yield PROBLEM(
             f"and {len(found) - _PROBLEMS_SHOWN} other problems",
             source="rdmanodes, status.problems",
-            wanted="none",
+            expected="none",
             fix="k8s-rdma top --sort problems",
         )
 
@@ -127,7 +127,7 @@ def _check_mounts(mounts: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
             "verbs of every device of the node, past every reservation and cap",
             about=resource,
             source="nodes, status.allocatable",
-            wanted="pods that are trusted, or k8s-rdma.io/slot in its place",
+            expected="pods that are trusted, or k8s-rdma.io/slot in its place",
             fix="node.devicePlugin.mount: false (without the chart, no mode: mount in resources) once pods "
             f"ask for k8s-rdma.io/slot; until then a ResourceQuota, requests.{resource}: 0, in other "
             "namespaces",
@@ -141,7 +141,7 @@ def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:
             "has no Lease: the extender takes it for unreadable, and no pod comes there",
             about=node.name,
             source=lease,
-            wanted="one, renewed every 10 s",
+            expected="one, renewed every 10 s",
             fix="publish.leaseNamespace of agents and nodeLeaseNamespace of the extender are the same",
         )
     if node.lease_age_s > facts.stale_s:
@@ -150,7 +150,7 @@ def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:
             "server; no pod comes there",
             about=node.name,
             source=lease,
-            wanted=f"less than {facts.stale_s:g} s",
+            expected=f"less than {facts.stale_s:g} s",
             fix="the agent's log on that node; k8s-rdma doctor node there",
         )
     if node.ready != "True":
@@ -158,7 +158,7 @@ def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:
             f"is not ready: {node.message or 'it has published nothing yet'}",
             about=node.name,
             source=f"rdmanode {node.name}, conditions",
-            wanted="Ready",
+            expected="Ready",
             fix="what the message names; k8s-rdma doctor node there",
         )
     return NODES_OK("is ready", about=node.name, source=f"rdmanode {node.name}; {lease}")

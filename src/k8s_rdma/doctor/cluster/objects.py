@@ -43,13 +43,13 @@ _OURS = "k8s-rdma"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrdFacts:
-    """found: the object as it is; None where there is none. wanted: the fields of status that agents write.
+    """found: the object as it is; None where there is none. expected: the fields of status that agents write.
 
     needed: whether the extender reads RdmaNodes, or agents publish them; None where that is not known.
     """
 
     found: Mapping[str, Any] | None
-    wanted: frozenset[str]
+    expected: frozenset[str]
     needed: bool | None
 
 
@@ -79,11 +79,11 @@ class RightsFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFacts:
-    """api: the API server's version. bound: policies that are there and bound. wanted: of deploy/policies."""
+    """api: the API server's version. bound: policies that are there and bound. expected: of deploy/policies."""
 
     api: str
     bound: frozenset[str]
-    wanted: frozenset[str]
+    expected: frozenset[str]
 
 
 def check_crd(facts: CrdFacts) -> Iterator[Finding]:
@@ -97,7 +97,7 @@ def check_crd(facts: CrdFacts) -> Iterator[Finding]:
                 "is not there: no node can publish itself",
                 about=CRD_NAME,
                 source=f"customresourcedefinitions {CRD_NAME}",
-                wanted=f"{VERSION}, where agents publish or the extender has source: crd",
+                expected=f"{VERSION}, where agents publish or the extender has source: crd",
                 fix=apply,
             )
         return
@@ -106,17 +106,17 @@ def check_crd(facts: CrdFacts) -> Iterator[Finding]:
     if served is None:
         names = ", ".join(str(each.get("name")) for each in versions)
         yield CRD_VERSION(
-            f"serves {names}", about=CRD_NAME, source="spec.versions", wanted=f"{VERSION}", fix=apply
+            f"serves {names}", about=CRD_NAME, source="spec.versions", expected=f"{VERSION}", fix=apply
         )
         return
     schema = served.get("schema", {}).get("openAPIV3Schema", {}).get("properties", {})
     known = schema.get("status", {}).get("properties", {})
-    if missing := sorted(facts.wanted - set(known)):
+    if missing := sorted(facts.expected - set(known)):
         yield CRD_FIELDS(
             f"is of an older version: it drops {', '.join(missing)} of what agents tell",
             about=CRD_NAME,
             source="spec.versions[].schema",
-            wanted="the definition of this version",
+            expected="the definition of this version",
             fix=apply,
         )
     else:
@@ -131,7 +131,7 @@ def check_rights(facts: RightsFacts) -> Iterator[Finding]:
                 f"there is no service account k8s-rdma-{process}",
                 about=process,
                 source="serviceaccounts",
-                wanted=f"deploy/rbac/{process}.yaml, where the process has inCluster",
+                expected=f"deploy/rbac/{process}.yaml, where the process has inCluster",
                 fix=f"kubectl apply -f deploy/rbac/{process}.yaml",
             )
         elif missing:
@@ -139,7 +139,7 @@ def check_rights(facts: RightsFacts) -> Iterator[Finding]:
                 f"may not: {'; '.join(map(str, missing))}",
                 about=f"{process} ({account})",
                 source="SubjectAccessReview",
-                wanted=f"the role of deploy/rbac/{process}.yaml",
+                expected=f"the role of deploy/rbac/{process}.yaml",
                 fix=f"kubectl apply -f deploy/rbac/{process}.yaml",
             )
         else:
@@ -158,17 +158,17 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
             source="/version",
         )
         return
-    for name in sorted(facts.wanted - facts.bound):
+    for name in sorted(facts.expected - facts.bound):
         yield POLICY_MISSING(
             "is not there, or bound to nothing",
             about=name,
             source="validatingadmissionpolicies, validatingadmissionpolicybindings",
-            wanted="the policy and its binding",
+            expected="the policy and its binding",
             fix=f"kubectl apply -f deploy/policies/{name.removeprefix(f'{_OURS}-')}.yaml, or "
             "policies.enabled: true in the chart's values",
         )
-    if facts.wanted <= facts.bound:
-        yield POLICIES_OK(f"{len(facts.wanted)} are bound", source="validatingadmissionpolicybindings")
+    if facts.expected <= facts.bound:
+        yield POLICIES_OK(f"{len(facts.expected)} are bound", source="validatingadmissionpolicybindings")
 
 
 _COORDINATION, _POLICY = "coordination.k8s.io", "policy"
@@ -200,22 +200,22 @@ def rights(process: str, *, leases: str, lease_of_binder: tuple[str, str], crd: 
 
 
 def _agent() -> Iterator[Right]:
-    yield from _each("", "pods", ("get", *_WATCH, "patch"))
+    yield from _rights("", "pods", ("get", *_WATCH, "patch"))
     yield from _events()
 
 
 def _publisher(leases: str) -> Iterator[Right]:
-    yield from _each("", "nodes", _WATCH)
-    yield from _each(GROUP, PLURAL, ("get", "create"))
+    yield from _rights("", "nodes", _WATCH)
+    yield from _rights(GROUP, PLURAL, ("get", "create"))
     yield Right(group=GROUP, resource=f"{PLURAL}/status", verb="update")
-    yield from _each(_COORDINATION, "leases", ("get", "create", "patch"), leases)
+    yield from _rights(_COORDINATION, "leases", ("get", "create", "patch"), leases)
 
 
 def _extender(namespace: str, name: str) -> Iterator[Right]:
-    yield from _each("", "pods", ("get", *_WATCH, "patch"))
+    yield from _rights("", "pods", ("get", *_WATCH, "patch"))
     yield Right(group="", resource="pods/binding", verb="create")
-    yield from _each("", "nodes", (*_WATCH, "patch"))
-    yield from _each(_POLICY, "poddisruptionbudgets", _WATCH)
+    yield from _rights("", "nodes", (*_WATCH, "patch"))
+    yield from _rights(_POLICY, "poddisruptionbudgets", _WATCH)
     for api in GangApi:
         yield Right(group=api.value, resource="podgroups", verb="get")
     yield Right(group=_COORDINATION, resource="leases", verb="create", namespace=namespace)
@@ -224,14 +224,14 @@ def _extender(namespace: str, name: str) -> Iterator[Right]:
 
 
 def _reader(leases: str) -> Iterator[Right]:
-    yield from _each(GROUP, PLURAL, _WATCH)
-    yield from _each(_COORDINATION, "leases", _WATCH, leases)
+    yield from _rights(GROUP, PLURAL, _WATCH)
+    yield from _rights(_COORDINATION, "leases", _WATCH, leases)
 
 
 def _events(namespace: str = "") -> Iterator[Right]:
-    yield from _each("", "events", ("create", "patch"), namespace)
+    yield from _rights("", "events", ("create", "patch"), namespace)
 
 
-def _each(group: str, resource: str, verbs: tuple[str, ...], namespace: str = "") -> Iterator[Right]:
+def _rights(group: str, resource: str, verbs: tuple[str, ...], namespace: str = "") -> Iterator[Right]:
     for verb in verbs:
         yield Right(group=group, resource=resource, verb=verb, namespace=namespace)

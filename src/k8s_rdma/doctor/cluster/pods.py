@@ -22,7 +22,7 @@ WAITING = PODS.warning("waiting")
 UNPLACED = PODS.warning("unplaced")
 OTHER_SCHEDULER = PODS.error("other-scheduler")
 OTHER_KEY = PODS.error("other-key")
-WITHOUT = PODS.error("without-interfaces")
+WITHOUT_INTERFACES = PODS.error("without-interfaces")
 NOT_ALLOWED = PODS.warning("not-allowed")
 POLICIES_UNUSABLE = PODS.error("policies-unusable")
 
@@ -40,8 +40,8 @@ _HAS_SANDBOX = frozenset({"Pulling", "Pulled", "Created", "Started", "BackOff", 
 class PodFact:
     """A pod that asks for interfaces and has not finished. node: empty while it is unbound.
 
-    placed: whether it has a placement. running: whether its containers were started. held: whether its node
-    tells of its interfaces; None where nobody knows, yet or at all. scheduler: whose it is.
+    placed: whether it has a placement. running: whether its containers were started. is_held: whether its
+    node tells of its interfaces; None where nobody knows, yet or at all. scheduler: whose it is.
     key: by which its placement says it was signed (`key_named_in`). not_allowed: what of it the policy of its
     namespace refuses now, a sentence.
     events: of anybody, the latest last: reason and message.
@@ -51,7 +51,7 @@ class PodFact:
     node: str
     placed: bool
     running: bool
-    held: bool | None = None
+    is_held: bool | None = None
     scheduler: str = "default-scheduler"
     key: str = ""
     not_allowed: str = ""
@@ -81,15 +81,15 @@ class PodFacts:
     extender_binds: bool = True
     policies_failure: str = ""
 
-    def unasking(self) -> dict[str, Profile]:
+    def profiles_without_extender(self) -> dict[str, Profile]:
         """By name: schedulers that never ask the extender, by their configuration and by what they did."""
-        asking = {each.name for each in self.schedulers if each.asks}
+        asking = {each.name for each in self.schedulers if each.has_extender}
         asking |= {pod.scheduler for pod in self.pods if pod.placed}
         return {each.name: each for each in self.schedulers if each.name not in asking}
 
-    def asking(self) -> tuple[str, ...]:
+    def scheduler_names(self) -> tuple[str, ...]:
         """The names that pods can have for a scheduler that asks the extender."""
-        return tuple(dict.fromkeys(each.name for each in self.schedulers if each.asks))
+        return tuple(dict.fromkeys(each.name for each in self.schedulers if each.has_extender))
 
 
 def check_pods(facts: PodFacts) -> Iterator[Finding]:
@@ -98,10 +98,10 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
         yield POLICIES_UNUSABLE(
             f"extender and agents go on with what they have, and do not start: {facts.policies_failure}",
             source="ConfigMap k8s-rdma-policies",
-            wanted="policies as of docs/namespace-policies.md",
+            expected="policies as of docs/namespace-policies.md",
             fix="correct what the message names",
         )
-    unasking = facts.unasking()
+    unasking = facts.profiles_without_extender()
     refused = [_not_allowed(pod) for pod in facts.pods if pod.not_allowed]
     others = [pod for pod in facts.pods if not pod.not_allowed]
     found = [each for pod in others for each in _check_pod(pod, unasking.get(pod.scheduler), facts)]
@@ -111,7 +111,7 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
         yield WAITING(
             f"and {len(found) - _SHOWN} more pods",
             source="pods",
-            wanted="running",
+            expected="running",
             fix="k8s-rdma top; k8s-rdma explain pod NAMESPACE/NAME",
         )
     if not found:
@@ -120,11 +120,11 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
         )
 
 
-def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator[Finding]:
-    """other: its scheduler, where that never asks the extender."""
+def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterator[Finding]:
+    """profile: its scheduler, where that never asks the extender."""
     if pod.running and (pod.placed or not facts.extender_binds):
-        if pod.held is False:
-            yield _without(pod)
+        if pod.is_held is False:
+            yield _without_interfaces(pod)
         return
     reason, message = pod.last_said()
     if _KEY_SIGN in message:
@@ -132,19 +132,19 @@ def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator
             f"node {pod.node} refuses its placement: {message}",
             about=pod.name,
             source="events",
-            wanted="a key of the extender's that all agents accept",
+            expected="a key of the extender's that all agents accept",
             fix="agents accept the key that the extender signs by: docs/howto-keys.md",
         )
-    elif other is not None and not pod.running:  # before what comes of that on its node
-        yield _of_other_scheduler(pod, other, facts.asking())
+    elif profile is not None and not pod.running:  # before what comes of that on its node
+        yield _of_other_scheduler(pod, profile, facts.scheduler_names())
     elif pod.node and not pod.placed and facts.extender_binds:
-        yield _unplaced(pod, message, facts.asking())
+        yield _unplaced(pod, message, facts.scheduler_names())
     elif reason == _SANDBOX_FAILED and not pod.running:
         yield NOT_STARTED(
             f"is not started on {pod.node}: {message}",
             about=pod.name,
             source=f"events, {reason}",
-            wanted="interfaces",
+            expected="interfaces",
             fix=f"docs/cni.md, Errors; k8s-rdma doctor node on {pod.node}, and its agent's log",
         )
     elif reason and not pod.running:
@@ -152,7 +152,7 @@ def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator
             f"{reason}: {message}",
             about=pod.name,
             source="events",
-            wanted="interfaces",
+            expected="interfaces",
             fix=f"k8s-rdma explain pod {pod.name}; docs/cni.md, Errors",
         )
     elif not pod.node:
@@ -163,7 +163,7 @@ def _check_pod(pod: PodFact, other: Profile | None, facts: PodFacts) -> Iterator
             f"is not bound by {pod.scheduler}" + (f": {said}" if said else ""),
             about=pod.name,
             source="pods; events",
-            wanted="a node",
+            expected="a node",
             fix=f"k8s-rdma explain pod {pod.name}",
         )
 
@@ -176,32 +176,32 @@ def _not_allowed(pod: PodFact) -> Finding:
         f"{state}: {pod.not_allowed}",
         about=pod.name,
         source="ConfigMap k8s-rdma-policies",
-        wanted="what the policy of its namespace allows",
+        expected="what the policy of its namespace allows",
         fix="ask for less, or have the policy allow it: docs/namespace-policies.md",
     )
 
 
-def _without(pod: PodFact) -> Finding:
-    return WITHOUT(
+def _without_interfaces(pod: PodFact) -> Finding:
+    return WITHOUT_INTERFACES(
         f"runs on {pod.node}, whose agent has given it no interfaces",
         about=pod.name,
         source=f"rdmanode {pod.node}, allocations",
-        wanted="what it asks for",
+        expected="what it asks for",
         fix=f"k8s-rdma doctor node on {pod.node}, CNI plugin; then make the pod anew",
     )
 
 
-def _unplaced(pod: PodFact, message: str, asking: tuple[str, ...]) -> Finding:
+def _unplaced(pod: PodFact, message: str, schedulers: tuple[str, ...]) -> Finding:
     """message: what its node says of it, if anything."""
     fix = "the pod requests one of the extender's managedResources, or names its scheduler"
-    if asking and pod.scheduler not in asking:
-        fix = _rename(asking[0])
+    if schedulers and pod.scheduler not in schedulers:
+        fix = _rename(schedulers[0])
     return UNPLACED(
         f"was bound to {pod.node} without a placement by {pod.scheduler}: not by the extender"
         + (f"; {message}" if message else ""),
         about=pod.name,
         source="annotation k8s-rdma.io/placement",
-        wanted="a placement",
+        expected="a placement",
         fix=fix,
     )
 
@@ -210,11 +210,11 @@ def _rename(scheduler: str) -> str:
     return f"schedulerName: {scheduler} in what makes the pod; a pod's own cannot be changed"
 
 
-def _of_other_scheduler(pod: PodFact, other: Profile, asking: tuple[str, ...]) -> Finding:
+def _of_other_scheduler(pod: PodFact, profile: Profile, schedulers: tuple[str, ...]) -> Finding:
     return OTHER_SCHEDULER(
-        f"is left to {other.name}, which does not ask the extender: it gets no placement",
+        f"is left to {profile.name}, which does not ask the extender: it gets no placement",
         about=pod.name,
-        source=f"spec.schedulerName; {other.where}",
-        wanted=" or ".join(asking) or "a scheduler that asks the extender",
-        fix=_rename(asking[0] if asking else "NAME"),
+        source=f"spec.schedulerName; {profile.location}",
+        expected=" or ".join(schedulers) or "a scheduler that asks the extender",
+        fix=_rename(schedulers[0] if schedulers else "NAME"),
     )

@@ -25,12 +25,12 @@ _LISTS = ("profiles", "extenders")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFile:
-    """A KubeSchedulerConfiguration. where: the file, or the object and key, that it is in.
+    """A KubeSchedulerConfiguration. location: the file, or the object and key, that it is in.
 
     text: None where there is none, for `why`. unset: the scheduler was started without a configuration.
     """
 
-    where: str
+    location: str
     text: str | None
     why: str = ""
     unset: bool = False
@@ -46,25 +46,27 @@ class SchedulerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A scheduler, by the name that pods have for it. asks: whether it asks our extender. where: says so."""
+    """A scheduler, by the name that pods have for it. has_extender: whether it asks our extender. location: says so."""
 
     name: str
-    asks: bool
-    where: str
+    has_extender: bool
+    location: str
 
 
 def profiles(facts: SchedulerFacts) -> Iterator[Profile]:
     """Those of all configurations that can be read."""
     for file in facts.files:
         if file.unset:
-            yield Profile(name=DEFAULT_NAME, asks=False, where=file.where)
+            yield Profile(name=DEFAULT_NAME, has_extender=False, location=file.location)
             continue
         try:
             document = read_configuration(file)
         except (ValueError, yaml.YAMLError):
             continue
         asks = our_entry(document, facts.extender) is not None
-        yield from (Profile(name=name, asks=asks, where=file.where) for name in profile_names(document))
+        yield from (
+            Profile(name=name, has_extender=asks, location=file.location) for name in profile_names(document)
+        )
 
 
 def read_configuration(file: SchedulerFile) -> dict[str, Any]:
@@ -154,75 +156,81 @@ def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
         yield NOT_SEEN(
             "no configuration of kube-scheduler was seen",
             source="/etc/kubernetes/manifests/kube-scheduler.yaml; pods of kube-system; ConfigMaps",
-            wanted="one that registers the extender",
+            expected="one that registers the extender",
             fix="run k8s-rdma doctor cluster on a control-plane node, or with --scheduler-config FILE",
         )
-    asking = tuple(dict.fromkeys(each.name for each in profiles(facts) if each.asks))
+    asking = tuple(dict.fromkeys(each.name for each in profiles(facts) if each.has_extender))
     for file in facts.files:
         yield from _check_file(file, facts.extender, asking)
 
 
-def _check_file(file: SchedulerFile, config: ExtenderConfig, asking: tuple[str, ...]) -> Iterator[Finding]:
-    """asking: the names of those that ask the extender, in whatever file."""
+def _check_file(
+    file: SchedulerFile, config: ExtenderConfig, schedulers: tuple[str, ...]
+) -> Iterator[Finding]:
+    """schedulers: the names of those that ask the extender, in whatever file."""
     if file.unset:
-        yield _not_asking(file, (DEFAULT_NAME,), asking) if asking else _without_file(file)
+        yield _without_extender(file, (DEFAULT_NAME,), schedulers) if schedulers else _without_file(file)
         return
     try:
         document = read_configuration(file)
     except (ValueError, yaml.YAMLError) as error:
-        yield _unreadable(file, error, asking)
+        yield _unreadable(file, error, schedulers)
         return
     if document.get("apiVersion") not in API_VERSIONS:
         yield OLD_API(
             f"apiVersion {document.get('apiVersion')} is read by no kube-scheduler from 1.29 on",
-            about=file.where,
-            source=file.where,
-            wanted=API_VERSIONS[0],
+            about=file.location,
+            source=file.location,
+            expected=API_VERSIONS[0],
             fix=f"apiVersion: {API_VERSIONS[0]}",
         )
     names = profile_names(document)
     if (ours := our_entry(document, config)) is None:
-        yield _not_asking(file, names, asking) if asking else _without_us(file, document, config)
+        yield (
+            _without_extender(file, names, schedulers) if schedulers else _without_us(file, document, config)
+        )
         return
-    found = tuple(_check_entry(f"{file.where} ({', '.join(names)})", ours, names, config))
+    found = tuple(_check_entry(f"{file.location} ({', '.join(names)})", ours, names, config))
     yield from found
     if worst(found).rank <= Severity.NOTE.rank:
         yield OK(
-            f"{_ask(names)} the extender at {ours.get('urlPrefix')}", about=file.where, source=file.where
+            f"{_scheduler_names(names)} the extender at {ours.get('urlPrefix')}",
+            about=file.location,
+            source=file.location,
         )
 
 
-def _ask(names: tuple[str, ...]) -> str:
+def _scheduler_names(names: tuple[str, ...]) -> str:
     return f"{', '.join(names)} {'asks' if len(names) == 1 else 'ask'}"
 
 
-def _not_asking(file: SchedulerFile, names: tuple[str, ...], asking: tuple[str, ...]) -> Finding:
+def _without_extender(file: SchedulerFile, names: tuple[str, ...], schedulers: tuple[str, ...]) -> Finding:
     does = "does" if len(names) == 1 else "do"
     return NOT_ASKING(
         f"{', '.join(names)} {does} not ask the extender: pods with the annotation name "
-        f"{' or '.join(asking)}",
-        about=file.where,
-        source=file.where,
+        f"{' or '.join(schedulers)}",
+        about=file.location,
+        source=file.location,
     )
 
 
 def _without_file(file: SchedulerFile) -> Finding:
     return NO_CONFIGURATION(
         "kube-scheduler runs without --config, so that no extender is asked",
-        about=file.where,
-        source=file.where,
-        wanted="--config=FILE, with the file mounted into its pod",
+        about=file.location,
+        source=file.location,
+        expected="--config=FILE, with the file mounted into its pod",
         fix=f"docs/extender.md, Registration; {_ADVICE}",
     )
 
 
-def _unreadable(file: SchedulerFile, error: Exception, asking: tuple[str, ...]) -> Finding:
+def _unreadable(file: SchedulerFile, error: Exception, schedulers: tuple[str, ...]) -> Finding:
     """Where others ask the extender, this one need not."""
-    return (NOT_SEEN if asking else UNREADABLE)(
+    return (NOT_SEEN if schedulers else UNREADABLE)(
         f"cannot be used: {' '.join(str(error).split())}",
-        about=file.where,
-        source=file.where,
-        wanted="a KubeSchedulerConfiguration that its pod can read",
+        about=file.location,
+        source=file.location,
+        expected="a KubeSchedulerConfiguration that its pod can read",
         fix=_ADVICE,
     )
 
@@ -231,98 +239,98 @@ def _without_us(file: SchedulerFile, document: dict[str, Any], config: ExtenderC
     others = ", ".join(str(each.get("urlPrefix")) for each in extenders(document)) or "none"
     return NO_EXTENDER(
         f"of its extenders ({others}) none is k8s-rdma's",
-        about=file.where,
-        source=file.where,
-        wanted=f"an entry whose urlPrefix and filterVerb make {config.filter_path}",
+        about=file.location,
+        source=file.location,
+        expected=f"an entry whose urlPrefix and filterVerb make {config.filter_path}",
         fix=f"the section extenders of {_ADVICE}",
     )
 
 
 def _check_entry(
-    where: str, entry: dict[str, Any], names: tuple[str, ...], config: ExtenderConfig
+    path: str, entry: dict[str, Any], names: tuple[str, ...], config: ExtenderConfig
 ) -> Iterator[Finding]:
-    yield from _check_verbs(where, entry, config)
+    yield from _check_verbs(path, entry, config)
     if not entry.get("managedResources") and DEFAULT_NAME in names:
         yield EVERY_POD(
             "managedResources is not set: while the extender is away, every pod of the cluster waits",
             about="managedResources",
-            source=where,
-            wanted="the resources that RDMA pods request",
+            source=path,
+            expected="the resources that RDMA pods request",
             fix="managedResources: [{name: k8s-rdma.io/slot, ignoredByScheduler: false}]",
         )
     if entry.get("ignorable"):
         yield IGNORABLE(
             "ignorable: true has pods put anywhere while the extender is away, and past a refused bind",
             about="ignorable",
-            source=where,
-            wanted="false",
+            source=path,
+            expected="false",
             fix="ignorable: false",
         )
     if entry.get("bindVerb") and (timeout_s := _seconds(entry.get("httpTimeout"))) < TIMEOUT_S:
         yield SHORT_TIMEOUT(
             f"httpTimeout is {timeout_s:g} s: a bind may take longer, and is then done without being known",
             about="httpTimeout",
-            source=where,
-            wanted=f"{TIMEOUT_S:g}s",
+            source=path,
+            expected=f"{TIMEOUT_S:g}s",
             fix=f"httpTimeout: {TIMEOUT_S:g}s",
         )
     if not entry.get("nodeCacheCapable"):
         yield WHOLE_NODES(
             "nodeCacheCapable is not set: whole node objects are sent, 10 KB each",
             about="nodeCacheCapable",
-            source=where,
-            wanted="true",
+            source=path,
+            expected="true",
             fix="nodeCacheCapable: true",
         )
     if entry.get("prioritizeVerb") and not (isinstance(weight := entry.get("weight"), int) and weight > 0):
         yield NO_WEIGHT(
             "prioritizeVerb needs a weight: kube-scheduler refuses the file",
             about="weight",
-            source=where,
-            wanted="1 or more",
+            source=path,
+            expected="1 or more",
             fix="weight: 1",
         )
 
 
-def _check_verbs(where: str, entry: dict[str, Any], config: ExtenderConfig) -> Iterator[Finding]:
+def _check_verbs(location: str, entry: dict[str, Any], config: ExtenderConfig) -> Iterator[Finding]:
     given, wanted = paths(entry), wanted_paths(config)
     for verb, path in given.items():
         if path != wanted[verb]:
             yield WRONG_PATH(
                 f"{verb} leads to {path}, where the extender answers 404",
                 about=verb,
-                source=where,
-                wanted=wanted[verb],
+                source=location,
+                expected=wanted[verb],
                 fix=f"urlPrefix and {verb} that make {wanted[verb]}",
             )
     if "filterVerb" not in given:
         yield NO_FILTER(
             "there is no filterVerb: pods come to nodes that cannot keep their promise",
             about="filterVerb",
-            source=where,
-            wanted=wanted["filterVerb"],
+            source=location,
+            expected=wanted["filterVerb"],
             fix="filterVerb: rdma_scheduling",
         )
     if "bindVerb" in given and config.binder == "scheduler":
         yield BIND_UNWANTED(
             "a bindVerb is registered, and the extender's file says binder: scheduler",
             about="bindVerb",
-            source=where,
-            wanted="one of them",
+            source=location,
+            expected="one of them",
             fix="binder: extender in the extender's file",
         )
     if "bindVerb" not in given and config.binder == "extender":
         yield NO_BIND(
             "there is no bindVerb: pods are bound without a placement, see docs/extender.md, Filter only",
             about="bindVerb",
-            source=where,
-            wanted=wanted["bindVerb"],
+            source=location,
+            expected=wanted["bindVerb"],
             fix="bindVerb: bind; or binder: scheduler in the extender's file",
         )
     for verb in ("prioritizeVerb", "preemptVerb"):
         if verb not in given:
             lost = "nodes are not compared" if verb == "prioritizeVerb" else "no pod is evicted for another"
-            yield NO_VERB(f"there is no {verb}: {lost}", about=verb, source=where)
+            yield NO_VERB(f"there is no {verb}: {lost}", about=verb, source=location)
 
 
 def _seconds(duration: object) -> float:

@@ -75,7 +75,7 @@ def no_node(name: str) -> Finding:
         f"the API server has no node {name}",
         about=name,
         source="nodes",
-        wanted="the node's name in Kubernetes",
+        expected="the node's name in Kubernetes",
         fix="--node NAME, and the same in the agent's file",
     )
 
@@ -98,7 +98,7 @@ def check_touch_by(api: str, extender: ExtenderConfig | None) -> Iterator[Findin
             "capacity comes free",
             about="touchBy",
             source="/version; the extender's configuration" + ("" if extender else ", which is not seen"),
-            wanted="label",
+            expected="label",
             fix="touchBy: label in the extender's file",
         )
 
@@ -118,14 +118,14 @@ def _check_kubernetes(facts: VersionFacts) -> Iterator[Finding]:
                 f"kubelet is {each.kubelet}, and the API server {facts.api}",
                 about=each.node,
                 source=f"node {each.node}, nodeInfo",
-                wanted=f"no newer, and at most {KUBELET_BEHIND} minor versions older",
+                expected=f"no newer, and at most {KUBELET_BEHIND} minor versions older",
                 fix="update kubelet, or the control plane first",
             )
 
 
 def _too_old(about: str, found: str, source: str) -> Finding:
     return TOO_OLD(
-        found, about=about, source=source, wanted=f"v1.{OLDEST} or newer", fix="update the cluster"
+        found, about=about, source=source, expected=f"v1.{OLDEST} or newer", fix="update the cluster"
     )
 
 
@@ -140,7 +140,7 @@ def _check_runtimes(nodes: Iterable[NodeVersions]) -> Iterator[Finding]:
                 f"its container runtime is {each.runtime}",
                 about=each.node,
                 source=f"node {each.node}, nodeInfo",
-                wanted="containerd 1.6 or CRI-O 1.28, or newer; docs/compatibility-versions.md",
+                expected="containerd 1.6 or CRI-O 1.28, or newer; docs/compatibility-versions.md",
                 fix="update the runtime",
             )
         elif numbers is not None and oldest is not None and not delivers_annotations(name, numbers):
@@ -149,7 +149,7 @@ def _check_runtimes(nodes: Iterable[NodeVersions]) -> Iterator[Finding]:
                 "waits for the agent, which has to ask the API server",
                 about=each.node,
                 source=f"node {each.node}, nodeInfo",
-                wanted="CRI-O 1.29 or newer; docs/compatibility-versions.md",
+                expected="CRI-O 1.29 or newer; docs/compatibility-versions.md",
                 fix="update the runtime; until then inCluster: true or kubeconfig: FILE in the agent's file",
             )
 
@@ -169,7 +169,7 @@ def _check_ours(ours: tuple[tuple[str, str], ...]) -> Iterator[Finding]:
                 f"several versions: {', '.join(f'{each} ({who})' for each, who in versions.items())}",
                 about="k8s-rdma",
                 source="pods' images, and what processes say of themselves",
-                wanted="one version, but during an update; the extender first",
+                expected="one version, but during an update; the extender first",
                 fix="helm upgrade, or kubectl rollout restart; docs/extender.md",
             )
 

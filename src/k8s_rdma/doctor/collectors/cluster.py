@@ -49,7 +49,7 @@ from k8s_rdma.doctor.cluster.scheduler import (
 )
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_touch_by, check_versions
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.doctor.collectors.node import looked_at
+from k8s_rdma.doctor.collectors.node import run_check
 from k8s_rdma.doctor.collectors.versions import (
     OURS,
     UNFINISHED,
@@ -138,7 +138,7 @@ def of_static_pods(api: Documents) -> Iterator[SchedulerFile]:
     for pod in api.items(_STATIC_PODS, _OF_KUBEADM):
         if _config_of(msgspec.convert(pod, _Pod).spec.containers[0]) is None:
             where = f"pod kube-system/{pod['metadata']['name']}"
-            yield SchedulerFile(where=where, text=None, unset=True)
+            yield SchedulerFile(location=where, text=None, unset=True)
 
 
 def of_config_maps(api: Documents, namespace: str) -> Iterator[SchedulerFile]:
@@ -147,13 +147,13 @@ def of_config_maps(api: Documents, namespace: str) -> Iterator[SchedulerFile]:
         for key, text in (each.get("data") or {}).items():
             if _SCHEDULER_CONFIGURATION.search(text):
                 yield SchedulerFile(
-                    where=f"ConfigMap {namespace}/{each['metadata']['name']}, {key}", text=text
+                    location=f"ConfigMap {namespace}/{each['metadata']['name']}, {key}", text=text
                 )
 
 
 def named_file(path: Path) -> SchedulerFile:
     """The file that the command line names. OSError where it cannot be read."""
-    return SchedulerFile(where=str(path), text=path.read_text(encoding="utf-8"))
+    return SchedulerFile(location=str(path), text=path.read_text(encoding="utf-8"))
 
 
 def of_kubeadm(host: Host) -> SchedulerFile | None:
@@ -167,17 +167,17 @@ def of_kubeadm(host: Host) -> SchedulerFile | None:
     try:
         spec = msgspec.convert(read_yaml(text), _Manifest).spec
     except (msgspec.ValidationError, ValueError, yaml.YAMLError) as error:
-        return SchedulerFile(where=MANIFEST, text=None, why=f"no manifest of a pod: {error}")
+        return SchedulerFile(location=MANIFEST, text=None, why=f"no manifest of a pod: {error}")
     path = _config_of(spec.containers[0])
     if path is None:
-        return SchedulerFile(where=MANIFEST, text=None, unset=True)
+        return SchedulerFile(location=MANIFEST, text=None, unset=True)
     here = _on_the_host(path, spec)
     if here is None:
         why = f"{_OPTION}={path} is in no volume of the pod: mount it by hostPath"
-        return SchedulerFile(where=MANIFEST, text=None, why=why)
+        return SchedulerFile(location=MANIFEST, text=None, why=why)
     found = host.read_if_any(here)
     why = f"{_OPTION}={path} of {MANIFEST}: there is no {here} on the host"
-    return SchedulerFile(where=here, text=found, why=why if found is None else "")
+    return SchedulerFile(location=here, text=found, why=why if found is None else "")
 
 
 def _config_of(container: _Container) -> str | None:
@@ -224,7 +224,7 @@ def asking_pods(
         if request is None or request or PLACEMENT_ANNOTATION in _annotations(pod):
             asking.append(pod)
             refused = "" if policies is None or request is None else _not_allowed(pod, request, policies)
-            facts.append(replace(_fact(pod), held=_held(api, pod, holding), not_allowed=refused))
+            facts.append(replace(_fact(pod), is_held=_is_held(api, pod, holding), not_allowed=refused))
     stuck = [pod for pod, fact in zip(asking, facts, strict=True) if not (fact.running and fact.placed)]
     events = _events(api, stuck[:_LATER])
     return tuple(
@@ -280,7 +280,7 @@ def _events(api: Documents, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[t
     return {uid: tuple(each[2:] for each in sorted(latest)) for uid, latest in found.items()}
 
 
-def _held(api: Documents, pod: dict[str, Any], holding: Mapping[str, frozenset[str]]) -> bool | None:
+def _is_held(api: Documents, pod: dict[str, Any], holding: Mapping[str, frozenset[str]]) -> bool | None:
     """Whether its node tells of its interfaces; None where it tells of nobody's, or the pod is young."""
     uids = holding.get(str(pod["spec"].get("nodeName") or ""))
     started = pod.get("status", {}).get("startTime")
@@ -321,7 +321,7 @@ _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterLook:
+class ClusterCollector:
     """What is looked at, each thing at most once.
 
     namespaces: where our objects may be, the likeliest first. host: this machine.
@@ -350,7 +350,7 @@ class ClusterLook:
             ("pods", lambda: check_pods(self._pods)),
         )
         for name, look in subjects:
-            yield from looked_at(name, look)
+            yield from run_check(name, look)
 
     @cached_property
     def version(self) -> str:
@@ -395,7 +395,7 @@ class ClusterLook:
         return None if self._extender is None else self._extender.source == "crd"
 
     def _check_versions(self) -> Iterator[Finding]:
-        told = (("the extender", self._asked.version), ("this program", __version__))
+        told = (("the extender", self._query_extender.version), ("this program", __version__))
         yield from check_versions(
             VersionFacts(
                 api=self.version,
@@ -422,12 +422,12 @@ class ClusterLook:
             return ()
 
     @cached_property
-    def _asked(self) -> ExtenderFacts:
+    def _query_extender(self) -> ExtenderFacts:
         return self.ask_extender() if self.ask_extender else ExtenderFacts()
 
     def _extender_facts(self) -> ExtenderFacts:
         pods = tuple((full_name(pod), _is_ready(pod)) for pod in self._component("extender"))
-        return replace(self._asked, pods=pods)
+        return replace(self._query_extender, pods=pods)
 
     def _rights(self) -> RightsFacts:
         config = self._extender or ExtenderConfig()
@@ -471,12 +471,12 @@ class ClusterLook:
             each.get("spec", {}).get("policyName")
             for each in self.api.items(f"{_ADMISSION}/validatingadmissionpolicybindings")
         }
-        asking = {each.name for each in self._profiles() if each.asks}
+        asking = {each.name for each in self._profiles() if each.has_extender}
         second = bool(asking) and DEFAULT_NAME not in asking
         wanted = POLICIES | OF_A_SECOND_SCHEDULER if second else POLICIES
         if self._namespace_of(ACCOUNTS["extender"]):
             wanted |= OF_EXTENDERS_ACCOUNT
-        return PolicyFacts(api=self.version, bound=frozenset(there & bound), wanted=wanted)
+        return PolicyFacts(api=self.version, bound=frozenset(there & bound), expected=wanted)
 
     @cached_property
     def _rdma_nodes(self) -> tuple[dict[str, Any], ...]:
@@ -523,7 +523,7 @@ class ClusterLook:
 
     def _keys(self) -> KeyFacts:
         named = tuple(pod.key for pod in self._pods.pods if pod.node and pod.placed)
-        return KeyFacts(named=named, usage=self._asked.key_usage)
+        return KeyFacts(named=named, usage=self._query_extender.key_usage)
 
     @cached_property
     def _pods(self) -> PodFacts:

@@ -40,13 +40,13 @@ class Host:
         """The node's root file system is at `root`."""
         self.root = root
 
-    def here(self, path: str) -> Path:
+    def path_of(self, path: str) -> Path:
         """Where a path of the node is for us; links on the way are followed as the node sees them."""
         return below(self.root, Path(path))
 
     def read(self, path: str) -> str:
         """A file's text."""
-        return self.here(path).read_text(encoding="utf-8", errors="surrogateescape")
+        return self.path_of(path).read_text(encoding="utf-8", errors="surrogateescape")
 
     def read_if_any(self, path: str) -> str | None:
         """As `read`; None where there is no such file."""
@@ -58,22 +58,22 @@ class Host:
     def names(self, directory: str) -> tuple[str, ...]:
         """What a directory holds, in order; nothing where there is none."""
         try:
-            return tuple(sorted(path.name for path in self.here(directory).iterdir()))
+            return tuple(sorted(path.name for path in self.path_of(directory).iterdir()))
         except (FileNotFoundError, NotADirectoryError):
             return ()
 
     def processes(self, names: frozenset[str]) -> Iterator[Process]:
         """Those of these names (`comm`); those that end meanwhile are none."""
         for pid in sorted(int(name) for name in self.names("/proc") if name.isdecimal()):
-            name = (self._of(pid, "comm") or "").strip()
+            name = (self._process_file(pid, "comm") or "").strip()
             if name in names:
-                arguments = (self._of(pid, "cmdline") or "").split("\0")
+                arguments = (self._process_file(pid, "cmdline") or "").split("\0")
                 yield Process(pid=pid, name=name, arguments=tuple(filter(None, arguments)))
 
     def program(self, pid: int) -> str | None:
         """What a process runs; None where the kernel does not tell us."""
         try:
-            return str(self.here(f"/proc/{pid}").joinpath("exe").readlink())
+            return str(self.path_of(f"/proc/{pid}").joinpath("exe").readlink())
         except OSError:
             return None
 
@@ -103,7 +103,7 @@ class Host:
             raise OSError(msg) from error
         return done.stdout
 
-    def _of(self, pid: int, name: str) -> str | None:
+    def _process_file(self, pid: int, name: str) -> str | None:
         try:
             return self.read_if_any(f"/proc/{pid}/{name}")
         except ProcessLookupError:

@@ -56,7 +56,7 @@ class NodeQueries(Queries, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineLook:
+class MachineCollector:
     """Looks at a machine. virtual: whether the agent's kernel is made of ordinary Linux parts."""
 
     host: Host
@@ -68,14 +68,14 @@ class MachineLook:
     def hardware_facts(self) -> HardwareFacts:
         """OSError and KernelError where the machine cannot be looked at."""
         if self.virtual:
-            return HardwareFacts(seen=Hardware(()), virtual=True)
+            return HardwareFacts(hardware=Hardware(()), virtual=True)
         observer = Observer(self.sysfs, self.queries, self.hardware.to_core())
         links = {link.name: link for link in self.queries.links()}
         rdma = RdmaDevices(self.sysfs, self.queries.rdma_devices())
         return HardwareFacts(
             found=find_pfs(self.sysfs, links, rdma),
             selected=observer.discover().selected,
-            seen=observer.observe(),
+            hardware=observer.observe(),
             plain=self._plain(),
             roce=tuple(sorted(self.queries.devlink_flags(_ROCE).items())),
         )
@@ -142,20 +142,20 @@ class MachineLook:
                 return state
         return State.ABSENT
 
-    def _together(self, each: Selected) -> tuple[str, ...]:
-        vf = next(iter(each.pf.function.vfs().values()), None)
+    def _together(self, selected: Selected) -> tuple[str, ...]:
+        vf = next(iter(selected.pf.function.vfs().values()), None)
         if vf is None:
             return ()
         return others_in_group(self.sysfs, vf)
 
-    def _port(self, each: Selected) -> PortQos:
-        name = each.link.name
+    def _port(self, selected: Selected) -> PortQos:
+        name = selected.link.name
         dcb = self.queries.dcb(name)
         return PortQos(
             name=name,
-            roce=each.pf.link_type is LinkType.ETHERNET and each.pf.rdma_device is not None,
+            roce=selected.pf.link_type is LinkType.ETHERNET and selected.pf.rdma_device is not None,
             pfc=dcb.pfc if dcb else None,
-            trust=self.sysfs.value_if_any(f"class/net/{name}/qos/trust") or _trust(each.pf.driver, dcb),
+            trust=self.sysfs.value_if_any(f"class/net/{name}/qos/trust") or _trust(selected.pf.driver, dcb),
             pause=self.queries.pauses(name),
             ecn=self._ecn(name),
         )

@@ -16,7 +16,7 @@ from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.doctor.cluster.objects import check_crd
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_versions, no_node, not_compared
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.doctor.collectors.machine import MachineLook, NodeQueries
+from k8s_rdma.doctor.collectors.machine import MachineCollector, NodeQueries
 from k8s_rdma.doctor.collectors.processes import ledger_facts, process_facts
 from k8s_rdma.doctor.collectors.runtimes import RuntimeSetup, find_runtimes, memlock_facts, needs_cdi
 from k8s_rdma.doctor.collectors.versions import OURS, api_version, crd_facts, nodes_of, of_images
@@ -73,7 +73,7 @@ def _file(host: Host, directory: str, name: str) -> CniFile:
 
 def _fault(host: Host, path: str) -> str:
     """Why it does not answer VERSION, for which it needs nobody; empty when it does."""
-    if not os.access(host.here(path), os.X_OK):
+    if not os.access(host.path_of(path), os.X_OK):
         return f"{path} is not executable"
     try:
         said = host.run([path], stdin=_QUESTION, environment={"CNI_COMMAND": "VERSION"})
@@ -111,8 +111,8 @@ class NodeLook:
     connect: Callable[[], Documents] | None = None
 
     @cached_property
-    def _machine(self) -> MachineLook:
-        return MachineLook(
+    def _machine(self) -> MachineCollector:
+        return MachineCollector(
             host=self.host,
             sysfs=self.sysfs,
             queries=self.queries,
@@ -147,7 +147,7 @@ class NodeLook:
     def _rdma(self) -> RdmaFacts:
         return RdmaFacts(
             mode=self.queries.netns_mode(),
-            kept=self._mode_after_boot(),
+            persistent=self._mode_after_boot(),
             plugin=self.plugin,
             source=self.plugin_file,
             agent_file=self.files.file,
@@ -228,13 +228,13 @@ class NodeLook:
             ("crd", self._check_crd),
         )
         for name, look in subjects:
-            yield from looked_at(name, look)
+            yield from run_check(name, look)
 
 
-def looked_at(subject: str, look: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
+def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
     """A subject's findings; one that says why when it cannot be looked at."""
     try:
-        return tuple(look())
+        return tuple(check())
     except (OSError, K8sRdmaError) as error:
         denied = any(isinstance(each, PermissionError) for each in (error, error.__cause__))
         return (not_looked_at(subject, str(error), denied=denied),)

@@ -38,10 +38,10 @@ def process_facts(state_socket: Path, *, server: str | None, plugin: str | None)
         socket=str(state_socket),
         report=report,
         why=why,
-        server=_ask(server, version_at="/openapi.json", read=_in_openapi) if server else None,
-        plugin=_ask(plugin, version_at="/metrics", read=in_metrics) if plugin else None,
+        server=_fetch(server, version_at="/openapi.json", read=_in_openapi) if server else None,
+        plugin=_fetch(plugin, version_at="/metrics", read=in_metrics) if plugin else None,
         version=__version__,
-        left=tuple(sorted(deferred_deletes_in(deletions))),
+        leftovers=tuple(sorted(deferred_deletes_in(deletions))),
         left_in=str(deletions),
     )
 
@@ -52,7 +52,7 @@ def ledger_facts(path: Path, *, told_by: str) -> LedgerFacts:
     A copy is read: looking must not lock it, nor bring the file of an older program up to date.
     """
     if told_by or not path.exists():
-        return LedgerFacts(path=str(path), there=bool(told_by), told_by=told_by)
+        return LedgerFacts(path=str(path), exists=bool(told_by), source=told_by)
     with tempfile.TemporaryDirectory(prefix="k8s-rdma-") as directory:
         copy = Path(directory) / path.name
         for suffix in _LEDGER_FILES:
@@ -64,14 +64,14 @@ def ledger_facts(path: Path, *, told_by: str) -> LedgerFacts:
         except LedgerError as error:
             return LedgerFacts(
                 path=str(path),
-                there=True,
+                exists=True,
                 fault=str(error).replace(str(copy), str(path)),
                 newer=isinstance(error, NewerLedgerError),
             )
     unfinished = (each for each in found if each.phase is not Phase.ATTACHED)
     return LedgerFacts(
         path=str(path),
-        there=True,
+        exists=True,
         receipts=len(found),
         unfinished=tuple(f"{each.pod.namespace}/{each.pod.name} ({each.phase})" for each in unfinished),
     )
@@ -100,7 +100,7 @@ def _receive(reader: socket.socket, count: int) -> bytes:
     return data
 
 
-def _ask(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
+def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
     """Whether it is alive; its version where the document that has it is open to us.
 
     Whose certificate it shows does not matter: it is on this node, and is told nothing. One that ends a

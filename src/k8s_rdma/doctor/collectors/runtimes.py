@@ -38,24 +38,25 @@ class RuntimeSetup:
     bin_dirs: tuple[str, ...] = (_BIN_DIR,)
 
 
-def find_runtimes(host: Host, told: Callable[[], str] = str) -> tuple[RuntimeSetup, ...]:
+def find_runtimes(host: Host, kubelet_config: Callable[[], str] = str) -> tuple[RuntimeSetup, ...]:
     """One of each that runs. OSError where processes cannot be looked at.
 
-    told: what kubelet says of its runtime, `containerd://2.2.1`; asked where a program does not say its own.
+    kubelet_config: what kubelet says of its runtime, `containerd://2.2.1`; asked where a program does not say
+        its own.
     """
     first: dict[str, Process] = {}
     for process in host.processes(RUNTIMES):
         first.setdefault(process.name, process)
-    return tuple(_of_kubelet(_setup(host, process), told) for process in first.values())
+    return tuple(_of_kubelet(_setup(host, process), kubelet_config) for process in first.values())
 
 
-def _of_kubelet(setup: RuntimeSetup, told: Callable[[], str]) -> RuntimeSetup:
+def _of_kubelet(setup: RuntimeSetup, kubelet_config: Callable[[], str]) -> RuntimeSetup:
     if setup.runtime.version or setup.runtime.fault:
         return setup
-    scheme, _, version = told().partition("://")
+    scheme, _, version = kubelet_config().partition("://")
     if scheme.replace("-", "") != setup.runtime.name:
         return setup
-    return replace(setup, runtime=replace(setup.runtime, version=version, told_by="kubelet"))
+    return replace(setup, runtime=replace(setup.runtime, version=version, source="kubelet"))
 
 
 def memlock_facts(host: Host) -> MemlockFacts:
@@ -188,7 +189,7 @@ def _version(host: Host, process: Process) -> str:
     """
     places = (host.program(process.pid), *process.arguments[:1])
     absolute = (each for each in places if each and each.startswith("/"))
-    program = next((each for each in absolute if host.here(each).exists()), None)
+    program = next((each for each in absolute if host.path_of(each).exists()), None)
     if program is None:
         return ""
     try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _OBJECT = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"
 _SCHEMAS = f"/openapi/v3/apis/{GROUP}/{VERSION}"
-_OF = "x-kubernetes-group-version-kind"
+_GROUP_VERSION_KIND = "x-kubernetes-group-version-kind"
 _FORBIDDEN = 403
 
 
@@ -34,13 +34,13 @@ def crd_facts(api: Documents, *, needed: bool | None) -> CrdFacts:
         if refused.status != _FORBIDDEN:
             raise
         found = _as_object(api.get(_SCHEMAS))
-    return CrdFacts(found=found, wanted=wanted, needed=needed)
+    return CrdFacts(found=found, expected=wanted, needed=needed)
 
 
 def _as_object(schemas: dict[str, Any] | None) -> dict[str, Any] | None:
     """As much of the definition as follows from the schemas of the version that it must serve."""
     for schema in ((schemas or {}).get("components") or {}).get("schemas", {}).values():
-        if any(each.get("kind") == KIND for each in schema.get(_OF) or ()):
+        if any(each.get("kind") == KIND for each in schema.get(_GROUP_VERSION_KIND) or ()):
             version = {"name": VERSION, "served": True, "schema": {"openAPIV3Schema": schema}}
             return {"spec": {"versions": [version]}}
     return None

@@ -81,7 +81,7 @@ def check_cni(facts: CniFacts) -> Iterator[Finding]:
             "there is no network configuration",
             about=facts.directory,
             source=facts.directory,
-            wanted="a file of the cluster's network plugin, and ours made of it",
+            expected="a file of the cluster's network plugin, and ours made of it",
             fix="install the cluster's network plugin, then: k8s-rdma install-cni --network chained",
         )
         return
@@ -93,7 +93,7 @@ def check_cni(facts: CniFacts) -> Iterator[Finding]:
             f"the first file by name cannot be used: {error.message}",
             about=files[0].name,
             source=path,
-            wanted="a network configuration",
+            expected="a network configuration",
             fix=f"correct or remove {path}",
         )
         return
@@ -133,7 +133,7 @@ def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
             f"it was made of {told.file} when that had {', '.join(told.types)}; that {now}",
             about=files[0].name,
             source=f"{facts.directory}/{told.file}",
-            wanted="what the other network plugin's file holds",
+            expected="what the other network plugin's file holds",
             fix="k8s-rdma install-cni --network chained; with --follow, as in the container cni, it stays so",
         )
 
@@ -153,7 +153,7 @@ def _without_us(facts: CniFacts, name: str, chosen: ConfList, later: list[CniFil
                 f"the runtime chooses {name}, and ours is in {file.name}, which it never reads",
                 about=name,
                 source=path,
-                wanted="the file with our plugin to be the first by name",
+                expected="the file with our plugin to be the first by name",
                 fix="k8s-rdma install-cni --network chained, which keeps 00-k8s-rdma.conflist; and remove "
                 f"{facts.directory}/{file.name}",
             )
@@ -161,7 +161,7 @@ def _without_us(facts: CniFacts, name: str, chosen: ConfList, later: list[CniFil
         f"the runtime chooses {name}, and no plugin in it is ours: pods get no RDMA interfaces",
         about=name,
         source=path,
-        wanted="k8s-rdma-cni behind the other plugins",
+        expected="k8s-rdma-cni behind the other plugins",
         fix="k8s-rdma install-cni --network chained",
     )
 
@@ -176,7 +176,7 @@ def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Findi
             "no plugin stands before ours, and it has no delegate: pods get no ordinary interface",
             about=f"plugins[{index}]",
             source=path,
-            wanted="an ordinary plugin before ours, or `delegate`, or `emptyResult: true`",
+            expected="an ordinary plugin before ours, or `delegate`, or `emptyResult: true`",
             fix="k8s-rdma install-cni --network chained, which puts ours behind the node's own network",
         )
     capabilities = section.get("capabilities")
@@ -186,7 +186,7 @@ def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Findi
             "server, and every pod waits for the agent",
             about=f"plugins[{index}].capabilities",
             source=path,
-            wanted=f"{POD_ANNOTATIONS}: true",
+            expected=f"{POD_ANNOTATIONS}: true",
             fix=f'"capabilities": {{"{POD_ANNOTATIONS}": true}}',
         )
     if facts.calls_check:
@@ -194,18 +194,18 @@ def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Findi
     yield from _check_programs(facts, path, plugins)
 
 
-def _check_check(path: str, chosen: ConfList, before: tuple[str, ...]) -> Iterator[Finding]:
+def _check_check(path: str, chosen: ConfList, earlier: tuple[str, ...]) -> Iterator[Finding]:
     """A list that is not to be checked, or of a version without CHECK, is not."""
     version = msgspec.json.decode(chosen.fields.get("cniVersion", b'""'))
     off = msgspec.json.decode(chosen.fields.get("disableCheck", b"false"))
-    failing = [each for each in before if each in TAKE_ALL_ADDRESSES]
+    failing = [each for each in earlier if each in TAKE_ALL_ADDRESSES]
     if failing and version in SINCE_CHECK and off is not True:
         yield CHECKED(
             f"CRI-O checks every pod that it starts, and {failing[0]} fails that over our addresses: "
             "pods with RDMA interfaces do not start",
             about="disableCheck",
             source=path,
-            wanted="true",
+            expected="true",
             fix='"disableCheck": true in the list, as k8s-rdma install-cni --network chained has it',
         )
 
@@ -221,7 +221,7 @@ def _check_section(
             error.message,
             about=str(section["type"]),
             source=path,
-            wanted="keys and values of docs/cni.md",
+            expected="keys and values of docs/cni.md",
             fix="correct what the message names",
         )
         return
@@ -230,7 +230,7 @@ def _check_section(
             f"our plugin looks for the agent in {conf.run_dir}, which is in {facts.run_dir}",
             about="runDir",
             source=path,
-            wanted=facts.run_dir,
+            expected=facts.run_dir,
             fix=f'"runDir": "{facts.run_dir}"',
         )
 
@@ -243,7 +243,7 @@ def _check_programs(facts: CniFacts, path: str, plugins: list[dict[str, Any]]) -
                 f"there is no {name} in {where}",
                 about=name,
                 source=path,
-                wanted="every plugin that the file names, where the runtime looks",
+                expected="every plugin that the file names, where the runtime looks",
                 fix="k8s-rdma install-cni"
                 if name in OUR_PLUGINS
                 else f"install {name} to {facts.bin_dirs[0]}",
@@ -253,7 +253,7 @@ def _check_programs(facts: CniFacts, path: str, plugins: list[dict[str, Any]]) -
                 f"{name} does not run: {why}",
                 about=name,
                 source=where,
-                wanted="an executable that answers VERSION",
+                expected="an executable that answers VERSION",
                 fix="k8s-rdma install-cni, of this node's architecture",
             )
 

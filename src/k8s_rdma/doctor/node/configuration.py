@@ -33,7 +33,7 @@ def check_configuration(facts: ConfigurationFacts) -> Iterator[Finding]:
     yield NO_AGENT_FILE(
         "there is no agent.yaml: the rest is judged by the agent's defaults",
         source=" and ".join(facts.looked_for),
-        wanted="the agent's file",
+        expected="the agent's file",
         fix="k8s-rdma doctor node in the agent's container, or with --config FILE; docs/install.md where "
         "nothing is installed",
     )

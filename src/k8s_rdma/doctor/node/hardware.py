@@ -18,7 +18,7 @@ HARDWARE = Subject("hardware", "Network cards")
 PF_OK = HARDWARE.ok()
 VIRTUAL = HARDWARE.note("virtual")
 NO_PF = HARDWARE.error("no-pf")
-LEFT_OUT = HARDWARE.warning("left-out")
+SKIPPED = HARDWARE.warning("left-out")
 NO_VFS = HARDWARE.error("no-vfs")
 PROBLEM = HARDWARE.warning("problem")
 UNREADABLE = HARDWARE.error("unreadable")
@@ -46,7 +46,7 @@ class PlainFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareFacts:
-    """found: all PFs of the machine; selected: ours; seen: as the agent observes them.
+    """found: all PFs of the machine; selected: ours; hardware: as the agent observes them.
 
     virtual: whether the agent's VFs are made of ordinary Linux parts; then there is nothing to be seen here.
     roce: devlink's parameter `enable_roce` by PCI address, of those that tell it.
@@ -54,7 +54,7 @@ class HardwareFacts:
 
     found: tuple[FoundPf, ...] = ()
     selected: tuple[Selected, ...] = ()
-    seen: Hardware
+    hardware: Hardware
     plain: tuple[PlainFunction, ...] = ()
     virtual: bool = False
     roce: tuple[tuple[str, bool], ...] = ()
@@ -69,19 +69,19 @@ def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
         return
     if not facts.selected:
         yield _none_selected(facts.found)
-    for what in facts.seen.unreadable:
+    for what in facts.hardware.unreadable:
         yield UNREADABLE(
             what.why,
             about=what.subject,
             source="sysfs, netlink",
-            wanted="to be looked at; until then the node takes no new pods",
+            expected="to be looked at; until then the node takes no new pods",
             fix="docs/operating-a-node.md, When hardware changes while pods use it",
         )
-    for sentence in facts.seen.problems:
-        yield LEFT_OUT(
+    for sentence in facts.hardware.problems:
+        yield SKIPPED(
             sentence,
             source="sysfs, netlink; agent.yaml, hardware",
-            wanted="PFs and rules of hardware.pfs that agree",
+            expected="PFs and rules of hardware.pfs that agree",
             fix="name the PF in hardware.pfs (names or pcis), or leave it out of the rules",
         )
     yield from _check_selected(facts)
@@ -94,7 +94,7 @@ def _none_selected(found: tuple[FoundPf, ...]) -> Finding:
             "no network card of this machine can have VFs: SR-IOV off in the BIOS or firmware, or the wrong "
             "node",
             source=source,
-            wanted="a card with SR-IOV",
+            expected="a card with SR-IOV",
             fix="SR-IOV on in the BIOS and in the card's firmware, see the findings on it; or the chart's "
             "node.nodeSelector for nodes that have such cards",
         )
@@ -103,13 +103,13 @@ def _none_selected(found: tuple[FoundPf, ...]) -> Finding:
     return NO_PF(
         f"none of the machine's PFs is used: {', '.join(pf.name for pf in found)}",
         source=source,
-        wanted="a PF that hardware.pfs selects",
+        expected="a PF that hardware.pfs selects",
         fix=f"name one in hardware.pfs, and see the other findings here{rdma}",
     )
 
 
 def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
-    seen = {pf.pci: pf for pf in facts.seen.pfs}
+    seen = {pf.pci: pf for pf in facts.hardware.pfs}
     for each in facts.selected:
         source = f"/sys/bus/pci/devices/{each.pf.pci}"
         state = seen.get(each.pf.pci)
@@ -118,13 +118,13 @@ def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
                 f"has no VFs, of {each.pf.total_vfs} that it can have",
                 about=each.pf.name,
                 source=f"{source}/sriov_numvfs",
-                wanted="VFs",
+                expected="VFs",
                 fix=_INIT,
             )
         elif state is not None and state.problems:
             for problem in state.problems:
                 yield PROBLEM(
-                    problem, about=each.pf.name, source=source, wanted="none", fix="what the sentence names"
+                    problem, about=each.pf.name, source=source, expected="none", fix="what the sentence names"
                 )
         elif state is not None:
             speed = "link speed unknown" if state.link_mbps is None else f"{state.link_mbps} Mb/s"
@@ -146,7 +146,7 @@ def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
                 f"the card can have {pf.total_vfs} VFs, and numVfs asks for {wanted}",
                 about=pf.name,
                 source=source,
-                wanted=f"{wanted} VFs",
+                expected=f"{wanted} VFs",
                 fix=_more_vfs(pf.driver or "", pf.pci, wanted),
             )
         else:
@@ -158,7 +158,7 @@ def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
                 "BIOS, or the card has none",
                 about=function.netdev or function.pci,
                 source=f"/sys/bus/pci/devices/{function.pci}, no sriov_totalvfs",
-                wanted="SR-IOV, if pods are to use this card",
+                expected="SR-IOV, if pods are to use this card",
                 fix=_more_vfs(function.driver, function.pci, 16),
             )
     for pci, on in facts.roce:
@@ -167,7 +167,7 @@ def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
                 "RoCE is off",
                 about=pci,
                 source=f"devlink dev param show pci/{pci} name enable_roce",
-                wanted="true",
+                expected="true",
                 fix=f"devlink dev param set pci/{pci} name enable_roce value true cmode driverinit && "
                 f"devlink dev reload pci/{pci}",
             )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 IOMMU = Subject("iommu", "IOMMU")
 OK = IOMMU.ok()
-OFF = IOMMU.note("off")
+IOMMU_OFF = IOMMU.note("off")
 UNSAFE = IOMMU.warning("unsafe")
 SHARED_GROUP = IOMMU.warning("shared-group")
 
@@ -40,14 +40,14 @@ def check_iommu(facts: IommuFacts) -> Iterator[Finding]:
             "vfio works without an IOMMU: a program with a VF can read and write all of the node's memory; "
             "pods get one only with hardware.unsafeNoiommu",
             source="/sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
-            wanted="N",
+            expected="N",
             fix="echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode, and the IOMMU on",
         )
     elif not facts.groups:
-        yield OFF(
+        yield IOMMU_OFF(
             "there is none, or it is off: interfaces with driver vfio-pci are refused; others do not need it",
             source=f"/sys/kernel/iommu_groups is empty; /proc/cmdline: {facts.command_line or 'nothing'}",
-            wanted="on, where pods ask for vfio-pci",
+            expected="on, where pods ask for vfio-pci",
             fix="VT-d or AMD-Vi on in the BIOS; intel_iommu=on iommu=pt on the kernel's command line; reboot",
         )
     for pf, others in facts.together.items():
@@ -57,7 +57,7 @@ def check_iommu(facts: IommuFacts) -> Iterator[Finding]:
                 "a program, which could open the others",
                 about=pf,
                 source="/sys/bus/pci/devices/*/iommu_group",
-                wanted="a group for each VF",
+                expected="a group for each VF",
                 fix="ACS on in the BIOS, or the card in another slot",
             )
     if facts.groups and not facts.noiommu and not any(facts.together.values()):

@@ -22,34 +22,34 @@ UNFINISHED = LEDGER.warning("unfinished")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerFacts:
-    """there: whether there is a file. fault: why an agent could not use it; empty when it could.
+    """exists: whether there is a file. fault: why an agent could not use it; empty when it could.
 
     newer: whether that is as a newer agent alone can. receipts: how many there are; unfinished: of those, not
-    in the phase `held`, in words. told_by: the agent that has it open, so that it was not read here; empty
+    in the phase `held`, in words. source: the agent that has it open, so that it was not read here; empty
     without.
     """
 
     path: str
-    there: bool
+    exists: bool
     fault: str = ""
     newer: bool = False
     receipts: int = 0
     unfinished: tuple[str, ...] = ()
-    told_by: str = ""
+    source: str = ""
 
 
 def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
     """Whether an agent could start with it, and what it would find."""
-    if facts.told_by:
-        yield OK("the agent that runs has it open and in order", about=facts.path, source=facts.told_by)
-    elif not facts.there:
+    if facts.source:
+        yield OK("the agent that runs has it open and in order", about=facts.path, source=facts.source)
+    elif not facts.exists:
         yield NONE("there is none: no agent has run here", about=facts.path, source=facts.path)
     elif facts.newer:
         yield NEWER(
             facts.fault,
             about=facts.path,
             source=facts.path,
-            wanted="an agent of that version, or pods that hold nothing that it alone knows",
+            expected="an agent of that version, or pods that hold nothing that it alone knows",
             fix="run the newer agent again; docs/operating-a-node.md, newer and older versions",
         )
     elif facts.fault:
@@ -57,7 +57,7 @@ def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
             facts.fault,
             about=facts.path,
             source=facts.path,
-            wanted="a ledger that the agent can read",
+            expected="a ledger that the agent can read",
             fix="k8s-rdma agent --config /etc/k8s-rdma/agent.yaml --rebuild-ledger",
         )
     elif facts.unfinished:
@@ -65,7 +65,7 @@ def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
             f"of {facts.receipts} receipts these are not at their end: {'; '.join(facts.unfinished)}",
             about=facts.path,
             source=facts.path,
-            wanted="an agent, which completes or undoes them when it starts",
+            expected="an agent, which completes or undoes them when it starts",
             fix="start the agent",
         )
     else:

@@ -60,7 +60,7 @@ def check_lossless(facts: LosslessFacts) -> Iterator[Finding]:
         "enough buffer; nor is the traffic class that programs choose",
         about=", ".join(port.name for port in roce),
         source="",
-        wanted="the same on both ends of every cable",
+        expected="the same on both ends of every cable",
         fix="compare with the switch; lldptool -ti DEV or dcb pfc show dev DEV shows this end",
     )
 
@@ -72,7 +72,7 @@ def _check(port: PortQos) -> Iterator[Finding]:
             "priorities are told from VLAN tags: frames without a tag are all of priority 0",
             about=port.name,
             source="DCB netlink; class/net/*/qos/trust",
-            wanted="dscp, unless RoCE's interfaces have a VLAN",
+            expected="dscp, unless RoCE's interfaces have a VLAN",
             fix=f"mlnx_qos -i {port.name} --trust dscp, or dcb app add dev {port.name} dscp-prio 26:3",
         )
     if port.ecn is None:
@@ -90,7 +90,7 @@ def _check(port: PortQos) -> Iterator[Finding]:
             "RoCE heeds congestion marks on no priority: congestion ends in pause frames, or in losses",
             about=port.name,
             source=_ecn(port),
-            wanted="1 for the priority of RoCE",
+            expected="1 for the priority of RoCE",
             fix=f"echo 1 > /sys/class/net/{port.name}/ecn/roce_np/enable/3; the same in roce_rp",
         )
 
@@ -105,7 +105,7 @@ def _flow_control(port: PortQos) -> Finding:
             "no PFC, but pause frames for the whole link: nothing is lost, and one slow receiver stops all",
             about=port.name,
             source=f"{dcb}; {pause}",
-            wanted="PFC on the priority of RoCE",
+            expected="PFC on the priority of RoCE",
             fix=f"dcb pfc set dev {port.name} prio-pfc 3:on",
         )
     if port.pfc is None and port.pause is None:
@@ -117,13 +117,13 @@ def _flow_control(port: PortQos) -> Finding:
         f"{told}, and there are no pause frames: RoCE loses frames when a port is full, and is slow then",
         about=port.name,
         source=f"{dcb}; {pause}",
-        wanted="PFC on the priority of RoCE, here and on the switch",
+        expected="PFC on the priority of RoCE, here and on the switch",
         fix=f"dcb pfc set dev {port.name} prio-pfc 3:on (mlnx_qos -i {port.name} --pfc 0,0,0,1,0,0,0,0)",
     )
 
 
-def _priorities(which: tuple[int, ...]) -> str:
-    return ("priority " if len(which) == 1 else "priorities ") + ", ".join(map(str, which))
+def _priorities(priorities: tuple[int, ...]) -> str:
+    return ("priority " if len(priorities) == 1 else "priorities ") + ", ".join(map(str, priorities))
 
 
 def _ecn(port: PortQos) -> str:

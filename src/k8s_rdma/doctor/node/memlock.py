@@ -52,7 +52,7 @@ def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
         yield NO_PROCESS(
             "no process of containerd or CRI-O is seen, so that the limit is not known",
             source="/proc/*/limits",
-            wanted="to be looked at on the node",
+            expected="to be looked at on the node",
             fix="run the doctor on the node, or with the node's /proc below --host-root",
         )
     for each in facts.processes:
@@ -68,7 +68,7 @@ def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
             "programs fail when they register more (ibv_reg_mr: Cannot allocate memory)",
             about=each.name,
             source=source,
-            wanted="unlimited",
+            expected="unlimited",
             fix=f"mkdir -p {drop_in} && printf '[Service]\\nLimitMEMLOCK=infinity\\n' > {drop_in}/"
             f"memlock.conf, then systemctl daemon-reload and systemctl restart {unit}; containers that are "
             "made from then on have it. The capability IPC_LOCK helps those that run as root alone",

@@ -40,7 +40,7 @@ class State(Enum):
     ABSENT = "absent"
 
 
-_THERE = (State.LOADED, State.BUILT_IN)
+_AVAILABLE = (State.LOADED, State.BUILT_IN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,30 +78,30 @@ def check_modules(facts: ModuleFacts) -> Iterator[Finding]:
 
 def _needed(facts: ModuleFacts, name: str, why: str, kind: Kind) -> Finding:
     state = facts.states.get(name, State.ABSENT)
-    if state in _THERE:
+    if state in _AVAILABLE:
         return OK(state.value, about=name, source=f"/sys/module/{name}")
     if state is State.ABSENT:
         return ABSENT(
             f"is not in kernel {facts.release}: {why}",
             about=name,
             source=f"/lib/modules/{facts.release}/modules.dep",
-            wanted="the module",
+            expected="the module",
             fix=f"install the package of kernel {facts.release} that has it (linux-modules-extra on Ubuntu)",
         )
     return kind(
         f"is not loaded: {why}",
         about=name,
         source=f"/sys/module/{name}",
-        wanted="loaded",
+        expected="loaded",
         fix=f"modprobe {name} && echo {name} > /etc/modules-load.d/{name}.conf",
     )
 
 
-def _on_demand(facts: ModuleFacts, name: str, without: str) -> Finding:
+def _on_demand(facts: ModuleFacts, name: str, consequence: str) -> Finding:
     state = facts.states.get(name, State.ABSENT)
     if state is State.ABSENT:
         return OPTIONAL_ABSENT(
-            f"is not in kernel {facts.release}: {without}",
+            f"is not in kernel {facts.release}: {consequence}",
             about=name,
             source=f"/lib/modules/{facts.release}/modules.dep",
         )

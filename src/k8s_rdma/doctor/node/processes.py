@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PROCESSES = Subject("processes", "Processes")
 OK = PROCESSES.ok()
 AGENT_DOWN = PROCESSES.error("agent-down")
-DOWN = PROCESSES.warning("down")
+NOT_RUNNING = PROCESSES.warning("down")
 VERSIONS = PROCESSES.warning("versions")
 PROBLEM = PROCESSES.warning("problem")
 ENDS_LEFT = PROCESSES.warning("ends-left")
@@ -43,7 +43,7 @@ class ProcessFacts:
     """report: what `socket` said first; None, and `why`, when it said nothing.
 
     server, plugin: None where there should be none. version: the doctor's own.
-    left: DELs that found no agent, as their files are called; in `left_in`.
+    leftovers: DELs that found no agent, as their files are called; in `left_in`.
     """
 
     socket: str
@@ -52,7 +52,7 @@ class ProcessFacts:
     server: Answer | None
     plugin: Answer | None
     version: str
-    left: tuple[str, ...] = ()
+    leftovers: tuple[str, ...] = ()
     left_in: str = ""
 
 
@@ -63,7 +63,7 @@ def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
             f"the agent does not answer: {facts.why}; no pod gets interfaces, pods without any come and go",
             about="agent",
             source=facts.socket,
-            wanted="a report",
+            expected="a report",
             fix="kubectl -n k8s-rdma logs ds/k8s-rdma-node -c agent, or the log of k8s-rdma agent",
         )
     else:
@@ -73,10 +73,10 @@ def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
                 sentence,
                 about="agent",
                 source=facts.socket,
-                wanted="none",
+                expected="none",
                 fix="docs/operating-a-node.md has what to do",
             )
-    if facts.left:
+    if facts.leftovers:
         yield _ends_left(facts)
     for name, answer in (("server", facts.server), ("device-plugin", facts.plugin)):
         if answer is not None:
@@ -84,13 +84,13 @@ def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
 
 
 def _ends_left(facts: ProcessFacts) -> Finding:
-    named = ", ".join(facts.left[:NAMED]) + (", ..." if len(facts.left) > NAMED else "")
+    named = ", ".join(facts.leftovers[:NAMED]) + (", ..." if len(facts.leftovers) > NAMED else "")
     return ENDS_LEFT(
-        f"DELs that are left to the agent: {len(facts.left)} ({named}); until it has carried them out, "
+        f"DELs that are left to the agent: {len(facts.leftovers)} ({named}); until it has carried them out, "
         "nobody else gets what these pods had",
         about="agent",
         source=facts.left_in,
-        wanted="none that stays",
+        expected="none that stays",
         fix="the agent's log says what fails (reconcile_failed)" if facts.report else "start the agent",
     )
 
@@ -107,7 +107,7 @@ def _other_version(facts: ProcessFacts, name: str, version: str, source: str) ->
         f"is of version {version}, and this program of {facts.version}",
         about=name,
         source=source,
-        wanted="one version on a node",
+        expected="one version on a node",
         fix="kubectl -n k8s-rdma rollout restart daemonset k8s-rdma-node",
     )
 
@@ -115,11 +115,11 @@ def _other_version(facts: ProcessFacts, name: str, version: str, source: str) ->
 def _check_answer(facts: ProcessFacts, name: str, answer: Answer) -> Finding:
     if answer.why:
         lost = "the extender cannot see this node" if name == "server" else "no container gets device nodes"
-        return DOWN(
+        return NOT_RUNNING(
             f"does not answer: {answer.why}; {lost}",
             about=name,
             source=answer.url,
-            wanted="200",
+            expected="200",
             fix=f"kubectl -n k8s-rdma logs ds/k8s-rdma-node -c {name}",
         )
     if answer.version and answer.version != facts.version:
@@ -140,7 +140,7 @@ def check_vfs(facts: ProcessFacts) -> Iterator[Finding]:
                 f"nobody's, and taken: {vf.why}; {vf.min_tx_rate} Mb/s count as reserved",
                 about=f"{pf.name} VF {vf.vf}",
                 source=source,
-                wanted="unused, or a pod's",
+                expected="unused, or a pod's",
                 fix=f"k8s-rdma agent adopt --pf {pf.name} --vf {vf.vf} --dry-run",
             )
     for each in facts.report.allocations:
@@ -150,7 +150,7 @@ def check_vfs(facts: ProcessFacts) -> Iterator[Finding]:
                 f"interfaces on their way home: {len(each.interfaces)}",
                 about=f"{each.pod.namespace}/{each.pod.name}",
                 source=f"{facts.socket}, allocations",
-                wanted="an end within seconds",
+                expected="an end within seconds",
                 fix="the agent's log says what fails (reconcile_failed); docs/operating-a-node.md",
             )
     if not bad:

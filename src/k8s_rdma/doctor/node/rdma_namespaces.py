@@ -35,14 +35,15 @@ _SHARED, _EXCLUSIVE = NetnsMode.SHARED, NetnsMode.EXCLUSIVE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaFacts:
-    """mode: None while the kernel knows no RDMA. kept: the mode that /etc/modprobe.d sets at the next boot.
+    """mode: None while the kernel knows no RDMA. persistent: the mode that /etc/modprobe.d sets at the next
+    boot.
 
     plugin: the device plugin's configuration, of `source`; None where there is none.
     signed: whether the agent has a key for placements, by `agent_file`; that is None where there is none.
     """
 
     mode: NetnsMode | None
-    kept: NetnsMode
+    persistent: NetnsMode
     plugin: DevicePluginConfig | None
     source: str
     agent_file: str | None
@@ -54,12 +55,12 @@ def check_rdma_namespaces(facts: RdmaFacts) -> Iterator[Finding]:
     if facts.mode is None:
         yield NO_RDMA("the kernel knows no RDMA: no driver has loaded ib_core", source=_SYSTEM)
         return
-    if facts.mode is not facts.kept:
+    if facts.mode is not facts.persistent:
         value = int(facts.mode is _SHARED)
         yield NOT_KEPT(
-            f"the mode is {facts.mode.value}, and {facts.kept.value} after the next boot",
+            f"the mode is {facts.mode.value}, and {facts.persistent.value} after the next boot",
             source=f"{_SYSTEM}; /etc/modprobe.d",
-            wanted="one mode, as it can only be changed while no pod has a namespace",
+            expected="one mode, as it can only be changed while no pod has a namespace",
             fix=f"echo 'options ib_core netns_mode={value}' > /etc/modprobe.d/ib_core.conf",
         )
     unfit = [each for each in _resources(facts) if isinstance(each, ExclusiveResource) and each.cdi is False]
@@ -70,7 +71,7 @@ def check_rdma_namespaces(facts: RdmaFacts) -> Iterator[Finding]:
                 "nodes have other numbers once it is in the pod",
                 about=each.name,
                 source=facts.source,
-                wanted="cdi: true, or the key left out",
+                expected="cdi: true, or the key left out",
                 fix="take cdi: false out of the resource",
             )
     else:
@@ -92,7 +93,7 @@ def check_isolation(facts: RdmaFacts) -> Iterator[Finding]:
             "never promised",
             about="placementKeyFile",
             source=facts.agent_file,
-            wanted="a key that agents and extender share",
+            expected="a key that agents and extender share",
             fix="placementKeyFile in both files, from one Secret",
         )
 
@@ -110,7 +111,7 @@ def _isolation(resource: Resource, facts: RdmaFacts) -> Finding:
                 "a container reaches the verbs of every matching device, of PFs also past the caps of any VF",
                 about=about,
                 source=source,
-                wanted="pods that are trusted, or mode exact",
+                expected="pods that are trusted, or mode exact",
                 fix="mode: exact, or rdma system set netns exclusive on a node without pods",
             )
         case MountResource(scope="rdma-cm-only"):
@@ -121,7 +122,7 @@ def _isolation(resource: Resource, facts: RdmaFacts) -> Finding:
                 "the PFs, and so past every cap",
                 about=about,
                 source=source,
-                wanted="pods that are trusted, or mode exact",
+                expected="pods that are trusted, or mode exact",
                 fix="node.devicePlugin.mount: false (without the chart, no mode: mount in resources) once "
                 "pods ask for k8s-rdma.io/slot, or rdma system set netns exclusive on a node without pods",
             )

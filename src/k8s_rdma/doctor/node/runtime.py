@@ -37,7 +37,7 @@ DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 class Runtime:
     """A runtime that runs, or is set up.
 
-    name: `containerd` or `crio`. version: as it says it itself, or `told_by` somebody else; empty where
+    name: `containerd` or `crio`. version: as it says it itself, or `source` somebody else; empty where
     nobody says it. config: the path of its configuration, which need not be there. fault: why that cannot be
     read.
     enable_cdi: None where it is not said. cdi_dirs: empty where not said.
@@ -45,7 +45,7 @@ class Runtime:
 
     name: str
     version: str = ""
-    told_by: str = ""
+    source: str = ""
     config: str = ""
     fault: str = ""
     enable_cdi: bool | None = None
@@ -54,7 +54,7 @@ class Runtime:
     @property
     def version_source(self) -> str:
         """Who says the version."""
-        return self.told_by or f"{self.name} --version"
+        return self.source or f"{self.name} --version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def check_runtime(facts: RuntimeFacts) -> Iterator[Finding]:
         yield NONE(
             "neither containerd nor CRI-O runs here",
             source="/proc",
-            wanted="the runtime that kubelet uses",
+            expected="the runtime that kubelet uses",
             fix="run the doctor on the node, or in a pod with --host-root and the node's /proc below it",
         )
     for runtime in facts.runtimes:
@@ -95,7 +95,7 @@ def _check(facts: RuntimeFacts, runtime: Runtime) -> Iterator[Finding]:
             f"its configuration cannot be read: {runtime.fault}",
             about=runtime.name,
             source=runtime.config,
-            wanted="TOML",
+            expected="TOML",
             fix=f"correct {runtime.config}",
         )
         return
@@ -103,12 +103,12 @@ def _check(facts: RuntimeFacts, runtime: Runtime) -> Iterator[Finding]:
     if version is None:
         yield VERSION_UNKNOWN("does not say its version", about=runtime.name, source=runtime.version_source)
     elif version < OLDEST[runtime.name]:
-        oldest = _words(OLDEST[runtime.name])
+        oldest = _format_version(OLDEST[runtime.name])
         yield TOO_OLD(
             f"version {runtime.version}",
             about=runtime.name,
             source=runtime.version_source,
-            wanted=f"{oldest} or newer, see docs/compatibility-versions.md",
+            expected=f"{oldest} or newer, see docs/compatibility-versions.md",
             fix=f"update {runtime.name}",
         )
     found = (*_check_annotations(facts, runtime, version), *_check_cdi(facts, runtime, version))
@@ -143,7 +143,7 @@ def _check_annotations(
         f"version {runtime.version} tells no plugin the pods' annotations{costs}",
         about=runtime.name,
         source=runtime.version_source,
-        wanted=f"{_words(ANNOTATIONS_SINCE[runtime.name])} or newer",
+        expected=f"{_format_version(ANNOTATIONS_SINCE[runtime.name])} or newer",
         fix=fix,
     )
 
@@ -153,14 +153,14 @@ def _check_cdi(facts: RuntimeFacts, runtime: Runtime, version: tuple[int, int] |
         return
     needed = ", ".join(facts.needs_cdi)
     if not _reads_cdi(runtime, version):
-        since = _words(CDI_SINCE[runtime.name])
+        since = _format_version(CDI_SINCE[runtime.name])
         known = version >= CDI_SINCE[runtime.name]
         yield NO_CDI(
             f"{runtime.name} {runtime.version} reads no CDI specifications, by which {needed} comes: "
             "containers that ask for it do not start",
             about=runtime.name,
             source=runtime.config,
-            wanted="enable_cdi = true" if known else f"{runtime.name} {since}",
+            expected="enable_cdi = true" if known else f"{runtime.name} {since}",
             fix=(
                 '[plugins."io.containerd.grpc.v1.cri"] enable_cdi = true, then restart containerd'
                 if known
@@ -174,7 +174,7 @@ def _check_cdi(facts: RuntimeFacts, runtime: Runtime, version: tuple[int, int] |
             f"it reads CDI specifications in {', '.join(directories)}; the agent writes to {facts.cdi_dir}",
             about=runtime.name,
             source=runtime.config,
-            wanted=f"{facts.cdi_dir} among cdi_spec_dirs",
+            expected=f"{facts.cdi_dir} among cdi_spec_dirs",
             fix=f"cdiDir: {directories[-1]} in the agent's file",
         )
 
@@ -192,5 +192,5 @@ def _plain(directory: str) -> str:
     return directory.rstrip("/").replace("/var/run/", "/run/")
 
 
-def _words(version: tuple[int, int]) -> str:
+def _format_version(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
