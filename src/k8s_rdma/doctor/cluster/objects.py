@@ -79,7 +79,10 @@ class RightsFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFacts:
-    """api: the API server's version. bound: policies that are there and bound. expected: of deploy/policies."""
+    """Admission policies of the cluster.
+
+    api: the API server's version. bound: policies that exist and are bound. expected: deploy/policies.
+    """
 
     api: str
     bound: frozenset[str]

@@ -46,7 +46,10 @@ class SchedulerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A scheduler, by the name that pods have for it. has_extender: whether it asks our extender. location: says so."""
+    """A scheduler by its profile's name.
+
+    has_extender: whether it calls our extender. location: the file, or the object, that configures it.
+    """
 
     name: str
     has_extender: bool

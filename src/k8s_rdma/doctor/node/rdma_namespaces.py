@@ -35,9 +35,9 @@ _SHARED, _EXCLUSIVE = NetnsMode.SHARED, NetnsMode.EXCLUSIVE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaFacts:
-    """mode: None while the kernel knows no RDMA. persistent: the mode that /etc/modprobe.d sets at the next
-    boot.
+    """How the node shares RDMA devices between network namespaces.
 
+    mode: None without RDMA in the kernel. persistent: the mode that /etc/modprobe.d sets at the next boot.
     plugin: the device plugin's configuration, of `source`; None where there is none.
     signed: whether the agent has a key for placements, by `agent_file`; that is None where there is none.
     """

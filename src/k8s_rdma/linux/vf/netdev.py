@@ -103,7 +103,8 @@ def require_link_settings(link: Link, step: GiveVf) -> None:
     """KernelError when the netdev in the pod has not what was set."""
     for name, wanted, found in (("MAC", step.mac, link.mac), ("MTU", step.mtu, link.mtu)):
         if wanted is not None and found != wanted:
-            msg = f"{describe(step.vf)}: {name} {wanted} was set, {step.ifname} in {step.netns.path} has {found}"
+            where = f"{step.ifname} in {step.netns.path}"
+            msg = f"{describe(step.vf)}: {name} {wanted} was set, {where} has {found}"
             raise KernelError(msg)
 
 
