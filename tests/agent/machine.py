@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from factories import PF0, PF1
-from k8s_rdma.agent.cdi_specs import DeviceFiles, NodeFiles, SharedFiles, Specifications
+from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, HostFiles, SharedResourceSpecs
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.cni.context import AgentContext
-from k8s_rdma.agent.cni.exclusive_devices import Holdings
+from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.pod_request import Policy
 from k8s_rdma.agent.cni.service import Verbs
 from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
@@ -78,16 +78,16 @@ class Machine:
             kernel=self.kernel,
             receipts=receipts,
             markers=Markers(self.directory / "run" / "attachments"),
-            left_deletions=DeferredDeletes(self.directory / "run" / "deletions"),
+            deferred_deletes=DeferredDeletes(self.directory / "run" / "deletions"),
             boot_id=boot_id,
             pools=pools_of(self.resources),
         )
-        files, nodes = NodeFiles(self.directory / "host"), FakeNodes(self.hardware)
-        self.specifications = Specifications(
+        files, nodes = HostFiles(self.directory / "host"), FakeNodes(self.hardware)
+        self.specifications = CdiSpecs(
             node=node,
             worker=worker,
-            devices=DeviceFiles(files, "/var/run/cdi", nodes),
-            shared=SharedFiles(files, PurePosixPath("/var/run/cdi"), nodes),
+            devices=AttachmentSpecs(files, "/var/run/cdi", nodes),
+            shared=SharedResourceSpecs(files, PurePosixPath("/var/run/cdi"), nodes),
             alone=True,
         )
         plugins = Plugins(host_root=Path("/"), timeout_s=10)
@@ -97,7 +97,7 @@ class Machine:
             ipam=IpamPlugins(plugins),
             delegate=Delegate(plugins),
             devices=self.specifications.devices,
-            holdings=Holdings(self.kubelet, self.resources),
+            holdings=PodDeviceLookup(self.kubelet, self.resources),
             cluster=self.cluster,
         )
         policy = Policy(keys=FixedKeys(key), allow_unplaced=allow_unplaced, policies=lambda: self.policies)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from factories import PF0, PF1
-from k8s_rdma.agent.cdi_specs import DeviceFiles, NodeFiles
+from k8s_rdma.agent.cdi_specs import AttachmentSpecs, HostFiles
 from k8s_rdma.agent.cni.context import AgentContext
-from k8s_rdma.agent.cni.exclusive_devices import Holdings
+from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.pod_request import Policy
 from k8s_rdma.agent.cni.service import Verbs
 from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
@@ -161,13 +161,13 @@ class MortalDeletions:
         return getattr(self._deletions, name)
 
     def drop(self, attachment: Attachment) -> None:
-        if self._deletions.has(attachment):
+        if self._deletions.contains(attachment):
             failure = LedgerError("read-only")
             self._life.act(lambda: self._deletions.drop(attachment), lambda: None, failure)
 
 
 class MortalFiles:
-    def __init__(self, files: NodeFiles, life: Life) -> None:
+    def __init__(self, files: HostFiles, life: Life) -> None:
         self._files, self._life = files, life
 
     def __getattr__(self, name: str) -> Any:
@@ -283,20 +283,20 @@ class World:
             kernel=MortalKernel(self.kernel, life),
             receipts=MortalReceipts(self._receipts, life, self._keep),
             markers=MortalMarkers(Markers(self.directory / "run" / "attachments"), life),
-            left_deletions=MortalDeletions(self.left_deletions, life),
+            deferred_deletes=MortalDeletions(self.left_deletions, life),
             boot_id=f"boot-{self.boots}",
             pools=DevicePluginConfig(resources=RESOURCES).pools(),
         )
         plugins = MortalPlugins(self.book, life)
-        files = MortalFiles(NodeFiles(self.directory / "host"), life)
-        self.devices = DeviceFiles(files, "/var/run/cdi", FakeNodes(self.hardware))
+        files = MortalFiles(HostFiles(self.directory / "host"), life)
+        self.devices = AttachmentSpecs(files, "/var/run/cdi", FakeNodes(self.hardware))
         context = AgentContext(
             node=self.node,
             worker=Turn(),
             ipam=IpamPlugins(plugins),
             delegate=Delegate(plugins),
             devices=self.devices,
-            holdings=Holdings(self.kubelet, RESOURCES),
+            holdings=PodDeviceLookup(self.kubelet, RESOURCES),
         )
         self.verbs = Verbs(context, policy=Policy(policies=lambda: EVERYTHING), claimed=_nobody_waits)
         self._keep()

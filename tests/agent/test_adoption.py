@@ -13,7 +13,7 @@ import pytest
 from agent.machine import Machine, asks, call
 from factories import PF0
 from k8s_rdma.agent.adoption import Adoption
-from k8s_rdma.agent.cni.exclusive_devices import Holdings
+from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.unix_sockets import CniSocket, listen_unix, serve_connections
 from k8s_rdma.config.devices import ExclusiveResource, Selector
@@ -49,7 +49,7 @@ class Asked:
         return await asyncio.to_thread(adopt, self.machine.directory, *arguments)
 
     async def told_foreign(self) -> dict[str, list[int]]:
-        told = decode_report(await self.reporter.publisher.other_than(None))
+        told = decode_report(await self.reporter.publisher.wait_for_change(None))
         return {pf.name: [vf.vf for vf in pf.foreign] for pf in told.pfs}
 
     def leave_behind(self, pf: str, vf: int, rate: int) -> None:
@@ -81,13 +81,13 @@ def adopt(run_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 async def asked(machine: Machine) -> AsyncIterator[Asked]:
     with machine.running() as (node, verbs), listen_unix(machine.directory / "cni.sock", 0o600) as listener:
         reporter = Reporter(node)
-        holdings = Holdings(machine.kubelet, machine.resources)
+        holdings = PodDeviceLookup(machine.kubelet, machine.resources)
         adoption = Adoption(node=node, worker=machine.worker, reporter=reporter, holdings=holdings)
 
         async def answer(request: Request, _netns: int | None, _waiting: Callable[[], bool]) -> Reply:
             return await adoption.call(request)
 
-        serving = asyncio.create_task(serve_connections(listener, CniSocket(answer).talk, most=8))
+        serving = asyncio.create_task(serve_connections(listener, CniSocket(answer).talk, limit=8))
         try:
             yield Asked(machine, node, verbs, reporter, adoption)
         finally:

@@ -22,7 +22,7 @@ BRIDGE = {"type": "bridge", "bridge": "cni0", "ipam": IPAM, "capabilities": {"ba
 def read(*, beside_others: bool = False, **keys: object) -> CalledPlugins:
     document = {"cniVersion": "1.0.0", "name": "net", "type": "k8s-rdma-cni", **keys}
     stdin = json.dumps(document).encode()
-    return called_plugins(stdin, decode_netconf(stdin), call("ADD"), beside_others=beside_others)
+    return called_plugins(stdin, decode_netconf(stdin), call("ADD"), chained=beside_others)
 
 
 def stdin_of(plugin: DelegatedPlugin | None) -> dict[str, object]:

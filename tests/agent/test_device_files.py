@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from factories import PF0, PF1, interface, receipt
-from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR, DeviceFiles, NodeFiles, device_info_file
+from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR, AttachmentSpecs, HostFiles, device_info_file
 from k8s_rdma.core.ids import ContainerId
 from k8s_rdma.core.ledger import Attachment, Ledger
 from k8s_rdma.core.options import InterfaceOptions, VfDriver
@@ -50,8 +50,8 @@ def host(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def files(host: Path) -> DeviceFiles:
-    return DeviceFiles(NodeFiles(host), CDI, Nodes())
+def files(host: Path) -> AttachmentSpecs:
+    return AttachmentSpecs(HostFiles(host), CDI, Nodes())
 
 
 def given(*interfaces, info: str = INFO):

@@ -14,7 +14,7 @@ import pytest
 
 from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin, addresses
 from factories import PF0, interface, receipt
-from k8s_rdma.agent.plugins.ipam import AT_ONCE, IpamPlugins, addressing
+from k8s_rdma.agent.plugins.ipam import MAX_PARALLEL, IpamPlugins, addressing
 from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.core.ledger import DelegatedPlugin
 from k8s_rdma.core.options import InterfaceOptions, VfDriver
@@ -81,15 +81,15 @@ def test_several_calls_run_at_a_time_and_no_more_than_that(script, ipams):
     count.mkdir()
     meets = (
         f"touch {count}/$CNI_IFNAME; "
-        f"while [ $(ls {count} | wc -l) -lt {AT_ONCE} ]; do :; done; "
+        f"while [ $(ls {count} | wc -l) -lt {MAX_PARALLEL} ]; do :; done; "
         f"ls {count} | wc -l >{script.directory}/$CNI_IFNAME; "
         # Nobody leaves before all that run now have counted.
-        f"while [ $(ls -d {script.directory}/rdma* | wc -l) -lt {AT_ONCE} ]; do :; done; {COUNTS}"
+        f"while [ $(ls -d {script.directory}/rdma* | wc -l) -lt {MAX_PARALLEL} ]; do :; done; {COUNTS}"
     )
     script.speak(MODERN, ADD=meets)
-    asyncio.run(ipams.add(pod_with(AT_ONCE + 1, script.plugin())))
+    asyncio.run(ipams.add(pod_with(MAX_PARALLEL + 1, script.plugin())))
     seen = [int(path.read_text()) for path in script.directory.glob("rdma*")]
-    assert sorted(seen) == [AT_ONCE] * AT_ONCE + [AT_ONCE + 1]
+    assert sorted(seen) == [MAX_PARALLEL] * MAX_PARALLEL + [MAX_PARALLEL + 1]
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_add_begins_no_further_call_after_a_failure_and_ends_those_under_way(scr
     slow = f"while [ ! -e {script.directory}/failed ]; do :; done; touch {done}-$CNI_IFNAME; {COUNTS}"
     fails = f"touch {script.directory}/failed; {ERROR}"
     script.speak(MODERN, ADD=f"if [ $CNI_IFNAME = rdma2 ]; then {fails}; else {slow}; fi")
-    error = refusal(ipams.add(pod_with(AT_ONCE + 9, script.plugin())))
+    error = refusal(ipams.add(pod_with(MAX_PARALLEL + 9, script.plugin())))
     assert error.message == "plugin scripted: ADD of rdma2: no; more"
-    assert len(script.calls("ADD")) == len(list(script.directory.glob("done-*"))) + 1 < 2 * AT_ONCE
+    assert len(script.calls("ADD")) == len(list(script.directory.glob("done-*"))) + 1 < 2 * MAX_PARALLEL
 
 
 def test_delete_tries_every_interface_and_names_those_that_failed(script, ipams):
@@ -190,12 +190,12 @@ def test_delete_tries_every_interface_and_names_those_that_failed(script, ipams)
 def test_delete_asks_no_more_of_a_plugin_that_does_not_answer(script):
     script.speak(MODERN, DEL="case $CNI_IFNAME in rdma1) ;; *) exec sleep 1000;; esac")
     ipams = IpamPlugins(Plugins(host_root=Path("/"), timeout_s=2))
-    error = refusal(ipams.delete(pod_with(3 * AT_ONCE, script.plugin())))
-    assert len(script.calls("DEL")) == AT_ONCE + 1
+    error = refusal(ipams.delete(pod_with(3 * MAX_PARALLEL, script.plugin())))
+    assert len(script.calls("DEL")) == MAX_PARALLEL + 1
     found = re.fullmatch(
         r"container c1: addresses of (.*) not given back: .*: no answer within 2 s", error.message
     )
-    assert set(found[1].split(", ")) == {f"rdma{number}" for number in range(2, 3 * AT_ONCE + 1)}
+    assert set(found[1].split(", ")) == {f"rdma{number}" for number in range(2, 3 * MAX_PARALLEL + 1)}
 
 
 def test_delete_says_what_to_do_when_the_plugin_is_not_on_the_node_any_more(script, ipams):

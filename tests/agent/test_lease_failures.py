@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 from agent.machine import PLUGINS, Machine, asks, call
-from k8s_rdma.agent.plugins.ipam import AT_ONCE
+from k8s_rdma.agent.plugins.ipam import MAX_PARALLEL
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 HOST_LOCAL = shutil.which("host-local", path=PLUGINS)
-INTERFACES = AT_ONCE + 2
+INTERFACES = MAX_PARALLEL + 2
 pytestmark = pytest.mark.skipif(HOST_LOCAL is None, reason="needs Debian's containernetworking-plugins")
 
 _FAILING = """#!/bin/sh

@@ -32,10 +32,10 @@ def test_problems_of_the_agent_itself_come_first_in_the_report_until_they_are_ov
         with machine.running() as (node, _):
             found = ["placementKeyFile /key: is empty"]
             reporter = Reporter(node, lambda: tuple(found))
-            known = await reporter.other_than(None)
+            known = await reporter.wait_for_change(None)
             assert known.problems == ("placementKeyFile /key: is empty", *node.hardware.problems)
             found.clear()
-            waiting = asyncio.create_task(reporter.other_than(known))
+            waiting = asyncio.create_task(reporter.wait_for_change(known))
             await reporter.publish_problems()
             async with asyncio.timeout(10):
                 assert (await waiting).problems == node.hardware.problems
@@ -47,9 +47,9 @@ def test_other_report_is_waited_for_until_it_is_said_that_there_is_one(machine: 
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             reporter = Reporter(node)
-            known = await reporter.other_than(None)
+            known = await reporter.wait_for_change(None)
             assert known is reporter.now()
-            waiting = asyncio.create_task(reporter.other_than(known))
+            waiting = asyncio.create_task(reporter.wait_for_change(known))
             await reporter.publish()
             await asyncio.sleep(0)
             assert not waiting.done()
@@ -68,11 +68,11 @@ def test_report_that_was_looked_up_before_it_was_said_is_no_other_one(machine: M
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             reporter = Reporter(node)
-            await reporter.other_than(None)
+            await reporter.wait_for_change(None)
             netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 100})))
             known = reporter.now()
-            waiting = asyncio.create_task(reporter.other_than(known))
+            waiting = asyncio.create_task(reporter.wait_for_change(known))
             for _ in range(3):
                 await reporter.publish()
                 await asyncio.sleep(0)

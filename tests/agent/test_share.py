@@ -35,7 +35,8 @@ def test_share_is_what_names_its_networks_and_what_names_none_and_is_nobodys(
     networks: tuple[str, ...], own: str, taken: set[int], part: tuple[int, ...]
 ) -> None:
     assert (
-        interfaces_of_network(request(*networks), own=set(own), taken=set(taken), annotations=MULTUS) == part
+        interfaces_of_network(request(*networks), own=set(own), attached=set(taken), annotations=MULTUS)
+        == part
     )
 
 
@@ -43,7 +44,7 @@ def test_share_is_what_names_its_networks_and_what_names_none_and_is_nobodys(
 def test_network_that_nothing_attaches_the_pod_to_is_refused_by_field(annotations: dict[str, str]) -> None:
     with pytest.raises(MalformedError) as refused:
         interfaces_of_network(
-            request("", "fabric-b"), own={"net", "fabric-a"}, taken=set(), annotations=annotations
+            request("", "fabric-b"), own={"net", "fabric-a"}, attached=set(), annotations=annotations
         )
     assert refused.value.reason is Reason.MALFORMED_ANNOTATION
     assert refused.value.message.startswith(
@@ -78,7 +79,7 @@ def test_attachments_one_after_the_other_never_give_one_twice(
     asked = request(*networks)
     given_by: dict[int, str] = {}
     for network in attachments:
-        part = interfaces_of_network(asked, own={network}, taken=given_by.keys(), annotations=MULTUS)
+        part = interfaces_of_network(asked, own={network}, attached=given_by.keys(), annotations=MULTUS)
         assert not given_by.keys() & set(part)
         given_by |= dict.fromkeys(part, network)
     for index, network in enumerate(networks):

@@ -40,7 +40,7 @@ async def served(machine: Machine) -> AsyncIterator[Callable[[], Awaitable[Plugi
 
     with machine.running(), listen_unix(machine.directory / "cdi.sock", 0o600) as listener:
         talk = CdiSocket(machine.specifications.shared, machine.worker).talk
-        serving = asyncio.create_task(serve_connections(listener, talk, most=4))
+        serving = asyncio.create_task(serve_connections(listener, talk, limit=4))
         yield connect
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

@@ -57,7 +57,7 @@ async def serving(
     mode: int = 0o600,
 ) -> AsyncIterator[None]:
     with listen_unix(path, mode) as listener:
-        serve = serve_connections(listener, talk, most=most, most_of_user=most_of_user)
+        serve = serve_connections(listener, talk, limit=most, most_of_user=most_of_user)
         task = asyncio.create_task(serve)
         try:
             yield

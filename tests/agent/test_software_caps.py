@@ -352,13 +352,13 @@ def test_nothing_of_a_lost_cap_stays_when_its_pod_ended(machine: Machine, end: s
         netns = await it.add()
         machine.hardware.move(it.device(netns), HOST, "mine")
         await it.verbs.restore_caps()
-        assert it.node.caps.lost
+        assert it.node.caps.failures
         if end == "delete":
             await it.verbs.delete(call("DEL", "c1", uid="uid-c1", name="c1"), "net")
         else:
             machine.hardware.destroy_namespace(netns)
             await it.verbs.reconcile()
-        assert not it.node.caps.lost
+        assert not it.node.caps.failures
         assert machine.is_pristine()
         next_one = await it.add({}, container="c2")
         assert (it.cap(next_one), it.enforced()) == (0, ([None], []))
@@ -376,7 +376,7 @@ def test_nothing_of_a_lost_cap_stays_with_the_sandbox_that_inherits(machine: Mac
             await it.verbs.restore_caps()
         assert [each["event"] for each in logs] == ["cap_lost"]
         await it.add({}, container="c2", uid="uid-c1")
-        assert not it.node.caps.lost
+        assert not it.node.caps.failures
         assert it.enforced() == ([None], [])
 
     run(machine, scenario)
@@ -420,11 +420,11 @@ def test_caps_are_looked_at_by_a_clock_of_their_own_and_what_changed_is_publishe
         machine.hardware.set_unreadable(Unreadable("PF f0", "no answer"))
         assert await patience.pass_by() == 7
         assert it.cap(netns) == 200
-        known = await reporter.publisher.other_than(None)
+        known = await reporter.publisher.wait_for_change(None)
         machine.hardware.move(it.device(netns), machine.hardware.create_namespace().inode, "mine")
         assert await patience.pass_by() == 7
         async with asyncio.timeout(10):
-            told = decode_report(await reporter.publisher.other_than(known))
+            told = decode_report(await reporter.publisher.wait_for_change(known))
         assert told.allocations[0].interfaces[0].enforced.max == "accounted"
         keeping.cancel()
         await asyncio.wait([keeping])

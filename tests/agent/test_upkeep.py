@@ -49,7 +49,7 @@ class Kept:
         return await self.patience.pass_by()
 
     async def report(self) -> NodeReport:
-        return decode_report(await self.reporter.publisher.other_than(None))
+        return decode_report(await self.reporter.publisher.wait_for_change(None))
 
 
 @asynccontextmanager
@@ -205,11 +205,11 @@ def test_generation_stays_while_nothing_differs(machine: Machine) -> None:
 
 def test_change_is_told_though_an_add_saw_it_first(machine: Machine) -> None:
     async def scenario(it: Kept) -> None:
-        known = await it.reporter.publisher.other_than(None)
+        known = await it.reporter.publisher.wait_for_change(None)
         machine.hardware.set_link(PF0, 7)
         assert it.node.refresh()
         await it.settle()
-        told = decode_report(await it.reporter.publisher.other_than(known))
+        told = decode_report(await it.reporter.publisher.wait_for_change(known))
         assert told.pfs[0].link_mbps == 7
 
     run(machine, scenario)
@@ -233,13 +233,13 @@ def test_vfs_come_home_at_once_when_a_sandbox_is_said_to_have_vanished(machine: 
     async def scenario(it: Kept) -> None:
         netns = machine.hardware.create_namespace()
         await it.verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
-        known = await it.reporter.publisher.other_than(None)
+        known = await it.reporter.publisher.wait_for_change(None)
         assert await it.patience.next() >= SETTLE_S  # and as long as that lasts nothing is looked at
         before = it.looks
         machine.hardware.destroy_namespace(netns)
         it.upkeep.sandbox_vanished.set()
         async with asyncio.timeout(10):
-            told = decode_report(await it.reporter.publisher.other_than(known))
+            told = decode_report(await it.reporter.publisher.wait_for_change(known))
         assert told.allocations == ()
         assert it.looks == before
         assert machine.is_pristine()

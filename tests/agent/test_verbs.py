@@ -221,7 +221,7 @@ def prepared(node: Node, netns: NetnsRef, stdin: bytes) -> Receipt:
         netns=netns,
         ifnames=("eth0", "eth1", "eth2"),
         entries=(0, 1, 2),
-        ipam=called_plugins(stdin, conf, call("ADD"), beside_others=False).ipam,
+        ipam=called_plugins(stdin, conf, call("ADD"), chained=False).ipam,
     )
     receipt = node.prepare(sandbox, parse_request(conf.pod_annotations[ANNOTATION]), None)
     assert isinstance(receipt, Receipt)

@@ -21,7 +21,7 @@ from rich.console import Console
 from cli.asking import ENVIRONMENT, MAIN, bind, k8s_rdma
 from extender.serving import FILTER, served
 from extender.world import cluster
-from k8s_rdma.cli.extender_client import ExtenderClient, NoAnswerError, Where
+from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
 from k8s_rdma.cli.top import Screen, page
 from k8s_rdma.wire.cluster_view import ClusterView, NodeRow, PendingRow, PfRow, Totals, decode_view
 from k8s_rdma.wire.explain import ExtenderState
@@ -121,7 +121,7 @@ def test_screen_keeps_what_it_knows_while_the_extender_is_away_and_says_so():
             raise answer
         return answer
 
-    screen = Screen(look=look, clock=lambda: now)
+    screen = Screen(fetch=look, clock=lambda: now)
     screen.refresh(10)
     now = 107.0
     screen.refresh(10)
@@ -138,8 +138,8 @@ def test_screen_keeps_what_it_knows_while_the_extender_starts_or_ends(status: in
     server = HTTPServer(("127.0.0.1", 0), type("Ending", (_Ending,), {"status": status}))
     with server, ThreadPoolExecutor(1) as thread:
         serving = thread.submit(server.handle_request)
-        with ExtenderClient(Where(url=f"http://127.0.0.1:{server.server_port}")) as extender:
-            screen = Screen(look=lambda _: decode_view(extender.get("/v1/cluster", {})), view=view(1))
+        with ExtenderClient(ExtenderAddress(url=f"http://127.0.0.1:{server.server_port}")) as extender:
+            screen = Screen(fetch=lambda _: decode_view(extender.get("/v1/cluster", {})), view=view(1))
             screen.refresh(10)
         serving.result()
     lines = drawn(screen.page(24))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from install.node_files import FILE, OURS
-from k8s_rdma.cli.install_cni import wanted
+from k8s_rdma.cli.install_cni import desired_conflist
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.directory import NodeDirectory
 from k8s_rdma.install.network import Network
@@ -57,7 +57,7 @@ def test_it_is_put_there_and_taken_away(node: NodeFiles, program: Path, tmp_path
 def test_options_that_cannot_be_are_named(options: dict[str, str], said: str) -> None:
     given = {"network": "chained", "file": FILE, "plugin": "{}", "name": "k8s-rdma", "version": "1.0.0"}
     with pytest.raises(K8sRdmaError, match=re.escape(said)):
-        wanted(**given | options)
+        desired_conflist(**given | options)
 
 
 def test_what_cannot_be_done_is_one_line(node: NodeFiles, program: Path) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from k8s_rdma.cli.gather import LEFT_OUT, redacted, redacted_text
+from k8s_rdma.cli.gather import OMITTED, redacted, redacted_text
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_value_of_a_secret_is_left_out_at_any_depth(key, value):
     document = {"plugins": [{"type": "calico", "ipam": {key: value}}]}
     found = redacted(document)
     assert "hunter2" not in json.dumps(found)
-    assert found["plugins"][0]["ipam"] == {key: LEFT_OUT}
+    assert found["plugins"][0]["ipam"] == {key: OMITTED}
 
 
 def test_our_own_configuration_is_left_as_it_is():

@@ -12,7 +12,7 @@ TIMEOUT_S = 240.0
 
 def main() -> None:
     """One after the other, so that what the next one finds is what those before left."""
-    kubectl = Kubectl.at(sys.argv[1])
+    kubectl = Kubectl.for_server(sys.argv[1])
     found = {}
     for pod in json.load(sys.stdin):
         name = kubectl.apply(pod["manifest"])

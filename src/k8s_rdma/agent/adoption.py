@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.cni.exclusive_devices import Holdings
+from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
 from k8s_rdma.agent.node import Adopted
 from k8s_rdma.core.adoption import Scope
 from k8s_rdma.errors import K8sRdmaError
@@ -28,11 +28,11 @@ class Adoption:
     """Answers `adopt` requests."""
 
     def __init__(
-        self, *, node: Node, worker: Worker, reporter: Reporter, holdings: Holdings | None = None
+        self, *, node: Node, worker: Worker, reporter: Reporter, holdings: PodDeviceLookup | None = None
     ) -> None:
         """Nothing is adopted until somebody asks. holdings: tell of VFs that pods have without our doing."""
         self._node = node
-        self._holdings = holdings or Holdings()
+        self._holdings = holdings or PodDeviceLookup()
         self._worker = worker
         self._reporter = reporter
 
@@ -46,7 +46,9 @@ class Adoption:
         except K8sRdmaError as error:
             _log.warning("adopt_refused", error=str(error))
             return encode_adopted(AdoptReply(error=str(error)))
-        vfs = tuple(map(_told, map(_supposed, found) if wanted.dry_run else await self._adopt(found, in_use)))
+        vfs = tuple(
+            map(_adopted_vf, map(_supposed, found) if wanted.dry_run else await self._adopt(found, in_use))
+        )
         for vf in vfs:
             rates = {"min_tx_rate": vf.min_tx_rate, "max_tx_rate": vf.max_tx_rate, "vlan": vf.vlan}
             _log.info("vf_adoption", pf=vf.pf, vf=vf.vf, outcome=vf.outcome, why=vf.why, previous=rates)
@@ -67,7 +69,7 @@ def _supposed(candidate: Candidate) -> Adopted:
     return Adopted(candidate=candidate, outcome="would reset", why=candidate.foreign)
 
 
-def _told(adopted: Adopted) -> AdoptedVf:
+def _adopted_vf(adopted: Adopted) -> AdoptedVf:
     candidate = adopted.candidate
     return AdoptedVf(
         pf=candidate.pf_name,

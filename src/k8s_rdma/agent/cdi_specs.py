@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.shared_devices import Declared
 
 
-class SharedFiles:
+class SharedResourceSpecs:
     """The specifications in a directory of the node."""
 
-    def __init__(self, files: NodeFiles, cdi_dir: PurePosixPath, nodes: DeviceNodes) -> None:
+    def __init__(self, files: HostFiles, cdi_dir: PurePosixPath, nodes: DeviceNodes) -> None:
         """Nothing is declared; what is there of an agent before stays, until `remove_undeclared`."""
         self._files = files
         self._cdi_dir = cdi_dir
@@ -63,23 +63,23 @@ class SharedFiles:
         # By resource: its devices by who declares them, a device plugin's connection; the last one counts.
         self._declared: dict[str, dict[object, tuple[str, ...]]] = {}
 
-    def declare(self, by: object, declared: Declared) -> Written:
+    def declare(self, owner: object, declared: Declared) -> Written:
         """Have all that a plugin declares be told, and nothing of what it declared before."""
         now = declared.resources
-        failed = self._withdraw(by, self._of(by) - now.keys())
+        failed = self._withdraw(owner, self._resources_of(owner) - now.keys())
         for name, devices in now.items():
             others = self._declared.setdefault(name, {})
-            others.pop(by, None)
-            others[by] = devices
+            others.pop(owner, None)
+            others[owner] = devices
         failed |= self._write(now)
         return Written(resources=tuple(name for name in now if name not in failed), failed=failed)
 
-    def end(self, by: object) -> None:
+    def end(self, owner: object) -> None:
         """Remove what a plugin declared; what another one declares, too, is as that one has it.
 
         KernelError names what is not as it should be.
         """
-        if failed := self._withdraw(by, self._of(by)):
+        if failed := self._withdraw(owner, self._resources_of(owner)):
             raise KernelError("; ".join(failed.values()))
 
     def restore(self) -> None:
@@ -95,14 +95,14 @@ class SharedFiles:
             self._cdi_dir / name for name, device in devices.items() if device and device not in declared
         )
 
-    def _of(self, by: object) -> set[str]:
-        return {name for name, declared in self._declared.items() if by in declared}
+    def _resources_of(self, owner: object) -> set[str]:
+        return {name for name, declared in self._declared.items() if owner in declared}
 
-    def _withdraw(self, by: object, resources: Iterable[str]) -> dict[str, str]:
+    def _withdraw(self, owner: object, resources: Iterable[str]) -> dict[str, str]:
         """Why some stay, or cannot be told any more, by resource."""
         failed: dict[str, str] = {}
         for name in sorted(resources):
-            del self._declared[name][by]
+            del self._declared[name][owner]
             if self._declared[name]:
                 failed |= self._write([name])
                 continue
@@ -173,10 +173,10 @@ class DeviceNodes(Protocol):
         ...
 
 
-class SlotFiles:
+class SlotSpecs:
     """The specifications in a directory of the node."""
 
-    def __init__(self, files: NodeFiles, cdi_dir: PurePosixPath, nodes: DeviceNodes) -> None:
+    def __init__(self, files: HostFiles, cdi_dir: PurePosixPath, nodes: DeviceNodes) -> None:
         """Nothing is written yet."""
         self._files = files
         self._cdi_dir = cdi_dir
@@ -192,7 +192,7 @@ class SlotFiles:
         for slot, interfaces in ledger.slots().items():
             if slot.device in devices and interfaces:
                 try:
-                    self._tell(slot, interfaces)
+                    self._log_written(slot, interfaces)
                     to_go.discard(slot.device)
                 except KernelError as error:
                     problems.append(error.message)
@@ -212,7 +212,7 @@ class SlotFiles:
                 if not self._files.holds(path, self._specification(slot, interfaces)):
                     yield f"{path} does not tell the devices of slot {slot.device}"
 
-    def others(self, ledger: Ledger) -> Iterable[PurePosixPath]:
+    def stale_paths(self, ledger: Ledger) -> Iterable[PurePosixPath]:
         """Specifications of ours that are of no slot in the ledger."""
         held = {slot.device for slot in ledger.slots()}
         for name in self._files.names(self._cdi_dir):
@@ -220,7 +220,7 @@ class SlotFiles:
             if device is not None and device not in held:
                 yield self._cdi_dir / name
 
-    def _tell(self, slot: SlotInUse, interfaces: Sequence[AllocatedInterface]) -> None:
+    def _log_written(self, slot: SlotInUse, interfaces: Sequence[AllocatedInterface]) -> None:
         path, data = self._path(slot.device), self._specification(slot, interfaces)
         if not self._files.holds(path, data):
             self._files.write(path, data)
@@ -262,7 +262,7 @@ MAX_NAME_BYTES = 255
 """`NAME_MAX` of Linux' file systems."""
 
 
-class NodeFiles:
+class HostFiles:
     """By their paths on the node, whose root file system is at `host_root`.
 
     The last part of a path is taken as it is: no link there is followed.
@@ -274,11 +274,11 @@ class NodeFiles:
 
     def exists(self, path: PurePosixPath) -> bool:
         """Whether there is anything."""
-        return self._here(path).exists()
+        return self._own_path(path).exists()
 
     def holds(self, path: PurePosixPath, data: bytes) -> bool:
         """Whether it is a file with just this in it."""
-        target = self._here(path)
+        target = self._own_path(path)
         try:
             return target.is_file() and not target.is_symlink() and target.read_bytes() == data
         except OSError:
@@ -287,7 +287,7 @@ class NodeFiles:
     def names(self, directory: PurePosixPath) -> list[str]:
         """What a directory holds, in order; nothing where there is none. KernelError when it is not known."""
         try:
-            return sorted(path.name for path in self._here(directory).iterdir())
+            return sorted(path.name for path in self._own_path(directory).iterdir())
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -299,7 +299,7 @@ class NodeFiles:
 
         KernelError names the file that cannot be written.
         """
-        target = self._here(path)
+        target = self._own_path(path)
         draft = target.with_name(f".{target.name[: MAX_NAME_BYTES - 5]}.new")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -317,7 +317,7 @@ class NodeFiles:
         problems = []
         for path in paths:
             try:
-                self._here(path).unlink(missing_ok=True)
+                self._own_path(path).unlink(missing_ok=True)
             except NotADirectoryError:
                 continue  # so it is not there
             except OSError as error:
@@ -326,7 +326,7 @@ class NodeFiles:
             msg = f"device files cannot be removed: {'; '.join(problems)}"
             raise KernelError(msg)
 
-    def _here(self, path: PurePosixPath) -> Path:
+    def _own_path(self, path: PurePosixPath) -> Path:
         """Where a path of the node is for us."""
         return below(self._root, Path(path.parent)) / path.name
 
@@ -335,33 +335,33 @@ DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo/cni"
 """Source: Device Information Specification 1.1.0, section 4.2."""
 
 
-def device_info_file(given: str) -> str:
+def device_info_file(path: str) -> str:
     """The path that the runtime names by the capability `CNIDeviceInfoFile`, or empty for none.
 
     MalformedError when it is not that of a file right in `DEVICE_INFO_DIR`: the agent writes as root.
     """
-    directory, _, name = given.rpartition("/")
-    if not given:
+    directory, _, name = path.rpartition("/")
+    if not path:
         return ""
     if directory != DEVICE_INFO_DIR:
-        _refuse(given, f"no file in {DEVICE_INFO_DIR}")
+        _refuse(path, f"no file in {DEVICE_INFO_DIR}")
     if name in ("", ".", "..") or not name.isprintable() or len(name.encode()) > MAX_NAME_BYTES:
-        _refuse(given, "its last part is no file's name")
-    return given
+        _refuse(path, "its last part is no file's name")
+    return path
 
 
-class DeviceFiles:
+class AttachmentSpecs:
     """The files of attachments on the node whose root file system is at `host_root`.
 
     cdi_dir: of the node, where container runtimes look. ledger, in every method: of the moment.
     """
 
-    def __init__(self, files: NodeFiles, cdi_dir: str, nodes: DeviceNodes) -> None:
+    def __init__(self, files: HostFiles, cdi_dir: str, nodes: DeviceNodes) -> None:
         """Nothing is written yet."""
         self._files = files
         self._cdi_dir = PurePosixPath(cdi_dir)
         self._nodes = nodes
-        self._slots = SlotFiles(files, self._cdi_dir, nodes)
+        self._slots = SlotSpecs(files, self._cdi_dir, nodes)
 
     def clear(self, slots: Iterable[SlotInUse], container: ContainerId, ledger: Ledger) -> None:
         """Remove what tells of slots that a sandbox is going to claim, and that may have been another's.
@@ -418,7 +418,7 @@ class DeviceFiles:
         with _noting(problems):
             problems += self._slots.update({slot.device for slot in ledger.slots()}, ledger)
         with _noting(problems):
-            self._files.remove([*self._functions_of_others(ledger), *self._slots.others(ledger)])
+            self._files.remove([*self._functions_of_others(ledger), *self._slots.stale_paths(ledger)])
         if problems:
             raise KernelError("; ".join(problems))
 
@@ -464,8 +464,8 @@ def _information(receipt: Receipt) -> bytes:
     return encode_device_info(device_info(receipt.interfaces[0]))
 
 
-def _refuse(given: str, why: str) -> NoReturn:
-    msg = f"network configuration: runtimeConfig.CNIDeviceInfoFile: {shown(given)}: {why}"
+def _refuse(path: str, why: str) -> NoReturn:
+    msg = f"network configuration: runtimeConfig.CNIDeviceInfoFile: {shown(path)}: {why}"
     raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
 
 
@@ -477,7 +477,7 @@ again within a second or so, and containers may be made meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Specifications:
+class CdiSpecs:
     """Those of attachments and those that the device plugin declares; files are the worker's.
 
     alone: whether all files of ours in the directory are this agent's. What cannot be written or removed is
@@ -486,8 +486,8 @@ class Specifications:
 
     node: Node
     worker: Worker
-    devices: DeviceFiles
-    shared: SharedFiles
+    devices: AttachmentSpecs
+    shared: SharedResourceSpecs
     alone: bool
 
     async def restore(self) -> None:

@@ -68,11 +68,11 @@ class DeferredDeletes:
         self._directory = directory
         self._withheld = directory.with_suffix(".withheld")
 
-    def take(self) -> None:
+    def load(self) -> None:
         """Have the executable leave what it cannot tell us. LedgerError when it cannot be made to."""
         with suppress(OSError):
             self._withheld.rename(self._directory)
-        self._make()
+        self._create_directory()
 
     def refuse(self) -> None:
         """Have DELs fail while no agent answers: nobody knows what a pod has, but by what it still has.
@@ -82,13 +82,13 @@ class DeferredDeletes:
         with suppress(OSError):
             self._directory.rename(self._withheld)
 
-    def has(self, attachment: Attachment) -> bool:
+    def contains(self, attachment: Attachment) -> bool:
         """Whether the runtime was told that this attachment has ended."""
         return os.path.lexists(self._path(attachment))
 
     def read(self, attachment: Attachment) -> DeferredDelete | None:
         """The DEL that was left of an attachment; None where none was, or not as this agent reads it."""
-        if not self.has(attachment):
+        if not self.contains(attachment):
             return None
         try:
             with self._path(attachment).open("rb") as file:
@@ -100,10 +100,10 @@ class DeferredDeletes:
 
     def drop(self, attachment: Attachment) -> None:
         """What was left of it is carried out, or void. LedgerError when the file cannot be removed."""
-        if self.has(attachment):
+        if self.contains(attachment):
             self._remove(self._path(attachment))
 
-    def of_others(self, attachments: Iterable[Attachment]) -> set[str]:
+    def files_of_others(self, attachments: Iterable[Attachment]) -> set[str]:
         """What was left of any others, also before `refuse`, by the names of the files."""
         return (deferred_deletes_in(self._directory) | deferred_deletes_in(self._withheld)) - set(
             map(_name, attachments)
@@ -112,13 +112,13 @@ class DeferredDeletes:
     def keep_only(self, attachments: Iterable[Attachment]) -> None:
         """Remove what was left of any others, as far as that can be done now, and take more."""
         with suppress(LedgerError):
-            self._make()
+            self._create_directory()
         for name in deferred_deletes_in(self._directory) - set(map(_name, attachments)):
             with suppress(LedgerError):
                 self._remove(self._directory / name)
                 _log.info("left_deletion_of_nothing", file=printable(name))
 
-    def _make(self) -> None:
+    def _create_directory(self) -> None:
         """Only our own user looks in: network configurations may hold credentials."""
         with _as_ledger_error(_DELETIONS):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -146,11 +146,11 @@ def deferred_deletes_in(directory: Path) -> set[str]:
 EXCLUSIVE_DEVICES = "exclusive-devices"
 
 
-def mark_exclusive_devices(run_dir: Path, *, there_are: bool) -> None:
+def mark_exclusive_devices(run_dir: Path, *, present: bool) -> None:
     """Say whether pods may hold exclusive devices; it stands while no agent runs. LedgerError."""
     marker = run_dir / EXCLUSIVE_DEVICES
     with _as_ledger_error(*_MARKERS):
-        if not there_are:
+        if not present:
             marker.unlink(missing_ok=True)
             return
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -187,7 +187,7 @@ class Markers:
         return len(list(self._directory.iterdir())) if self._directory.is_dir() else 0
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether somebody took the directory away: then no container can be marked."""
         return not self._directory.is_dir()
 
@@ -196,25 +196,25 @@ class Markers:
         with _as_ledger_error(*_MARKERS):
             self._directory.stat()
 
-    def _replace_all(self, wanted: set[ContainerId]) -> None:
+    def _replace_all(self, desired: set[ContainerId]) -> None:
         staging = self._directory if self._directory.is_dir() else self._directory.with_suffix(".new")
         staging.mkdir(parents=True, exist_ok=True)
-        for container in wanted:
+        for container in desired:
             (staging / container).touch()
         for marker in staging.iterdir():
-            if marker.name not in wanted:
+            if marker.name not in desired:
                 marker.unlink()
         if staging != self._directory:
             staging.rename(self._directory)
 
 
 @contextmanager
-def _as_ledger_error(what: str, if_absent: str = "") -> Iterator[None]:
+def _as_ledger_error(operation: str, if_absent: str = "") -> Iterator[None]:
     """if_absent: what else is said of a file or directory that is not there."""
     try:
         yield
     except OSError as error:
-        msg = f"{what}: {error.filename}: {error.strerror}"
+        msg = f"{operation}: {error.filename}: {error.strerror}"
         if isinstance(error, FileNotFoundError):
             msg += if_absent
         raise LedgerError(msg) from error
@@ -226,11 +226,11 @@ class LedgerStore:
     A deletion that was left of an attachment goes after its receipt, and before the next one.
     """
 
-    def __init__(self, receipts: Receipts, markers: Markers, left: DeferredDeletes) -> None:
+    def __init__(self, receipts: Receipts, markers: Markers, deferred_deletes: DeferredDeletes) -> None:
         """Load it; what is marked stays as it was until `mark_all`."""
         self._receipts = receipts
         self._markers = markers
-        self._left = left
+        self._deferred_deletes = deferred_deletes
         self._marked_in_vain = False
         self._pending: Counter[ContainerId] = Counter()
         self.ledger: Ledger = receipts.load()
@@ -242,8 +242,8 @@ class LedgerStore:
 
     def mend(self) -> None:
         """The same where some went wrong or were taken away, and nothing left of others; as far as can be."""
-        self._left.keep_only(self.ledger.receipts)
-        if self._marked_in_vain or self._markers.lost:
+        self._deferred_deletes.keep_only(self.ledger.receipts)
+        if self._marked_in_vain or self._markers.is_lost:
             with suppress(LedgerError):
                 self.mark_all()
 
@@ -259,16 +259,16 @@ class LedgerStore:
             del self._pending[container]
         self._unmark(container)
 
-    def claim(self, receipt: Receipt, others: Ledger, inherited: Collection[Attachment]) -> None:
+    def claim(self, receipt: Receipt, other_receipts: Ledger, inherited: Collection[Attachment]) -> None:
         """Record a claim, the end of what it inherits, and whose slots are its now.
 
-        others: the ledger without what is inherited. LedgerError: all is as before.
+        other_receipts: the ledger without what is inherited. LedgerError: all is as before.
         """
-        container, losing = receipt.attachment.container, others.losing_slots(receipt)
-        ledger = others.with_receipt(receipt)
+        container, losing = receipt.attachment.container, other_receipts.losing_slots(receipt)
+        ledger = other_receipts.with_receipt(receipt)
         for loser in losing:
             ledger = ledger.with_receipt(loser)
-        self._left.drop(receipt.attachment)
+        self._deferred_deletes.drop(receipt.attachment)
         self._markers.add(container)
         try:
             self._receipts.put(receipt, *losing, instead_of=inherited)
@@ -302,7 +302,7 @@ class LedgerStore:
         self._receipts.remove(attachment)
         self.ledger = self.ledger.without(attachment)
         with suppress(LedgerError):  # `mend` will
-            self._left.drop(attachment)
+            self._deferred_deletes.drop(attachment)
         self._unmark(attachment.container)
 
     def require_writable(self) -> None:

@@ -13,11 +13,11 @@ import structlog
 
 from k8s_rdma import logs
 from k8s_rdma.agent.adoption import Adoption
-from k8s_rdma.agent.cdi_specs import DeviceFiles, NodeFiles, SharedFiles, Specifications
+from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, HostFiles, SharedResourceSpecs
 from k8s_rdma.agent.checking import read_named
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
 from k8s_rdma.agent.cni.context import AgentContext
-from k8s_rdma.agent.cni.exclusive_devices import Holdings
+from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.pod_request import Policy
 from k8s_rdma.agent.cni.service import Service, Verbs
 from k8s_rdma.agent.ledger_store import DIRECTORY, DeferredDeletes, Markers, mark_exclusive_devices
@@ -29,7 +29,13 @@ from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.reconciler import Reconciler, SandboxWatch, keep_caps
 from k8s_rdma.agent.report import Reporter, StateSocket
 from k8s_rdma.agent.sampler import Sampler
-from k8s_rdma.agent.unix_sockets import CdiSocket, CniSocket, listen_unix, lost, serve_connections
+from k8s_rdma.agent.unix_sockets import (
+    CdiSocket,
+    CniSocket,
+    listen_unix,
+    serve_connections,
+    wait_until_removed,
+)
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.namespace_policies import policies_of
 from k8s_rdma.config.reloaded import failures_of
@@ -98,7 +104,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     cluster = open_cluster(config, keys, policies, client)
     holdings = open_holdings(config, plugin)
     specifications = _specifications(config, plugin, node, worker)
-    context = _means(config, specifications, cluster, holdings)
+    context = _build_context(config, specifications, cluster, holdings)
     policy = Policy(
         keys=keys,
         strict=config.strict,
@@ -165,28 +171,28 @@ def _publishing(
 
 def _specifications(
     config: AgentConfig, plugin: DevicePluginConfig | None, node: Node, worker: Worker
-) -> Specifications:
-    files, nodes = NodeFiles(Path(config.host_root)), PodNodes()
-    return Specifications(
+) -> CdiSpecs:
+    files, nodes = HostFiles(Path(config.host_root)), PodNodes()
+    return CdiSpecs(
         node=node,
         worker=worker,
-        devices=DeviceFiles(files, config.cdi_dir, nodes),
-        shared=SharedFiles(files, PurePosixPath(config.cdi_dir), nodes),
+        devices=AttachmentSpecs(files, config.cdi_dir, nodes),
+        shared=SharedResourceSpecs(files, PurePosixPath(config.cdi_dir), nodes),
         alone=config.kernel == "linux" or plugin is not None,
     )
 
 
-def open_holdings(config: AgentConfig, plugin: DevicePluginConfig | None) -> Holdings:
+def open_holdings(config: AgentConfig, plugin: DevicePluginConfig | None) -> PodDeviceLookup:
     """Who says which devices pods hold; kubelet is connected to by the first question."""
     if plugin is None:
-        return Holdings()
+        return PodDeviceLookup()
     socket = below(Path(config.host_root), Path(plugin.pod_resources))
     kubelet = KubeletPodResources(socket, timeout_s=config.pod_resources_timeout_s)
-    return Holdings(kubelet, plugin.resources)
+    return PodDeviceLookup(kubelet, plugin.resources)
 
 
-def _means(
-    config: AgentConfig, specifications: Specifications, cluster: Cluster, holdings: Holdings
+def _build_context(
+    config: AgentConfig, specifications: CdiSpecs, cluster: Cluster, holdings: PodDeviceLookup
 ) -> AgentContext:
     host_root, timeout_s = Path(config.host_root), config.ipam_timeout_s
     return AgentContext(
@@ -200,13 +206,13 @@ def _means(
     )
 
 
-def _load_receipts(config: AgentConfig, left: DeferredDeletes) -> tuple[Receipts, Ledger]:
+def _load_receipts(config: AgentConfig, deferred_deletes: DeferredDeletes) -> tuple[Receipts, Ledger]:
     """The ledger; where it has to be made anew, no pod shall end before: it is made of what they have."""
     try:
         receipts = _open_receipts(config)
         return receipts, receipts.load()
     except CorruptLedgerError:
-        left.refuse()
+        deferred_deletes.refuse()
         raise
 
 
@@ -252,13 +258,13 @@ def _open_node(config: AgentConfig, namespaces: Namespaces, pools: Sequence[Pool
     left = open_left_deletions(config)
     receipts, ledger = _load_receipts(config, left)
     kernel = open_kernel(config, namespaces, ledger)
-    mark_exclusive_devices(Path(config.run_dir), there_are=bool(pools))
+    mark_exclusive_devices(Path(config.run_dir), present=bool(pools))
     node = Node(
         name=NodeName(config.node),
         kernel=kernel,
         receipts=receipts,
         markers=_markers(config),
-        left_deletions=left,
+        deferred_deletes=left,
         boot_id=BOOT_ID.read_text().strip(),
         pools=pools,
     )
@@ -270,12 +276,12 @@ async def _serve(
     answer: Handler,
     state_socket: StateSocket,
     cdi_socket: CdiSocket,
-    beside: Iterable[Callable[[], Awaitable[None]]],
+    background_tasks: Iterable[Callable[[], Awaitable[None]]],
 ) -> None:
     """Serve all sockets until a signal; calls that are under way are undone, and answered by a retry.
 
-    beside: what runs as long as that. K8sRdmaError when `cni.sock` is taken away: nobody could call any more,
-    and markers may have gone with it. The next start makes both anew.
+    background_tasks: what runs as long as that. K8sRdmaError when `cni.sock` is taken away: nobody could call
+    any more, and markers may have gone with it. The next start makes both anew.
     """
     run_dir = Path(config.run_dir)
     stop = stop_on_signals()
@@ -283,7 +289,7 @@ async def _serve(
 
     async def end_when_taken_away() -> None:
         nonlocal taken_away
-        await lost(run_dir / "cni.sock")
+        await wait_until_removed(run_dir / "cni.sock")
         taken_away = True
         stop.set()
 
@@ -297,12 +303,12 @@ async def _serve(
             running = [
                 tasks.create_task(
                     serve_connections(
-                        state, state_socket.talk, most=MOST_READERS, most_of_user=MOST_READERS_OF_USER
+                        state, state_socket.talk, limit=MOST_READERS, most_of_user=MOST_READERS_OF_USER
                     )
                 ),
-                tasks.create_task(serve_connections(calls, CniSocket(answer).talk, most=MOST_CALLS)),
-                tasks.create_task(serve_connections(plugins, cdi_socket.talk, most=MOST_PLUGINS)),
-                *(tasks.create_task(_running(each)) for each in (end_when_taken_away, *beside)),
+                tasks.create_task(serve_connections(calls, CniSocket(answer).talk, limit=MOST_CALLS)),
+                tasks.create_task(serve_connections(plugins, cdi_socket.talk, limit=MOST_PLUGINS)),
+                *(tasks.create_task(_running(each)) for each in (end_when_taken_away, *background_tasks)),
             ]
             await stop.wait()
             for task in running:

@@ -78,7 +78,7 @@ class Scanner:
         self.incomplete = False
         self.last_s = 0.0
 
-    def look(self) -> Hardware:
+    def scan(self) -> Hardware:
         """What there is. KernelError when the kernel cannot be asked."""
         started = self._now()
         self.incomplete = True
@@ -98,7 +98,7 @@ class Scanner:
     def look_again(self, last: Hardware) -> Hardware:
         """What there is; `last` when the kernel cannot be asked, marked as unreadable if that persists."""
         try:
-            return self.look()
+            return self.scan()
         except KernelError as error:
             if self._failures <= TOLERATED_FAILURES:
                 return last
@@ -117,13 +117,14 @@ class CapFinding:
 
 
 @dataclass(slots=True)
-class CapsSeen:
-    """What is known of the node's caps. lost: which do not hold and why, a clause each. restored: how many.
+class ObservedCaps:
+    """What is known of the node's caps. failures: which do not hold and why, a clause each. restored: how
+    many.
 
     Changed on the worker's thread, by a new mapping each time, and read from others.
     """
 
-    lost: Mapping[VfRef, str] = field(default_factory=dict)
+    failures: Mapping[VfRef, str] = field(default_factory=dict)
     restored: int = 0
 
     def note(self, receipt: Receipt, findings: Iterable[CapFinding]) -> None:
@@ -131,15 +132,15 @@ class CapsSeen:
         self.forget(receipt)
         for each in findings:
             if each.failure:
-                self.lost = {**self.lost, each.vf: each.failure}
+                self.failures = {**self.failures, each.vf: each.failure}
             else:
                 self.restored += 1
 
     def forget(self, receipt: Receipt) -> None:
         """Nothing is known any more of a receipt's."""
         of_receipt = {each.vf for each in receipt.interfaces}
-        if not of_receipt.isdisjoint(self.lost):
-            self.lost = {vf: why for vf, why in self.lost.items() if vf not in of_receipt}
+        if not of_receipt.isdisjoint(self.failures):
+            self.failures = {vf: why for vf, why in self.failures.items() if vf not in of_receipt}
 
 
 def restore_caps(receipt: Receipt, kernel: Kernel) -> tuple[CapFinding, ...]:
@@ -198,7 +199,7 @@ class Node:
     claims: what bound, unfinished pods of the node were promised, as far as is known; to be set whenever more
         is. None of it goes to others.
     caps: what is known of those that software keeps; see `restore_caps`.
-    left_deletions: DELs that found no agent.
+    deferred_deletes: DELs that found no agent.
     """
 
     def __init__(  # noqa: PLR0913 - all that a node is made of
@@ -208,7 +209,7 @@ class Node:
         kernel: Kernel,
         receipts: Receipts,
         markers: Markers,
-        left_deletions: DeferredDeletes,
+        deferred_deletes: DeferredDeletes,
         boot_id: str,
         pools: Sequence[Pool] = (),
     ) -> None:
@@ -217,18 +218,18 @@ class Node:
         self._kernel = kernel
         self._boot_id = boot_id
         self.scanner = Scanner(kernel, pools)
-        self.left_deletions = left_deletions
-        self._kept = LedgerStore(receipts, markers, left_deletions)
+        self.deferred_deletes = deferred_deletes
+        self._ledger_store = LedgerStore(receipts, markers, deferred_deletes)
         self.claims: Mapping[PodUid, Placement] = {}
-        self.caps = CapsSeen()
-        self.hardware: Hardware = self.scanner.look()
-        self._kept.mark_all()
-        left_deletions.take()
+        self.caps = ObservedCaps()
+        self.hardware: Hardware = self.scanner.scan()
+        self._ledger_store.mark_all()
+        deferred_deletes.load()
 
     @property
     def ledger(self) -> Ledger:
         """Who holds what now."""
-        return self._kept.ledger
+        return self._ledger_store.ledger
 
     def refresh(self) -> bool:
         """Observe the hardware anew; whether anything differs from before.
@@ -240,11 +241,11 @@ class Node:
 
     def begin_add(self, container: ContainerId) -> None:
         """Have every DEL of the container come to us until `end_add`. LedgerError when that cannot be."""
-        self._kept.begin_add(container)
+        self._ledger_store.begin_add(container)
 
     def end_add(self, container: ContainerId) -> None:
         """Note that an ADD has ended, whatever came of it."""
-        self._kept.end_add(container)
+        self._ledger_store.end_add(container)
 
     def prepare(
         self,
@@ -274,7 +275,7 @@ class Node:
         if isinstance(interfaces, Rejection):
             return interfaces
         receipt = sandbox.receipt(interfaces, phase=Phase.PREPARED, boot_id=self._boot_id)
-        self._kept.claim(receipt, ledger, inherited)
+        self._ledger_store.claim(receipt, ledger, inherited)
         return receipt
 
     def _require_once(self, sandbox: Sandbox, ledger: Ledger) -> None:
@@ -296,7 +297,7 @@ class Node:
         if isinstance(interfaces, Rejection) and self.refresh():
             # What was refused was not the node of now.
             interfaces = self._choose(sandbox, request, promised, ledger)
-        return self._doubted(interfaces) if isinstance(interfaces, Rejection) else interfaces
+        return self._qualified(interfaces) if isinstance(interfaces, Rejection) else interfaces
 
     def _require_seen(self, promised: Placement | None) -> None:
         """K8sRdmaError (`UNREADABLE_NODE`) when it is not known what there is where it was promised."""
@@ -309,7 +310,7 @@ class Node:
             msg = f"node {self.name}: PF {', '.join(sorted(missing))} is promised and could not be looked at"
             raise K8sRdmaError(msg, reason=Reason.UNREADABLE_NODE, details=self._unreadable())
 
-    def _doubted(self, rejection: Rejection) -> Rejection:
+    def _qualified(self, rejection: Rejection) -> Rejection:
         """The rejection of a node that was seen in part only: there may be room where nobody could look."""
         if not self.hardware.unreadable:
             return rejection
@@ -348,7 +349,7 @@ class Node:
             return decision
         return choose_vfs(decision, self.hardware, ledger, sandbox.ifnames, sandbox.entries)
 
-    def give(self, receipt: Receipt) -> None:
+    def move_to_pod(self, receipt: Receipt) -> None:
         """Have the pod have its VFs, down and without addresses, which some IPAM plugins lease through them.
 
         KernelError at the first step that does not hold; what holds by then is `detach`'s to undo.
@@ -361,7 +362,7 @@ class Node:
         """Bring up what the pod has, with these addresses; a failure as with `give`."""
         for step in configurations(receipt, addressing):
             self._kernel.apply(step)
-        return self._kept.record(replace(receipt, phase=Phase.ATTACHED))
+        return self._ledger_store.record(replace(receipt, phase=Phase.ATTACHED))
 
     def detach(self, receipt: Receipt) -> None:
         """Bring every VF of a receipt home, wherever its ADD stopped; the receipt stays until `forget`.
@@ -370,20 +371,20 @@ class Node:
         Tries everything and fails as `release`.
         """
         releasing = replace(receipt, phase=Phase.RELEASING)
-        self._kept.note(releasing)
+        self._ledger_store.note(releasing)
         self.caps.forget(receipt)
         if receipt.boot_id != self._boot_id:
             return
-        came_home = release(releasing, self._kernel, self._look)
+        came_home = release(releasing, self._kernel, self._scan)
         self.hardware = returned(self.hardware, came_home)
 
     def keep_for_rates(self, attachment: Attachment) -> None:
         """Note that nothing but rates is left of an attachment: its addresses are given back, too."""
-        self._kept.note(replace(self.ledger.receipts[attachment], ipam=None, ipams=(), delegate=None))
+        self._ledger_store.note(replace(self.ledger.receipts[attachment], ipam=None, ipams=(), delegate=None))
 
     def forget(self, attachment: Attachment) -> None:
         """Drop the receipt: from here on the VFs may go to others."""
-        self._kept.forget(attachment)
+        self._ledger_store.forget(attachment)
 
     def restore_caps(self, attachment: Attachment) -> tuple[CapFinding, ...] | None:
         """Have the caps of an attachment hold that software keeps; what of them did not.
@@ -397,7 +398,7 @@ class Node:
         self.caps.note(receipt, findings)
         return findings
 
-    def look_into(self, receipt: Receipt) -> Mapping[str, PodInterface]:
+    def inspect_pod(self, receipt: Receipt) -> Mapping[str, PodInterface]:
         """What is in an attachment's namespace, by name. KernelError when that cannot be told."""
         return self._kernel.interfaces(receipt.netns)
 
@@ -407,7 +408,7 @@ class Node:
 
     def require_ledger(self) -> None:
         """LedgerError when nothing could be recorded now."""
-        self._kept.require_writable()
+        self._ledger_store.require_writable()
 
     def traffic(self) -> tuple[tuple[VfCounters, Holder | None], ...]:
         """The counters of every VF that can be asked, and who has it. KernelError when none can."""
@@ -425,7 +426,7 @@ class Node:
 
         MalformedError when there is no such VF, KernelError when the hardware cannot be looked at.
         """
-        return candidates(self._look(), self.ledger, scope, in_use)
+        return candidates(self._scan(), self.ledger, scope, in_use)
 
     def adopt(self, foreign: Candidate, in_use: Mapping[str, str] = NOBODYS) -> Adopted:
         """Reset a foreign VF, if by what is known now it still is one that lies unused.
@@ -444,12 +445,12 @@ class Node:
 
     def unfinished(self) -> tuple[Receipt, ...]:
         """Receipts that must be ended."""
-        self._kept.mend()
+        self._ledger_store.mend()
         return tuple(filter(self.is_unfinished, self.ledger.receipts.values()))
 
     def is_unfinished(self, receipt: Receipt) -> bool:
         """Whether it was cut short by a crash, is of another boot, its sandbox is gone, or its DEL left."""
-        if receipt.phase is not Phase.ATTACHED or self.left_deletions.has(receipt.attachment):
+        if receipt.phase is not Phase.ATTACHED or self.deferred_deletes.contains(receipt.attachment):
             return True
         return self.orphaned(receipt)
 
@@ -457,7 +458,7 @@ class Node:
         """Whether the sandbox of a receipt no longer exists."""
         return receipt.boot_id != self._boot_id or not self._kernel.namespace_alive(receipt.netns)
 
-    def _look(self) -> Hardware:
+    def _scan(self) -> Hardware:
         """The hardware of now; what was seen last stands after a KernelError."""
-        self.hardware = self.scanner.look()
+        self.hardware = self.scanner.scan()
         return self.hardware

@@ -43,7 +43,7 @@ from k8s_rdma.wire.netconf import decode_netconf
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Set
 
-    from k8s_rdma.agent.cni.exclusive_devices import Holdings
+    from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.agent.ledger_store import DeferredDeletes
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
@@ -54,11 +54,11 @@ OUR_TYPES = ("k8s-rdma-cni", "rit-k8s-rdma-cni-linux-amd64")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RebuiltAttachment:
     """What became of one attachment, or of one VF that is none's. receipt: None when there is none."""
 
-    what: str
-    said: str
+    subject: str
+    message: str
     receipt: Receipt | None = None
     complete: bool = True
 
@@ -83,7 +83,7 @@ class Rebuild:
     rdma_device: Callable[[PciAddress], str] = lambda _: ""
     ledger: Ledger = field(default_factory=Ledger)
 
-    def attachments(self, cached: Iterable[CachedAttachment]) -> Iterator[Outcome]:
+    def attachments(self, cached: Iterable[CachedAttachment]) -> Iterator[RebuiltAttachment]:
         """One after the other, the oldest first, as each gives what those before it left."""
         hardware = in_pools(self.kernel.observe(), self.pools)
         for each in cached:
@@ -91,28 +91,32 @@ class Rebuild:
             try:
                 outcome = self._attachment(each, what, hardware)
             except K8sRdmaError as error:
-                outcome = Outcome(what=what, said=f"not rebuilt: {error}", complete=False)
+                outcome = RebuiltAttachment(subject=what, message=f"not rebuilt: {error}", complete=False)
             if outcome is None:
                 continue
             if outcome.receipt is not None:
-                self._take(outcome.receipt)
+                self._store(outcome.receipt)
             yield outcome
 
-    def _take(self, receipt: Receipt) -> None:
+    def _store(self, receipt: Receipt) -> None:
         """Into the ledger; slots are the newest sandbox's, as kubelet knows pods by name alone."""
         for each in (*self.ledger.losing_slots(receipt), receipt):
             self.ledger = self.ledger.with_receipt(each)
 
-    def strays(self) -> Iterator[Outcome]:
+    def strays(self) -> Iterator[RebuiltAttachment]:
         """VFs that are away from home, and that nothing told of."""
         held = self.ledger.holders()
         for pf in self.kernel.observe().pfs:
             for vf in pf.vfs:
                 if vf.netdev is None and VfRef(pf.pci, vf.index) not in held:
                     said = f"away from home, of no attachment that is known: foreign. {vf.unusable}".rstrip()
-                    yield Outcome(what=f"VF {vf.index} of PF {pf.name}", said=said, complete=False)
+                    yield RebuiltAttachment(
+                        subject=f"VF {vf.index} of PF {pf.name}", message=said, complete=False
+                    )
 
-    def _attachment(self, cached: CachedAttachment, what: str, hardware: Hardware) -> Outcome | None:
+    def _attachment(
+        self, cached: CachedAttachment, subject: str, hardware: Hardware
+    ) -> RebuiltAttachment | None:
         stdin = cached.stdin(OUR_TYPES)
         if stdin is None:
             return None
@@ -123,31 +127,33 @@ class Rebuild:
             env=env,
             netns=netns or NetnsRef(cached.netns, 0),
             conf=conf,
-            plugins=called_plugins(stdin, conf, env, beside_others=conf.chained),
+            plugins=called_plugins(stdin, conf, env, chained=conf.chained),
             pod=pod_of(env),
             annotations=conf.pod_annotations or {},
             still_waiting=lambda: True,
         )
-        asked, doubt = self._asked(call)
+        asked, doubt = self._requested(call)
         slots = self.slots.get((call.pod.namespace, call.pod.name), ()) if netns else ()
         sandbox = call.sandbox(Request(tuple(asked.values())), tuple(asked))
         names = dict(zip(sandbox.ifnames, asked, strict=True))
-        found = self._found(cached, netns, names, hardware)
-        interfaces = tuple(_interfaces(found, names, asked, self._taken(call)))
+        found = self._observed_interfaces(cached, netns, names, hardware)
+        interfaces = tuple(_interfaces(found, names, asked, self._attached_entries(call)))
         if not interfaces and sandbox.delegate is None:
             return (
                 None
                 if not asked
-                else Outcome(what=what, said=f"none of its VFs found{doubt}", complete=False)
+                else RebuiltAttachment(
+                    subject=subject, message=f"none of its VFs found{doubt}", complete=False
+                )
             )
         receipt = sandbox.receipt(interfaces, phase=Phase.ATTACHED, boot_id=self.boot_id)
         if interfaces:
             interfaces = tuple(map(self._with_its_name, interfaces))
             receipt = replace(receipt, interfaces=interfaces, slots=slots)
         missing = sorted(names.keys() - {each.ifname for each in interfaces})
-        return Outcome(
-            what=what,
-            said=_said(receipt, missing, alive=netns is not None) + doubt,
+        return RebuiltAttachment(
+            subject=subject,
+            message=_describe(receipt, missing, alive=netns is not None) + doubt,
             receipt=receipt,
             complete=not missing and not doubt,
         )
@@ -156,7 +162,7 @@ class Rebuild:
         name = interface.rdma_device or self.rdma_device(pci_address(interface.pci))
         return replace(interface, rdma_device=name)
 
-    def _asked(self, call: AddCall) -> tuple[dict[int, InterfaceRequest], str]:
+    def _requested(self, call: AddCall) -> tuple[dict[int, InterfaceRequest], str]:
         """The attachment's part of the pod's request, by its places; and why it is not known.
 
         Of a device that was named to the attachment nothing is: which of the pod's it was, kubelet knew.
@@ -164,24 +170,26 @@ class Rebuild:
         if call.conf.device_id:
             return {}, ""
         try:
-            wants = read_pod_request(call.annotations, uid=call.pod.uid, node=self.node, policy=self.policy)
+            pod_request = read_pod_request(
+                call.annotations, uid=call.pod.uid, node=self.node, policy=self.policy
+            )
             entries = interfaces_of_network(
-                wants.request,
+                pod_request.request,
                 own=call.conf.own_networks,
-                taken=self._taken(call),
+                attached=self._attached_entries(call),
                 annotations=call.annotations,
             )
-            part = wants.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
+            part = pod_request.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
         except K8sRdmaError as error:
             return {}, f"; what it asked for is not known: {error}"
         return dict(zip(entries, part.request.interfaces, strict=True)), ""
 
-    def _taken(self, call: AddCall) -> set[int]:
+    def _attached_entries(self, call: AddCall) -> set[int]:
         """Places in the pod's request that are taken by other attachments of its sandbox."""
         others = self.ledger.of_container(call.env.container_id)
         return {each.entry for other in others for each in other.interfaces}
 
-    def _found(
+    def _observed_interfaces(
         self, cached: CachedAttachment, netns: NetnsRef | None, names: Collection[str], hardware: Hardware
     ) -> dict[str, ObservedInterface]:
         """The attachment's VFs by the names that its ADD gave them: what a lease is called as well."""
@@ -194,43 +202,45 @@ class Rebuild:
 
         inside = {} if netns is None else self.kernel.located(netns)
 
-        def take(ifname: str, pci: PciAddress, mac: str) -> None:
+        def add_interface(ifname: str, pci: PciAddress, mac: str) -> None:
             if pci in free and ifname not in found and (ifname in names or not names):
                 pf, vf = free.pop(pci)
                 cap = inside[pci].max_tx_rate_mbps if pci in inside else 0
                 found[ifname] = ObservedInterface(pf=pf, vf=vf, ifname=ifname, mac=mac, max_tx_rate_mbps=cap)
 
         for ifname, pci in cached.functions().items():
-            take(ifname, PciAddress(pci), told.get(ifname, ""))
+            add_interface(ifname, PciAddress(pci), told.get(ifname, ""))
         by_mac = {mac: name for name, mac in told.items()}
         for pci, now in inside.items():
-            take(now.ifname if now.ifname in names else by_mac.get(now.mac, now.ifname), pci, now.mac)
+            add_interface(
+                now.ifname if now.ifname in names else by_mac.get(now.mac, now.ifname), pci, now.mac
+            )
         for ifname, mac in told.items():
             match = _by_mac(mac, free.values())
             if match is not None:
-                take(ifname, match, mac)
+                add_interface(ifname, match, mac)
         return found
 
 
 def _interfaces(
     found: Mapping[str, ObservedInterface],
     names: Mapping[str, int],
-    asked: Mapping[int, InterfaceRequest],
-    taken: Set[int],
+    requested: Mapping[int, InterfaceRequest],
+    attached: Set[int],
 ) -> Iterator[AllocatedInterface]:
     """In the order of the request; what was not asked for comes after it."""
-    unnumbered = count(max({*asked, *taken}, default=-1) + 1)
+    unnumbered = count(max({*requested, *attached}, default=-1) + 1)
     for ifname, each in sorted(found.items(), key=lambda item: names.get(item[0], len(found) + len(names))):
         entry = names.get(ifname)
-        wants = None if entry is None else asked[entry]
-        yield rebuilt_interface(each, next(unnumbered) if entry is None else entry, wants)
+        pod_request = None if entry is None else requested[entry]
+        yield rebuilt_interface(each, next(unnumbered) if entry is None else entry, pod_request)
 
 
 def _by_mac(mac: str, free: Iterable[tuple[PfState, Vf]]) -> PciAddress | None:
     return next((vf.pci for _, vf in free if mac and mac in (vf.mac, vf.admin_mac)), None)
 
 
-def _said(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str:
+def _describe(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str:
     pod = f"pod {receipt.pod.namespace}/{receipt.pod.name}"
     vfs = ", ".join(f"{each.ifname}: VF {each.vf.index} of {each.vf.pf}" for each in receipt.interfaces)
     parts = [f"rebuilt for {pod}: {vfs or 'what its delegate gave'}"]
@@ -241,7 +251,7 @@ def _said(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str:
     return "; ".join(parts)
 
 
-def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
+def rebuild_ledger(config: AgentConfig) -> tuple[RebuiltAttachment, ...]:
     """Make a new ledger of what kernel and runtime know; what became of each attachment.
 
     LedgerError when there is nothing to make anew, or an agent runs; then nothing has changed.
@@ -252,7 +262,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
     namespaces = Namespaces(Path(config.host_root))
     caches = _caches(config, namespaces)
     keys, plugin = agent_keys(config.placement_key_file), load_device_plugin(config)
-    unreadable: list[Outcome] = []
+    unreadable: list[RebuiltAttachment] = []
     slots = asyncio.run(_slots(open_holdings(config, plugin), unreadable))
     with closing(open_kernel(config, namespaces, Ledger())) as kernel:
         rebuild = Rebuild(
@@ -271,22 +281,22 @@ def rebuild_ledger(config: AgentConfig) -> tuple[Outcome, ...]:
     return (*outcomes, *_ended(open_left_deletions(config), rebuild.ledger), *unreadable)
 
 
-def _ended(left: DeferredDeletes, rebuilt: Ledger) -> Iterator[Outcome]:
+def _ended(deferred_deletes: DeferredDeletes, rebuilt: Ledger) -> Iterator[RebuiltAttachment]:
     """Attachments whose DEL found no agent, and of which the runtime keeps nothing any more."""
-    for name in sorted(left.of_others(rebuilt.receipts)):
+    for name in sorted(deferred_deletes.files_of_others(rebuilt.receipts)):
         said = "ended while no agent answered, and what it had is not known: its addresses stay leased"
-        yield Outcome(what=printable(name), said=said, complete=False)
+        yield RebuiltAttachment(subject=printable(name), message=said, complete=False)
 
 
 async def _slots(
-    holdings: Holdings, unreadable: list[Outcome]
+    holdings: PodDeviceLookup, unreadable: list[RebuiltAttachment]
 ) -> Mapping[tuple[str, str], tuple[SlotInUse, ...]]:
     """What pods hold now; without kubelet nothing, which is told of."""
     try:
-        return {pod: held.slots for pod, held in (await holdings.of_all()).items()}
+        return {pod: held.slots for pod, held in (await holdings.all_devices()).items()}
     except K8sRdmaError as error:
         said = f"not known, so that containers of now are not made again: {error}"
-        unreadable.append(Outcome(what="slots", said=said, complete=False))
+        unreadable.append(RebuiltAttachment(subject="slots", message=said, complete=False))
         return {}
     finally:
         await holdings.close()
@@ -324,14 +334,16 @@ def _caches(config: AgentConfig, namespaces: Namespaces) -> tuple[Path, ...]:
     raise LedgerError(msg)
 
 
-def _cached(directories: Iterable[Path], unreadable: list[Outcome]) -> Iterator[CachedAttachment]:
+def _cached(directories: Iterable[Path], unreadable: list[RebuiltAttachment]) -> Iterator[CachedAttachment]:
     """The runtime's attachments, the oldest first; files that are none are told of and passed over."""
     files = [path for directory in directories for path in directory.iterdir()]
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
         try:
             yield decode_cached(path.read_bytes())
         except (MalformedError, OSError) as error:
-            unreadable.append(Outcome(what=path.name, said=f"cannot be read: {error}", complete=False))
+            unreadable.append(
+                RebuiltAttachment(subject=path.name, message=f"cannot be read: {error}", complete=False)
+            )
 
 
 def _replace(ledger: Path, rebuilt: Ledger) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import NoReturn
 
-    from k8s_rdma.agent.cdi_specs import Specifications
+    from k8s_rdma.agent.cdi_specs import CdiSpecs
     from k8s_rdma.agent.cni.service import Verbs
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.report import Reporter
@@ -38,7 +38,7 @@ class SandboxWatch:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watch from now on."""
-        loop.add_reader(self._deletions, self._told)
+        loop.add_reader(self._deletions, self._notified)
         self.follow()
 
     def stop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -51,7 +51,7 @@ class SandboxWatch:
         if self._deletions.watch({path.parent for path in self._paths()}):
             self._vanished()  # perhaps before it was watched
 
-    def _told(self) -> None:
+    def _notified(self) -> None:
         gone = self._deletions.drain()
         if gone is None or not gone.isdisjoint(self._paths()):
             self._vanished()
@@ -94,7 +94,7 @@ class Reconciler:
         self,
         *,
         verbs: Verbs,
-        specifications: Specifications,
+        specifications: CdiSpecs,
         reporter: Reporter,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         reconcile_s: float = RECONCILE_S,
@@ -125,7 +125,7 @@ class Reconciler:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_looking())
+            tasks.create_task(self._scan_forever())
             tasks.create_task(self._end_what_vanished())
 
     async def _end_what_vanished(self) -> None:
@@ -136,14 +136,14 @@ class Reconciler:
             if await self._verbs.reconcile():
                 await self._reporter.publish()
 
-    async def _keep_looking(self) -> None:
+    async def _scan_forever(self) -> None:
         while True:
             changed = await self._changed_within(self._patience_s())
             if changed:
                 await self._pause(max(SETTLE_S, REST_FACTOR * self._node.scanner.last_s))
             due = changed or self._node.scanner.incomplete
             if due:
-                await self._look()
+                await self._scan()
             if await self._verbs.reconcile() or due:
                 await self._reporter.publish()
             else:
@@ -165,7 +165,7 @@ class Reconciler:
             await asyncio.gather(*either, return_exceptions=True)
         return self.hardware_changed.is_set()
 
-    async def _look(self) -> None:
+    async def _scan(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(QUIET_S):
                 await self._verbs.idle()

@@ -29,16 +29,16 @@ class RatesLeftError(KernelError):
     """
 
 
-def release(receipt: Receipt, kernel: Kernel, look: Callable[[], Hardware]) -> tuple[AllocatedInterface, ...]:
+def release(receipt: Receipt, kernel: Kernel, scan: Callable[[], Hardware]) -> tuple[AllocatedInterface, ...]:
     """Bring every VF of a receipt home, wherever its ADD stopped; as what they came home.
 
-    look: at the hardware, for what is there still; KernelError when that cannot be told.
+    scan: at the hardware, for what is there still; KernelError when that cannot be told.
     Raises one KernelError that names all that failed; RatesLeftError when that is only rates.
     """
-    undoing = _Undoing(kernel)
+    undoing = _Rollback(kernel)
     failed = undoing.undo(receipt)
     if failed:
-        there = _still_there(receipt.interfaces, undoing.gone, look)
+        there = _remaining(receipt.interfaces, undoing.absent_vfs, scan)
         if there != receipt.interfaces:
             failed = undoing.undo(replace(receipt, interfaces=there))  # their rates are set together
     if failed:
@@ -49,16 +49,16 @@ def release(receipt: Receipt, kernel: Kernel, look: Callable[[], Hardware]) -> t
     return tuple(replace(each, home=undoing.homes.get(each.vf, each.home)) for each in receipt.interfaces)
 
 
-class _Undoing:
+class _Rollback:
     """Applies inverses.
 
-    homes: of VFs that could not be quite as they were at home. gone: those that do not exist any more.
+    homes: of VFs that could not be quite as they were at home. absent_vfs: those that do not exist any more.
     """
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self.homes: dict[VfRef, VfHome] = {}
-        self.gone: set[VfRef] = set()
+        self.absent_vfs: set[VfRef] = set()
 
     def undo(self, receipt: Receipt) -> list[tuple[Step, str]]:
         """Apply all inverses; what failed, and why."""
@@ -70,32 +70,32 @@ class _Undoing:
             except KernelError as error:
                 failed.append((step, str(error)))
                 if isinstance(error, NoSuchVfError) and isinstance(step, BringHome | UnbindVf):
-                    self.gone.add(step.vf)
+                    self.absent_vfs.add(step.vf)
         return failed
 
-    def _apply(self, step: Step, spare: dict[VfRef, str]) -> None:
+    def _apply(self, step: Step, sparing: dict[VfRef, str]) -> None:
         """With the spare name, and the MAC that its PF gave it, where those of home are not to be had."""
         try:
             self._kernel.apply(step)
         except (NameTakenError, OtherMacError) as error:
             if not isinstance(step, BringHome | UnbindVf):
                 raise
-            home = _other_home(step, error, spare)
+            home = _other_home(step, error, sparing)
             if home == step.home:
                 raise
-            self._apply(replace(step, home=home), spare)
+            self._apply(replace(step, home=home), sparing)
             self.homes.setdefault(step.vf, home)
 
 
 def _other_home(
-    step: BringHome | UnbindVf, error: NameTakenError | OtherMacError, spare: dict[VfRef, str]
+    step: BringHome | UnbindVf, error: NameTakenError | OtherMacError, sparing: dict[VfRef, str]
 ) -> VfHome:
     where = {"pf": step.vf.pf, "vf": step.vf.index, "error": str(error)}
     if isinstance(error, OtherMacError):
         _log.warning("vf_home_mac_replaced", mac=step.home.mac, by=error.mac, **where)
         return replace(step.home, mac=error.mac)
-    _log.warning("vf_home_name_taken", named=spare[step.vf], **where)
-    return replace(step.home, name=spare[step.vf])
+    _log.warning("vf_home_name_taken", named=sparing[step.vf], **where)
+    return replace(step.home, name=sparing[step.vf])
 
 
 def spare_name(pci: str) -> str:
@@ -106,13 +106,13 @@ def spare_name(pci: str) -> str:
     return "vf" + pci.replace(":", "").replace(".", "")
 
 
-def _still_there(
-    interfaces: tuple[AllocatedInterface, ...], gone: Container[VfRef], look: Callable[[], Hardware]
+def _remaining(
+    interfaces: tuple[AllocatedInterface, ...], absent_vfs: Container[VfRef], scan: Callable[[], Hardware]
 ) -> tuple[AllocatedInterface, ...]:
     """Those whose VFs exist; where not everything can be seen, those that are not known to be gone."""
-    left = tuple(interface for interface in interfaces if interface.vf not in gone)
+    left = tuple(interface for interface in interfaces if interface.vf not in absent_vfs)
     try:
-        hardware = look()
+        hardware = scan()
     except KernelError:
         return left
     if hardware.unreadable:

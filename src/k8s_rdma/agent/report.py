@@ -40,10 +40,10 @@ class StatePublisher:
             self._report = None
             self._change.notify_all()
 
-    async def other_than(self, known: bytes | None) -> bytes:
+    async def wait_for_change(self, previous: bytes | None) -> bytes:
         """The report, as soon as it is not the known one."""
         async with self._change:
-            while (report := self._latest()) == known:
+            while (report := self._latest()) == previous:
                 await self._change.wait()
             return report
 
@@ -65,7 +65,7 @@ class StateSocket:
         """Serve one reader until it hangs up, or says what no reader says."""
         send = _sender(connection)
         both = [
-            asyncio.ensure_future(self._tell(send)),
+            asyncio.ensure_future(self._stream(send)),
             asyncio.ensure_future(self._answer(connection, send)),
         ]
         try:
@@ -77,10 +77,10 @@ class StateSocket:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
 
-    async def _tell(self, send: Send) -> None:
+    async def _stream(self, send: Send) -> None:
         sent = None
         while True:
-            sent = await self._publisher.other_than(sent)
+            sent = await self._publisher.wait_for_change(sent)
             await send(Kind.REPORT, sent)
 
     async def _answer(self, connection: socket.socket, send: Send) -> None:
@@ -127,7 +127,7 @@ class Reporter:
         self._problems = problems
         self._last_problems: tuple[str, ...] = ()
         self._reports = NodeReports(node.name, uuid.uuid4().hex[:12], agent_version=__version__)
-        self._told: NodeReport | None = None
+        self._last_report: NodeReport | None = None
         self._encoded = b""
         self.publisher = StatePublisher(self._report)
 
@@ -143,19 +143,19 @@ class Reporter:
     def now(self) -> NodeReport:
         """The report of this moment; the same object as before if nothing changed."""
         self._report()
-        return cast("NodeReport", self._told)
+        return cast("NodeReport", self._last_report)
 
-    async def other_than(self, known: NodeReport | None) -> NodeReport:
+    async def wait_for_change(self, previous: NodeReport | None) -> NodeReport:
         """The report, as soon as it is not the known one."""
-        sent = None if known is None else self._encoded
-        while self._told is known:
-            sent = await self.publisher.other_than(sent)
-        return cast("NodeReport", self._told)
+        sent = None if previous is None else self._encoded
+        while self._last_report is previous:
+            sent = await self.publisher.wait_for_change(sent)
+        return cast("NodeReport", self._last_report)
 
     def _report(self) -> bytes:
         self._last_problems = self._problems()
         node = self._node
-        report = self._reports.build(node.hardware, node.ledger, node.caps.lost, self._last_problems)
-        if report is not self._told:
-            self._told, self._encoded = report, encode_report(report)
+        report = self._reports.build(node.hardware, node.ledger, node.caps.failures, self._last_problems)
+        if report is not self._last_report:
+            self._last_report, self._encoded = report, encode_report(report)
         return self._encoded

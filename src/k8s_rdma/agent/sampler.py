@@ -54,7 +54,7 @@ class Sampler:
         self._pause = pause
         self._turn = asyncio.Lock()
         self._tried_at: float | None = None
-        self._taken_at: float | None = None
+        self._sampled_at: float | None = None
         self._vfs: tuple[VfTraffic, ...] = ()
         self._failed = 0
 
@@ -66,15 +66,15 @@ class Sampler:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(QUIET_S):
                         await self._quiet()
-                await self._worker.run(self._take)
-        return encode_counters(self._told())
+                await self._worker.run(self._sample)
+        return encode_counters(self._counters())
 
     def _due_in_s(self) -> float:
         if self._tried_at is None:
             return 0
         return max(0.0, self._tried_at + SAMPLE_EVERY_S - self._now())
 
-    def _take(self) -> None:
+    def _sample(self) -> None:
         """On the worker's thread."""
         if self._due_in_s() > SOON_S:
             return  # whoever asked for the one before went away while it waited for its turn
@@ -85,19 +85,19 @@ class Sampler:
                 _traffic(counters, holder, names.get(counters.vf.pf, ""))
                 for counters, holder in self._node.traffic()
             )
-            self._taken_at = self._now()
+            self._sampled_at = self._now()
         except KernelError as error:
             self._failed += 1
             _log.warning("sample_failed", error=str(error))
 
-    def _told(self) -> Counters:
+    def _counters(self) -> Counters:
         scans, caps = self._node.scanner.scans, self._node.caps
         return Counters(
             node=self._node.name,
-            age_s=None if self._taken_at is None else round(self._now() - self._taken_at, 3),
+            age_s=None if self._sampled_at is None else round(self._now() - self._sampled_at, 3),
             failed_samples=self._failed,
             scans=ScanCounts(total=scans.total, failed=scans.failed, seconds=round(scans.seconds, 6)),
-            caps=CapCounts(restored=caps.restored, lost=len(caps.lost)),
+            caps=CapCounts(restored=caps.restored, lost=len(caps.failures)),
             vfs=self._vfs,
         )
 

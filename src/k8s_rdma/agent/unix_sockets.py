@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from k8s_rdma.agent.cdi_specs import SharedFiles
+    from k8s_rdma.agent.cdi_specs import SharedResourceSpecs
     from k8s_rdma.agent.worker import Worker
     from k8s_rdma.wire.frame import Reply
 
@@ -45,7 +45,7 @@ class CdiSocket:
     When the agent itself stops, what is published stays, as the next one goes on with it.
     """
 
-    def __init__(self, shared: SharedFiles, worker: Worker) -> None:
+    def __init__(self, shared: SharedResourceSpecs, worker: Worker) -> None:
         """shared: used by the worker alone."""
         self._shared = shared
         self._worker = worker
@@ -108,7 +108,7 @@ class CniSocket:
                 return  # not our executable: it gets no answer, and reports a cut-off reply if it was
 
             def still_waiting() -> bool:
-                return not _given_up(connection, request)
+                return not _is_abandoned(connection, request)
 
             if not still_waiting():
                 return
@@ -131,7 +131,7 @@ async def _receive(connection: socket.socket, descriptors: ExitStack) -> tuple[R
     return decode_request(data), netns
 
 
-def _given_up(connection: socket.socket, request: Request) -> bool:
+def _is_abandoned(connection: socket.socket, request: Request) -> bool:
     """Whether the caller no longer waits: its deadline has passed, or it is gone."""
     if 0 < request.deadline_ms <= time.monotonic() * 1000:
         return True
@@ -178,7 +178,7 @@ def listen_unix(path: Path, mode: int, group: int | None = None) -> socket.socke
     try:
         path.unlink(missing_ok=True)
         listener.bind(str(path))
-        _give_to(path, group)
+        _set_group(path, group)
         path.chmod(mode)
         listener.listen(128)
     except K8sRdmaError:
@@ -192,7 +192,7 @@ def listen_unix(path: Path, mode: int, group: int | None = None) -> socket.socke
     return listener
 
 
-def _give_to(path: Path, group: int | None) -> None:
+def _set_group(path: Path, group: int | None) -> None:
     """K8sRdmaError where the process neither is in that group nor may give files away (chown(2))."""
     if group is None:
         return
@@ -206,7 +206,7 @@ def _give_to(path: Path, group: int | None) -> None:
         raise K8sRdmaError(msg) from error
 
 
-async def lost(path: Path) -> None:
+async def wait_until_removed(path: Path) -> None:
     """Return when nothing is at `path`, or not the same as now: it was removed, or covered by a mount."""
     made = _identity(path)
     while made and _identity(path) == made:  # noqa: ASYNC110  nobody tells of what a mount covers
@@ -225,19 +225,19 @@ async def serve_connections(
     listener: socket.socket,
     talk: Callable[[socket.socket], Awaitable[None]],
     *,
-    most: int,
+    limit: int,
     most_of_user: int | None = None,
 ) -> None:
     """Accept until cancelled, each connection in a task of its own that ends with this call.
 
     A connection that breaks ends alone; what `talk` raises otherwise ends everything, as a fault should.
-    most: connections at a time; those beyond are closed, so that nobody can use up the descriptors.
+    limit: connections at a time; those beyond are closed, so that nobody can use up the descriptors.
     most_of_user: of them one user's, so that nobody takes the places of others; by default all.
     """
     loop = asyncio.get_running_loop()
     open_now: Counter[int] = Counter()
 
-    async def one(connection: socket.socket, user: int) -> None:
+    async def serve_one(connection: socket.socket, user: int) -> None:
         try:
             with connection:
                 await talk(connection)
@@ -252,11 +252,11 @@ async def serve_connections(
         while True:
             connection = await _accept(loop, listener)
             user = _user(connection)
-            if open_now.total() >= most or open_now[user] >= (most_of_user or most):
+            if open_now.total() >= limit or open_now[user] >= (most_of_user or limit):
                 connection.close()
                 continue
             open_now[user] += 1
-            connections.create_task(one(connection, user))
+            connections.create_task(serve_one(connection, user))
 
 
 def _user(connection: socket.socket) -> int:

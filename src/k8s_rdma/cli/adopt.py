@@ -35,7 +35,7 @@ def rebuild(config: AgentConfig) -> int:
     if outcomes:
         table = Table("attachment", "outcome", box=SIMPLE_HEAD)
         for each in outcomes:
-            table.add_row(escape(visible(each.what)), escape(visible(each.said)))
+            table.add_row(escape(visible(each.subject)), escape(visible(each.message)))
         console.print(table)
     rebuilt = sum(each.receipt is not None for each in outcomes)
     console.print(f"{rebuilt} attachments rebuilt; the agent can be started", markup=False)
@@ -48,30 +48,30 @@ TIMEOUT_S = 60.0
 HEADINGS = ("PF", "VF", "netdev", "min Mb/s", "max Mb/s", "VLAN", "", "why")
 
 
-def adopt(run_dir: Path, wanted: AdoptRequest, *, every: bool) -> int:
+def adopt(run_dir: Path, request: AdoptRequest, *, every: bool) -> int:
     """Print what became of each VF; the exit status is 1 when something that should be reset is not.
 
     every: whether all foreign VFs are meant. MalformedError when options contradict each other, K8sRdmaError
     when the agent cannot be asked or refuses.
     """
-    if every == (wanted.pf is not None) or (wanted.vf is not None and wanted.pf is None):
+    if every == (request.pf is not None) or (request.vf is not None and request.pf is None):
         msg = "say which VFs: --all, or --pf NAME, or --pf NAME --vf N"
         raise MalformedError(msg)
-    adopted = decode_adopted(_ask(run_dir / "cni.sock", wanted))
+    adopted = decode_adopted(_call(run_dir / "cni.sock", request))
     if adopted.error:
         raise K8sRdmaError(adopted.error)
     _show(adopted)
-    return 1 if _incomplete(adopted, wanted) else 0
+    return 1 if _incomplete(adopted, request) else 0
 
 
-def _incomplete(adopted: AdoptReply, wanted: AdoptRequest) -> bool:
+def _incomplete(adopted: AdoptReply, request: AdoptRequest) -> bool:
     """Whether a reset failed, one VF that was named was not reset, or not everything could be looked at."""
-    failures = {"failed"} if wanted.vf is None else {"failed", "left alone"}
+    failures = {"failed"} if request.vf is None else {"failed", "left alone"}
     return bool(adopted.unreadable) or any(vf.outcome in failures for vf in adopted.vfs)
 
 
-def _ask(path: Path, wanted: AdoptRequest) -> Reply:
-    request = encode_adopt(wanted, deadline_ms=int((time.monotonic() + TIMEOUT_S) * 1000))
+def _call(path: Path, adopt_request: AdoptRequest) -> Reply:
+    request = encode_adopt(adopt_request, deadline_ms=int((time.monotonic() + TIMEOUT_S) * 1000))
     data = bytearray()
     try:
         with socket.socket(socket.AF_UNIX) as agent:

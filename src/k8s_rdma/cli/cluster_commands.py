@@ -14,7 +14,7 @@ from k8s_rdma.cli.extender_options import (
     Json,
     KeyFile,
     TokenFile,
-    where,
+    extender_address,
 )
 from k8s_rdma.wire.cluster_view import Sort
 
@@ -45,7 +45,7 @@ def explain_pod(  # noqa: PLR0913 - typer's options
     """Where a pod is, and for every node why it takes it or not, PF by PF; asks the extender."""
     from k8s_rdma.cli.explain import explain as show
 
-    asked = where(
+    asked = extender_address(
         extender=extender,
         token_file=token_file,
         cert_file=cert_file,
@@ -73,7 +73,7 @@ def top(  # noqa: PLR0913 - typer's options
     """Nodes, PFs, reservations and the pods that wait, every 2 s until Ctrl-C; asks the extender."""
     from k8s_rdma.cli.top import top as show
 
-    asked = where(
+    asked = extender_address(
         extender=extender,
         token_file=token_file,
         cert_file=cert_file,

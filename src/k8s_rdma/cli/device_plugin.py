@@ -29,7 +29,7 @@ class CommandLine:
     mellanox: dict[str, str]
 
 
-def given(options: Mapping[str, str | None]) -> dict[str, str]:
+def explicit_options(options: Mapping[str, str | None]) -> dict[str, str]:
     """Those of the command line."""
     return {name: value for name, value in options.items() if value is not None}
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.cli.console import console, write_json
-from k8s_rdma.cli.extender_client import ExtenderClient, NoAnswerError, Where
+from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
 from k8s_rdma.config.devices_file import load_device_config
 from k8s_rdma.config.files import load_config
 from k8s_rdma.doctor.catalogue import SUBJECTS
@@ -54,10 +54,12 @@ _STYLES = {
 }
 
 
-def tell(of: Literal["node", "cluster"], findings: Sequence[Finding], *, as_json: bool, strict: bool) -> int:
+def print_findings(
+    subject: Literal["node", "cluster"], findings: Sequence[Finding], *, as_json: bool, strict: bool
+) -> int:
     """Print them; the exit status."""
     if as_json:
-        write_json(encode_doctor(document(of, findings)))
+        write_json(encode_doctor(document(subject, findings)))
     else:
         out = console()
         for each in page(findings, plain=not out.is_terminal):
@@ -65,10 +67,10 @@ def tell(of: Literal["node", "cluster"], findings: Sequence[Finding], *, as_json
     return exit_status(findings, strict=strict)
 
 
-def document(of: Literal["node", "cluster"], findings: Sequence[Finding]) -> DoctorDocument:
+def document(subject: Literal["node", "cluster"], findings: Sequence[Finding]) -> DoctorDocument:
     """What `--json` prints."""
     return DoctorDocument(
-        of=of,
+        of=subject,
         version=__version__,
         worst=worst(findings).value,
         findings=tuple(
@@ -131,44 +133,44 @@ _CONTROL_PLANE = "kube-system"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """What the command line says. scheduler, extender: configuration files. where: the extender itself."""
+    """What the command line says. scheduler, extender: configuration files. address: the extender itself."""
 
     kubeconfig: str | None
     namespace: str
     scheduler: Path | None
     extender: Path | None
     host_root: Path
-    where: Where | None
+    address: ExtenderAddress | None
 
 
 def doctor_cluster(options: ClusterOptions, *, as_json: bool, strict: bool) -> int:
     """The exit status: 0, 1, or 2 when the API server cannot be asked."""
     try:
         with Documents(options.kubeconfig) as api:
-            look = _look(options, api)
+            look = _collector(options, api)
             look.version  # noqa: B018 - whether there is an API server at all
             findings = tuple(look.findings())
     except (K8sRdmaError, OSError) as error:
         sys.stderr.write(f"k8s-rdma: could not look: {visible(str(error))}\n")
         return COULD_NOT_LOOK
-    return tell("cluster", findings, as_json=as_json, strict=strict)
+    return print_findings("cluster", findings, as_json=as_json, strict=strict)
 
 
-def _look(options: ClusterOptions, api: Documents) -> ClusterCollector:
-    where = options.where
+def _collector(options: ClusterOptions, api: Documents) -> ClusterCollector:
+    where = options.address
     return ClusterCollector(
         api=api,
         host=Host(options.host_root),
         namespaces=tuple(dict.fromkeys((options.namespace, _CONTROL_PLANE))),
         scheduler_file=options.scheduler,
         extender_file=options.extender,
-        ask_extender=None if where is None else lambda: ask(where),
+        ask_extender=None if where is None else lambda: query_extender(where),
     )
 
 
-def ask(where: Where) -> ExtenderFacts:
+def query_extender(address: ExtenderAddress) -> ExtenderFacts:
     """Whether the extender is ready. MalformedError names an option that cannot be used."""
-    with ExtenderClient(where) as extender:
+    with ExtenderClient(address) as extender:
         try:
             ready = extender.get("/readyz", {}).decode()
         except NoAnswerError as error:
@@ -225,14 +227,14 @@ def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
     """The exit status: 0, 1, or 2 when this is no node's root file system, or a file cannot be used."""
     try:
         with NetlinkQueries() as queries:
-            findings = tuple(look_at(options, queries).findings())
+            findings = tuple(collect_node(options, queries).findings())
     except (K8sRdmaError, OSError) as error:
         sys.stderr.write(f"k8s-rdma: could not look: {visible(str(error))}\n")
         return COULD_NOT_LOOK
-    return tell("node", findings, as_json=as_json, strict=strict)
+    return print_findings("node", findings, as_json=as_json, strict=strict)
 
 
-def look_at(options: NodeOptions, queries: Queries) -> NodeLook:
+def collect_node(options: NodeOptions, queries: Queries) -> NodeLook:
     """The node that the options name. K8sRdmaError where it is none, or a file cannot be used."""
     agent_file = options.agent or _usual(_AGENT_FILE)
     agent = _agent(options, agent_file)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from k8s_rdma.cli.extender_options import CaFile, CertFile, Insecure, KeyFile, TokenFile, where
+from k8s_rdma.cli.extender_options import CaFile, CertFile, Insecure, KeyFile, TokenFile, extender_address
 
 doctor_app = typer.Typer(
     no_args_is_help=True, help="What is wrong with a node or a cluster, and how to mend it."
@@ -118,7 +118,7 @@ def doctor_cluster(  # noqa: PLR0913 - typer's options
     from k8s_rdma.cli.doctor import ClusterOptions
     from k8s_rdma.cli.doctor import doctor_cluster as look
 
-    asked = where(
+    asked = extender_address(
         extender=extender,
         token_file=token_file,
         cert_file=cert_file,
@@ -132,6 +132,6 @@ def doctor_cluster(  # noqa: PLR0913 - typer's options
         scheduler=scheduler_config,
         extender=extender_config,
         host_root=host_root,
-        where=asked if extender else None,
+        address=asked if extender else None,
     )
     raise typer.Exit(look(options, as_json=as_json, strict=strict))

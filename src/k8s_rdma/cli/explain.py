@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from k8s_rdma.cli.extender_client import Where
+    from k8s_rdma.cli.extender_client import ExtenderAddress
     from k8s_rdma.wire.explain import Explanation, Group, NodeLook, PfLook, Place, Placed, RequestedInterface
 
 _MOST_KINDS = 8
@@ -36,13 +36,13 @@ _HEADINGS = ("PF", "NUMA", "free VFs", "unreserved Mb/s", "room for", "goes here
 _NUMBERS = ("free VFs", "unreserved Mb/s", "room for")
 
 
-def explain(where: Where, pod: str, *, nodes: list[str], every: bool, as_json: bool) -> None:
+def explain(address: ExtenderAddress, pod: str, *, nodes: list[str], every: bool, as_json: bool) -> None:
     """Print the extender's answer. pod: `namespace/name`; MalformedError when it is none."""
     namespace, slash, name = pod.partition("/")
     if not (namespace and slash and name) or "/" in name:
         msg = f"{pod}: wanted NAMESPACE/NAME, such as default/{pod.strip('/').rpartition('/')[2] or 'mypod'}"
         raise MalformedError(msg)
-    with ExtenderClient(where) as extender:
+    with ExtenderClient(address) as extender:
         body = extender.get(PATH, {"pod": pod, "node": nodes, "all": "1" if every else "0"})
     if as_json:
         write_json(body + b"\n")
@@ -53,44 +53,44 @@ def explain(where: Where, pod: str, *, nodes: list[str], every: bool, as_json: b
 class _Page:
     """The answer for people."""
 
-    def __init__(self, out: Console) -> None:
-        self._out = out
-        self._plain = not out.is_terminal
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._plain = not console.is_terminal
 
-    def show(self, told: Explanation) -> None:
+    def show(self, explanation: Explanation) -> None:
         """All of it, what matters most first."""
-        self._lines(_about(told))
-        stuck = _not_started(told)
-        groups = () if stuck else told.groups
+        self._lines(_about(explanation))
+        stuck = _not_started(explanation)
+        groups = () if stuck else explanation.groups
         if stuck:
-            self._out.print(
+            self._console.print(
                 f"\n[yellow]not started, or started without our CNI plugin[/]: see `kubectl -n "
-                f"{escape(told.namespace)} describe pod {escape(told.name)}`, and `k8s-rdma doctor node` on "
+                f"{escape(explanation.namespace)} describe pod {escape(explanation.name)}`, and `k8s-rdma doctor node` on "
                 f"{escape(', '.join(stuck))}"
             )
         if groups:
-            self._out.print(_heading(told))
+            self._console.print(_heading(explanation))
         for group in groups:
             self._group(group)
-        for node in told.nodes:
+        for node in explanation.nodes:
             self._node(node)
-        self._lines(f"note: {escape(note)}" for note in told.notes)
+        self._lines(f"note: {escape(note)}" for note in explanation.notes)
 
     def _group(self, group: Group) -> None:
         nodes = "1 node" if group.count == 1 else f"{group.count} nodes"
-        self._out.print(f"[bold]{nodes}[/]: {_VERDICTS[group.verdict]}{_because(group)}")
+        self._console.print(f"[bold]{nodes}[/]: {_VERDICTS[group.verdict]}{_because(group)}")
         shown = [node for node in group.examples if node.pfs]
         if shown:
             self._pfs(shown)
         elif group.count > 1:
             names = ", ".join(escape(node.node) for node in group.examples)
-            self._out.print(f"  such as {names}")
-        self._out.print()
+            self._console.print(f"  such as {names}")
+        self._console.print()
 
     def _node(self, node: NodeLook) -> None:
         said = _VERDICTS[node.verdict] + (f", score {node.score} of 10" if node.score is not None else "")
         never = "" if node.evictable else "; no eviction would help"
-        self._out.print(
+        self._console.print(
             f"\n[bold]{escape(node.node)}[/]: {said}{': ' if node.why else ''}{escape(node.why)}{never}"
         )
         if node.pfs:
@@ -101,78 +101,78 @@ class _Page:
         for node in nodes:
             for at, pf in enumerate(node.pfs):
                 rows.add_row(_named(node) if at == 0 or self._plain else "", *_cells(pf))
-        self._out.print(rows)
+        self._console.print(rows)
 
     def _lines(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self._out.print(line)
+            self._console.print(line)
 
 
-def _not_started(told: Explanation) -> list[str]:
+def _not_started(explanation: Explanation) -> list[str]:
     """The nodes of a bound pod whose agents know nothing of it: where else it would fit does not matter."""
-    if told.state != "bound" or not told.interfaces:
+    if explanation.state != "bound" or not explanation.interfaces:
         return []
-    return [place.node for place in told.places if place.reported == ()]
+    return [place.node for place in explanation.places if place.reported == ()]
 
 
-def _heading(told: Explanation) -> str:
+def _heading(explanation: Explanation) -> str:
     """What verdicts on nodes are verdicts of."""
-    if told.limit_refusal:
+    if explanation.limit_refusal:
         return "\nbut for that limit:"
-    return "\nif it were scheduled now:" if told.places else ""
+    return "\nif it were scheduled now:" if explanation.places else ""
 
 
-def _about(told: Explanation) -> Iterator[str]:
+def _about(explanation: Explanation) -> Iterator[str]:
     """The pod itself."""
-    yield f"[bold]pod {escape(told.namespace)}/{escape(told.name)}[/] ({told.uid}): [bold]{told.state}[/]"
-    if told.extender.role != "active":
-        missing = escape("; ".join(told.extender.missing))
-        yield f"[yellow]this extender is {told.extender.role}[/], and answers from its caches: {missing}"
-    if told.malformed:
-        label = "not allowed" if told.not_allowed else "malformed"
-        yield f"[red]{label}[/]: {escape(told.malformed)}"
-    yield from _wants(told)
-    if told.state == "waiting":
+    yield f"[bold]pod {escape(explanation.namespace)}/{escape(explanation.name)}[/] ({explanation.uid}): [bold]{explanation.state}[/]"
+    if explanation.extender.role != "active":
+        missing = escape("; ".join(explanation.extender.missing))
+        yield f"[yellow]this extender is {explanation.extender.role}[/], and answers from its caches: {missing}"
+    if explanation.malformed:
+        label = "not allowed" if explanation.not_allowed else "malformed"
+        yield f"[red]{label}[/]: {escape(explanation.malformed)}"
+    yield from _request_lines(explanation)
+    if explanation.state == "waiting":
         yield _NOT_ASKED
-    if told.nominated:
-        yield f"nominated: preemption makes room for it on {escape(told.nominated)}"
-    if told.refused:
-        refused = told.refused
+    if explanation.nominated:
+        yield f"nominated: preemption makes room for it on {escape(explanation.nominated)}"
+    if explanation.refused:
+        refused = explanation.refused
         yield f"last refused {seconds(refused.ago_s)} ago by {refused.verb}: {escape(refused.text)}"
-    if told.limit:
-        limit = told.limit
+    if explanation.limit:
+        limit = explanation.limit
         yield (
-            f"namespace {escape(told.namespace)} holds {_of(limit.used_mbps, limit.limit_mbps)} Mb/s and "
-            f"{_of(limit.used_vfs, limit.limit_vfs)} VFs of its limit"
+            f"namespace {escape(explanation.namespace)} holds {_used_of(limit.used_mbps, limit.limit_mbps)} Mb/s and "
+            f"{_used_of(limit.used_vfs, limit.limit_vfs)} VFs of its limit"
         )
-    if told.limit_refusal:
-        yield f"[red]beyond its namespace's limit[/]: {escape(told.limit_refusal)}"
+    if explanation.limit_refusal:
+        yield f"[red]beyond its namespace's limit[/]: {escape(explanation.limit_refusal)}"
 
 
-def _wants(told: Explanation) -> Iterator[str]:
+def _request_lines(explanation: Explanation) -> Iterator[str]:
     """What it asks for, and where it has it."""
-    if told.interfaces:
-        policy = "" if told.policy == "any" else f", policy {told.policy}"
-        more = f"{told.reserved_mbps} Mb/s reserved{policy}, priority {told.priority}"
-        yield f"asks for {_asks(told.interfaces)}; {more}"
-    elif not told.malformed:
+    if explanation.interfaces:
+        policy = "" if explanation.policy == "any" else f", policy {explanation.policy}"
+        more = f"{explanation.reserved_mbps} Mb/s reserved{policy}, priority {explanation.priority}"
+        yield f"asks for {_describe_interfaces(explanation.interfaces)}; {more}"
+    elif not explanation.malformed:
         yield "asks for no RDMA interfaces"
-    for place in told.places:
-        if told.interfaces or told.malformed or place.placement or place.reported:
+    for place in explanation.places:
+        if explanation.interfaces or explanation.malformed or place.placement or place.reported:
             yield f"on {_place(place)}"
 
 
-def _asks(interfaces: tuple[RequestedInterface, ...]) -> str:
+def _describe_interfaces(interfaces: tuple[RequestedInterface, ...]) -> str:
     total = sum(each.count for each in interfaces)
-    shown = [f"{each.count} x {_words(each)}" for each in interfaces[:_MOST_KINDS]]
+    shown = [f"{each.count} x {_describe_interface(each)}" for each in interfaces[:_MOST_KINDS]]
     more = [f"{len(interfaces) - _MOST_KINDS} more kinds"] if len(interfaces) > _MOST_KINDS else []
     noun = "interface" if total == 1 else "interfaces"
     return f"{total} {noun} ({', '.join([*shown, *more])})"
 
 
-def _words(asked: RequestedInterface) -> str:
+def _describe_interface(interface: RequestedInterface) -> str:
     """As in the annotation."""
-    return escape(json.dumps(asked.interface))
+    return escape(json.dumps(interface.interface))
 
 
 def _place(place: Place) -> str:
@@ -192,13 +192,13 @@ def _place(place: Place) -> str:
 
 def _placed(placed: Iterable[Placed]) -> str:
     return ", ".join(
-        f"{escape(each.name or each.pci)} {_up_to(each.at_most)}{each.interfaces} "
+        f"{escape(each.name or each.pci)} {_bound_prefix(each.at_most)}{each.interfaces} "
         f"VF{'s' if each.interfaces != 1 else ''} {each.reserved_mbps} Mb/s"
         for each in placed
     )
 
 
-def _up_to(at_most: bool) -> str:
+def _bound_prefix(at_most: bool) -> str:
     """Of what kubelet has still to choose."""
     return "up to " if at_most else ""
 
@@ -232,9 +232,9 @@ def _goes_here(pf: PfLook) -> str:
     """How much, and who holds what of it the hardware does not."""
     by = (("reservations", pf.min_by), ("caps", pf.max_by))
     held = [f"{what}: {' or '.join(holders)}" for what, holders in by if holders]
-    much = f"{_up_to(pf.devices is not None)}{pf.placed} x, {pf.placed_mbps} Mb/s"
+    much = f"{_bound_prefix(pf.devices is not None)}{pf.placed} x, {pf.placed_mbps} Mb/s"
     return escape("; ".join([much, *held]))
 
 
-def _of(used: int, limit: int | None) -> str:
+def _used_of(used: int, limit: int | None) -> str:
     return f"{used} of {'any' if limit is None else limit}"

@@ -31,7 +31,7 @@ _TRUST = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class ExtenderAddress:
     """Where the extender is, and how it is known.
 
     token_file: with the bearer token that it demands. cert_file, key_file: PEM, the certificate that it
@@ -56,14 +56,14 @@ class NoAnswerError(K8sRdmaError):
 class ExtenderClient:
     """Asks; a context manager. MalformedError names the option whose file is none."""
 
-    def __init__(self, where: Where) -> None:
-        self.url = where.url.rstrip("/")
+    def __init__(self, address: ExtenderAddress) -> None:
+        self.url = address.url.rstrip("/")
         if not self.url.startswith(("http://", "https://")):
-            msg = f"--extender {where.url}: wanted a URL such as {DEFAULT_URL}"
+            msg = f"--extender {address.url}: wanted a URL such as {DEFAULT_URL}"
             raise MalformedError(msg)
-        headers = {"authorization": f"Bearer {_token(where.token_file)}"} if where.token_file else {}
+        headers = {"authorization": f"Bearer {_token(address.token_file)}"} if address.token_file else {}
         self._client = httpx2.Client(
-            base_url=self.url, headers=headers, verify=_trust(where), timeout=TIMEOUT_S, trust_env=False
+            base_url=self.url, headers=headers, verify=_trust(address), timeout=TIMEOUT_S, trust_env=False
         )
 
     def __enter__(self) -> Self:
@@ -125,26 +125,26 @@ def _token(path: Path) -> str:
         raise MalformedError(msg) from error
 
 
-def _trust(where: Where) -> ssl.SSLContext:
+def _trust(address: ExtenderAddress) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=where.ca_file)
+        context = ssl.create_default_context(cafile=address.ca_file)
     except OSError as error:
-        msg = f"--ca-file {where.ca_file}: {error.strerror or 'no PEM file of certificates'}"
+        msg = f"--ca-file {address.ca_file}: {error.strerror or 'no PEM file of certificates'}"
         raise MalformedError(msg) from error
-    _present(context, where)
-    if where.insecure:
+    _present(context, address)
+    if address.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def _present(context: ssl.SSLContext, where: Where) -> None:
+def _present(context: ssl.SSLContext, address: ExtenderAddress) -> None:
     """Have our certificate shown to whoever demands one."""
-    if where.cert_file is None:
+    if address.cert_file is None:
         return
     try:
-        context.load_cert_chain(where.cert_file, where.key_file, password="")
+        context.load_cert_chain(address.cert_file, address.key_file, password="")
     except OSError as error:
         why = error.strerror or "no PEM files of a certificate and its key"
-        msg = f"--cert-file {where.cert_file}, --key-file {where.key_file or where.cert_file}: {why}"
+        msg = f"--cert-file {address.cert_file}, --key-file {address.key_file or address.cert_file}: {why}"
         raise MalformedError(msg) from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from k8s_rdma.cli.extender_client import Where
+    from k8s_rdma.cli.extender_client import ExtenderAddress
 
 Extender = Annotated[
     str | None,
@@ -39,7 +39,7 @@ Insecure = Annotated[bool, typer.Option("--insecure", help="Trust any certificat
 Json = Annotated[bool, typer.Option("--json", help="Print the extender's document.")]
 
 
-def where(  # noqa: PLR0913 - as many as there are options
+def extender_address(  # noqa: PLR0913 - as many as there are options
     *,
     extender: str | None,
     token_file: Path | None,
@@ -47,11 +47,11 @@ def where(  # noqa: PLR0913 - as many as there are options
     key_file: Path | None,
     ca_file: Path | None,
     insecure: bool,
-) -> Where:
+) -> ExtenderAddress:
     """What the options say together."""
-    from k8s_rdma.cli.extender_client import DEFAULT_URL, Where
+    from k8s_rdma.cli.extender_client import DEFAULT_URL, ExtenderAddress
 
-    return Where(
+    return ExtenderAddress(
         url=extender or DEFAULT_URL,
         token_file=token_file,
         cert_file=cert_file,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from k8s_rdma.cli.doctor import DIRECTORIES, document, look_at
+from k8s_rdma.cli.doctor import DIRECTORIES, collect_node, document
 from k8s_rdma.cli.version import versions
 from k8s_rdma.config.yaml_text import read_yaml
 from k8s_rdma.doctor.collectors.processes import ask_agent
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from k8s_rdma.cli.doctor import NodeOptions
     from k8s_rdma.doctor.collectors.node import NodeLook
 
-LEFT_OUT = "(left out)"
+OMITTED = "(left out)"
 
 _SECRET = re.compile(
     r"(?i)pass(word|wd|phrase)?$|secret|token|credential|authorization|(?<!k)key(-?data)?$|-data$"
@@ -53,9 +53,7 @@ def redacted(document: Any) -> Any:
     """A document of any depth; of keys that name a secret the value is left out, whatever it is."""
     match document:
         case dict():
-            return {
-                key: LEFT_OUT if is_secret(str(key)) else redacted(each) for key, each in document.items()
-            }
+            return {key: OMITTED if is_secret(str(key)) else redacted(each) for key, each in document.items()}
         case list():
             return [redacted(each) for each in document]
         case str():
@@ -71,18 +69,18 @@ def is_secret(key: str) -> bool:
 
 def redacted_text(text: str) -> str:
     """A log, or any text: tokens, PEM blocks, and values beside words that name a secret."""
-    text = _PEM.sub(LEFT_OUT, text)
-    text = _JWT.sub(LEFT_OUT, text)
-    text = _BEARER.sub(lambda found: f"{found[1]} {LEFT_OUT}", text)
+    text = _PEM.sub(OMITTED, text)
+    text = _JWT.sub(OMITTED, text)
+    text = _BEARER.sub(lambda found: f"{found[1]} {OMITTED}", text)
     return _IN_TEXT.sub(_without_value, text)
 
 
 def _without_value(found: re.Match[str]) -> str:
     name = re.sub(r"[^\w-]", "", found["key"])
-    if _PLACE.search(name) or LEFT_OUT.startswith(found["value"].strip("\"'")[:5]):
+    if _PLACE.search(name) or OMITTED.startswith(found["value"].strip("\"'")[:5]):
         return found[0]
     quote = found["value"][0] if found["value"][0] in "\"'" else ""
-    return f"{found['key']}{quote}{LEFT_OUT}{quote}"
+    return f"{found['key']}{quote}{OMITTED}{quote}"
 
 
 MOST_OF_A_LOG_BYTES = 4 << 20
@@ -99,7 +97,7 @@ def gather_report(output: Path, options: NodeOptions, logs: tuple[Path, ...]) ->
     missing: list[str] = []
     try:
         with NetlinkQueries() as queries, tarfile.open(output, "w:gz") as archive:
-            look = look_at(options, queries)
+            look = collect_node(options, queries)
             for name, make in _parts(look, queries, logs):
                 try:
                     _add(archive, name, make())
@@ -117,14 +115,14 @@ def gather_report(output: Path, options: NodeOptions, logs: tuple[Path, ...]) ->
     )
 
 
-def _parts(look: NodeLook, queries: NetlinkQueries, logs: tuple[Path, ...]) -> Iterator[_Part]:
+def _parts(collector: NodeLook, queries: NetlinkQueries, logs: tuple[Path, ...]) -> Iterator[_Part]:
     yield "version.json", lambda: encode_version(versions())
-    yield "doctor.json", lambda: encode_doctor(document("node", tuple(look.findings())))
-    yield "machine.yaml", lambda: encode_machine(gather(Sysfs(look.host.root / "sys"), queries)).encode()
-    yield "state.json", lambda: _state(Path(look.agent.run_dir) / "state.sock")
+    yield "doctor.json", lambda: encode_doctor(document("node", tuple(collector.findings())))
+    yield "machine.yaml", lambda: encode_machine(gather(Sysfs(collector.host.root / "sys"), queries)).encode()
+    yield "state.json", lambda: _state(Path(collector.agent.run_dir) / "state.sock")
     for path in _configurations():
         yield f"configuration/{path.name}", partial(_configuration_of, path)
-    for name, text in look.networks():
+    for name, text in collector.networks():
         yield f"networks/{name}", partial(_configuration, text)
     for path in logs:
         yield f"logs/{path.name}", partial(_log, path)

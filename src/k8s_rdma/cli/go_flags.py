@@ -37,38 +37,38 @@ def with_two_dashes(arguments: Sequence[str]) -> list[str]:
     return list(_rewritten(list(arguments)))
 
 
-def _rewritten(left: list[str]) -> Iterator[str]:
-    while left:
-        argument = left.pop(0)
+def _rewritten(remaining: list[str]) -> Iterator[str]:
+    while remaining:
+        argument = remaining.pop(0)
         if argument == "--":
-            yield from (argument, *left)
+            yield from (argument, *remaining)
             return
         flag = _FLAG.fullmatch(argument)
         if flag is None:
             yield argument
         else:
-            yield from _one(argument, flag["name"], flag["value"], left)
+            yield from _rewrite_flag(argument, flag["name"], flag["value"], remaining)
 
 
-def _one(argument: str, name: str, value: str | None, left: list[str]) -> Iterator[str]:
+def _rewrite_flag(argument: str, name: str, value: str | None, remaining: list[str]) -> Iterator[str]:
     if name == "v":
-        yield from _verbosity(argument, value, left)
+        yield from _verbosity(argument, value, remaining)
     elif name in _LOGGING_VALUES:
-        if value is None and left:
-            left.pop(0)
+        if value is None and remaining:
+            remaining.pop(0)
     elif name in _BOOLEANS and (value is None or value in _TRUE):
         yield f"--{name}"
     elif name in _VALUES:
         yield f"--{name}" if value is None else f"--{name}={value}"
-        if value is None and left:
-            yield left.pop(0)
+        if value is None and remaining:
+            yield remaining.pop(0)
     elif not (name in _LOGGING_BOOLEANS or (name in _BOOLEANS and value in _FALSE)):
         yield argument
 
 
-def _verbosity(argument: str, value: str | None, left: list[str]) -> Iterator[str]:
-    if value is None and left and left[0].isdecimal():
-        value = left.pop(0)
+def _verbosity(argument: str, value: str | None, remaining: list[str]) -> Iterator[str]:
+    if value is None and remaining and remaining[0].isdecimal():
+        value = remaining.pop(0)
     if value is None or value in _TRUE - {"1"}:
         yield "--version"
     elif value.isdecimal():

@@ -43,7 +43,7 @@ class Places:
     state_dir: Path
     cdi_dir: Path
 
-    def here(self, path: Path) -> Path:
+    def own_path(self, path: Path) -> Path:
         """Where a path of the node is for us. K8sRdmaError for one that is not absolute."""
         if not path.is_absolute():
             msg = f"{path}: must be an absolute path of the node"
@@ -53,7 +53,7 @@ class Places:
     def directory(self, path: Path) -> NodeDirectory:
         """One of the node's, in which links lead where they lead on the node."""
         return NodeDirectory(
-            self.here(path), leads=lambda ours: self.here(Path("/", ours.relative_to(self.host_root)))
+            self.own_path(path), leads=lambda ours: self.own_path(Path("/", ours.relative_to(self.host_root)))
         )
 
 
@@ -65,11 +65,11 @@ def uninstall(places: Places, grace_s: float) -> int:
     confs, binaries = (places.directory(each) for each in (places.conf_dir, places.bin_dir))
     caches = AgentConfig(node="-").cni_cache_dirs
     paths = NodePaths(
-        run_dir=places.here(places.run_dir),
-        state_dir=places.here(places.state_dir),
-        cdi_dir=places.here(places.cdi_dir),
-        crio=places.here(CRIO),
-        caches=tuple(places.here(Path(each)) for each in caches),
+        run_dir=places.own_path(places.run_dir),
+        state_dir=places.own_path(places.state_dir),
+        cdi_dir=places.own_path(places.cdi_dir),
+        crio=places.own_path(CRIO),
+        caches=tuple(places.own_path(Path(each)) for each in caches),
     )
     work = Uninstalling(
         paths,
@@ -85,7 +85,7 @@ def uninstall(places: Places, grace_s: float) -> int:
 SUFFIX = ".conflist"
 
 
-def wanted(*, network: str, file: str, plugin: str, name: str, version: str) -> DesiredConflist:
+def desired_conflist(*, network: str, file: str, plugin: str, name: str, version: str) -> DesiredConflist:
     """MalformedError names the option that cannot be."""
     if not file.endswith(SUFFIX) or "/" in file or file.startswith("."):
         msg = f"--conf-name: {file}: must be a file's name that ends in {SUFFIX}"
@@ -108,7 +108,7 @@ def _text(plugin: str) -> bytes:
 
 def install_cni(  # noqa: PLR0913 - options
     *,
-    wanted: DesiredConflist,
+    desired: DesiredConflist,
     binaries: Path,
     confs: Path,
     following: bool,
@@ -119,7 +119,7 @@ def install_cni(  # noqa: PLR0913 - options
     """Do it once, or for as long as this runs; K8sRdmaError when it is not in place at the end."""
     if until_in_place and (following or remove):
         raise MalformedError("--wait does not go together with --follow and --remove")
-    installation = Installation(binaries=NodeDirectory(binaries), confs=NodeDirectory(confs), desired=wanted)
+    installation = Installation(binaries=NodeDirectory(binaries), confs=NodeDirectory(confs), desired=desired)
     if following or until_in_place:
         directories = [binaries, *([confs] if installation.has_network else [])]
         logs.configure("install-cni")

@@ -55,11 +55,13 @@ def install_cni(  # noqa: PLR0913, PLR0917  options of a command
 ) -> None:
     """Put the CNI executable and the network where the container runtime finds them, or take them away."""
     load_structlog()
+    from k8s_rdma.cli.install_cni import desired_conflist
     from k8s_rdma.cli.install_cni import install_cni as install
-    from k8s_rdma.cli.install_cni import wanted
 
     install(
-        wanted=wanted(network=network, file=conf_name, plugin=plugin, name=network_name, version=cni_version),
+        desired=desired_conflist(
+            network=network, file=conf_name, plugin=plugin, name=network_name, version=cni_version
+        ),
         binaries=directory,
         confs=conf_dir,
         following=follow,

@@ -175,7 +175,7 @@ def device_plugin(  # noqa: PLR0913 - typer's options
         typer.echo(f"k8s-rdma {__version__}")
         return
     load_structlog()
-    from k8s_rdma.cli.device_plugin import CommandLine, given, read_command_line
+    from k8s_rdma.cli.device_plugin import CommandLine, explicit_options, read_command_line
 
     if print_schema:
         from k8s_rdma.config.devices import DevicePluginConfig
@@ -186,7 +186,9 @@ def device_plugin(  # noqa: PLR0913 - typer's options
     hustcat = {"--master": master, "--resource-name": resource_name}
     hustcat |= {"--verbosity": verbosity, "--log-level": log_level}
     mellanox = {"--config-file": config_file, "--use-cdi": "" if use_cdi else None}
-    line = CommandLine(config=config, node=node, hustcat=given(hustcat), mellanox=given(mellanox))
+    line = CommandLine(
+        config=config, node=node, hustcat=explicit_options(hustcat), mellanox=explicit_options(mellanox)
+    )
     settings = read_command_line(line)
     if check_config:
         if settings.config.kubeconfig is not None:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from k8s_rdma.cli.extender_client import Where
+    from k8s_rdma.cli.extender_client import ExtenderAddress
     from k8s_rdma.wire.cluster_view import NodeRow, PendingRow, PfRow, Sort
 
 REFRESH_S = 2.0
 _LOOK_S = 0.2
-_AROUND = 9
+_OTHER_ROWS = 9
 """Lines of a screen that are neither a node's nor a pod's."""
 
 _NODES = ("node", "PFs", "reserved Mb/s", "", "VFs free", "pods", "heard", "PF by PF", "problems")
@@ -37,15 +37,15 @@ _BAR = 10
 _FULL = 0.9
 
 
-def top(where: Where, *, once: bool, as_json: bool, sort: Sort) -> None:
+def top(address: ExtenderAddress, *, once: bool, as_json: bool, sort: Sort) -> None:
     """Show the cluster until Ctrl-C; once where nobody looks, or if told.
 
     K8sRdmaError when the extender refuses, and with `once` also when it does not answer.
     """
     out = console()
-    with ExtenderClient(where) as extender:
+    with ExtenderClient(address) as extender:
         if as_json:
-            write_json(_ask(extender, sort, MAX_ROWS) + b"\n")
+            write_json(_fetch(extender, sort, MAX_ROWS) + b"\n")
         elif once or not out.is_terminal:
             view = _view(extender, sort, MAX_ROWS)
             out.print(page(view, plain=not out.is_terminal, lines=None))
@@ -53,54 +53,54 @@ def top(where: Where, *, once: bool, as_json: bool, sort: Sort) -> None:
             _watch(extender, out, sort)
 
 
-def _ask(extender: ExtenderClient, sort: Sort, rows: int) -> bytes:
+def _fetch(extender: ExtenderClient, sort: Sort, rows: int) -> bytes:
     return extender.get(PATH, {"sort": sort.value, "limit": str(rows)})
 
 
 def _view(extender: ExtenderClient, sort: Sort, rows: int) -> ClusterView:
-    return for_terminal(decode_view(_ask(extender, sort, rows)))
+    return for_terminal(decode_view(_fetch(extender, sort, rows)))
 
 
 @dataclass(slots=True, kw_only=True)
 class Screen:
-    """What is shown while the extender comes and goes. look: asks it, for so many rows. clock: seconds."""
+    """What is shown while the extender comes and goes. fetch: asks it, for so many rows. clock: seconds."""
 
-    look: Callable[[int], ClusterView]
+    fetch: Callable[[int], ClusterView]
     clock: Callable[[], float] = time.monotonic
     view: ClusterView | None = None
-    _seen_at: float = field(default=0.0)
+    _fetched_at: float = field(default=0.0)
     _trouble: str = ""
 
     def refresh(self, rows: int) -> None:
         """Ask again; what was seen last stays when there is no answer."""
         try:
-            self.view = self.look(rows)
+            self.view = self.fetch(rows)
         except NoAnswerError as error:
             self._trouble = visible(error.message)
         else:
-            self._trouble, self._seen_at = "", self.clock()
+            self._trouble, self._fetched_at = "", self.clock()
 
     def page(self, lines: int) -> RenderableType:
         """As it is known now, in so many lines."""
         parts: list[RenderableType] = []
         if self._trouble:
-            old = f"; this is of {seconds(self.clock() - self._seen_at)} ago" if self.view else ""
+            old = f"; this is of {seconds(self.clock() - self._fetched_at)} ago" if self.view else ""
             parts.append(line(Text(f"trying again{old}: {self._trouble}", style="bold red")))
         if self.view is not None:
             parts.append(page(self.view, plain=False, lines=lines - len(parts)))
         return Group(*parts)
 
 
-def _watch(extender: ExtenderClient, out: Console, sort: Sort) -> None:
-    screen = Screen(look=lambda rows: _view(extender, sort, rows))
-    screen.refresh(out.size.height)
+def _watch(extender: ExtenderClient, console: Console, sort: Sort) -> None:
+    screen = Screen(fetch=lambda rows: _view(extender, sort, rows))
+    screen.refresh(console.size.height)
     if screen.view is None:  # nothing to show yet: say what to do
-        screen.look(0)
+        screen.fetch(0)
     try:
-        with Live(console=out, screen=True, auto_refresh=False) as live:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 _show(live, screen)
-                screen.refresh(out.size.height)
+                screen.refresh(console.size.height)
     except KeyboardInterrupt:
         return
 
@@ -117,7 +117,7 @@ def _show(live: Live, screen: Screen) -> None:
 
 def page(view: ClusterView, *, plain: bool, lines: int | None) -> Group:
     """The whole view; as much of it as fits into so many lines, None for all."""
-    room = None if lines is None else max(2, lines - _AROUND)
+    room = None if lines is None else max(2, lines - _OTHER_ROWS)
     for_pods = len(view.pending) if room is None else min(len(view.pending), max(1, room // 3))
     for_nodes = len(view.nodes) if room is None else min(len(view.nodes), room - for_pods)
     parts: list[RenderableType] = [line(Text.from_markup(each)) for each in _head(view)]

@@ -45,7 +45,7 @@ class Limits:
 
 _INT = struct.Struct("i")
 
-_MANY, _TRIM_EVERY_S = 64, 2.0
+_PEAK_TO_TRIM, _TRIM_EVERY_S = 64, 2.0
 """Connections, and seconds. So many that the server ended, or so many of which half are gone, have left holes
 in the heap, which would grow the longer hostile clients come and go. Ordinary clients are no reason."""
 
@@ -83,7 +83,7 @@ class Connections:
         """connections: shared with uvicorn, which ends them when the server ends."""
         self.limits = limits
         self._connections = connections
-        self._ended = self._most = 0
+        self._ended = self._peak = 0
         self._trimmed_at = -inf
 
     def admit(self, newcomer: Connection) -> bool:
@@ -101,14 +101,14 @@ class Connections:
             leaving.abort()
             self._ended += 1
         self._connections.add(newcomer)
-        self._most = max(self._most, len(self._connections))
+        self._peak = max(self._peak, len(self._connections))
         return True
 
     def forget(self, connection: Connection) -> None:
         """It has ended, or is about to."""
         self._connections.discard(connection)
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Deal with those that took too long."""
         for connection in tuple(self._connections):
             if connection.owes_by <= now:
@@ -117,9 +117,9 @@ class Connections:
             elif self._unread(connection, now):
                 connection.abort()
                 self._ended += 1
-        fallen = self._most >= _MANY and 2 * len(self._connections) <= self._most
-        if (fallen or self._ended >= _MANY) and now - self._trimmed_at >= _TRIM_EVERY_S:
-            self._ended, self._most, self._trimmed_at = 0, len(self._connections), now
+        fallen = self._peak >= _PEAK_TO_TRIM and 2 * len(self._connections) <= self._peak
+        if (fallen or self._ended >= _PEAK_TO_TRIM) and now - self._trimmed_at >= _TRIM_EVERY_S:
+            self._ended, self._peak, self._trimmed_at = 0, len(self._connections), now
             give_back_free_memory()
 
     def abort(self) -> None:

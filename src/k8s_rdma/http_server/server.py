@@ -44,14 +44,14 @@ class TlsListener:
         self,
         listener: socket.socket,
         context: Callable[[], ssl.SSLContext],
-        make: Callable[[], HttpProtocol],
+        protocol_factory: Callable[[], HttpProtocol],
         connections: Connections,
     ) -> None:
-        """context: for the next connection. make: what speaks on it once TLS is agreed on."""
+        """context: for the next connection. protocol_factory: what speaks on it once TLS is agreed on."""
         listener.setblocking(False)
         self._listener = listener
         self._context = context
-        self._make = make
+        self._protocol_factory = protocol_factory
         self._connections = connections
 
     async def run(self) -> NoReturn:
@@ -76,7 +76,7 @@ class TlsListener:
             accepted.close()
             return
         try:
-            http = self._make()
+            http = self._protocol_factory()
             http.replaces = handshake
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: http, accepted, ssl=self._context(), ssl_handshake_timeout=timeout_s
@@ -216,7 +216,7 @@ class HttpServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """What uvicorn does ten times a second."""
-        self._connections.look(asyncio.get_running_loop().time())
+        self._connections.check(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
     async def serve_orderly(self, listener: socket.socket) -> None:

@@ -47,7 +47,7 @@ _MOST_STATUSES = 512
 
 
 @dataclass(slots=True)
-class _Given:
+class _WrittenStatus:
     """To one sandbox: a pod that is given another one has nothing of the one before."""
 
     container: ContainerId
@@ -59,22 +59,22 @@ class Statuses:
 
     def __init__(self) -> None:
         """Nobody was given anything."""
-        self._given: OrderedDict[PodUid, _Given] = OrderedDict()
+        self._written: OrderedDict[PodUid, _WrittenStatus] = OrderedDict()
 
     def with_entries(self, receipt: Receipt, entries: tuple[NetworkStatus, ...]) -> str:
         """The value once an attachment has these, after those that were made before it."""
-        given = self._given.pop(receipt.pod.uid, None)
+        given = self._written.pop(receipt.pod.uid, None)
         if given is None or given.container != receipt.attachment.container:
-            given = _Given(receipt.attachment.container)
+            given = _WrittenStatus(receipt.attachment.container)
         given.entries[receipt.attachment] = entries
-        self._given[receipt.pod.uid] = given
-        if len(self._given) > _MOST_STATUSES:
-            self._given.popitem(last=False)
+        self._written[receipt.pod.uid] = given
+        if len(self._written) > _MOST_STATUSES:
+            self._written.popitem(last=False)
         return encode_network_status(each for some in given.entries.values() for each in some)
 
     def forget(self, uid: PodUid) -> None:
         """The pod is gone."""
-        self._given.pop(uid, None)
+        self._written.pop(uid, None)
 
 
 _WILL_NOT_FIT_HERE = frozenset(
@@ -91,7 +91,7 @@ _WILL_NOT_FIT_HERE = frozenset(
 GAP_S = 300.0
 """After so long without a refusal the next one begins anew; kubelet tries again within seconds to minutes."""
 
-_MOST = 1024
+_MAX_PODS = 1024
 """Pods that are remembered; the one that was refused longest ago makes room."""
 
 
@@ -144,11 +144,11 @@ class Refusals:
         if before is not None and goes_on:
             streak = replace(before, last=now)
         self._streaks[uid] = streak
-        if len(self._streaks) > _MOST:
+        if len(self._streaks) > _MAX_PODS:
             self._streaks.popitem(last=False)
         return streak
 
-    def of(self, uid: PodUid, now: float) -> Streak | None:
+    def streak_of(self, uid: PodUid, now: float) -> Streak | None:
         """The streak that goes on, if one does."""
         streak = self._streaks.get(uid)
         return streak if streak is not None and now - streak.last <= GAP_S else None
@@ -228,7 +228,7 @@ class ApiCluster:
             api, self._outbox, teller=Teller(component=COMPONENT, node=terms.node), now=time.now
         )
         self._pods = NodePods(
-            api, terms.node, keys=terms.keys, policies=terms.policies, gone=self._forget, time=time
+            api, terms.node, keys=terms.keys, policies=terms.policies, on_delete=self._forget, time=time
         )
         self._refusals = Refusals()
         self._statuses = Statuses()
@@ -289,11 +289,11 @@ class ApiCluster:
         if after_s is not None and streak.outlook is Outlook.LASTING and streak.lasts_s >= after_s:
             self._outbox.put(("eviction", pod.uid, ""), partial(self._evict, pod, error.message))
 
-    def cap_altered(self, pod: Pod, what: str, *, restored: bool) -> None:
+    def cap_altered(self, pod: Pod, change: str, *, restored: bool) -> None:
         """An event."""
         if _in_kubernetes(pod):
             reason = "RdmaCapRestored" if restored else "RdmaCapLost"
-            self._events.record(about_pod(pod), reason, what, warning=True)
+            self._events.record(about_pod(pod), reason, change, warning=True)
 
     async def run(self) -> None:
         """Follow the node's pods and write what is to be told, until cancelled."""
@@ -309,7 +309,7 @@ class ApiCluster:
 
         When a disruption budget forbids it, the next refusal tries again.
         """
-        streak = self._refusals.of(pod.uid, self._time.monotonic())
+        streak = self._refusals.streak_of(pod.uid, self._time.monotonic())
         if streak is None or streak.outlook is not Outlook.LASTING:
             return
         message = f"evicted, since it has been without its RDMA interfaces for {streak.lasts_s:.0f} s: {why}"

@@ -52,7 +52,7 @@ class Cluster(Protocol):
         """Tell why the pod cannot have its interfaces here; it may be evicted if that goes on."""
         ...
 
-    def cap_altered(self, pod: Pod, what: str, *, restored: bool) -> None:
+    def cap_altered(self, pod: Pod, change: str, *, restored: bool) -> None:
         """Tell that a cap which software keeps did not hold, and whether it does again."""
         ...
 
@@ -90,7 +90,7 @@ class NoCluster:
     def refused(self, pod: Pod, error: K8sRdmaError) -> None:
         """Nobody is told."""
 
-    def cap_altered(self, pod: Pod, what: str, *, restored: bool) -> None:
+    def cap_altered(self, pod: Pod, change: str, *, restored: bool) -> None:
         """Nobody is told."""
 
     async def run(self) -> None:

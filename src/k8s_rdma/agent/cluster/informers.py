@@ -49,29 +49,34 @@ STEADY_S = 60.0
 """A watch that lasted for so long was a good one: its end, which is bound to come, is nothing to tell of."""
 
 
-async def keep_following(
-    lost: str, stream: Callable[[], AsyncIterator[Event[Any]]], take: Callable[[Event[Any]], None], time: Time
+async def follow_forever(
+    failure_event: str,
+    stream: Callable[[], AsyncIterator[Event[Any]]],
+    on_event: Callable[[Event[Any]], None],
+    time: Time,
 ) -> NoReturn:
     """Hand over every event of a stream, and of the next one when it ends, until cancelled.
 
-    lost: the log's event when it fails twice in a row.
+    failure_event: the log's event when it fails twice in a row.
     """
     failures = 0
     while True:
         started = time.monotonic()
-        error = await _follow(stream, take)
+        error = await _follow(stream, on_event)
         failures = 1 if time.monotonic() - started >= STEADY_S else failures + 1
         if failures == 2:
-            _log.warning(lost, error=error)
+            _log.warning(failure_event, error=error)
         await time.pause(min(FIRST_RETRY_S * 2 ** (failures - 1), LAST_RETRY_S))
 
 
-async def _follow(stream: Callable[[], AsyncIterator[Event[Any]]], take: Callable[[Event[Any]], None]) -> str:
+async def _follow(
+    stream: Callable[[], AsyncIterator[Event[Any]]], on_event: Callable[[Event[Any]], None]
+) -> str:
     """Take events until there are no more; why that is so."""
     try:
         async with aclosing(cast("Any", stream())) as events:
             async for event in events:
-                take(event)
+                on_event(event)
     except API_ERRORS as error:
         return error.message
     return "the watch ended"
@@ -87,22 +92,22 @@ class OwnNode:
         self._time = time
         self._change = asyncio.Event()
 
-    async def known(self) -> OwnNodeView:
+    async def wait_for_node(self) -> OwnNodeView:
         """The object, as soon as there is one."""
-        return await self.other_than(None)
+        return await self.wait_for_change(None)
 
-    async def other_than(self, known: OwnNodeView | None) -> OwnNodeView:
+    async def wait_for_change(self, previous: OwnNodeView | None) -> OwnNodeView:
         """The object, as soon as it is not the known one."""
-        while self.view is None or self.view == known:
+        while self.view is None or self.view == previous:
             await self._change.wait()
         return self.view
 
     async def run(self) -> NoReturn:
         """Follow it until cancelled."""
         stream = self._api.follow_node
-        await keep_following("node_not_followed", lambda: stream(self.name), self._take, self._time)
+        await follow_forever("node_not_followed", lambda: stream(self.name), self._on_event, self._time)
 
-    def _take(self, event: Event[OwnNodeView]) -> None:
+    def _on_event(self, event: Event[OwnNodeView]) -> None:
         match event:
             case Listed(nodes):
                 self.view = nodes[0] if nodes else None
@@ -118,7 +123,7 @@ class NodePods:
     """Follows the pods of a node. What was known last stands while the API server cannot be asked.
 
     keys: verify placements. policies: bound what one takes that nobody signs.
-    gone: called with the UID of a pod that has finished, was deleted or left the node.
+    on_delete: called with the UID of a pod that has finished, was deleted or left the node.
     listed: set once all of them have been told.
     """
 
@@ -129,7 +134,7 @@ class NodePods:
         *,
         keys: KeySource,
         policies: Callable[[], NamespacePolicies],
-        gone: Callable[[PodUid], None],
+        on_delete: Callable[[PodUid], None],
         time: Time,
     ) -> None:
         """Nothing is known until `run`."""
@@ -138,7 +143,7 @@ class NodePods:
         self._node = node
         self._keys = keys
         self._policies = policies
-        self._gone = gone
+        self._on_delete = on_delete
         self._time = time
         self._pods: dict[PodUid, Placement | None] = {}
         self._claims: Mapping[PodUid, Placement] = {}
@@ -149,7 +154,7 @@ class NodePods:
 
     async def run(self) -> NoReturn:
         """Follow, and begin again when the watch is lost, until cancelled."""
-        await keep_following("pods_not_followed", self._stream, self._take, self._time)
+        await follow_forever("pods_not_followed", self._stream, self._on_event, self._time)
 
     async def _stream(self) -> AsyncIterator[Event[PodView]]:
         """Ends when the keys change: what did not count may count by the new ones, and a list shows it."""
@@ -160,21 +165,21 @@ class NodePods:
                 if self._keys() is not keys:
                     return
 
-    def _take(self, event: Event[PodView]) -> None:
+    def _on_event(self, event: Event[PodView]) -> None:
         match event:
             case Listed(pods):
                 for uid in self._pods.keys() - {pod.uid for pod in pods}:
                     self._forget(uid)
                 for pod in pods:
-                    self._see(pod)
+                    self._on_update(pod)
                 self.listed.set()
                 _log.info("pods_listed", pods=len(pods), claims=len(self._claims))
             case Changed(pod):
-                self._see(pod)
+                self._on_update(pod)
             case Deleted(pod):
                 self._forget(pod.uid)
 
-    def _see(self, pod: PodView) -> None:
+    def _on_update(self, pod: PodView) -> None:
         if pod.finished or pod.node != self._node:
             self._forget(pod.uid)
             return
@@ -185,7 +190,7 @@ class NodePods:
     def _forget(self, uid: PodUid) -> None:
         if uid in self._pods:
             self._know({known: promise for known, promise in self._pods.items() if known != uid})
-            self._gone(uid)
+            self._on_delete(uid)
 
     def _know(self, pods: dict[PodUid, Placement | None]) -> None:
         self._pods = pods

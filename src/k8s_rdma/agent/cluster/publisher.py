@@ -63,7 +63,7 @@ class Reports(Protocol):
         """Of this moment; the same object as before if nothing changed."""
         ...
 
-    async def other_than(self, known: NodeReport | None) -> NodeReport:
+    async def wait_for_change(self, previous: NodeReport | None) -> NodeReport:
         """As soon as it is not the known one."""
         ...
 
@@ -90,9 +90,9 @@ class StatusPublisher:
         self._renew_s = terms.renew_s
         self._time = time
         self._versions: _Versions | None = None
-        self._told: NodeReport | None = None
+        self._published: NodeReport | None = None
         self._written_version = ""
-        self._next_write = self._renew_at = self._look_at = float("-inf")
+        self._next_write = self._renew_at = self._discover_at = float("-inf")
         self._renew_soon: list[float] = []
         self._retry_s = 0.0
 
@@ -102,37 +102,37 @@ class StatusPublisher:
             try:
                 await self._publish()
             except API_ERRORS as error:
-                await self._after(error)
+                await self._back_off(error)
             else:
                 self._retry_s = 0.0
                 await self._until_due()
 
     async def _publish(self) -> None:
         versions = self._versions
-        if versions is None or self._time.monotonic() >= self._look_at:
-            versions = await self._look()
+        if versions is None or self._time.monotonic() >= self._discover_at:
+            versions = await self._discover_versions()
         # What is in doubt from here on is of an older version, and refused when it comes.
         report = self._reports.now()
-        if report is not self._told:
+        if report is not self._published:
             versions = await self._write(versions, report)
         if self._time.monotonic() >= self._due():
             versions = await self._renew(versions, report.generation)
         self._versions = versions
 
-    async def _look(self) -> _Versions:
+    async def _discover_versions(self) -> _Versions:
         """What is there, made if it is not: a Node that was made anew takes what went with it along."""
-        uid = (await self._own.known()).uid
+        uid = (await self._own.wait_for_node()).uid
         published = await self._api.get_rdma_node(self._own.name)
         if published is None:
             published = await self._api.create_rdma_node(self._own.name, uid)
         if published.version != self._written_version:
-            self._told = None
+            self._published = None
         lease = await self._api.get_lease(self._namespace, self._own.name)
         if lease is None:
             lease = LeaseView(
                 namespace=self._namespace, name=self._own.name, holder="", duration_s=0, owner=uid
             )
-        self._look_at = self._time.monotonic() + LOOK_S
+        self._discover_at = self._time.monotonic() + LOOK_S
         return _Versions(published=published, lease=lease)
 
     async def _write(self, versions: _Versions, report: NodeReport) -> _Versions:
@@ -142,9 +142,9 @@ class StatusPublisher:
         published = await self._api.write_status(replace(before, status=status))
         now = self._time.monotonic()
         self._next_write = now + GAP_S
-        if self._told is not None and _gave_back(self._told, report):
+        if self._published is not None and _released_vfs(self._published, report):
             self._renew_soon = [now + after_s for after_s in FREED_S]
-        self._told, self._written_version = report, published.version
+        self._published, self._written_version = report, published.version
         return replace(versions, published=published)
 
     async def _renew(self, versions: _Versions, generation: str) -> _Versions:
@@ -162,7 +162,7 @@ class StatusPublisher:
     async def _until_due(self) -> None:
         """Until there is another report, and `GAP_S` have passed, or the Lease is to be renewed."""
         both = [
-            asyncio.ensure_future(self._reports.other_than(self._told)),
+            asyncio.ensure_future(self._reports.wait_for_change(self._published)),
             asyncio.ensure_future(self._time.pause(max(0.0, self._due() - self._time.monotonic()))),
         ]
         try:
@@ -174,7 +174,7 @@ class StatusPublisher:
         if gap_s > 0:
             await self._time.pause(gap_s)
 
-    async def _after(self, error: Exception) -> None:
+    async def _back_off(self, error: Exception) -> None:
         """Let a pause pass, one that grows; that somebody else wrote is nothing to tell of."""
         conflict = isinstance(error, ApiRefusedError) and error.status == _CONFLICT
         if not self._retry_s and not conflict:
@@ -183,10 +183,10 @@ class StatusPublisher:
         await self._time.pause(self._retry_s)
 
 
-def timed(status: RdmaNodeStatus, before: bytes, now: datetime) -> RdmaNodeStatus:
+def timed(status: RdmaNodeStatus, previous: bytes, now: datetime) -> RdmaNodeStatus:
     """The status with the time since when its condition is what it is, by the status that it replaces."""
     try:
-        was = decode_status(before).ready() if before else None
+        was = decode_status(previous).ready() if previous else None
     except MalformedError:
         was = None
     since = now.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -202,9 +202,9 @@ def timed(status: RdmaNodeStatus, before: bytes, now: datetime) -> RdmaNodeStatu
     return replaced(status, conditions=conditions)
 
 
-def _gave_back(before: NodeReport, after: NodeReport) -> bool:
-    holding = {allocation.container_id for allocation in after.allocations}
-    return any(allocation.container_id not in holding for allocation in before.allocations)
+def _released_vfs(previous: NodeReport, current: NodeReport) -> bool:
+    holding = {allocation.container_id for allocation in current.allocations}
+    return any(allocation.container_id not in holding for allocation in previous.allocations)
 
 
 FIRST_RETRY_S = 1.0
@@ -227,9 +227,9 @@ class CapacityPublisher:
         """Write it where it differs, until cancelled; it stays then."""
         retry_s = 0.0
         while True:
-            own, report = await self._own.known(), self._reports.now()
+            own, report = await self._own.wait_for_node(), self._reports.now()
             try:
-                await self._keep(own, report)
+                await self._reconcile(own, report)
             except API_ERRORS as error:
                 if not retry_s:
                     _log.warning("capacity_not_published", why=str(error))
@@ -240,7 +240,7 @@ class CapacityPublisher:
             await self._changed(own, report)
             await self._time.pause(GAP_S)
 
-    async def _keep(self, own: OwnNodeView, report: NodeReport) -> None:
+    async def _reconcile(self, own: OwnNodeView, report: NodeReport) -> None:
         if report.unreadable:
             return
         wanted = vfs_for_pods(status_of(report))
@@ -250,8 +250,8 @@ class CapacityPublisher:
 
     async def _changed(self, own: OwnNodeView, report: NodeReport) -> None:
         both = [
-            asyncio.ensure_future(self._own.other_than(own)),
-            asyncio.ensure_future(self._reports.other_than(report)),
+            asyncio.ensure_future(self._own.wait_for_change(own)),
+            asyncio.ensure_future(self._reports.wait_for_change(report)),
         ]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
-from k8s_rdma.agent.cni.exclusive_devices import NOTHING_HELD, of_devices, of_network
+from k8s_rdma.agent.cni.exclusive_devices import NOTHING_HELD, add_device_interfaces, select_network
 from k8s_rdma.agent.cni.pod_request import interfaces_of_network, read_pod_request, unknown_networks
 from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.agent.plugins.ipam import addressing
@@ -179,7 +179,7 @@ async def _verify(
 ) -> None:
     await pause(FIRST_LOOK_S)
     for _ in range(round((DEADLINE_S - FIRST_LOOK_S) / LOOK_AGAIN_S)):
-        now = address_detection(addresses, await worker.run(node.look_into, receipt))
+        now = address_detection(addresses, await worker.run(node.inspect_pod, receipt))
         if now.duplicates:
             raise _unsettled(receipt, now.duplicates, "in use by another station of its network")
         if not (now.unusable or now.unverified):
@@ -190,8 +190,8 @@ async def _verify(
         raise _unsettled(receipt, now.unusable, why)
 
 
-def _unsettled(receipt: Receipt, which: tuple[str, ...], why: str) -> KernelError:
-    msg = f"container {receipt.attachment.container}: address {', '.join(which)}: {why}"
+def _unsettled(receipt: Receipt, interfaces: tuple[str, ...], why: str) -> KernelError:
+    msg = f"container {receipt.attachment.container}: address {', '.join(interfaces)}: {why}"
     return KernelError(msg, reason=Reason.IPAM_FAILURE)
 
 
@@ -245,7 +245,7 @@ class AddCommand:
         """
         conf = decode_netconf(stdin)
         check_version(conf.cni_version)
-        plugins = called_plugins(stdin, conf, env, beside_others=conf.chained)
+        plugins = called_plugins(stdin, conf, env, chained=conf.chained)
         if conf.chained and plugins.delegate is not None:
             refuse(
                 "delegate", "another plugin ran before this one (prevResult) and gives pods their interface"
@@ -276,20 +276,22 @@ class AddCommand:
         return await self._cluster.annotations(pod)
 
     async def _add(self, call: AddCall) -> AddResult | None:
-        wants = read_pod_request(
+        pod_request = read_pod_request(
             call.annotations, uid=call.pod.uid, node=self._node.name, policy=self._policy
         )
-        wants = wants.permitted(self._policy.policies(), call.pod.namespace)
-        if wants.ignored:
-            _log.warning("placement_ignored", pod=f"{call.pod.namespace}/{call.pod.name}", why=wants.ignored)
-        held = await self._held(call, wants)
-        wants = of_devices(wants, held.exclusive, self._node.hardware)
-        if not wants.request and call.plugins.delegate is None:
+        pod_request = pod_request.permitted(self._policy.policies(), call.pod.namespace)
+        if pod_request.ignored:
+            _log.warning(
+                "placement_ignored", pod=f"{call.pod.namespace}/{call.pod.name}", why=pod_request.ignored
+            )
+        held = await self._devices_of(call, pod_request)
+        pod_request = add_device_interfaces(pod_request, held.exclusive, self._node.hardware)
+        if not pod_request.request and call.plugins.delegate is None:
             call.allow_nothing()
             return None
         async with self._marked(call), self._turns.alone(call.env.container_id):
-            entries = self._share(call, wants)
-            part = wants.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
+            entries = self._entries_of_network(call, pod_request)
+            part = pod_request.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
             sandbox = replace(call.sandbox(part.request, entries, held.slots), devices=part.devices)
             if not part.request and sandbox.delegate is None:
                 call.allow_nothing()
@@ -312,12 +314,12 @@ class AddCommand:
         finally:
             await self._worker.run(self._node.end_add, container)
 
-    async def _held(self, call: AddCall, wants: PodRequest) -> HeldDevices:
+    async def _devices_of(self, call: AddCall, pod_request: PodRequest) -> HeldDevices:
         if call.env.pod_name is None:
             return NOTHING_HELD  # not Kubernetes': kubelet knows nothing of it
-        return await self._holdings.of(call.pod, asks=bool(wants.request))
+        return await self._holdings.devices_of(call.pod, required=bool(pod_request.request))
 
-    def _share(self, call: AddCall, wants: PodRequest) -> tuple[int, ...]:
+    def _entries_of_network(self, call: AddCall, pod_request: PodRequest) -> tuple[int, ...]:
         others = (
             receipt
             for receipt in self._node.ledger.of_container(call.env.container_id)
@@ -325,9 +327,9 @@ class AddCommand:
         )
         own, annotations = call.conf.own_networks, call.annotations
         taken = {interface.entry for receipt in others for interface in receipt.interfaces}
-        part = interfaces_of_network(wants.request, own=own, taken=taken, annotations=annotations)
-        part = of_network(wants, part, call.conf, self._node.hardware, self._node.ledger)
-        for index, network in unknown_networks(wants.request, own=own, annotations=annotations).items():
+        part = interfaces_of_network(pod_request.request, own=own, attached=taken, annotations=annotations)
+        part = select_network(pod_request, part, call.conf, self._node.hardware, self._node.ledger)
+        for index, network in unknown_networks(pod_request.request, own=own, annotations=annotations).items():
             _log.warning("network_not_seen", interface=index, network=network, attachment=call.conf.name)
         return part
 
@@ -373,7 +375,7 @@ class AddCommand:
             if receipt.delegate is not None:
                 before = await self._delegate.add(receipt.delegate, target_of(receipt))
                 answered.add(receipt.attachment.ifname)
-            await self._worker.run(self._node.give, receipt)
+            await self._worker.run(self._node.move_to_pod, receipt)
             addresses = await self._ipam.add(receipt, answered)
             interfaces = result_interfaces(receipt, addresses)
             result = encode_result(interfaces, call.conf.cni_version, before)
@@ -390,10 +392,10 @@ class AddCommand:
             except K8sRdmaError as error:
                 failure.add_note(f"taking it back failed as well: {error}; {error.details}")
             raise
-        self._tell(receipt, part, addresses)
+        self._log_attached(receipt, part, addresses)
         return AddResult(receipt=receipt, addresses=addresses, result=result)
 
-    def _tell(self, receipt: Receipt, part: PodRequest, addresses: Mapping[str, IpamResult]) -> None:
+    def _log_attached(self, receipt: Receipt, part: PodRequest, addresses: Mapping[str, IpamResult]) -> None:
         if not receipt.interfaces:
             return
         self._cluster.attached(receipt, addresses)

@@ -97,12 +97,12 @@ def _default_pattern(conf: NetConf, interface: InterfaceRequest) -> str:
     )
 
 
-def _check(name: _Name, others: dict[str, _Name], present: Set[str]) -> None:
+def _check(name: _Name, names: dict[str, _Name], present: Set[str]) -> None:
     if fault := ifname_fault(name.text):
         name.refuse(fault)
     if name.text in present:
         name.refuse("is the name of an interface that the pod has already")
-    other = others.get(name.text)
+    other = names.get(name.text)
     if other is not None:
         chosen = max(name, other, key=_particular)
         chosen.refuse("is also the name of another interface of the pod")

@@ -76,16 +76,18 @@ class CheckCommand:
                 msg = f"container {call.container_id}: its sandbox is gone or its interfaces are taken back"
                 raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
             await self._require_unaltered(receipt, conf)
-            await self._ask_others(receipt, conf)
+            await self._check_delegates(receipt, conf)
 
     def _require_none_wanted(self, conf: NetConf, call: CniEnvironment) -> None:
         """A pod that asked for nothing holds nothing."""
         annotations = conf.pod_annotations or {}
         uid = pod_of(call).uid
-        wants = read_pod_request(annotations, uid=uid, node=self._node.name, policy=self._policy)
+        pod_request = read_pod_request(annotations, uid=uid, node=self._node.name, policy=self._policy)
         others = self._node.ledger.of_container(call.container_id)
         taken = {interface.entry for receipt in others for interface in receipt.interfaces}
-        if interfaces_of_network(wants.request, own=conf.own_networks, taken=taken, annotations=annotations):
+        if interfaces_of_network(
+            pod_request.request, own=conf.own_networks, attached=taken, annotations=annotations
+        ):
             msg = (
                 f"container {call.container_id}: it asks for interfaces of network {conf.name}, and has none"
             )
@@ -115,7 +117,7 @@ class CheckCommand:
         altered: list[str] = []
         unreadable: list[str] = []
         try:
-            altered += _wrong_in_pod(receipt, self._node.look_into(receipt), reported)
+            altered += _wrong_in_pod(receipt, self._node.inspect_pod(receipt), reported)
         except KernelError as error:
             unreadable.append(str(error))
         self._node.refresh()
@@ -128,7 +130,7 @@ class CheckCommand:
         altered += self._devices.wrong(receipt, self._node.ledger)
         return Findings(tuple(altered), tuple(unreadable))
 
-    async def _ask_others(self, receipt: Receipt, conf: NetConf) -> None:
+    async def _check_delegates(self, receipt: Receipt, conf: NetConf) -> None:
         ours = {interface.ifname for interface in receipt.interfaces}
         await self._ipam.check(receipt, addresses_of(conf.prev_result, ours))
         if receipt.delegate is not None:
@@ -137,13 +139,13 @@ class CheckCommand:
 
 
 def _wrong_in_pod(
-    receipt: Receipt, found: Mapping[str, PodInterface], told: Mapping[str, ToldInterface]
+    receipt: Receipt, observed: Mapping[str, PodInterface], expected: Mapping[str, ToldInterface]
 ) -> Iterator[str]:
     """Of each interface in the pod, what differs from what was given; a clause each."""
     for interface in receipt.interfaces:
         if not interface.is_netdev:
             continue
-        name, now = interface.ifname, found.get(interface.ifname)
+        name, now = interface.ifname, observed.get(interface.ifname)
         if now is None:
             yield f"interface {name} is not in the pod"
             continue
@@ -158,7 +160,7 @@ def _wrong_in_pod(
         if cap and now.max_tx_rate_mbps != cap:
             limit = f"limited to {now.max_tx_rate_mbps} Mb/s" if now.max_tx_rate_mbps else "not limited"
             yield f"interface {name} is {limit} by software, was given {cap} Mb/s"
-        given = told[name].addresses if name in told else frozenset()
+        given = expected[name].addresses if name in expected else frozenset()
         if missing := given - now.addresses:
             yield f"interface {name} has lost {', '.join(sorted(missing))}"
         if shared := given & now.duplicates:
@@ -182,11 +184,11 @@ def _wrong_on_pf(receipt: Receipt, hardware: Hardware) -> Iterator[str]:
             continue
         now = VfRate(vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps)
         if now != interface.rate():
-            yield f"{where} has {_words(now)}, was given {_words(interface.rate())}"
+            yield f"{where} has {_describe_rate(now)}, was given {_describe_rate(interface.rate())}"
         driver = interface.options.driver
         if not interface.is_netdev and vf.driver != driver:
             yield f"{where} is driven by {vf.driver or 'nothing'}, was given to {driver}"
 
 
-def _words(rate: VfRate) -> str:
+def _describe_rate(rate: VfRate) -> str:
     return f"min {rate.min_tx_rate_mbps}, max {rate.max_tx_rate_mbps} Mb/s"

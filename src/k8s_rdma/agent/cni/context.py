@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from k8s_rdma.agent.cdi_specs import DeviceFiles
+from k8s_rdma.agent.cdi_specs import AttachmentSpecs
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.cni.container_locks import ContainerLocks, PendingAdds
-from k8s_rdma.agent.cni.exclusive_devices import Holdings
+from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
@@ -26,8 +26,8 @@ class AgentContext:
     worker: Worker
     ipam: IpamPlugins
     delegate: Delegate
-    devices: DeviceFiles
-    holdings: Holdings = field(default_factory=Holdings)
+    devices: AttachmentSpecs
+    holdings: PodDeviceLookup = field(default_factory=PodDeviceLookup)
     cluster: Cluster = field(default_factory=NoCluster)
     turns: ContainerLocks = field(default_factory=ContainerLocks)
     pending_adds: PendingAdds = field(default_factory=PendingAdds)

@@ -107,7 +107,7 @@ class DeleteCommand:
 
     async def _reconcile(self, receipt: Receipt) -> bool:
         attachment = receipt.attachment
-        left = await self._worker.run(self._node.left_deletions.read, attachment)
+        left = await self._worker.run(self._node.deferred_deletes.read, attachment)
         now = plugins_of_now(left.stdin, left.call) if left else None
         try:
             ended = await self.end_if(attachment, self._node.is_unfinished, now)

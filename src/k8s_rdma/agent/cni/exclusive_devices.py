@@ -35,51 +35,54 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.netconf import NetConf
 
 
-def of_devices(wants: PodRequest, held: Mapping[str, Sequence[str]], hardware: Hardware) -> PodRequest:
+def add_device_interfaces(
+    pod_request: PodRequest, devices_by_resource: Mapping[str, Sequence[str]], hardware: Hardware
+) -> PodRequest:
     """What a pod wants, as interfaces of the devices that it holds: those of one resource after another's.
 
-    held: ids by exclusive resource. A PF's device is no interface; containers may use it all the same.
-    K8sRdmaError (`DEVICES_DIFFER`) when the annotation is not of these devices, or asks for more than rates.
+    devices_by_resource: ids by exclusive resource. A PF's device is no interface; containers may use it all
+    the same. K8sRdmaError (`DEVICES_DIFFER`) when the annotation is not of these devices, or asks for more
+    than rates.
     """
     devices = tuple(
         HeldDevice(resource, each)
-        for resource in sorted(held)
-        for each in held[resource]
+        for resource in sorted(devices_by_resource)
+        for each in devices_by_resource[resource]
         if not of_pf(each, hardware)
     )
-    _require_promised(wants, devices)
+    _require_promised(pod_request, devices)
     if not devices:
-        return wants
-    if not wants.request:
-        return replace(wants, request=Request((InterfaceRequest(),) * len(devices)), devices=devices)
-    _require_rates_only(wants.request, devices)
-    return replace(wants, devices=devices)
+        return pod_request
+    if not pod_request.request:
+        return replace(pod_request, request=Request((InterfaceRequest(),) * len(devices)), devices=devices)
+    _require_rates_only(pod_request.request, devices)
+    return replace(pod_request, devices=devices)
 
 
-def of_network(
-    wants: PodRequest, entries: tuple[int, ...], conf: NetConf, hardware: Hardware, ledger: Ledger
+def select_network(
+    pod_request: PodRequest, entries: tuple[int, ...], conf: NetConf, hardware: Hardware, ledger: Ledger
 ) -> tuple[int, ...]:
     """Of the interfaces that an attachment may give, the one whose device its network is for, if it says one.
 
     entries: by their places in the request. K8sRdmaError: `UNKNOWN_DEVICE` for a device that the pod does not
     hold, `ALREADY_ATTACHED` or `DEVICES_DIFFER` for one that is another network's.
     """
-    if wants.devices and conf.driver is not VfDriver.KERNEL:
+    if pod_request.devices and conf.driver is not VfDriver.KERNEL:
         refuse("dpdk", "the pod holds RDMA devices, which their VFs would not have under that driver")
     if not conf.device_id:
         return entries
-    at = _place_of(conf.device_id, wants.devices, hardware, ledger)
+    at = _place_of(conf.device_id, pod_request.devices, hardware, ledger)
     if at is None:
-        holds = ", ".join(map(str, wants.devices)) or "no device of an exclusive resource"
+        holds = ", ".join(map(str, pod_request.devices)) or "no device of an exclusive resource"
         msg = f"network configuration: deviceID: {shown(conf.device_id)}: the pod holds {holds}"
         raise K8sRdmaError(msg, reason=Reason.UNKNOWN_DEVICE)
     if at not in entries:
-        _refuse_of_another(at, wants, conf)
+        _refuse_other_network(at, pod_request, conf)
     return (at,)
 
 
-def _require_promised(wants: PodRequest, devices: Sequence[HeldDevice]) -> None:
-    promised = wants.promised.devices() if wants.promised else {}
+def _require_promised(pod_request: PodRequest, devices: Sequence[HeldDevice]) -> None:
+    promised = pod_request.promised.devices() if pod_request.promised else {}
     held = dict(Counter(device.resource for device in devices))
     if promised and promised != held:
         _differ(f"the pod was placed with {_counts(promised)}, and kubelet gave it {_counts(held) or 'none'}")
@@ -111,16 +114,16 @@ def _place_of(
     return None
 
 
-def _refuse_of_another(at: int, wants: PodRequest, conf: NetConf) -> NoReturn:
-    device, network = wants.devices[at], wants.request.interfaces[at].options.network
+def _refuse_other_network(entry: int, pod_request: PodRequest, conf: NetConf) -> NoReturn:
+    device, network = pod_request.devices[entry], pod_request.request.interfaces[entry].options.network
     if network and network not in conf.own_networks:
         _differ(
-            f"{ANNOTATION}[{at}].network: {shown(network)}, and network {conf.name} is to attach its "
+            f"{ANNOTATION}[{entry}].network: {shown(network)}, and network {conf.name} is to attach its "
             f"device, {device}"
         )
     msg = (
         f"network {conf.name} is to attach device {device}, which another of the pod's networks has: "
-        f"give it {ANNOTATION}[{at}].network, so that it is left to this one"
+        f"give it {ANNOTATION}[{entry}].network, so that it is left to this one"
     )
     raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
 
@@ -148,7 +151,7 @@ class HeldDevices:
 NOTHING_HELD = HeldDevices()
 
 
-class Holdings:
+class PodDeviceLookup:
     """Who knows what pods hold: kubelet, by its PodResources API."""
 
     def __init__(self, kubelet: PodResources | None = None, resources: Iterable[Resource] = ()) -> None:
@@ -157,13 +160,13 @@ class Holdings:
         self._resources = tuple(each for each in resources if concerns_pods(each))
         self._pools = any(isinstance(each, ExclusiveResource) for each in self._resources)
 
-    async def of(self, pod: Pod, *, asks: bool) -> HeldDevices:
+    async def devices_of(self, pod: Pod, *, required: bool) -> HeldDevices:
         """What a pod holds; nobody is asked where that could be nothing that matters.
 
-        asks: whether it asks for interfaces by annotation; a slot is of no use to one that does not.
+        required: whether it asks for interfaces by annotation; a slot is of no use to one that does not.
         K8sRdmaError (`KUBELET_FAILURE`) when kubelet does not tell in time: the ADD may be tried again.
         """
-        if self._kubelet is None or not (self._pools or (asks and self._resources)):
+        if self._kubelet is None or not (self._pools or (required and self._resources)):
             return NOTHING_HELD
         return held_devices(await self._kubelet.of_pod(pod.namespace, pod.name), self._resources)
 
@@ -178,7 +181,7 @@ class Holdings:
             for device in ids
         }
 
-    async def of_all(self) -> Mapping[tuple[str, str], HeldDevices]:
+    async def all_devices(self) -> Mapping[tuple[str, str], HeldDevices]:
         """What every pod holds, by namespace and name; K8sRdmaError as `of`."""
         if self._kubelet is None or not self._resources:
             return {}
@@ -196,31 +199,33 @@ def concerns_pods(resource: Resource) -> bool:
     return isinstance(resource, ExactResource | ExclusiveResource)
 
 
-def held_devices(held: PodDevices, resources: Iterable[Resource]) -> HeldDevices:
+def held_devices(pod_devices: PodDevices, resources: Iterable[Resource]) -> HeldDevices:
     """What kubelet told, in words of the configuration; MalformedError for an id that names no CDI device."""
     slots: list[SlotInUse] = []
     exclusive = {}
     for resource in resources:
-        slots += _slots(held, resource)
-        if isinstance(resource, ExclusiveResource) and (ids := held.device_ids(resource.name)):
+        slots += _slots(pod_devices, resource)
+        if isinstance(resource, ExclusiveResource) and (ids := pod_devices.device_ids(resource.name)):
             exclusive[resource.name] = ids
     return HeldDevices(slots=tuple(slots), exclusive=exclusive)
 
 
-def _slots(held: PodDevices, resource: Resource) -> Iterator[SlotInUse]:
+def _slots(pod_devices: PodDevices, resource: Resource) -> Iterator[SlotInUse]:
     """Those that containers may ask the runtime for; of an exclusive one also where they might not."""
     if isinstance(resource, ExactResource):
-        yield from _each(held, resource.name, hints=resource.hints)
+        yield from _slots_of_resource(pod_devices, resource.name, hints=resource.hints)
     if isinstance(resource, ExclusiveResource):
         if resource.cdi is not False:
-            yield from _each(held, resource.name, pool=resource.name)
+            yield from _slots_of_resource(pod_devices, resource.name, pool=resource.name)
         if resource.share:
             shared = shared_resource(resource.name)
-            yield from _each(held, shared, pool=resource.name, hints=resource.hints)
+            yield from _slots_of_resource(pod_devices, shared, pool=resource.name, hints=resource.hints)
 
 
-def _each(held: PodDevices, resource: str, pool: str = "", *, hints: bool = False) -> Iterator[SlotInUse]:
-    for each in held.device_ids(resource):
+def _slots_of_resource(
+    pod_devices: PodDevices, resource: str, pool: str = "", *, hints: bool = False
+) -> Iterator[SlotInUse]:
+    for each in pod_devices.device_ids(resource):
         slot = SlotInUse(resource=resource, id=each, pool=pool, hints=hints)
         qualified_name(slot.device, device_class=SLOT_CLASS)  # refused where it is none: it names a file, too
         yield slot

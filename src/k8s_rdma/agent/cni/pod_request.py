@@ -39,11 +39,11 @@ _NAME = re.compile(r"[\w.\-]+")
 
 
 def interfaces_of_network(
-    request: Request, *, own: Set[str], taken: Set[int], annotations: Mapping[str, str]
+    request: Request, *, own: Set[str], attached: Set[int], annotations: Mapping[str, str]
 ) -> tuple[int, ...]:
     """The attachment's part of a request, as indices.
 
-    own: networks that are this attachment's. taken: what other attachments of the sandbox have given.
+    own: networks that are this attachment's. attached: what other attachments of the sandbox have given.
     MalformedError (`MALFORMED_ANNOTATION`) for an interface of a network that no attachment can be of.
     """
     part = []
@@ -52,7 +52,7 @@ def interfaces_of_network(
         if network and network not in own:
             if not annotations.get(NETWORKS_ANNOTATION):
                 _refuse(index, network, own)
-        elif index not in taken:
+        elif index not in attached:
             part.append(index)
     return tuple(part)
 

@@ -105,12 +105,12 @@ class Verbs:
         the network's own name, and then receipts tell; to guess that name would free what is of others.
         """
         conf = decode_netconf(stdin, strict=False)
-        await self._delete_command.collect(conf, called_plugins(stdin, conf, call, beside_others=True))
+        await self._delete_command.collect(conf, called_plugins(stdin, conf, call, chained=True))
 
     async def status(self, call: CniEnvironment, stdin: bytes) -> None:
         """See `require_ready`."""
         conf = decode_netconf(stdin)
-        plugins = called_plugins(stdin, conf, call, beside_others=True)
+        plugins = called_plugins(stdin, conf, call, chained=True)
         await require_ready(self._means, plugins)
 
     async def reconcile(self) -> bool:
@@ -145,12 +145,12 @@ class Service:
         still_waiting: tells whether anybody will take the answer.
         """
         started = time.monotonic()
-        with structlog.contextvars.bound_contextvars(**_told_of(request.env)):
+        with structlog.contextvars.bound_contextvars(**_log_fields(request.env)):
             before = self._node.ledger, self._node.hardware
             try:
                 reply = Reply(exit_status=0, stdout=await self._perform(request, netns, still_waiting))
                 if request.env.get("CNI_COMMAND") != "STATUS":  # containerd asks every 5 s
-                    _log.info("cni_call", duration_ms=_since(started))
+                    _log.info("cni_call", duration_ms=_elapsed_ms(started))
             except K8sRdmaError as error:
                 reply = self._failure(request, error)
                 _log.warning(
@@ -158,10 +158,10 @@ class Service:
                     reason=error.reason,
                     error=str(error),
                     details=error.details,
-                    duration_ms=_since(started),
+                    duration_ms=_elapsed_ms(started),
                 )
             except Exception as error:
-                _log.exception("cni_call_failed", duration_ms=_since(started))
+                _log.exception("cni_call_failed", duration_ms=_elapsed_ms(started))
                 fault = K8sRdmaError(
                     f"the agent has a fault: {error!r}; its log has more", reason=Reason.INTERNAL
                 )
@@ -172,7 +172,7 @@ class Service:
 
     async def _perform(self, request: Request, netns: int | None, still_waiting: Callable[[], bool]) -> bytes:
         call, stdin = parse_environment(request.env), request.stdin
-        with self._held(call, netns) as sandbox:
+        with self._open_namespace(call, netns) as sandbox:
             match call.command:
                 case "ADD":
                     return await self._add(call, stdin, sandbox, still_waiting)
@@ -203,7 +203,7 @@ class Service:
         return encode_result([], netconf.cni_version, netconf.prev_result)
 
     @contextmanager
-    def _held(self, call: CniEnvironment, netns: int | None) -> Iterator[NetnsRef | None]:
+    def _open_namespace(self, call: CniEnvironment, netns: int | None) -> Iterator[NetnsRef | None]:
         """Let the kernel reach the sandbox by the descriptor that came with the call, while it lasts."""
         if netns is None:
             yield None
@@ -222,7 +222,7 @@ class Service:
         return Reply(exit_status=1, stdout=encode_error(error, version))
 
 
-def _told_of(env: Mapping[str, str]) -> dict[str, str]:
+def _log_fields(env: Mapping[str, str]) -> dict[str, str]:
     """What every line of the log says of a call, however wrong the call may be."""
     told = {
         "operation": uuid.uuid4().hex[:8],
@@ -234,5 +234,5 @@ def _told_of(env: Mapping[str, str]) -> dict[str, str]:
     return told | {"pod": f"{args.get('K8S_POD_NAMESPACE', '')}/{name}"} if name else told
 
 
-def _since(started: float) -> float:
+def _elapsed_ms(started: float) -> float:
     return round((time.monotonic() - started) * 1e3, 3)

@@ -50,25 +50,25 @@ class SoftwareCaps:
         self._node = context.node
         self._worker = context.worker
         self._cluster = context.cluster
-        self._lost = _Times()
+        self._lost_since = _Times()
         self._restored = _Times()
         self._failing: dict[_Key, str] = {}
         self._logged_lost: set[_Key] = set()
-        self._rest_until: dict[Attachment, float] = {}
+        self._retry_at: dict[Attachment, float] = {}
 
     async def restore(self) -> bool:
         """Have those of all whole attachments hold; whether others do than did."""
-        before = self._node.caps.lost
+        before = self._node.caps.failures
         receipts = dict(self._node.ledger.receipts)
         self._forget_all_but(receipts)
         for attachment, receipt in receipts.items():
-            if software_capped(receipt) and self._now() >= self._rest_until.get(attachment, 0):
-                findings = await self._worker.run(self._look, attachment)
+            if software_capped(receipt) and self._now() >= self._retry_at.get(attachment, 0):
+                findings = await self._worker.run(self._inspect, attachment)
                 if findings is not None:
-                    self._tell(receipt, {each.ifname: each for each in findings})
-        return self._node.caps.lost != before
+                    self._record(receipt, {each.ifname: each for each in findings})
+        return self._node.caps.failures != before
 
-    def _look(self, attachment: Attachment) -> tuple[CapFinding, ...] | None:
+    def _inspect(self, attachment: Attachment) -> tuple[CapFinding, ...] | None:
         """On the worker's thread, so that a wait for it does not count."""
         begun = self._now()
         try:
@@ -76,9 +76,9 @@ class SoftwareCaps:
         finally:
             ended = self._now()
             if ended - begun > SLOW_S:
-                self._rest_until[attachment] = ended + REST_FACTOR * (ended - begun)
+                self._retry_at[attachment] = ended + REST_FACTOR * (ended - begun)
 
-    def _tell(self, receipt: Receipt, findings: Mapping[str, CapFinding]) -> None:
+    def _record(self, receipt: Receipt, findings: Mapping[str, CapFinding]) -> None:
         for interface in software_capped(receipt):
             key, finding = (receipt.attachment, interface.ifname), findings.get(interface.ifname)
             failed_before = self._failing.pop(key, "")
@@ -89,7 +89,7 @@ class SoftwareCaps:
             elif finding.failure:
                 self._failing[key] = finding.failure
                 if finding.failure != failed_before:
-                    self._tell_lost(receipt, finding)
+                    self._record_lost(receipt, finding)
             else:
                 self._tell_restored(receipt, finding)
 
@@ -97,30 +97,30 @@ class SoftwareCaps:
         key = receipt.attachment, finding.ifname
         times, seldom = self._restored.count(key)
         if seldom or key in self._logged_lost:
-            _log.warning("cap_restored", **_words(receipt, finding), times=times)
+            _log.warning("cap_restored", **_log_fields(receipt, finding), times=times)
         self._logged_lost.discard(key)
         message = f"{finding.found}: its cap of {finding.mbps} Mb/s was put back"
         self._cluster.cap_altered(receipt.pod, message, restored=True)
 
-    def _tell_lost(self, receipt: Receipt, finding: CapFinding) -> None:
+    def _record_lost(self, receipt: Receipt, finding: CapFinding) -> None:
         key = receipt.attachment, finding.ifname
-        times, seldom = self._lost.count(key)
+        times, seldom = self._lost_since.count(key)
         if seldom:
-            _log.warning("cap_lost", **_words(receipt, finding), error=finding.failure, times=times)
+            _log.warning("cap_lost", **_log_fields(receipt, finding), error=finding.failure, times=times)
             self._logged_lost.add(key)
         message = f"interface {finding.ifname} is not limited to {finding.mbps} Mb/s: {finding.failure}"
         self._cluster.cap_altered(receipt.pod, message, restored=False)
 
     def _forget_all_but(self, receipts: Mapping[Attachment, Receipt]) -> None:
-        for told in (self._lost, self._restored, self._failing):
+        for told in (self._lost_since, self._restored, self._failing):
             for key in [key for key in told if key[0] not in receipts]:
                 told.pop(key)
         self._logged_lost = {key for key in self._logged_lost if key[0] in receipts}
-        for attachment in self._rest_until.keys() - receipts.keys():
-            self._rest_until.pop(attachment)
+        for attachment in self._retry_at.keys() - receipts.keys():
+            self._retry_at.pop(attachment)
 
 
-def _words(receipt: Receipt, finding: CapFinding) -> dict[str, object]:
+def _log_fields(receipt: Receipt, finding: CapFinding) -> dict[str, object]:
     return {
         "pod": _named(receipt),
         "interface": finding.ifname,

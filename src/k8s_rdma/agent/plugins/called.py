@@ -42,7 +42,7 @@ def plugins_of_now(stdin: bytes, call: CniEnvironment) -> CalledPlugins | None:
     """Those of a DEL's configuration; None where that cannot be read, on which no DEL may depend."""
     try:
         conf = decode_netconf(stdin, strict=False)
-        return called_plugins(stdin, conf, call, beside_others=conf.chained)
+        return called_plugins(stdin, conf, call, chained=conf.chained)
     except MalformedError:
         return None
 
@@ -70,12 +70,10 @@ async def delete_by(
         await delete(other)
 
 
-def called_plugins(
-    stdin: bytes, conf: NetConf, call: CniEnvironment, *, beside_others: bool
-) -> CalledPlugins:
+def called_plugins(stdin: bytes, conf: NetConf, call: CniEnvironment, *, chained: bool) -> CalledPlugins:
     """Read them; MalformedError (`INVALID_NETCONF`) names the key.
 
-    beside_others: whether another plugin gives addresses under the network's name, so that ours are apart.
+    chained: whether another plugin gives addresses under the network's name, so that ours are apart.
     """
     fields = decode_fields(stdin)
     delegate = plugin_type(conf.delegate, "delegate")
@@ -85,11 +83,11 @@ def called_plugins(
     def plugin(name: str, netconf: bytes) -> DelegatedPlugin:
         return DelegatedPlugin(plugin=name, netconf=netconf, cni_path=call.path, cni_args=call.raw_args)
 
-    def ipam(document: msgspec.Raw, key: str, of: str = "") -> DelegatedPlugin | None:
+    def ipam(document: msgspec.Raw, key: str, attachment: str = "") -> DelegatedPlugin | None:
         name = plugin_type(document, key)
         if name is None:
             return None
-        network = ipam_network(conf.name, chained=beside_others or delegate is not None, network=of)
+        network = ipam_network(conf.name, chained=chained or delegate is not None, network=attachment)
         return plugin(name, ipam_config(fields, document, network))
 
     return CalledPlugins(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.step import Route
     from k8s_rdma.wire.ipam_result import IpamResult
 
-AT_ONCE = 4
+MAX_PARALLEL = 4
 """A plugin is its own process of some 10 ms, or waits for a server; host-local's wait for one another."""
 
 
@@ -53,7 +53,7 @@ class IpamPlugins:
         After a failure no further call begins, and those under way end by themselves; what was leased by
         then is `delete`'s to give back. answered: is told the interfaces whose call did not fail.
         """
-        wanted = _wanted(receipt)
+        wanted = _plugins_of(receipt)
         stdins = await self._stdins(wanted.values())
         results: dict[str, IpamResult] = {}
 
@@ -63,7 +63,7 @@ class IpamPlugins:
                 answered.add(ifname)
             results[ifname] = _result(stdout, ipam, ifname)
 
-        for _, error in await _each(wanted, lease, go_on=False):
+        for _, error in await _run_each(wanted, lease, go_on=False):
             raise error
         _refuse_twice(wanted, results)
         return {ifname: results[ifname] for ifname in wanted}
@@ -75,11 +75,11 @@ class IpamPlugins:
         now: what the configuration of now names; tried where an interface's ADD and DEL both fail by that of
             then. One with a mistake would hold up its pods for ever, also when it is corrected.
         """
-        wanted = _wanted(receipt)
+        wanted = _plugins_of(receipt)
         networks = {each.ifname: each.options.network for each in receipt.interfaces}
         silent: dict[DelegatedPlugin, NoAnswerError] = {}
 
-        async def by(ifname: str, ipam: DelegatedPlugin) -> None:
+        async def delete_one(ifname: str, ipam: DelegatedPlugin) -> None:
             if ipam in silent:
                 raise silent[ipam]
             try:
@@ -91,9 +91,9 @@ class IpamPlugins:
 
         async def release(ifname: str, ipam: DelegatedPlugin) -> None:
             other = now.ipam_in(networks[ifname]) if now and ifname in receipt.unanswered else ipam
-            await delete_by(ipam, other, partial(by, ifname))
+            await delete_by(ipam, other, partial(delete_one, ifname))
 
-        problems = await _each(wanted, release)
+        problems = await _run_each(wanted, release)
         if problems:
             names = ", ".join(ifname for ifname, _ in problems)
             container = receipt.attachment.container
@@ -117,17 +117,17 @@ class IpamPlugins:
                 with suppress(NoVerbError):
                     await self._plugins.run(ipam, "CHECK", stdin, target_of(receipt, ifname))
 
-        for _, error in await _each(_wanted(receipt), verify, go_on=False):
+        for _, error in await _run_each(_plugins_of(receipt), verify, go_on=False):
             raise error
 
-    async def collect(self, ipams: Iterable[DelegatedPlugin], held: Iterable[Receipt]) -> None:
+    async def collect(self, ipams: Iterable[DelegatedPlugin], kept_receipts: Iterable[Receipt]) -> None:
         """GC: have plugins free leases that are of no interface of ours.
 
-        ipams: those of the network that is collected. held: every receipt that is left, those of an ADD under
-        way too. A plugin is told our interfaces' names, which the runtime does not know, and only one that
-        knows GC is called: to others the list is nothing, or worse.
+        ipams: those of the network that is collected. kept_receipts: every receipt that is left, those of an
+        ADD under way too. A plugin is told our interfaces' names, which the runtime does not know, and only
+        one that knows GC is called: to others the list is nothing, or worse.
         """
-        receipts = tuple(held)
+        receipts = tuple(kept_receipts)
         for ipam in ipams:
             version = await self._plugins.negotiate(ipam)
             if version in SINCE_GC:
@@ -144,23 +144,23 @@ def addressing(results: Mapping[str, IpamResult]) -> dict[str, tuple[tuple[str, 
     return {ifname: (result.addresses, result.routes) for ifname, result in results.items()}
 
 
-def _wanted(receipt: Receipt) -> dict[str, DelegatedPlugin]:
+def _plugins_of(receipt: Receipt) -> dict[str, DelegatedPlugin]:
     """Who is to be asked for each interface's addresses, of those that get any."""
     found = ((interface.ifname, receipt.ipam_of(interface)) for interface in receipt.interfaces)
     return {ifname: ipam for ifname, ipam in found if ipam is not None}
 
 
-async def _each(
-    wanted: Mapping[str, DelegatedPlugin],
+async def _run_each(
+    plugins: Mapping[str, DelegatedPlugin],
     work: Callable[[str, DelegatedPlugin], Awaitable[None]],
     *,
     go_on: bool = True,
 ) -> list[tuple[str, K8sRdmaError]]:
     """Do it for each interface, several at a time; what failed. go_on: begin more after a failure."""
-    waiting = iter(wanted.items())
+    waiting = iter(plugins.items())
     failed: list[tuple[str, K8sRdmaError]] = []
 
-    async def some() -> None:
+    async def run_some() -> None:
         for ifname, ipam in waiting:
             if failed and not go_on:
                 return
@@ -170,8 +170,8 @@ async def _each(
                 failed.append((ifname, error))
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(AT_ONCE):
-            tasks.create_task(some())
+        for _ in range(MAX_PARALLEL):
+            tasks.create_task(run_some())
     return failed
 
 
@@ -190,10 +190,10 @@ def _result(stdout: bytes, ipam: DelegatedPlugin, ifname: str) -> IpamResult:
     return result
 
 
-def _refuse_twice(wanted: Mapping[str, DelegatedPlugin], results: Mapping[str, IpamResult]) -> None:
+def _refuse_twice(plugins: Mapping[str, DelegatedPlugin], results: Mapping[str, IpamResult]) -> None:
     """Two interfaces in one network with one address would each answer for the other."""
     holders: dict[tuple[DelegatedPlugin, str], str] = {}
-    for ifname, ipam in wanted.items():
+    for ifname, ipam in plugins.items():
         for ip in results[ifname].ips:
             holder = holders.setdefault((ipam, ip.address.partition("/")[0]), ifname)
             if holder != ifname:
@@ -210,6 +210,6 @@ def _valid(receipts: Iterable[Receipt], ipam: DelegatedPlugin) -> list[tuple[str
     return [
         (receipt.attachment.container, ifname)
         for receipt in receipts
-        for ifname, theirs in _wanted(receipt).items()
+        for ifname, theirs in _plugins_of(receipt).items()
         if theirs.plugin == ipam.plugin and network_of(theirs.netconf) == network
     ]

@@ -60,7 +60,7 @@ async def converse(command: Sequence[str], stdin: bytes, env: Mapping[str, str],
     """
     loop = asyncio.get_running_loop()
     transport, listening = await loop.subprocess_exec(
-        _Listening,
+        _OutputReader,
         *DIES_WITH_US,
         *command,
         env=env,
@@ -73,9 +73,9 @@ async def converse(command: Sequence[str], stdin: bytes, env: Mapping[str, str],
             feed = cast("asyncio.WriteTransport", transport.get_pipe_transport(_STDIN))
             feed.write(stdin)
             feed.close()
-            await listening.over.wait()
+            await listening.finished.wait()
     finally:
-        if not listening.over.is_set():
+        if not listening.finished.is_set():
             _kill(transport.get_pid())
             await listening.exited.wait()
         transport.close()
@@ -105,15 +105,15 @@ def _runs(pid: int) -> str | None:
         return None
 
 
-class _Listening(asyncio.SubprocessProtocol):
-    """Keeps what is said. over: it ended, and nobody can say anything more."""
+class _OutputReader(asyncio.SubprocessProtocol):
+    """Keeps what is said. finished: it ended, and nobody can say anything more."""
 
     def __init__(self) -> None:
         self.stdout = bytearray()
         self.stderr = bytearray()
         self.overflow = False
         self.exited = asyncio.Event()
-        self.over = asyncio.Event()
+        self.finished = asyncio.Event()
         self._pid = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -134,7 +134,7 @@ class _Listening(asyncio.SubprocessProtocol):
         self.exited.set()
 
     def connection_lost(self, _: Exception | None) -> None:
-        self.over.set()
+        self.finished.set()
 
 
 def _kill(group: int) -> None:
@@ -208,12 +208,12 @@ class Plugins:
             self._versions[path] = identity, versions
         return versions
 
-    async def negotiate(self, plugin: DelegatedPlugin, at_most: str = SUPPORTED_VERSIONS[-1]) -> str:
+    async def negotiate(self, plugin: DelegatedPlugin, limit: str = SUPPORTED_VERSIONS[-1]) -> str:
         """The highest version that both sides know. K8sRdmaError (`INCOMPATIBLE_CNI_VERSION`) without one."""
         theirs = await self.versions(plugin)
-        version = highest_common(theirs, at_most)
+        version = highest_common(theirs, limit)
         if version is None:
-            msg = f"plugin {plugin.plugin} speaks CNI {', '.join(theirs)}, none of which goes with {at_most}"
+            msg = f"plugin {plugin.plugin} speaks CNI {', '.join(theirs)}, none of which goes with {limit}"
             raise K8sRdmaError(msg, reason=Reason.INCOMPATIBLE_CNI_VERSION)
         return version
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from k8s_rdma.cli.demo.launch import INIT_PID
 from k8s_rdma.cli.demo.outcome import Outcome
 from k8s_rdma.cli.demo.scenes import Scenes
-from k8s_rdma.cli.demo.watchman import Watchman
+from k8s_rdma.cli.demo.watchman import OverbookingMonitor
 from k8s_rdma.cli.demo.world import API_URL, EXTENDER_URL, SERVER_PORT, Paths, World, processes_left
 from k8s_rdma.errors import K8sRdmaError
 
@@ -53,7 +53,7 @@ def main() -> int:
         if options.keep:
             outcome.show(console)
             shown = True
-            _keep(world, console)
+            _pause(world, console)
     except KeyboardInterrupt:
         console.print("interrupted")
         status = 130
@@ -89,7 +89,7 @@ def _play(world: World, outcome: Outcome, console: Console) -> None:
     _step(console, "Two nodes with two PFs of 64 VFs each", world.build)
     before = {node.name: world.kernel_state(node) for node in world.nodes}
     _step(console, "Agents, servers, extender; API server, scheduler, kubelets", world.start)
-    with Watchman(world.nodes) as watchman:
+    with OverbookingMonitor(world.nodes) as watchman:
         try:
             for name, title in SCENES:
                 _step(console, title, getattr(scenes, name))
@@ -102,7 +102,10 @@ def _play(world: World, outcome: Outcome, console: Console) -> None:
                 not watchman.overcommitted and watchman.reports > 0,
                 "at most 100 %",
                 ", ".join(
-                    [f"at most {watchman.most:.0%} in {watchman.reports} reports", *watchman.overcommitted]
+                    [
+                        f"at most {watchman.peak_mbps:.0%} in {watchman.reports} reports",
+                        *watchman.overcommitted,
+                    ]
                 ),
             )
             _check_home(world, outcome, before)
@@ -117,7 +120,7 @@ def _give_everything_back(world: World, scenes: Scenes, console: Console) -> Non
     signal.signal(signal.SIGINT, previous)
 
 
-def _keep(world: World, console: Console) -> None:
+def _pause(world: World, console: Console) -> None:
     """Run some pods and say how to look around, until Ctrl-C."""
     Scenes(world, Outcome(), examples_directory()).examples()
     directory = world.paths.directory
@@ -141,10 +144,10 @@ def _keep(world: World, console: Console) -> None:
         signal.pause()
 
 
-def _check_home(world: World, outcome: Outcome, before: Mapping[str, frozenset[str]]) -> None:
+def _check_home(world: World, outcome: Outcome, expected: Mapping[str, frozenset[str]]) -> None:
     """Everything is as it was before the first pod."""
     for node in world.nodes:
-        changed = sorted(before[node.name] ^ world.kernel_state(node))
+        changed = sorted(expected[node.name] ^ world.kernel_state(node))
         outcome.check_equal(f"{node.name}: VFs not home with their name, MAC and rates", [], changed)
         used = [vf for pf in world.getpfs(node) for vf in pf["vfs"] if vf["allocated"] or vf["min_tx_rate"]]
         outcome.check_equal(f"{node.name}: /getpfs shows no VF in use", [], used)

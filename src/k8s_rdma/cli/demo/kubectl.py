@@ -24,7 +24,7 @@ class Kubectl:
     client: httpx2.Client
 
     @classmethod
-    def at(cls, server: str) -> Kubectl:
+    def for_server(cls, server: str) -> Kubectl:
         """For the API server at this URL."""
         return cls(httpx2.Client(base_url=server, timeout=10, trust_env=False))
 
@@ -48,13 +48,13 @@ class Kubectl:
 
     def running(self, name: str, *, timeout_s: float) -> dict[str, Any]:
         """Wait until the pod runs; K8sRdmaError with what `kubectl describe` would say when it does not."""
-        return self._until(
+        return self._wait_until(
             name, lambda pod: pod is not None and pod["status"].get("phase") == "Running", timeout_s
         )
 
     def refused(self, name: str, *, timeout_s: float) -> str:
         """Wait until the scheduler found no node for the pod; why, in its words."""
-        return unschedulable(self._until(name, lambda pod: bool(pod and unschedulable(pod)), timeout_s))
+        return unschedulable(self._wait_until(name, lambda pod: bool(pod and unschedulable(pod)), timeout_s))
 
     def delete(self, *names: str, timeout_s: float) -> None:
         """Delete pods and wait until they are gone; one that is gone already is."""
@@ -63,7 +63,7 @@ class Kubectl:
             if reply.status_code != httpx2.codes.NOT_FOUND:
                 self._checked(reply)
         for name in names:
-            self._until(name, lambda pod: pod is None, timeout_s)
+            self._wait_until(name, lambda pod: pod is None, timeout_s)
 
     def events(self, name: str) -> list[str]:
         """The events of a pod, oldest first: `reason: message`."""
@@ -72,11 +72,11 @@ class Kubectl:
             f"{item['reason']}: {item['message']}" for item in items if item["involvedObject"]["name"] == name
         ]
 
-    def _until(
-        self, name: str, done: Callable[[dict[str, Any] | None], bool], timeout_s: float
+    def _wait_until(
+        self, name: str, condition: Callable[[dict[str, Any] | None], bool], timeout_s: float
     ) -> dict[str, Any]:
         end = time.monotonic() + timeout_s
-        while not done(pod := self.pod(name)):
+        while not condition(pod := self.pod(name)):
             if time.monotonic() > end:
                 msg = f"pod {name}: not there after {timeout_s:g} s"
                 raise K8sRdmaError(msg, details="\n  ".join([*_status(pod), *self.events(name)[-3:]]))

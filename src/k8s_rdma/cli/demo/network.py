@@ -141,10 +141,10 @@ def _build_node(node: DemoNode) -> None:
     )
 
 
-def _cable(node: DemoNode, bridge: str, here: str, there: str) -> tuple[str, ...]:
+def _cable(node: DemoNode, bridge: str, host_end: str, node_end: str) -> tuple[str, ...]:
     return (
-        f"link add {here} type veth peer name {there} netns {node.netns}",
-        f"link set {here} master {bridge} up",
+        f"link add {host_end} type veth peer name {node_end} netns {node.netns}",
+        f"link set {host_end} master {bridge} up",
     )
 
 

@@ -75,7 +75,7 @@ class Outcome:
 
     def check(self, name: str, passed: bool, expected: object, measured: object) -> None:
         """Record a check."""
-        found = Check(name=name, passed=passed, expected=_words(expected), measured=_words(measured))
+        found = Check(name=name, passed=passed, expected=_text(expected), measured=_text(measured))
         self.checks.append(found)
 
     def check_equal(self, name: str, expected: object, measured: object) -> None:
@@ -157,7 +157,7 @@ class Outcome:
         return table
 
 
-def _words(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or value == []:

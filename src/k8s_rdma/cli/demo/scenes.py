@@ -57,7 +57,7 @@ class Scenes:
         self._run("needs-both-pfs")
         plain = sorted(self._world.sandbox("without-rdma").macs)
         check("without-rdma has its ordinary interface only", ["eth0"], plain)
-        pfs = {interface.pf for interface in self._held("needs-both-pfs").interfaces}
+        pfs = {interface.pf for interface in self._allocation_of("needs-both-pfs").interfaces}
         check("needs-both-pfs has VFs of both PFs", 2, len(pfs))
         refusal = self._refused("fits-nowhere")
         numbers = LEGACY_REFUSAL in refusal and "600 Mb/s" in refusal
@@ -208,10 +208,12 @@ class Scenes:
         """Wait until a pod runs, and note where and with what."""
         pod = self._world.kubectl.running(name, timeout_s=POD_TIMEOUT_S)
         node = self._world.node(pod["spec"]["nodeName"])
-        shown = PodShown(name=name, asked=describe(pod), node=node.name, got=self._got(name, node))
+        shown = PodShown(
+            name=name, asked=describe(pod), node=node.name, got=self._allocation_text(name, node)
+        )
         self._outcome.pods.append(shown)
 
-    def _got(self, name: str, node: DemoNode) -> str:
+    def _allocation_text(self, name: str, node: DemoNode) -> str:
         allocation = self._allocation(name)
         if allocation is None:
             return "eth0"
@@ -256,7 +258,7 @@ class Scenes:
         found = (each for each in (report.allocations if report else ()) if each.pod.name == name)
         return next(found, None)
 
-    def _held(self, name: str) -> Allocation:
+    def _allocation_of(self, name: str) -> Allocation:
         allocation = self._allocation(name)
         if allocation is None:
             msg = f"pod {name}: node {self._node(name)} reports no interfaces for it"
@@ -265,7 +267,7 @@ class Scenes:
 
     def _pf_of(self, name: str, index: int) -> tuple[str, str]:
         """Node and PF of a pod's interface."""
-        return self._node(name), self._held(name).interfaces[index].pf
+        return self._node(name), self._allocation_of(name).interfaces[index].pf
 
     def _endpoint(self, name: str, index: int) -> Endpoint:
         sandbox = self._world.sandbox(name)
@@ -280,7 +282,7 @@ class Scenes:
 
     def _check_names(self, name: str) -> None:
         sandbox = self._world.sandbox(name)
-        held = {each.ifname: each.mac for each in self._held(name).interfaces}
+        held = {each.ifname: each.mac for each in self._allocation_of(name).interfaces}
         found = {ifname: mac for ifname, mac in sandbox.macs.items() if ifname.startswith("rdma")}
         wanted = [f"rdma{index}" for index in range(SIXTY)]
         named = sorted(found, key=wanted.index) == wanted
@@ -308,7 +310,7 @@ class Scenes:
 
     def _rates(self, flow: Flow) -> tuple[int, int]:
         """Reservation and cap of the sending interface, as programmed."""
-        held = self._held(flow.source.pod).interfaces
+        held = self._allocation_of(flow.source.pod).interfaces
         interface = next(each for each in held if each.ifname == flow.source.ifname)
         return interface.min_tx_rate, interface.max_tx_rate
 

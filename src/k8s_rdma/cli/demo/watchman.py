@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 PERIOD_S = 0.05
 
 
-class Watchman:
+class OverbookingMonitor:
     """Reads `/v1/node` of each node twenty times a second while entered.
 
-    most: the largest sum of reservations seen on a PF, as a part of its link. overcommitted: every sum
+    peak_mbps: the largest sum of reservations seen on a PF, as a part of its link. overcommitted: every sum
     above the link, in words. reports: how many were looked at.
     """
 
@@ -30,11 +30,11 @@ class Watchman:
         self._nodes = nodes
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchman")
-        self.most = 0.0
+        self.peak_mbps = 0.0
         self.reports = 0
         self.overcommitted: set[str] = set()
 
-    def __enter__(self) -> Watchman:
+    def __enter__(self) -> OverbookingMonitor:
         """Begin."""
         self._thread.start()
         return self
@@ -50,9 +50,9 @@ class Watchman:
         with httpx2.Client(timeout=2, trust_env=False) as client:
             while not self._end.wait(PERIOD_S):
                 for node in self._nodes:
-                    self._look(client, node)
+                    self._sample(client, node)
 
-    def _look(self, client: httpx2.Client, node: DemoNode) -> None:
+    def _sample(self, client: httpx2.Client, node: DemoNode) -> None:
         try:
             reply = client.get(f"http://{node.address}:{SERVER_PORT}/v1/node")
         except httpx2.TransportError:
@@ -69,6 +69,6 @@ class Watchman:
                 if interface.pf == pf.pci
             )
             link = pf.link_mbps or 0
-            self.most = max(self.most, reserved / max(link, 1))
+            self.peak_mbps = max(self.peak_mbps, reserved / max(link, 1))
             if reserved > link:
                 self.overcommitted.add(f"{node.name} {pf.name}: {reserved} of {link} Mb/s")

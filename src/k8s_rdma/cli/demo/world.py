@@ -86,7 +86,7 @@ class World:
             for number in (1, 2)
         )
         self.processes = Processes(logs=paths.directory / "logs")
-        self.kubectl = Kubectl.at(API_URL)
+        self.kubectl = Kubectl.for_server(API_URL)
         self._http = httpx2.Client(timeout=5, trust_env=False)
 
     def node(self, name: str) -> DemoNode:
@@ -305,7 +305,7 @@ class World:
     def _kubeconfig(self) -> tuple[str, ...]:
         return ("--kubeconfig", str(self.paths.directory / "kubeconfig"))
 
-    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+    def _wait(self, condition: str, ready: Callable[[], bool]) -> None:
         end = time.monotonic() + START_TIMEOUT_S
         while True:
             self.processes.check()
@@ -315,7 +315,9 @@ class World:
             except httpx2.TransportError:
                 pass  # not listening yet
             if time.monotonic() > end:
-                msg = f"demo: {what} did not answer within {START_TIMEOUT_S} s; see {self.processes.logs}"
+                msg = (
+                    f"demo: {condition} did not answer within {START_TIMEOUT_S} s; see {self.processes.logs}"
+                )
                 raise K8sRdmaError(msg)
             time.sleep(0.05)
 
