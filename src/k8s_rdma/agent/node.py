@@ -118,9 +118,9 @@ class CapFinding:
 
 @dataclass(slots=True)
 class ObservedCaps:
-    """What is known of the node's caps. failures: which do not hold and why, a clause each. restored: how
-    many.
+    """State of the node's caps in software.
 
+    failures: VFs whose caps do not hold, with a clause that says why. restored: how many caps were restored.
     Changed on the worker's thread, by a new mapping each time, and read from others.
     """
 

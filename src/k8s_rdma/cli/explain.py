@@ -65,8 +65,8 @@ class _Page:
         if stuck:
             self._console.print(
                 f"\n[yellow]not started, or started without our CNI plugin[/]: see `kubectl -n "
-                f"{escape(explanation.namespace)} describe pod {escape(explanation.name)}`, and `k8s-rdma doctor node` on "
-                f"{escape(', '.join(stuck))}"
+                f"{escape(explanation.namespace)} describe pod {escape(explanation.name)}`, "
+                f"and `k8s-rdma doctor node` on {escape(', '.join(stuck))}"
             )
         if groups:
             self._console.print(_heading(explanation))
@@ -124,10 +124,12 @@ def _heading(explanation: Explanation) -> str:
 
 def _about(explanation: Explanation) -> Iterator[str]:
     """The pod itself."""
-    yield f"[bold]pod {escape(explanation.namespace)}/{escape(explanation.name)}[/] ({explanation.uid}): [bold]{explanation.state}[/]"
+    pod = f"{escape(explanation.namespace)}/{escape(explanation.name)}"
+    yield f"[bold]pod {pod}[/] ({explanation.uid}): [bold]{explanation.state}[/]"
     if explanation.extender.role != "active":
         missing = escape("; ".join(explanation.extender.missing))
-        yield f"[yellow]this extender is {explanation.extender.role}[/], and answers from its caches: {missing}"
+        role = explanation.extender.role
+        yield f"[yellow]this extender is {role}[/], and answers from its caches: {missing}"
     if explanation.malformed:
         label = "not allowed" if explanation.not_allowed else "malformed"
         yield f"[red]{label}[/]: {escape(explanation.malformed)}"
@@ -142,7 +144,8 @@ def _about(explanation: Explanation) -> Iterator[str]:
     if explanation.limit:
         limit = explanation.limit
         yield (
-            f"namespace {escape(explanation.namespace)} holds {_used_of(limit.used_mbps, limit.limit_mbps)} Mb/s and "
+            f"namespace {escape(explanation.namespace)} holds "
+            f"{_used_of(limit.used_mbps, limit.limit_mbps)} Mb/s and "
             f"{_used_of(limit.used_vfs, limit.limit_vfs)} VFs of its limit"
         )
     if explanation.limit_refusal:
