@@ -35,7 +35,7 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.http_poller import HttpPoller, NodePollConfig
-from k8s_rdma.extender.main import collect_seldom, keep_what_is_known, serve
+from k8s_rdma.extender.main import collect_seldom, freeze_heap, serve
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.http_server import listen
 from k8s_rdma.kube.api import Listed, NodeView
@@ -186,7 +186,7 @@ async def extender_process(port: str, count: str) -> None:
     with listen("127.0.0.1", 0) as listener:
         announce(listener.getsockname()[1])
         nodes, stop = Nodes(int(count)), asyncio.Event()
-        await serve(config, nodes, listener, stop=stop, when_known=keep_what_is_known)
+        await serve(config, nodes, listener, stop=stop, when_known=freeze_heap)
 
 
 def announce(port: int) -> None:
@@ -425,10 +425,10 @@ def test_asking_1000_nodes(benchmark, what: str) -> None:
             states.learn(name, (address(index),))
 
         async def ask() -> None:
-            await states.refresh(names, since=time.monotonic())
+            await states.refresh(names, newer_than=time.monotonic())
 
         benchmark.pedantic(lambda: runner.run(ask()), rounds=20, warmup_rounds=1)
-        assert len(state.situations) == count
+        assert len(state.snapshots) == count
         runner.run(states.__aexit__(None, None, None))
 
 

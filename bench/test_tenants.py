@@ -56,7 +56,7 @@ class Tenants:
         self.fit_cache, self.waiting, self.queue = FitCache(), UnschedulablePods(), SearchQueue()
         clock = time.monotonic
         self.requeuer = Requeuer(self.waiting, self.fit_cache, NoApi(), clock, queue=self.queue)
-        self.state = ClusterState(on_change=self.requeuer.changed)
+        self.state = ClusterState(on_change=self.requeuer.on_node_change)
         nominations = NominatedPods(
             self.state, Occupants(), self.fit_cache, clock, nomination_s=60.0, on_release=lambda _: None
         )
@@ -89,9 +89,9 @@ class Tenants:
         )
         inventory = Inventory(node=name, pfs=pfs)
         used = {pf.pci: Used(20 + at % 7, 1_000 + number) for pf in pfs}
-        before, after = self.state.situations.get(name), NodeSnapshot(inventory, used)
-        self.state.situations[name] = after
-        self.requeuer.changed(name, before, after)
+        before, after = self.state.snapshots.get(name), NodeSnapshot(inventory, used)
+        self.state.snapshots[name] = after
+        self.requeuer.on_node_change(name, before, after)
 
     def crowd_pod(self) -> PendingPod:
         """Of 840 interfaces, each on some of 20 PFs, which one in two has."""

@@ -267,7 +267,7 @@ def test_keys_are_those_that_the_extender_verified_where_it_was_asked():
     keys = PlacementKeys.shared(b"a secret of a cluster")
     signatures, metrics = Signatures(FixedKeys(keys)), Metrics()
     for uid, key in (("a", keys.accepted[0].id), ("b", "0123456789abcdef"), ("c", None)):
-        signatures.bound(PodUid(uid), key)
+        signatures.on_bound(PodUid(uid), key)
     metrics.add(signatures.readings())
     found = key_usage_in_metrics(metrics.render())
     ok, *removed = check_keys(KeyFacts(named=("hmac",), usage=found))

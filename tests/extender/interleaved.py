@@ -373,7 +373,7 @@ class Cluster:
         leading = Leadership(
             pods=pods,
             fence=fence,
-            follow=lambda: follow("pods", lambda: pods.stream(wire), pods.take),
+            follow=lambda: follow("pods", lambda: pods.stream(wire), pods.on_event),
             clock=clock,
             lease=LeaderElector(wire, LeaderElectionConfig(namespace="n", name="l", holder=name), clock),
         )
@@ -386,7 +386,7 @@ class Cluster:
         )
         scheduling = Scheduling(
             states=wire,
-            verdicts=verdicts,
+            feasibility=verdicts,
             assumed_pods=assumed_pods,
             limits=limits,
             addresses=AddressCheck(state, nominations),

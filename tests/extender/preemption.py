@@ -66,7 +66,7 @@ async def counted(
     w: World, name: str, whole: bool = False, violations: int = 0, **nodes: list[str]
 ) -> dict[str, tuple[list[str], int]]:
     """As `preempt`, with the number of violated budgets."""
-    await until(lambda: w.extender.preempting.budgets.known)
+    await until(lambda: w.extender.preempting.budgets.synced)
     return await asked(w, name, whole=whole, violations=violations, **nodes)
 
 

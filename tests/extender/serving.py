@@ -65,7 +65,7 @@ async def served(  # noqa: PLR0917 - those of before keep their places
     with listen("127.0.0.1", port) as listener:
         port = listener.getsockname()[1]
         authority = BinderIdentity(keys=FixedKeys(key), lease=lease)
-        serving = serve(config, world.api, listener, stop=stop, authority=authority, access=access)
+        serving = serve(config, world.api, listener, stop=stop, identity=authority, access=access)
         done = asyncio.create_task(serving)
         try:
             base = f"{'https' if access.tls else 'http'}://127.0.0.1:{port}"

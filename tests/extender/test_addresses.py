@@ -98,11 +98,11 @@ async def test_reports_are_looked_through_in_turns_of_who_asks_and_once_each():
     assert Counted.times == 50
     assert queue.used("crowd") > queue.used("other") > 0.0
     state.observe(names[0], replaced(facts[names[0]], macs=Counted.merge([(1, 1)])), 1.0)
-    assert check.taken(pod) is None
+    assert check.conflict(pod) is None
     assert Counted.times == 51
     taken = address_number(OTHER)
     state.observe(names[1], replaced(facts[names[1]], macs=Counted.merge([(taken, taken)])), 1.0)
-    assert check.taken(pod).node == names[1]
+    assert check.conflict(pod).node == names[1]
 
 
 async def test_mac_that_nobody_has_is_free_beside_those_that_nodes_report():

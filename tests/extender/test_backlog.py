@@ -22,7 +22,7 @@ def test_namespace_that_used_less_is_compared_with_all_nodes_before_others():
     for node in NODES:
         backlog.put(node, None, [*CROWD, VICTIM])
     used = {"crowd": 5.0, "victim": 0.1}
-    taken = [backlog.take(used.__getitem__) for _ in range(12)]
+    taken = [backlog.pop(used.__getitem__) for _ in range(12)]
     assert [each.namespace for each in taken] == ["victim"] * 3 + ["crowd"] * 9
     assert not backlog
 
@@ -32,7 +32,7 @@ def test_node_that_helps_is_compared_no_more():
     backlog.put(NODES[0], None, [*CROWD, VICTIM])
     backlog.put(NODES[1], None, [VICTIM])
     backlog.drop(NODES[0])
-    assert backlog.take(lambda _: 0.0).node == NODES[1]
+    assert backlog.pop(lambda _: 0.0).node == NODES[1]
     assert not backlog
 
 
@@ -40,15 +40,15 @@ def test_two_changes_are_one_when_nothing_was_compared_between_them():
     backlog, first, second = Backlog(), situation(NODES[0]), situation(NODES[1])
     backlog.put(NODES[0], first, [VICTIM])
     backlog.put(NODES[0], second, [VICTIM])
-    assert backlog.take(lambda _: 0.0).before is first
+    assert backlog.pop(lambda _: 0.0).previous is first
     backlog.put(NODES[0], second, [VICTIM])
-    assert backlog.take(lambda _: 0.0).before is second
+    assert backlog.pop(lambda _: 0.0).previous is second
     assert not backlog
 
 
 def test_change_helps_whoever_fits_when_it_comes_amid_comparisons():
     backlog = Backlog()
     backlog.put(NODES[0], situation(NODES[0]), [*CROWD, VICTIM])
-    backlog.take(lambda _: 0.0)
+    backlog.pop(lambda _: 0.0)
     backlog.put(NODES[0], situation(NODES[1]), [VICTIM])
-    assert backlog.take(lambda _: 0.0).before is None
+    assert backlog.pop(lambda _: 0.0).previous is None

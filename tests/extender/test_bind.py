@@ -68,7 +68,7 @@ async def test_bind_reads_the_pod_anew_when_its_annotation_changed_since_filter(
         await w.filter("p")
         changed = {"metadata": {"annotations": {"rdma_interfaces_required": '[{"min_tx_rate": 7000}]'}}}
         await w.patch_pod("p", changed)
-        await until(lambda: w.extender.binder.requests.recall(w.pods["p"]["metadata"]["uid"]) is None)
+        await until(lambda: w.extender.binder.requests.get(w.pods["p"]["metadata"]["uid"]) is None)
         assert await w.bind("p", "w1") == ""
         assert [i.min_tx_rate_mbps for i in (await placement(w, "p")).interfaces] == [7_000]
 
@@ -436,7 +436,7 @@ async def test_doubt_leaves_the_end_of_a_deleted_pod_to_the_nodes_next_report():
         await w.create_pod("p", 6_000)
         assert await w.bind("p", "w1")
         state, uid = w.extender.binder.state, w.pods["p"]["metadata"]["uid"]
-        state.ended(PodUid(uid), w.extender.binder.clock())
+        state.on_delete(PodUid(uid), w.extender.binder.clock())
         await until(lambda: not w.extender.binder.binding_writer.doubts)
         assert state.reservation("w1", uid).ended_at is not None
 

@@ -56,11 +56,11 @@ def test_budget_is_of_its_namespace_and_never_for_pods_without_labels():
 
 def test_budgets_follow_what_is_told_of_them():
     budgets = Budgets()
-    budgets.take(Listed((budget(0, "a", app="x"),)))
-    budgets.take(Changed(budget(0, "b", app="y")))
+    budgets.on_event(Listed((budget(0, "a", app="x"),)))
+    budgets.on_event(Changed(budget(0, "b", app="y")))
     assert names(budgets) == ["p", "q", "r"]
-    budgets.take(Changed(budget(2, "a", app="x")))
-    budgets.take(Deleted(budget(0, "b", app="y")))
+    budgets.on_event(Changed(budget(2, "a", app="x")))
+    budgets.on_event(Deleted(budget(0, "b", app="y")))
     assert names(budgets) == []
 
 
@@ -84,10 +84,10 @@ class Refusing:
 @pytest.mark.anyio
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
 async def test_budgets_of_before_stay_in_force_while_they_may_not_be_read(status):
-    api, budgets = Refusing(status, budget(0, app="x")), Budgets(known=False)
+    api, budgets = Refusing(status, budget(0, app="x")), Budgets(synced=False)
     following = asyncio.create_task(follow_budgets(api, budgets, lambda: None))
     async with asyncio.timeout(10):
-        await until(lambda: budgets.known)
+        await until(lambda: budgets.synced)
         await until(lambda: api.asked == 2)
     assert names(budgets) == ["p", "q"]
     following.cancel()
@@ -96,10 +96,10 @@ async def test_budgets_of_before_stay_in_force_while_they_may_not_be_read(status
 @pytest.mark.anyio
 @pytest.mark.parametrize("awaited", [True, False])
 async def test_budgets_that_were_refused_are_read_soon_after_and_whoever_waits_hears_of_it(awaited):
-    api, budgets, told = Refusing(403), Budgets(known=False), []
+    api, budgets, told = Refusing(403), Budgets(synced=False), []
     budgets.awaited = awaited
     following = asyncio.create_task(follow_budgets(api, budgets, lambda: told.append(True)))
     async with asyncio.timeout(10):
-        await until(lambda: budgets.known)
+        await until(lambda: budgets.synced)
     assert told == [True] * awaited
     following.cancel()

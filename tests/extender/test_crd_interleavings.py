@@ -43,7 +43,7 @@ steps = st.lists(st.sampled_from(STEPS), min_size=10, max_size=60).map(
 HELD = Reservation(
     interfaces=(PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=1000, max_tx_rate_mbps=0),),
     pod="default/p",
-    made_at=0.0,
+    created_at=0.0,
     bound=True,
 )
 
@@ -115,7 +115,7 @@ class World:
 
     def _status(self) -> None:
         if self.statuses:
-            self.states.take(Changed(self.statuses.popleft()))
+            self.states.on_event(Changed(self.statuses.popleft()))
 
     def _lease(self) -> None:
         if self.leases:
@@ -130,13 +130,13 @@ class World:
 
     def _answer(self) -> None:
         if self.asked is not None:
-            self.states.marks.note(*self.asked)
+            self.states.marks.add(*self.asked)
             self.asked = None
 
     def _end(self) -> None:
         if self.ended_at is None:
             self.ended_at = self.now
-            self.state.ended(P, self.now)
+            self.state.on_delete(P, self.now)
 
 
 LOOKED_BEFORE_AND_RENEWED_AFTER_THE_END = (
@@ -167,4 +167,4 @@ def test_nothing_is_lost_for_ever(taken: list[str]) -> None:
             world.step("status")
             world.step("lease")
     assert world.state.reservation(W1, P) is None
-    assert sum(used.vfs for used in world.state.situations[W1].used.values()) == 0
+    assert sum(used.vfs for used in world.state.snapshots[W1].used.values()) == 0

@@ -55,7 +55,7 @@ class World:
         await until(lambda: self.watches.asked >= asked + 3)
 
     async def readable(self, *nodes: NodeName) -> None:
-        await until(lambda: set(self.state.situations) == set(nodes))
+        await until(lambda: set(self.state.snapshots) == set(nodes))
 
     async def passes(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -64,7 +64,7 @@ class World:
     def promise(self) -> None:
         """A pod that is bound to the node."""
         placed = PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=1000, max_tx_rate_mbps=0)
-        held = Reservation(interfaces=(placed,), pod="default/p", made_at=self.clock.now, bound=True)
+        held = Reservation(interfaces=(placed,), pod="default/p", created_at=self.clock.now, bound=True)
         self.state.reserve(W1, P, held)
 
     def promised(self) -> bool:
@@ -106,7 +106,7 @@ async def test_states_are_awaited_until_both_lists_have_come():
             assert states.awaited() == 1
             watches.leases.set()
             await until(lambda: not states.awaited())
-            assert W1 in state.situations
+            assert W1 in state.snapshots
 
 
 async def test_node_is_known_as_its_agent_published_it():
@@ -153,7 +153,7 @@ async def test_status_counts_once_a_lease_says_that_it_holds():
 async def test_node_that_is_not_heard_from_is_refused_with_the_age_and_comes_back():
     async with watching(first=report("w1")) as w:
         await w.passes(STALE_S)
-        assert set(w.state.situations) == {W1}
+        assert set(w.state.snapshots) == {W1}
         await w.passes(1)
         assert w.state.why_unreadable(W1) == "its agent was not heard from for 60 s"
         assert (w.states.stale(), w.states.sources()) == (1, {("unreadable",): 1})
@@ -189,7 +189,7 @@ async def test_node_whose_hardware_is_not_all_seen_is_unreadable_whatever_is_ren
         await until(lambda: "PF x" in w.state.why_unreadable(W1))
         await w.w1.renew()
         await w.marked()
-        assert not w.state.situations
+        assert not w.state.snapshots
         await w.w1.say(report("w1", generation=3))
         await w.readable(W1)
 
@@ -208,7 +208,7 @@ async def test_node_is_forgotten_when_it_and_what_it_published_are_gone():
         w.state.forget(W1)
         w.api.store.remove(RDMA_NODES, ("", "w1"))
         await until(lambda: not w.states.sources())
-        assert not w.state.situations
+        assert not w.state.snapshots
         assert not w.state.unreadable
 
 
@@ -223,7 +223,7 @@ async def test_node_made_anew_is_known_by_what_is_published():
         w.states.forget(W1)
         w.state.forget(W1)
         w.states.learn(W1, ())
-        assert set(w.state.situations) == {W1}
+        assert set(w.state.snapshots) == {W1}
 
 
 async def test_lease_of_no_node_is_nobody():
@@ -240,17 +240,17 @@ async def test_what_is_listed_again_unchanged_is_not_read_again():
         changed = w.states.counts.changed
         events = w.watches.real.follow_rdma_nodes()
         listed = await anext(events)
-        w.states.take(Page(listed.items))
-        w.states.take(Listed(()))
+        w.states.on_event(Page(listed.items))
+        w.states.on_event(Listed(()))
         await events.aclose()
         assert w.states.counts.changed == changed
-        assert set(w.state.situations) == {W1}
+        assert set(w.state.snapshots) == {W1}
 
 
 async def test_node_that_is_not_listed_again_publishes_nothing_any_more():
     async with watching(first=report("w1")) as w:
         w.states.stream()
-        w.states.take(Listed(()))
+        w.states.on_event(Listed(()))
         assert "publishes no RdmaNode" in w.state.why_unreadable(W1)
 
 
@@ -258,7 +258,7 @@ async def test_what_an_ended_pod_held_is_free_after_a_renewal_that_was_begun_aft
     async with watching(first=report("w1")) as w:
         w.promise()
         await w.passes(1)
-        w.state.ended(P, w.clock.now)
+        w.state.on_delete(P, w.clock.now)
         await w.passes(1)
         await w.w1.renew()
         await until(lambda: w.states.counts.renewals == 2)
@@ -275,7 +275,7 @@ async def test_what_an_ended_pod_held_is_not_free_by_renewals_that_come_late():
         for _ in range(3):
             await w.w1.renew()
         await w.passes(1)
-        w.state.ended(P, w.clock.now)
+        w.state.on_delete(P, w.clock.now)
         await w.passes(1)
         w.watches.leases.set()
         await until(lambda: w.states.counts.renewals >= 4)
@@ -289,7 +289,7 @@ async def test_what_an_ended_pod_held_is_not_free_by_a_renewal_of_a_report_that_
     async with watching(first=report("w1")) as w:
         w.promise()
         await w.passes(1)
-        w.state.ended(P, w.clock.now)
+        w.state.on_delete(P, w.clock.now)
         await w.passes(1)
         w.watches.statuses.clear()
         await w.w1.say(report("w1", generation=2, held={P: 1000}))

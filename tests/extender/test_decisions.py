@@ -42,7 +42,7 @@ def test_verdict_is_searched_once_for_a_request_and_a_situation():
     first = fit_cache.verdict(request(1), here)
     assert isinstance(first, Feasible)
     assert fit_cache.verdict(request(1), here) is first
-    assert fit_cache.known(request(1)) == {here: first}
+    assert fit_cache.verdicts(request(1)) == {here: first}
     fit_cache.verdict(request(1), there)
     fit_cache.verdict(request(2), here)
     assert fit_cache.searches == len(fit_cache) == 3
@@ -61,7 +61,7 @@ def test_verdict_is_shared_by_requests_that_differ_in_names_and_addresses_alone(
     ]
     first = fit_cache.verdict(asked[0], here)
     assert all(fit_cache.verdict(each, here) is first for each in asked)
-    assert fit_cache.known(asked[2]) == {here: first}
+    assert fit_cache.verdicts(asked[2]) == {here: first}
     unlike = [
         Request((asked[0].interfaces[1], asked[0].interfaces[0])),
         Request((asked[0].interfaces[0], InterfaceRequest(min_tx_rate_mbps=5))),
@@ -182,11 +182,11 @@ def test_verdicts_of_the_request_asked_for_longest_ago_are_forgotten_at_the_limi
     for rate in (1, 2):
         fit_cache.verdict(request(rate), here)
         fit_cache.verdict(request(rate), there)
-    fit_cache.known(request(1))
+    fit_cache.verdicts(request(1))
     fit_cache.verdict(request(3), here)
     assert len(fit_cache) == 3
-    assert set(fit_cache.known(request(1))) == {here, there}
-    assert fit_cache.known(request(2)) == {}
+    assert set(fit_cache.verdicts(request(1))) == {here, there}
+    assert fit_cache.verdicts(request(2)) == {}
 
 
 def test_one_request_alone_stays_within_the_limit():
@@ -199,7 +199,7 @@ def test_one_request_alone_stays_within_the_limit():
 def test_requests_without_any_verdict_are_forgotten_too():
     fit_cache = FitCache()
     for rate in range(MAX_REQUESTS + 10):
-        fit_cache.known(request(rate))
+        fit_cache.verdicts(request(rate))
     assert len(fit_cache._tables) == MAX_REQUESTS
 
 
@@ -207,12 +207,12 @@ def test_large_requests_are_forgotten_sooner():
     fit_cache = FitCache()
     most = MAX_INTERFACES // 1024
     for rate in range(1, most + 10):
-        fit_cache.known(request(*[rate] * 1024))
+        fit_cache.verdicts(request(*[rate] * 1024))
     assert len(fit_cache._tables) == most
     for rate in range(MAX_REQUESTS):
-        fit_cache.known(request(rate))
+        fit_cache.verdicts(request(rate))
     assert len(fit_cache._tables) == MAX_REQUESTS
-    fit_cache.known(request(*[1] * 1024))
+    fit_cache.verdicts(request(*[1] * 1024))
     assert fit_cache._interfaces == MAX_REQUESTS - 1 + 1024
 
 
@@ -221,8 +221,8 @@ def test_verdicts_of_others_stay_when_one_namespace_has_many_requests():
     fit_cache.verdict(request(7), here, "victim")
     for rate in range(1, MAX_REQUESTS + 50):
         fit_cache.verdict(request(rate, rate), here, "crowd")
-    assert fit_cache.known(request(7)) == {here: fit_cache.verdict(request(7), here)}
-    assert fit_cache.known(request(1, 1)) == {}
+    assert fit_cache.verdicts(request(7)) == {here: fit_cache.verdict(request(7), here)}
+    assert fit_cache.verdicts(request(1, 1)) == {}
 
 
 def test_large_request_that_is_new_is_kept_whoever_else_has_the_table():
@@ -232,5 +232,5 @@ def test_large_request_that_is_new_is_kept_whoever_else_has_the_table():
         fit_cache.verdict(request(rate), here, "crowd")
     large = request(*[1] * 1024)
     verdict = fit_cache.verdict(large, here, "victim")
-    assert fit_cache.known(large) == {here: verdict}
+    assert fit_cache.verdicts(large) == {here: verdict}
     assert len(fit_cache._tables) == MAX_REQUESTS

@@ -17,7 +17,7 @@ from k8s_rdma.core.options import InterfaceOptions, LinkType
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.decision_log import BOUND, FIT, MAX_AGE_S, MAX_PODS, LastRefusals, Outcome
-from k8s_rdma.extender.explain import MAX_GROUPS, Groups, Seen, look_at_pfs
+from k8s_rdma.extender.explain import MAX_GROUPS, Groups, JudgedNode, look_at_pfs
 from k8s_rdma.extender.fit_cache import FitCache, Infeasible
 from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.extender.node_cache import NodeSnapshot
@@ -33,7 +33,7 @@ PCI = pci_address("03:00.0")
 
 
 async def explained(w: World, query: str) -> Explanation:
-    answer = await w.extender.looks["/v1/explain"]({"query_string": query.encode()})
+    answer = await w.extender.views["/v1/explain"]({"query_string": query.encode()})
     return decode_explanation(answer.body)
 
 
@@ -93,8 +93,8 @@ def test_refusal_is_known_until_the_pod_fits_or_is_bound():
     attempts.heard(outcome("p"))
     now = 20.0
     attempts.heard(outcome("p", verb="bind", error="gone", node="w1", reasons={}))
-    attempt = attempts.of(PodUid("uid-p"))
-    assert (attempt.why, attempt.first_at, attempt.at) == ("w1: gone", 10.0, 20.0)
+    attempt = attempts.last_of(PodUid("uid-p"))
+    assert (attempt.why, attempt.first_at, attempt.refused_at) == ("w1: gone", 10.0, 20.0)
     attempts.heard(outcome("p", "fit", verb="prioritize"))
     assert attempts.pending() == [attempt], "prioritize says nothing of whether it fits"
     for good in (FIT, BOUND):
@@ -107,7 +107,7 @@ def test_refusal_is_known_until_the_pod_fits_or_is_bound():
 def test_refusal_tells_how_many_nodes_there_are_of_each_cause():
     attempts = LastRefusals(lambda: 0.0)
     attempts.heard(outcome("p"))
-    assert attempts.of(PodUid("uid-p")).why == "0/3 nodes: 2 insufficient, 1 no_rdma"
+    assert attempts.last_of(PodUid("uid-p")).why == "0/3 nodes: 2 insufficient, 1 no_rdma"
 
 
 def test_refusals_are_bounded_and_those_that_nobody_tries_again_are_forgotten():
@@ -115,11 +115,11 @@ def test_refusals_are_bounded_and_those_that_nobody_tries_again_are_forgotten():
     attempts = LastRefusals(lambda: now)
     for number in range(MAX_PODS + 1):
         attempts.heard(outcome(str(number)))
-    assert attempts.of(PodUid("uid-0")) is None
+    assert attempts.last_of(PodUid("uid-0")) is None
     assert len(attempts.pending()) == MAX_PODS
-    attempts.settle_missing({PodUid("uid-1")}, 0.0)
+    attempts.retain({PodUid("uid-1")}, 0.0)
     assert len(attempts.pending()) == MAX_PODS, "tried since the list began"
-    attempts.settle_missing({PodUid("uid-1")}, 1.0)
+    attempts.retain({PodUid("uid-1")}, 1.0)
     assert [attempt.outcome.pod for attempt in attempts.pending()] == ["default/1"]
     now = MAX_AGE_S + 1
     assert attempts.pending() == []
@@ -159,7 +159,7 @@ async def test_groups_are_bounded_however_many_things_nodes_say():
     groups, there = Groups(), situation()
     for number in range(2 * MAX_GROUPS):
         why = f"cause {''.join(map(chr, (97 + number % 26, 97 + number // 26)))}"
-        groups.add(Seen(NodeName(f"w{number}"), there, Infeasible(Reason.INSUFFICIENT, why)))
+        groups.add(JudgedNode(NodeName(f"w{number}"), there, Infeasible(Reason.INSUFFICIENT, why)))
     found = await groups.documents(request(1), FitCache())
     assert sum(group.count for group in found) == 2 * MAX_GROUPS
     assert len(found) == MAX_GROUPS + 1
@@ -170,7 +170,7 @@ async def test_addresses_do_not_make_groups():
     groups = Groups()
     for number in range(4):
         why = f"10.0.0.{number}:54005: no answer in 1.5 s; [fd00::{number}]:54005: no answer in 1.5 s"
-        groups.add(Seen(NodeName(f"w{number}"), None, None, why))
+        groups.add(JudgedNode(NodeName(f"w{number}"), None, None, why))
     [group] = await groups.documents(request(1), FitCache())
     assert (group.verdict, group.count, len(group.examples)) == ("unreadable", 4, 3)
 
@@ -211,7 +211,7 @@ async def test_standby_answers_from_its_own_caches_and_says_so():
         async with extending(c, lease=LeaderElector(c.api.real, terms, boottime_s)) as w:
             while (told := await explained(w, "pod=default/p")).extender.role != "standby":
                 assert told.extender.role == "starting"
-            shown = await w.extender.looks["/v1/cluster"]({"query_string": b""})
+            shown = await w.extender.views["/v1/cluster"]({"query_string": b""})
     assert "held by other" in told.extender.missing[0]
     assert [(group.verdict, group.count) for group in told.groups] == [("fits", 1)]
     assert decode_view(shown.body).totals.nodes == 1
@@ -221,7 +221,7 @@ async def test_standby_answers_from_its_own_caches_and_says_so():
 async def test_without_an_api_server_only_what_was_refused_here_is_known_and_that_is_said():
     async with world("w1", api=False, binder="scheduler") as w:
         await w.create_pod("p", 60_000)
-        answer = await w.extender.looks["/v1/explain"]({"query_string": b"pod=default/p"})
+        answer = await w.extender.views["/v1/explain"]({"query_string": b"pod=default/p"})
         assert answer.status == 404
         assert b"no credentials for the API server" in answer.body
         w.extender.scheduling.states.suggest(NodeName("w1"), (w.nodes["w1"].address,))

@@ -85,12 +85,12 @@ class Watched:
         )
 
     def reserve(self, name: str) -> None:
-        held = Reservation(interfaces=PLACED, pod=name, made_at=self.now)
+        held = Reservation(interfaces=PLACED, pod=name, created_at=self.now)
         self.state.reserve(W1, PodUid(name), held)
 
     def listing(self, *pods: PodView) -> None:
         self.pods.stream(Lists())
-        self.pods.take(Listed(pods))
+        self.pods.on_event(Listed(pods))
 
     def ended(self, name: str) -> bool:
         return self.state.reservation(W1, PodUid(name)).ended_at is not None
@@ -121,10 +121,10 @@ def pod(
 def test_what_a_pod_was_bound_with_counts_and_not_what_its_owner_writes_later():
     w = Watched()
     for text in ("[", "", '[{"min_tx_rate": 1000}]'):
-        w.pods.take(Changed(pod("p", "w1", asks=text)))
+        w.pods.on_event(Changed(pod("p", "w1", asks=text)))
         assert not w.state.pods()
     w.listing(pod("q", "w1", asks="["))
-    w.pods.take(Deleted(pod("q")))
+    w.pods.on_event(Deleted(pod("q")))
     w.listing()
     w.listing(pod("p", "w1"), pod("q", "w1"))
     assert w.state.pods() == {"p", "q"}
@@ -160,11 +160,11 @@ def test_placement_written_to_a_pod_that_was_bound_without_one_promises_nothing(
     """Anybody may write it where nobody signs, and a Binding writes it before the pod is seen bound."""
     w = Watched()
     bare = replace(pod("p", "w1"), annotations={})
-    w.pods.take(Changed(bare))
-    w.pods.take(Changed(pod("p", "w1")))
+    w.pods.on_event(Changed(bare))
+    w.pods.on_event(Changed(pod("p", "w1")))
     w.listing(pod("p", "w1"))
     assert not w.state.pods()
-    w.pods.take(Deleted(bare))
+    w.pods.on_event(Deleted(bare))
     w.listing()
     assert not w.pods._unpromised
 
@@ -230,12 +230,12 @@ async def test_pods_are_listed_anew_when_the_keys_change():
     seen = signed("p", PlacementKeys.from_keys(NEW))
     cluster = Lists([Listed((seen,)), Changed(seen), Changed(seen)], [Listed((seen,))])
     async for event in w.pods.stream(cluster):
-        w.pods.take(event)
+        w.pods.on_event(event)
         if isinstance(event, Changed):
             w.keys = PlacementKeys.from_keys(OLD, [NEW])
     assert w.state.pods() == set()
     assert len(cluster.streams) == 1
-    following = asyncio.create_task(follow("pods", lambda: w.pods.stream(cluster), w.pods.take))
+    following = asyncio.create_task(follow("pods", lambda: w.pods.stream(cluster), w.pods.on_event))
     await cluster.nothing_left.wait()
     following.cancel()
     assert w.state.pods() == {"p"}
@@ -247,12 +247,12 @@ def test_pods_are_counted_by_the_key_that_signed_them_until_they_end():
     w.listing(signed("p", w.keys), signed("q", w.keys))
     w.keys = PlacementKeys.from_keys(NEW, [OLD])
     w.reserve("r")
-    w.pods.take(Changed(signed("r", w.keys)))
+    w.pods.on_event(Changed(signed("r", w.keys)))
     assert w.pods.signatures.counts() == {
         (NEW.id, "hmac-sha256", "signs"): 1,
         (OLD.id, "hmac-sha256", "verifies"): 2,
     }
-    w.pods.take(Deleted(signed("p", w.keys)))
+    w.pods.on_event(Deleted(signed("p", w.keys)))
     w.keys = PlacementKeys.from_keys(NEW)
     assert w.pods.signatures.counts() == {
         (NEW.id, "hmac-sha256", "signs"): 1,
@@ -277,7 +277,7 @@ def test_pod_bound_while_a_list_was_under_way_has_not_ended_for_missing_on_it():
     w.pods.stream(Lists())
     w.now = 2.0
     w.reserve("p")
-    w.pods.take(Listed(()))
+    w.pods.on_event(Listed(()))
     assert not w.ended("p")
 
 
@@ -304,10 +304,10 @@ def test_pod_in_flight_is_kept_while_it_is_listed_unbound():
 def test_pod_that_is_gone_or_finished_has_ended_and_is_forgotten(event):
     w = Watched()
     w.listing(pod("p", "w1"))
-    w.requests.remember(Pod(metadata=PodMetadata(name="p", namespace="default", uid="p")), 0.0)
-    w.pods.take(event)
+    w.requests.put(Pod(metadata=PodMetadata(name="p", namespace="default", uid="p")), 0.0)
+    w.pods.on_event(event)
     assert w.ended("p")
-    assert w.requests.recall(PodUid("p")) is None
+    assert w.requests.get(PodUid("p")) is None
 
 
 def test_nodes_that_a_later_list_misses_are_forgotten():
@@ -321,10 +321,10 @@ def test_nodes_that_a_later_list_misses_are_forgotten():
             told.append(("forget", node))
 
     tracker = NodeNames(state=ClusterState(), states=States())
-    tracker.take(Listed((NodeView(W1, ("a",)), NodeView(NodeName("w2"), ()))))
-    tracker.take(Changed(NodeView(W1, ("b",))))
-    tracker.take(Listed((NodeView(W1, ("b",)),)))
-    tracker.take(Deleted(NodeView(W1, ("b",))))
+    tracker.on_event(Listed((NodeView(W1, ("a",)), NodeView(NodeName("w2"), ()))))
+    tracker.on_event(Changed(NodeView(W1, ("b",))))
+    tracker.on_event(Listed((NodeView(W1, ("b",)),)))
+    tracker.on_event(Deleted(NodeView(W1, ("b",))))
     assert [entry for entry in told if entry[0] == "forget"] == [("forget", "w2"), ("forget", "w1")]
     assert ("learn", "w1", ("b",)) in told
     assert tracker.listed

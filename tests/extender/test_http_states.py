@@ -43,32 +43,32 @@ async def asking(*names: str, **how: float):
 async def test_node_is_asked_once_for_all_who_ask_at_the_same_time():
     async with asking("w1") as (_, state, states, nodes):
         nodes["w1"].answering.clear()
-        waiting = [asyncio.create_task(states.refresh([W1], since=0.0)) for _ in range(5)]
-        waiting.append(asyncio.create_task(states.ask(W1)))
+        waiting = [asyncio.create_task(states.refresh([W1], newer_than=0.0)) for _ in range(5)]
+        waiting.append(asyncio.create_task(states.request_report(W1)))
         await nodes["w1"].heard.wait()
         nodes["w1"].answering.set()
         await asyncio.gather(*waiting)
         assert nodes["w1"].asked == 1
-        assert W1 in state.situations
+        assert W1 in state.snapshots
 
 
 async def test_state_is_not_asked_for_again_while_it_is_young_enough():
     async with asking("w1") as (clock, _, states, nodes):
-        await states.refresh([W1], since=-1.0)
+        await states.refresh([W1], newer_than=-1.0)
         clock.now = 1.0
-        await states.refresh([W1], since=0.0)
+        await states.refresh([W1], newer_than=0.0)
         assert nodes["w1"].asked == 1
-        await states.refresh([W1], since=0.5)
+        await states.refresh([W1], newer_than=0.5)
         assert nodes["w1"].asked == 2
 
 
 async def test_question_from_before_does_not_satisfy_who_needs_a_later_one():
     async with asking("w1") as (clock, _, states, nodes):
         nodes["w1"].answering.clear()
-        early = asyncio.create_task(states.refresh([W1], since=0.0))
+        early = asyncio.create_task(states.refresh([W1], newer_than=0.0))
         await nodes["w1"].heard.wait()
         clock.now = 1.0
-        late = asyncio.create_task(states.ask(W1))
+        late = asyncio.create_task(states.request_report(W1))
         nodes["w1"].answering.set()
         await asyncio.gather(early, late)
         assert nodes["w1"].asked == 2
@@ -77,85 +77,85 @@ async def test_question_from_before_does_not_satisfy_who_needs_a_later_one():
 async def test_caller_who_gives_up_leaves_the_question_to_the_others():
     async with asking("w1") as (_, state, states, nodes):
         nodes["w1"].answering.clear()
-        first, second = (asyncio.create_task(states.refresh([W1], since=0.0)) for _ in range(2))
+        first, second = (asyncio.create_task(states.refresh([W1], newer_than=0.0)) for _ in range(2))
         await nodes["w1"].heard.wait()
         first.cancel()
         nodes["w1"].answering.set()
         await second
         assert nodes["w1"].asked == 1
-        assert W1 in state.situations
+        assert W1 in state.snapshots
 
 
 async def test_silent_node_is_given_up_alone_and_left_alone_until_its_retry_time():
     async with asking("w1", "w2", timeout_s=0.05, retry_s=10.0) as (clock, state, states, nodes):
         nodes["w1"].answering.clear()
-        await states.refresh([W1, W2], since=0.0)
-        assert set(state.situations) == {W2}
+        await states.refresh([W1, W2], newer_than=0.0)
+        assert set(state.snapshots) == {W2}
         assert "no answer in 0.05 s" in state.why_unreadable(W1)
         clock.now = 10.0
-        await states.refresh([W1, W2], since=9.0)
+        await states.refresh([W1, W2], newer_than=9.0)
         assert (nodes["w1"].asked, nodes["w2"].asked) == (1, 2)
         nodes["w1"].answering.set()
         clock.now = 11.0
-        await states.refresh([W1], since=10.5)
-        assert set(state.situations) == {W1, W2}
+        await states.refresh([W1], newer_than=10.5)
+        assert set(state.snapshots) == {W1, W2}
 
 
 async def test_node_that_refused_the_connection_is_asked_again_at_once():
     async with asking("w1", retry_s=1000.0) as (clock, state, states, nodes):
         states.learn(W1, ("127.0.9.9",))
-        await states.refresh([W1], since=0.0)
+        await states.refresh([W1], newer_than=0.0)
         assert "127.0.9.9" in state.why_unreadable(W1)
         clock.now = 1.0
         states.learn(W1, ("127.0.9.9", nodes["w1"].address))
-        await states.refresh([W1], since=1.0)
-        assert W1 in state.situations
+        await states.refresh([W1], newer_than=1.0)
+        assert W1 in state.snapshots
 
 
 async def test_whole_report_is_asked_for_after_a_failure_in_between():
     async with asking("w1") as (clock, state, states, nodes):
-        await states.ask(W1)
+        await states.request_report(W1)
         nodes["w1"].raw = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
         clock.now = 1.0
-        await states.ask(W1)
-        assert W1 not in state.situations
+        await states.request_report(W1)
+        assert W1 not in state.snapshots
         nodes["w1"].raw = None
         clock.now = 2.0
-        await states.ask(W1)
-        assert W1 in state.situations
+        await states.request_report(W1)
+        assert W1 in state.snapshots
         assert nodes["w1"].conditions == []
 
 
 async def test_late_answer_is_not_taken_for_the_answer_to_the_next_question():
     async with asking("w1", timeout_s=0.05) as (clock, state, states, nodes):
-        await states.ask(W1)
+        await states.request_report(W1)
         nodes["w1"].answering.clear()
         clock.now = 1.0
-        await states.ask(W1)
+        await states.request_report(W1)
         assert "no answer" in state.why_unreadable(W1)
         nodes["w1"].answering.set()
         clock.now = 2.0
-        await states.ask(W1)
-        assert W1 in state.situations
+        await states.request_report(W1)
+        assert W1 in state.snapshots
         assert nodes["w1"].connections == 2
 
 
 async def test_question_is_put_again_when_the_node_closed_the_connection_at_that_moment():
     async with asking("w1") as (clock, state, states, nodes):
-        await states.ask(W1)
+        await states.request_report(W1)
         nodes["w1"].hang_up = True
         clock.now = 1.0
-        await states.ask(W1)
-        assert W1 in state.situations
+        await states.request_report(W1)
+        assert W1 in state.snapshots
         assert nodes["w1"].connections == 2
 
 
 async def test_question_is_not_put_again_when_the_connection_broke_in_the_answer():
     async with asking("w1") as (clock, state, states, nodes):
-        await states.ask(W1)
+        await states.request_report(W1)
         nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"
         clock.now = 1.0
-        await states.ask(W1)
+        await states.request_report(W1)
         assert "before the answer's end" in state.why_unreadable(W1)
         assert nodes["w1"].asked == 2
 
@@ -165,42 +165,42 @@ async def test_address_that_answered_is_tried_first_from_then_on():
         nodes["w2"].raw = b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"
         states.learn(W1, (nodes["w2"].address, nodes["w1"].address))
         for clock.now in (1.0, 2.0, 3.0):
-            await states.ask(W1)
-        assert W1 in state.situations
+            await states.request_report(W1)
+        assert W1 in state.snapshots
         assert (nodes["w2"].asked, nodes["w1"].asked) == (1, 3)
 
 
 async def test_node_without_addresses_is_unreadable_for_that_reason():
     async with asking() as (_, state, states, _nodes):
         states.learn(W1, ())
-        await states.refresh([W1], since=0.0)
+        await states.refresh([W1], newer_than=0.0)
         assert "no InternalIP" in state.why_unreadable(W1)
 
 
 async def test_node_that_nobody_told_of_is_not_asked():
     async with asking() as (_, state, states, _nodes):
-        await states.refresh([W1], since=0.0)
-        await states.ask(W1)
-        assert W1 not in state.situations
+        await states.refresh([W1], newer_than=0.0)
+        await states.request_report(W1)
+        assert W1 not in state.snapshots
 
 
 async def test_suggested_addresses_do_not_replace_those_the_api_server_gave():
     async with asking("w1") as (_, state, states, nodes):
         states.suggest(W1, ("127.0.9.9",))
         states.suggest(W2, (nodes["w1"].address,))
-        await states.refresh([W1, W2], since=0.0)
-        assert W1 in state.situations
+        await states.refresh([W1, W2], newer_than=0.0)
+        assert W1 in state.snapshots
         assert "answers for node 'w1'" in state.why_unreadable(W2)
 
 
 async def test_answer_for_a_node_that_was_deleted_meanwhile_is_dropped():
     async with asking("w1") as (_, state, states, nodes):
         nodes["w1"].answering.clear()
-        question = asyncio.create_task(states.refresh([W1], since=0.0))
+        question = asyncio.create_task(states.refresh([W1], newer_than=0.0))
         await nodes["w1"].heard.wait()
         states.forget(W1)
         await question
-        assert W1 not in state.situations
+        assert W1 not in state.snapshots
         assert W1 not in state.unreadable
 
 
@@ -209,26 +209,26 @@ async def test_only_so_many_nodes_are_asked_at_once_and_all_are_answered():
     async with asking(*names, parallel=2) as (_, state, states, nodes):
         for node in nodes.values():
             node.answering.clear()
-        everyone = asyncio.create_task(states.refresh([NodeName(n) for n in names], since=0.0))
+        everyone = asyncio.create_task(states.refresh([NodeName(n) for n in names], newer_than=0.0))
         await until(lambda: sum(node.asked for node in nodes.values()) == 2)
         for node in nodes.values():
             node.answering.set()
         await everyone
-        assert len(state.situations) == 6
+        assert len(state.snapshots) == 6
 
 
 async def test_answer_is_cut_off_when_it_is_too_long():
     async with asking("w1") as (_, state, states, nodes):
         size = http_client.MAX_ANSWER + 1
         nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (size, b" " * size)
-        await states.ask(W1)
+        await states.request_report(W1)
         assert "answers more than" in state.why_unreadable(W1)
 
 
 async def test_answer_is_cut_off_when_its_head_does_not_end():
     async with asking("w1") as (_, state, states, nodes):
         nodes["w1"].raw = b"HTTP/1.1 200 OK\r\nX-Endless: %b" % (b" a" * http_client.MAX_ANSWER)
-        await states.ask(W1)
+        await states.request_report(W1)
         assert "answers more than" in state.why_unreadable(W1)
 
 
@@ -239,35 +239,35 @@ async def test_node_is_left_alone_for_as_long_as_its_answers_are_more_than_it_ma
         asked = []
         for second in range(40):
             clock.now = float(second)
-            await states.refresh([W1], since=clock.now)
+            await states.refresh([W1], newer_than=clock.now)
             asked.append(nodes["w1"].asked)
         assert asked[-1] == 4
         assert "node report" in state.why_unreadable(W1)
         nodes["w1"].raw = None
         states.learn(W1, (nodes["w1"].address, "127.0.9.9"))
-        await states.refresh([W1], since=clock.now)
+        await states.refresh([W1], newer_than=clock.now)
         assert nodes["w1"].asked == 4
         clock.now += 20.0
-        await states.refresh([W1], since=clock.now)
-        assert W1 in state.situations
+        await states.refresh([W1], newer_than=clock.now)
+        assert W1 in state.snapshots
 
 
 async def test_node_of_many_addresses_is_asked_at_the_first_ones_alone():
     async with asking() as (_, state, states, _):
         addresses = tuple(f"127.0.9.{at}" for at in range(1, 100))
         states.learn(W1, addresses)
-        await states.refresh([W1], since=0.0)
+        await states.refresh([W1], newer_than=0.0)
         assert [each in state.why_unreadable(W1) for each in addresses[:6]] == [True] * 4 + [False] * 2
 
 
 async def test_second_answer_to_a_question_is_not_taken_for_that_to_the_next_one():
     async with asking("w1") as (clock, state, states, nodes):
         nodes["w1"].twice = True
-        await states.ask(W1)
+        await states.request_report(W1)
         clock.now = 1.0
         nodes["w1"].twice = False
         nodes["w1"].holds(p=1000)
-        await states.ask(W1)
+        await states.request_report(W1)
         assert state.facts(W1).generation == "epoch.2"
         assert nodes["w1"].connections == 2
 
@@ -277,7 +277,7 @@ async def test_node_that_goes_on_in_another_protocol_is_unreadable():
         nodes[
             "w1"
         ].raw = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: other\r\n\r\n0"
-        await states.ask(W1)
+        await states.request_report(W1)
         assert "HTTP 101" in state.why_unreadable(W1)
 
 
@@ -286,7 +286,7 @@ async def test_questions_under_way_end_when_the_asking_ends():
         nodes["w1"].answering.clear()
         async with HttpPoller(ClusterState(), NodePollConfig(port=port), Clock()) as states:
             states.learn(W1, (nodes["w1"].address,))
-            question = asyncio.create_task(states.refresh([W1], since=0.0))
+            question = asyncio.create_task(states.refresh([W1], newer_than=0.0))
             await nodes["w1"].heard.wait()
         question.cancel()
         nodes["w1"].answering.set()

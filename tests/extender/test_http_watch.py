@@ -48,15 +48,15 @@ class Following:
         return self.states.sources()["watched",] == len(names or self.nodes)
 
     def used_vfs(self, node: NodeName = W1) -> int | None:
-        situation = self.state.situations.get(node)
+        situation = self.state.snapshots.get(node)
         return None if situation is None else sum(used.vfs for used in situation.used.values())
 
     def asked(self) -> int:
         """Questions that had an answer."""
-        return self.states.counts.changed + self.states.counts.unchanged - self.states.counts.told
+        return self.states.counts.changed + self.states.counts.unchanged - self.states.counts.reports
 
     async def refresh(self, *nodes: NodeName) -> None:
-        await self.states.refresh(nodes or [W1], since=self.clock())
+        await self.states.refresh(nodes or [W1], newer_than=self.clock())
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ async def test_change_comes_without_anybody_asking():
         await until(f.watched)
         f.nodes["w1"].holds(p=100, q=200)
         await until(lambda: f.used_vfs() == 2)
-        assert f.states.counts.told == 1
+        assert f.states.counts.reports == 1
 
 
 async def test_node_is_asked_after_the_machine_slept_for_longer_than_a_long_poll_takes():
@@ -103,7 +103,7 @@ async def test_node_that_is_followed_is_asked_nevertheless_when_the_latest_must_
     async with following("w1") as f:
         await until(f.watched)
         asked = f.asked()
-        await f.states.ask(W1)
+        await f.states.request_report(W1)
         assert f.asked() == asked + 1
         assert f.watched()
 
@@ -111,7 +111,7 @@ async def test_node_that_is_followed_is_asked_nevertheless_when_the_latest_must_
 async def test_change_is_known_that_comes_after_a_question_to_which_nothing_had_changed():
     async with following("w1") as f:
         await until(f.watched)
-        await f.states.ask(W1)
+        await f.states.request_report(W1)
         f.nodes["w1"].holds(p=100)
         await until(lambda: f.used_vfs() == 1)
 
@@ -122,11 +122,11 @@ async def test_long_poll_that_begins_while_a_question_is_under_way_leaves_it_its
         server.holds_polls = True
         clock, slots = asyncio.get_running_loop().time, asyncio.Semaphore()
         asking = NodePollConfig(port=port, timeout_s=5.0, hold_s=0.2)
-        node = HttpNode(W1, NodePollContext(state=state, asking=asking, clock=clock, slots=slots))
+        node = HttpNode(W1, NodePollContext(state=state, config=asking, clock=clock, slots=slots))
         node.move((server.address,))
-        await node.ask()
+        await node.request_report()
         server.answering.clear()
-        question = asyncio.create_task(node.ask())
+        question = asyncio.create_task(node.request_report())
         await until(lambda: server.asked == 2)
         poll = asyncio.create_task(node.follow())
         await until(lambda: server.asked == 3)
@@ -145,7 +145,7 @@ async def test_long_poll_that_is_over_without_a_change_begins_again():
         await until(lambda: f.states.counts.unchanged > unchanged + 3)
         f.nodes["w1"].holds(p=100)
         await until(lambda: f.used_vfs() == 1)
-        assert f.states.counts.told == 1
+        assert f.states.counts.reports == 1
 
 
 async def test_what_an_ended_pod_held_is_free_when_its_node_tells_so_though_it_was_asked_before():
@@ -153,7 +153,7 @@ async def test_what_an_ended_pod_held_is_free_when_its_node_tells_so_though_it_w
         f.nodes["w1"].holds(p=100)
         await until(lambda: f.watched() and f.used_vfs() == 1)
         f.state.reserve(W1, UID, reservation(f.clock()))
-        f.state.ended(UID, f.clock())
+        f.state.on_delete(UID, f.clock())
         f.nodes["w1"].holds()
         await until(lambda: f.used_vfs() == 0)
         assert not f.state.ending
@@ -164,9 +164,9 @@ async def test_node_is_asked_when_a_pod_ended_that_it_does_not_hold_any_more(wat
     async with following("w1", watches=watches) as f:
         await f.refresh()
         f.state.reserve(W1, UID, reservation(f.clock()))
-        f.state.ended(UID, f.clock())
+        f.state.on_delete(UID, f.clock())
         assert f.used_vfs() == 1
-        await f.states.refresh([W1], since=LONG_AGO)
+        await f.states.refresh([W1], newer_than=LONG_AGO)
         assert f.used_vfs() == 0
 
 
@@ -177,7 +177,7 @@ async def test_node_that_timed_out_is_left_alone_though_a_pod_ended_there():
             f.states.learn(W1, (nodes["w1"].address,))
             await f.refresh()
             f.state.reserve(W1, UID, reservation(f.clock()))
-            f.state.ended(UID, f.clock())
+            f.state.on_delete(UID, f.clock())
             nodes["w1"].answering.clear()
             for _ in range(3):
                 await f.refresh()
@@ -186,7 +186,7 @@ async def test_node_that_timed_out_is_left_alone_though_a_pod_ended_there():
 
 def reservation(at: float) -> Reservation:
     placed = PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=100, max_tx_rate_mbps=0)
-    return Reservation(interfaces=(placed,), pod="default/p", made_at=at, bound=True)
+    return Reservation(interfaces=(placed,), pod="default/p", created_at=at, bound=True)
 
 
 async def test_one_connection_does_for_a_node_that_is_followed():
@@ -228,7 +228,7 @@ async def test_node_that_changes_all_the_time_is_let_alone_for_a_while_after_eac
             await until(lambda: nodes["w1"].asked == 5)  # a question, and twice a long poll with another one
             for _ in range(5):
                 await f.refresh()
-            assert (nodes["w1"].asked, f.states.counts.told) == (10, 2)
+            assert (nodes["w1"].asked, f.states.counts.reports) == (10, 2)
 
 
 async def test_server_that_ends_is_lost_and_followed_again_when_it_is_back():
@@ -329,7 +329,7 @@ async def test_last_state_is_known_in_the_end_whatever_came_together(seed):
                 case 0:
                     f.nodes["w1"].holds(**held)
                 case 1:
-                    asking = asyncio.create_task(f.states.ask(W1))
+                    asking = asyncio.create_task(f.states.request_report(W1))
                     f.nodes["w1"].holds(**held)
                     await asking
                 case 2:
@@ -337,7 +337,7 @@ async def test_last_state_is_known_in_the_end_whatever_came_together(seed):
                 case 3:
                     await asyncio.sleep(chance.random() * 0.01)
         f.nodes["w1"].holds(last=1)
-        await f.states.ask(W1)
+        await f.states.request_report(W1)
         assert f.used_vfs() == 1
         for _ in range(20):
             await asyncio.sleep(0.002)

@@ -96,7 +96,7 @@ async def turns(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def keeping(lease: LeaderElector) -> AsyncIterator[asyncio.Task[None]]:
-    keep = asyncio.create_task(lease.keep())
+    keep = asyncio.create_task(lease.run())
     async with asyncio.timeout(30):
         yield keep
     keep.cancel()

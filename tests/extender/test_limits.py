@@ -90,23 +90,23 @@ def test_accounts_are_what_counting_anew_gives_after_any_changes(steps):
     limits = Limits([limit("a", 1), limit("*", 1)], on_freed=freed.append)
     state = ClusterState(on_claims=limits.update)
     for now, (what, *which) in enumerate(steps, 1):
-        before = {space: limits.held(space) for space in SPACES}
+        before = {space: limits.used(space) for space in SPACES}
         freed.clear()
         if what == "observe":
             state.observe(which[0], facts(*which), now)
         elif what == "reserve":
             node, uid, asked = which
             pod = f"{space_of(uid)}/{uid}"
-            state.reserve(node, uid, Reservation(interfaces=placed(*asked), pod=pod, made_at=now))
+            state.reserve(node, uid, Reservation(interfaces=placed(*asked), pod=pod, created_at=now))
         elif what == "bound":
             state.bound(*which, None)
         elif what == "ended":
-            state.ended(which[0], now)
+            state.on_delete(which[0], now)
         elif what == "confirm":
             state.confirm(which[0], now)
         else:
             getattr(state, what)(*which)
-        after = {space: limits.held(space) for space in SPACES}
+        after = {space: limits.used(space) for space in SPACES}
         assert after == {space: recounted(state, space) for space in SPACES}
         fell = {s for s in SPACES if after[s].mbps < before[s].mbps or after[s].vfs < before[s].vfs}
         assert fell <= set(freed)
@@ -115,7 +115,7 @@ def test_accounts_are_what_counting_anew_gives_after_any_changes(steps):
 def test_namespace_without_a_limit_is_not_counted():
     limits = Limits([limit("a", 1)], on_freed=lambda _: None)
     limits.update(NODES[0], [(PODS[1], "b", placed(5))])
-    assert limits.held("b") == Share()
+    assert limits.used("b") == Share()
     assert limits.refusal("b", PODS[1], wants(9)) is None
 
 
@@ -124,9 +124,9 @@ def test_node_that_cannot_be_read_keeps_counting():
     state = ClusterState(on_claims=limits.update)
     state.observe(NODES[0], facts(NODES[0], {PODS[0]: [1_000]}), 1.0)
     state.lose(NODES[0], "no answer")
-    assert limits.held("a") == Share(1_000, 1)
+    assert limits.used("a") == Share(1_000, 1)
     state.forget(NODES[0])
-    assert limits.held("a") == Share()
+    assert limits.used("a") == Share()
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ async def test_pod_that_was_edited_after_its_filter_is_refused_at_bind():
         await w.create_pod("p", annotation="[{}]")
         assert await w.fitting("p") == ["w1"]
         await w.patch_pod("p", {"metadata": {"annotations": {"rdma_interfaces_required": TRUSTED}}})
-        await until(lambda: w.extender.binder.requests.recall(w.pods["p"]["metadata"]["uid"]) is None)
+        await until(lambda: w.extender.binder.requests.get(w.pods["p"]["metadata"]["uid"]) is None)
         assert await w.bind("p", "w1") == f"{NOT_ALLOWED}{WHY})"
 
 

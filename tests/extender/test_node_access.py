@@ -15,7 +15,7 @@ from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig, NodeTls
-from k8s_rdma.extender.http_poller import HttpPoller, asking_of, security_of
+from k8s_rdma.extender.http_poller import HttpPoller, poll_config, security_of
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.http_server.tls import tls_context
 from k8s_rdma.http_server.tokens import tokens_of
@@ -49,11 +49,11 @@ async def outcome(config: dict[str, Any], *, server: dict[str, Any]) -> str:
     """`read`, or why the node cannot be read; its server is at 127.0.0.1, which its certificate is for."""
     async with asyncio.timeout(30), real_nodes("w1", **server) as (port, nodes):
         state = ClusterState()
-        asking = asking_of(ExtenderConfig(node_port=port, node_timeout_s=5.0, **config))
+        asking = poll_config(ExtenderConfig(node_port=port, node_timeout_s=5.0, **config))
         async with HttpPoller(state, asking, asyncio.get_running_loop().time) as states:
             states.learn(W1, (nodes["w1"].address,))
-            await until(lambda: W1 in state.situations or W1 in state.unreadable)
-            if W1 in state.situations:
+            await until(lambda: W1 in state.snapshots or W1 in state.unreadable)
+            if W1 in state.snapshots:
                 await until(lambda: states.sources()["watched",] == 1)
             return state.unreadable.get(W1, "read")
 

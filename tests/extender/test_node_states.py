@@ -79,7 +79,7 @@ class Http:
 
     async def settle(self) -> None:
         self.clock.now += 1
-        await self.states.refresh([W1, W2], since=self.clock.now)
+        await self.states.refresh([W1, W2], newer_than=self.clock.now)
 
     async def silence(self, node: NodeName) -> None:
         self.nodes[node].raw = b""
@@ -111,7 +111,7 @@ class Crd:
                 renewed = self.states.counts.renewals
                 await node.renew()
                 await until(lambda before=renewed: self.states.counts.renewals > before)
-        await self.states.refresh([W1, W2], since=self.clock.now)
+        await self.states.refresh([W1, W2], newer_than=self.clock.now)
 
     async def silence(self, node: NodeName) -> None:
         self.silent.add(node)
@@ -260,9 +260,9 @@ async def test_what_an_ended_pod_held_counts_while_the_node_says_that_it_holds_i
 def promise(s: Source) -> None:
     placed = PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=1000, max_tx_rate_mbps=0)
     s.state.reserve(
-        W1, P, Reservation(interfaces=(placed,), pod="default/p", made_at=s.clock.now, bound=True)
+        W1, P, Reservation(interfaces=(placed,), pod="default/p", created_at=s.clock.now, bound=True)
     )
 
 
 def used(s: Source) -> int:
-    return sum(used.vfs for used in s.state.situations[W1].used.values())
+    return sum(used.vfs for used in s.state.snapshots[W1].used.values())

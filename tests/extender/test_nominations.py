@@ -207,7 +207,7 @@ async def test_room_on_the_node_that_was_named_before_is_held_for_its_whole_time
             left_s = nominations._holds.next_end() - w.extender.preempting.clock()
             assert left_s > 900
             await nominate(w, "high", None)
-            nominations.over(uid(w, "high"))
+            nominations.on_delete(uid(w, "high"))
 
 
 class Counting(FitCache):
@@ -246,7 +246,7 @@ async def test_explain_says_what_to_do_of_a_nomination_for_which_nothing_is_held
     """The scheduler counts it for as long as the pod's status has it."""
 
     async def explained() -> Explanation:
-        answer = await w.extender.looks["/v1/explain"]({"query_string": b"pod=default/high"})
+        answer = await w.extender.views["/v1/explain"]({"query_string": b"pod=default/high"})
         return decode_explanation(answer.body)
 
     async with world("w1", nomination_s=0.3) as w:

@@ -119,7 +119,7 @@ async def test_terminating_pod_makes_room_without_being_evicted():
         url = "/api/v1/namespaces/default/pods/going"
         assert (await w.http.delete(url)).status_code == 200
         state = w.extender.preempting.occupants
-        await until(lambda: bool(state.going("w1")))
+        await until(lambda: bool(state.terminating("w1")))
         await create(w, "high", 8_000, priority=9)
         assert await preempt(w, "high", w1=["low"]) == {"w1": ["low"]}
         await create(w, "higher", 7_000, priority=10)

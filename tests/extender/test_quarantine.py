@@ -48,7 +48,7 @@ def replaced_use(sound: NodeFacts):
 
 
 def state_of(w: World) -> ClusterState:
-    return w.extender.scheduling.verdicts.state
+    return w.extender.scheduling.feasibility.state
 
 
 @anyio
@@ -109,7 +109,7 @@ async def test_process_goes_on_when_a_poisoned_node_is_thought_of_for_a_pod_that
 
 
 async def looked(w: World, path: str, query: bytes) -> int:
-    answer = await w.extender.looks[path]({"type": "http", "path": path, "query_string": query})
+    answer = await w.extender.views[path]({"type": "http", "path": path, "query_string": query})
     return answer.status
 
 
@@ -128,11 +128,11 @@ def test_pod_that_cannot_be_decided_on_a_node_takes_the_node_from_nobody_else() 
     fit_cache = FitCache()
     fit_cache.quarantine.watch(state)
     choosy = parse_request(json.dumps([{"vlan": 5}]))
-    verdict = fit_cache.verdict(choosy, state.situations[W1])
+    verdict = fit_cache.verdict(choosy, state.snapshots[W1])
     assert isinstance(verdict, Infeasible)
     assert verdict.may_pass
     assert "TypeError" in verdict.text
-    assert isinstance(fit_cache.verdict(parse_request(interfaces(5)), state.situations[W1]), Feasible)
+    assert isinstance(fit_cache.verdict(parse_request(interfaces(5)), state.snapshots[W1]), Feasible)
     assert fit_cache.quarantine.failures == 1
 
 
@@ -148,11 +148,11 @@ def test_node_whose_use_cannot_be_added_up_is_quarantined_when_it_is_observed() 
     [one] = sound.inventory.pfs
     state.observe(W2, facts(W2), 1.0)
     state.observe(W1, replaced(sound, foreign={one.pci: None}, reported={PodUid("u"): (None,)}), 1.0)
-    assert (failures, state.quarantined(), set(state.situations)) == ([W1], 1, {W2})
+    assert (failures, state.quarantined(), set(state.snapshots)) == ([W1], 1, {W2})
     assert state.why_unreadable(W1).startswith("no sum")
-    held = Reservation(interfaces=(PlacedInterface(pf=one.pci),), pod="d/p", made_at=1.0)
+    held = Reservation(interfaces=(PlacedInterface(pf=one.pci),), pod="d/p", created_at=1.0)
     state.reserve(W1, PodUid("p"), held)
-    assert state.situation_if(W1, without=[PodUid("p")]) is None
+    assert state.snapshot_if(W1, excluded=[PodUid("p")]) is None
 
 
 @pytest.mark.parametrize("named", ["e." + "9" * 5000, "e.٣", "e.-1", "e." + "0" * 30, "", "."])

@@ -414,6 +414,6 @@ def test_what_no_decoder_lets_pass_costs_the_node_alone(status: RdmaNodeStatus) 
             facts = facts_of_status(status, EVIL)
         except MalformedError:
             return
-        extender.scheduling.verdicts.state.observe(EVIL, facts, float("inf"))
+        extender.scheduling.feasibility.state.observe(EVIL, facts, float("inf"))
 
     holds(inject)

@@ -45,8 +45,8 @@ def test_pods_with_long_annotations_are_forgotten_sooner():
     requests = PodRequestCache()
     most = MAX_CHARACTERS // LENGTH
     for number in range(most + 3):
-        requests.remember(pod(f"p{number}", large(number)), 0.0)
-    kept = [number for number in range(most + 3) if requests.recall(PodUid(f"p{number}"))]
+        requests.put(pod(f"p{number}", large(number)), 0.0)
+    kept = [number for number in range(most + 3) if requests.get(PodUid(f"p{number}"))]
     assert kept == list(range(3, most + 3))
 
 
@@ -54,19 +54,19 @@ def test_pod_that_is_filtered_again_or_forgotten_takes_no_more_room():
     requests = PodRequestCache()
     for _ in range(3):
         for number in range(MAX_CHARACTERS // LENGTH):
-            requests.remember(pod(f"p{number}", large(number)), 0.0)
-    assert requests.recall(PodUid("p0"))
-    requests.forget(PodUid("p0"))
-    requests.remember(pod("p", large(0)), 0.0)
-    assert requests.recall(PodUid("p1"))
+            requests.put(pod(f"p{number}", large(number)), 0.0)
+    assert requests.get(PodUid("p0"))
+    requests.on_delete(PodUid("p0"))
+    requests.put(pod("p", large(0)), 0.0)
+    assert requests.get(PodUid("p1"))
 
 
 def test_annotation_is_read_once_while_it_stays_the_same():
     requests = PodRequestCache()
-    first = requests.remember(pod("p", large(1)), 0.0).request
+    first = requests.put(pod("p", large(1)), 0.0).request
     assert requests.read(seen("p", large(1))) is first
-    assert requests.remember(pod("p", large(1)), 5.0).request is first
-    assert requests.recall(PodUid("p")).filtered_at == 5.0
+    assert requests.put(pod("p", large(1)), 5.0).request is first
+    assert requests.get(PodUid("p")).filtered_at == 5.0
     assert requests.read(seen("p", large(2))) != first
     assert requests.read(seen("q", large(1))) is not first
 
@@ -74,8 +74,8 @@ def test_annotation_is_read_once_while_it_stays_the_same():
 def test_reading_is_billed_to_the_pods_namespace_also_when_it_is_malformed():
     ran_s, bills = itertools.count(), []
     requests = PodRequestCache(bill=lambda *bill: bills.append(bill), processor=lambda: float(next(ran_s)))
-    requests.remember(pod("p", {ANNOTATION: "[{}]"}), 0.0)
-    requests.remember(pod("p", {ANNOTATION: "[{}]"}), 1.0)
+    requests.put(pod("p", {ANNOTATION: "[{}]"}), 0.0)
+    requests.put(pod("p", {ANNOTATION: "[{}]"}), 1.0)
     with pytest.raises(MalformedError):
         requests.read(seen("q", {ANNOTATION: "["}))
     assert bills == [("default", 1.0)] * 2
@@ -91,16 +91,16 @@ def test_request_is_read_anew_when_the_pod_is_said_to_be_of_another_namespace():
     forged = msgspec.structs.replace(
         forged, metadata=msgspec.structs.replace(forged.metadata, namespace="trusted")
     )
-    assert requests.remember(forged, 0.0).request
+    assert requests.put(forged, 0.0).request
     with pytest.raises(MalformedError, match="namespace default may not have mac"):
         requests.read(seen("p", asked))
     with pytest.raises(MalformedError, match="namespace default may not have mac"):
-        requests.remember(pod("p", asked), 1.0)
+        requests.put(pod("p", asked), 1.0)
 
 
 def test_request_is_read_anew_when_the_pod_is_said_to_hold_other_devices():
     requests, asked = PodRequestCache(), {ANNOTATION: "[{}]"}
-    assert requests.remember(pod("p", asked), 0.0).request.devices == ()
+    assert requests.put(pod("p", asked), 0.0).request.devices == ()
     had = (("tencent.com/rdma", 1),)
     assert requests.read(replace(seen("p", asked), devices=had)).devices == had
 
@@ -142,7 +142,7 @@ def wants(interfaces: int) -> dict[str, str]:
 )
 def test_pod_is_taken_when_it_is_counted_as_many_vfs_as_it_has_interfaces(spec, interfaces):
     requests = PodRequestCache(vf_resource=RESOURCE)
-    asked = requests.ask(pod("p", wants(interfaces) if interfaces else {}, **spec))
+    asked = requests.parse(pod("p", wants(interfaces) if interfaces else {}, **spec))
     assert len(asked.request.interfaces) == interfaces
 
 
@@ -150,34 +150,34 @@ def test_pod_is_taken_when_it_is_counted_as_many_vfs_as_it_has_interfaces(spec, 
 def test_pod_is_refused_with_both_numbers_when_it_is_counted_as_another_number_of_vfs(interfaces):
     requests = PodRequestCache(vf_resource=RESOURCE)
     with pytest.raises(MalformedError, match=f"for {interfaces} interfaces.* request 2 of {RESOURCE}"):
-        requests.ask(pod("p", wants(interfaces), containers=[asks(1), asks(1)]))
-    PodRequestCache().ask(pod("p", wants(interfaces), containers=[asks(1), asks(1)]))
+        requests.parse(pod("p", wants(interfaces), containers=[asks(1), asks(1)]))
+    PodRequestCache().parse(pod("p", wants(interfaces), containers=[asks(1), asks(1)]))
 
 
 def test_pod_is_refused_when_its_count_is_no_quantity():
     with pytest.raises(MalformedError, match="'two' is not a quantity"):
-        PodRequestCache(vf_resource=RESOURCE).ask(pod("p", wants(2), containers=[asks("two")]))
+        PodRequestCache(vf_resource=RESOURCE).parse(pod("p", wants(2), containers=[asks("two")]))
 
 
 def test_nothing_is_kept_of_a_pod_whose_annotation_is_malformed_now():
     requests = PodRequestCache()
-    requests.remember(pod("p", wants(1)), 0.0)
+    requests.put(pod("p", wants(1)), 0.0)
     with pytest.raises(MalformedError):
-        requests.remember(pod("p", {ANNOTATION: "[{]"}), 1.0)
-    assert requests.recall(PodUid("p")) is None
+        requests.put(pod("p", {ANNOTATION: "[{]"}), 1.0)
+    assert requests.get(PodUid("p")) is None
 
 
 def test_request_is_read_anew_when_the_policy_is_another():
     requests, asked = PodRequestCache(), {ANNOTATION: "[{}]"}
     uid = PodUid("p")
-    assert requests.remember(pod("p", asked), 0.0).request.policy is PfPolicy.ANY
+    assert requests.put(pod("p", asked), 0.0).request.policy is PfPolicy.ANY
     under = {**asked, POLICY_ANNOTATION: "same-pf"}
     assert requests.read(seen(uid, under)).policy is PfPolicy.SAME_PF
-    requests.compare(uid, under)
-    assert requests.recall(uid) is None
-    assert requests.remember(pod("p", under), 0.0).request.policy is PfPolicy.SAME_PF
-    requests.compare(uid, {**under, "another": "one"})
-    assert requests.recall(uid) is not None
+    requests.invalidate_if_changed(uid, under)
+    assert requests.get(uid) is None
+    assert requests.put(pod("p", under), 0.0).request.policy is PfPolicy.SAME_PF
+    requests.invalidate_if_changed(uid, {**under, "another": "one"})
+    assert requests.get(uid) is not None
 
 
 def test_request_tells_what_extended_resources_the_pod_requests_by_either_way_of_reading_it():
@@ -186,17 +186,17 @@ def test_request_tells_what_extended_resources_the_pod_requests_by_either_way_of
         {"resources": {"limits": {"tencent.com/rdma": "1"}}},
     ]
     before = [{"resources": {"limits": {"tencent.com/rdma": "4"}}}]
-    asked = PodRequestCache().ask(pod("p", wants(2), containers=containers, initContainers=before)).request
+    asked = PodRequestCache().parse(pod("p", wants(2), containers=containers, initContainers=before)).request
     assert asked.devices == (("nvidia.com/gpu", 8), ("tencent.com/rdma", 2))
     assert PodRequestCache().read(replace(seen("p", wants(2)), devices=asked.devices)) == asked
 
 
 def test_pod_without_the_annotation_asks_for_nothing_whatever_devices_it_has():
     containers = [{"resources": {"limits": {"tencent.com/rdma": "1"}}}]
-    assert not PodRequestCache().ask(pod("p", {}, containers=containers)).request
+    assert not PodRequestCache().parse(pod("p", {}, containers=containers)).request
 
 
 def test_limit_that_is_no_quantity_is_refused():
     containers = [{"resources": {"limits": {"tencent.com/rdma": "many"}}}]
     with pytest.raises(MalformedError, match="limits of a container"):
-        PodRequestCache().ask(pod("p", wants(1), containers=containers))
+        PodRequestCache().parse(pod("p", wants(1), containers=containers))

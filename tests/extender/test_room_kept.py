@@ -143,16 +143,16 @@ class Play:
             return
         [(_, verdict)] = self.verdicts.on(pod, [node])
         held = self.nominations.against(node, pod.uid, pod.priority)
-        situation = self.state.situation_if(node, without=[pod.uid], holding=held)
+        situation = self.state.snapshot_if(node, excluded=[pod.uid], holding=held)
         found = self.verdicts.fit_cache.place(pod.request, situation)
         assert isinstance(verdict, Feasible) is isinstance(found, Placement)
         if not isinstance(found, Placement):
             return
-        reservation = Reservation(interfaces=found.interfaces, pod=pod.pod, made_at=self.now, bound=True)
+        reservation = Reservation(interfaces=found.interfaces, pod=pod.pod, created_at=self.now, bound=True)
         self.state.reserve(node, pod.uid, reservation)
         self.bound[index] = node
-        self.preempting.occupants.see(self._view(pod, node), node)
-        self.nominations.over(pod.uid)
+        self.preempting.occupants.on_update(self._view(pod, node), node)
+        self.nominations.on_delete(pod.uid)
         self.room.pop(index, None)
         self._outrank(index, node)
 
@@ -191,9 +191,9 @@ class Play:
         self.ended.add(index)
         self.room.pop(index, None)
         uid = PodUid(f"p{index}")
-        self.state.ended(uid, self.now)
-        self.preempting.occupants.end(uid)
-        self.nominations.over(uid)
+        self.state.on_delete(uid, self.now)
+        self.preempting.occupants.on_delete(uid)
+        self.nominations.on_delete(uid)
 
     def start(self, index: int, _none: None) -> None:
         """Its node gives the pod what it was promised."""
@@ -213,12 +213,12 @@ class Play:
 
     def check(self) -> None:
         for node in NODES:
-            used = self.state.situations[node].used.get(PciAddress(PF0), NOTHING_USED)
+            used = self.state.snapshots[node].used.get(PciAddress(PF0), NOTHING_USED)
             assert used.vfs <= VFS
             assert used.mbps <= MBPS
         for index, (node, _) in self.room.items():
             pod = self.pod(index)
-            situation = self.preempting._situation(pod, node)
+            situation = self.preempting._snapshot(pod, node)
             assert self.preempting._fits(pod, situation), (index, node)
 
     def _on(self, node: NodeName) -> list[int]:
@@ -290,4 +290,4 @@ def test_room_is_lost_to_more_important_pods_only_and_comes_free_in_the_end(want
     play.wait(int(NOMINATION_S) + 1, None)
     assert not play.nominations.nodes()
     for node in NODES:
-        assert play.state.situations[node].used.get(PciAddress(PF0), NOTHING_USED) == NOTHING_USED
+        assert play.state.snapshots[node].used.get(PciAddress(PF0), NOTHING_USED) == NOTHING_USED

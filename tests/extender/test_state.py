@@ -27,11 +27,11 @@ def facts(node: str = "w1", **held: int):
 
 def reservation(mbps: int = 1_000, at: float = 0.0, **changes: object) -> Reservation:
     placed = PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=mbps)
-    return Reservation(interfaces=(placed,), pod="default/p", made_at=at, **changes)
+    return Reservation(interfaces=(placed,), pod="default/p", created_at=at, **changes)
 
 
 def used(state: ClusterState, node: NodeName = W1) -> Used:
-    return state.situations[node].used.get(PciAddress(PF0), Used())
+    return state.snapshots[node].used.get(PciAddress(PF0), Used())
 
 
 def test_state_counts_what_is_promised_and_what_is_reported_once():
@@ -53,7 +53,7 @@ def test_ended_promise_stands_until_a_report_that_was_asked_for_later():
     state = ClusterState()
     state.observe(W1, facts(), 1.0)
     state.reserve(W1, P, reservation(1_000))
-    state.ended(P, 5.0)
+    state.on_delete(P, 5.0)
     state.observe(W1, facts(), 4.0)
     assert used(state) == Used(1, 1_000)
     state.observe(W1, facts(), 5.0)
@@ -67,7 +67,7 @@ def test_ended_promise_ends_when_the_node_says_that_nothing_changed():
     state = ClusterState()
     state.observe(W1, facts(), 1.0)
     state.reserve(W1, P, reservation(1_000))
-    state.ended(P, 5.0)
+    state.on_delete(P, 5.0)
     state.confirm(W1, 6.0)
     assert used(state) == Used()
 
@@ -75,7 +75,7 @@ def test_ended_promise_ends_when_the_node_says_that_nothing_changed():
 def test_ended_promise_is_the_nodes_word_once_the_node_reports_the_pod():
     state = ClusterState()
     state.reserve(W1, P, reservation(1_000))
-    state.ended(P, 5.0)
+    state.on_delete(P, 5.0)
     state.observe(W1, facts(p=1_000), 6.0)
     assert used(state) == Used(1, 1_000)
     state.observe(W1, facts(), 7.0)
@@ -95,8 +95,8 @@ def test_unreadable_node_has_no_situation_but_keeps_its_promises():
     state.observe(W1, facts(), 1.0)
     state.reserve(W1, P, reservation(1_000))
     state.lose(W1, "no answer")
-    assert W1 not in state.situations
-    assert state.situation_if(W1, without=[P]) is None
+    assert W1 not in state.snapshots
+    assert state.snapshot_if(W1, excluded=[P]) is None
     assert state.why_unreadable(W1) == "no answer"
     state.confirm(W1, 2.0)
     assert used(state) == Used(1, 1_000)
@@ -106,7 +106,7 @@ def test_unreadable_node_has_no_situation_but_keeps_its_promises():
 def test_promise_made_before_the_first_report_counts_from_the_first_report_on():
     state = ClusterState()
     state.reserve(W1, P, reservation(1_000))
-    assert W1 not in state.situations
+    assert W1 not in state.snapshots
     state.observe(W1, facts(), 1.0)
     assert used(state) == Used(1, 1_000)
 
@@ -142,10 +142,10 @@ def test_promise_on_a_node_that_is_gone_ends_with_its_pod():
         state.reserve(W1, uid, reservation(bound=True))
     there.clear()
     state.forget(W1)
-    state.ended(P, 5.0)
+    state.on_delete(P, 5.0)
     assert state.pods() == {Q}
     assert [uid for uid, _, _ in changes[W1]] == [Q]
-    state.ended(Q, 6.0)
+    state.on_delete(Q, 6.0)
     assert not state.pods()
     assert not state.ending
     assert not changes[W1]
@@ -161,7 +161,7 @@ def test_answer_of_a_write_makes_nothing_anew_when_the_promise_is_over():
 def test_answer_of_a_write_keeps_the_end_and_takes_over_what_was_written():
     state = ClusterState()
     state.reserve(W1, P, reservation(1_000, in_doubt=True))
-    state.ended(P, 5.0)
+    state.on_delete(P, 5.0)
     state.written(W1, P, reservation(2_000).interfaces)
     held = state.reservation(W1, P)
     assert (held.bound, held.in_doubt, held.ended_at) == (True, False, 5.0)
@@ -189,24 +189,24 @@ def test_situation_without_a_pod_leaves_out_its_promise_and_its_report():
     state = ClusterState()
     state.observe(W1, facts(p=1_000, q=2_000), 1.0)
     state.reserve(W1, P, reservation(1_000))
-    assert state.situation_if(W1, without=[P]).used[PciAddress(PF0)] == Used(1, 2_000)
+    assert state.snapshot_if(W1, excluded=[P]).used[PciAddress(PF0)] == Used(1, 2_000)
 
 
 def test_nodes_in_an_equal_situation_share_it_and_a_changed_one_leaves_it():
     state = ClusterState()
     state.observe(W1, facts("w1"), 1.0)
     state.observe(W2, facts("w2"), 1.0)
-    assert state.situations[W1] is state.situations[W2]
+    assert state.snapshots[W1] is state.snapshots[W2]
     state.reserve(W1, P, reservation())
-    assert state.situations[W1] is not state.situations[W2]
+    assert state.snapshots[W1] is not state.snapshots[W2]
     state.withdraw(W1, P)
-    assert state.situations[W1] is state.situations[W2]
+    assert state.snapshots[W1] is state.snapshots[W2]
 
 
 def test_situations_that_no_node_is_in_are_forgotten():
     state = ClusterState()
     state.observe(W1, facts(p=1), 1.0)
-    left = weakref.ref(state.situations[W1])
+    left = weakref.ref(state.snapshots[W1])
     state.observe(W1, facts(p=2), 2.0)
     gc.collect()
     assert left() is None
@@ -217,9 +217,9 @@ def test_forgotten_node_keeps_promises_of_pods_that_still_exist():
     state.observe(W1, facts(), 1.0)
     state.reserve(W1, P, reservation())
     state.reserve(W1, Q, reservation())
-    state.ended(Q, 2.0)
+    state.on_delete(Q, 2.0)
     state.forget(W1)
-    assert W1 not in state.situations
+    assert W1 not in state.snapshots
     assert state.pods() == {P}
     state.observe(W1, facts(), 3.0)
     assert used(state) == Used(1, 1_000)
@@ -229,11 +229,11 @@ def test_change_is_told_with_what_was_before_and_only_when_it_is_one():
     changes = []
     state = ClusterState(on_change=lambda *change: changes.append(change))
     state.observe(W1, facts(), 1.0)
-    empty = state.situations[W1]
+    empty = state.snapshots[W1]
     state.observe(W1, facts(), 2.0)
     state.confirm(W1, 3.0)
     state.reserve(W1, P, reservation())
-    taken = state.situations[W1]
+    taken = state.snapshots[W1]
     state.lose(W1, "why")
     state.lose(W1, "why")
     assert changes == [(W1, None, empty), (W1, empty, taken), (W1, taken, None)]
@@ -253,7 +253,7 @@ def test_used_is_each_pod_once_by_the_report_first_in_any_order(reported, promis
     wanted = {**promised, **reported}
     assert used(before) == used(after) == Used(len(wanted), sum(wanted.values()))
     wanted.pop(left, None)
-    without = before.situation_if(W1, without=[PodUid(left)]).used.get(PciAddress(PF0), Used())
+    without = before.snapshot_if(W1, excluded=[PodUid(left)]).used.get(PciAddress(PF0), Used())
     assert without == Used(len(wanted), sum(wanted.values()))
 
 

@@ -62,21 +62,21 @@ class Followed:
         return None if held is None else [(each.pf, each.min_tx_rate_mbps) for each in held.interfaces]
 
     def used(self) -> int:
-        return sum(used.mbps for used in self.state.situations[W1].used.values())
+        return sum(used.mbps for used in self.state.snapshots[W1].used.values())
 
 
 def test_bound_pod_without_a_placement_holds_what_it_asks_for_as_it_is_seen():
     w = Followed()
     w.told()
-    w.unplaced.bound(pod("p", 4_000), W1)
-    w.unplaced.bound(pod("q", 9_000), W1)
+    w.unplaced.on_bound(pod("p", 4_000), W1)
+    w.unplaced.on_bound(pod("q", 9_000), W1)
     assert (w.holds("p"), w.holds("q")) == ([(PF1, 4_000)], [(PF0, 9_000)])
 
 
 def test_pods_seen_before_their_node_are_placed_with_its_first_report_in_their_order():
     w = Followed()
     for name, rate in (("p", 6_000), ("q", 4_000), ("r", 6_000)):
-        w.unplaced.bound(pod(name, rate), W1)
+        w.unplaced.on_bound(pod(name, rate), W1)
     assert w.holds("p") is None
     w.told()
     assert (w.holds("p"), w.holds("q"), w.holds("r")) == ([(PF0, 6_000)], [(PF0, 4_000)], None)
@@ -85,7 +85,7 @@ def test_pods_seen_before_their_node_are_placed_with_its_first_report_in_their_o
 def test_pod_that_does_not_fit_holds_nothing_until_there_is_room():
     w = Followed()
     w.told(other=9_000)
-    w.unplaced.bound(pod("p", 8_000), W1)
+    w.unplaced.on_bound(pod("p", 8_000), W1)
     assert w.holds("p") is None
     w.told()
     assert w.holds("p") == [(PF0, 8_000)]
@@ -94,7 +94,7 @@ def test_pod_that_does_not_fit_holds_nothing_until_there_is_room():
 def test_what_the_node_reports_of_it_stays_its_claim_when_its_sandbox_dies():
     w = Followed()
     w.told()
-    w.unplaced.bound(pod("p", 4_000), W1)
+    w.unplaced.on_bound(pod("p", 4_000), W1)
     w.told(p=4_000)  # on the first PF, where it was not guessed to be
     assert w.used() == 4_000
     w.told()
@@ -105,7 +105,7 @@ def test_what_the_node_reports_of_it_stays_its_claim_when_its_sandbox_dies():
 def test_part_of_what_it_asks_for_is_not_taken_for_all():
     w = Followed()
     w.told()
-    w.unplaced.bound(pod("p", 1_000, 2_000), W1)
+    w.unplaced.on_bound(pod("p", 1_000, 2_000), W1)
     w.told(p=1_000)
     assert len(w.holds("p")) == 2
 
@@ -113,7 +113,7 @@ def test_part_of_what_it_asks_for_is_not_taken_for_all():
 def test_node_that_reports_more_than_a_pod_asks_for_makes_that_no_claim_of_the_pod():
     w = Followed()
     w.told()
-    w.unplaced.bound(pod("p", 4_000), W1)
+    w.unplaced.on_bound(pod("p", 4_000), W1)
     w.told(p=9_000)
     assert w.used() == 9_000
     assert w.holds("p") == [(PF0, 4_000)]
@@ -122,10 +122,10 @@ def test_node_that_reports_more_than_a_pod_asks_for_makes_that_no_claim_of_the_p
 def test_claim_ends_with_the_pod_by_the_rule_of_all_claims():
     w = Followed()
     w.told()
-    w.unplaced.bound(pod("p", 4_000), W1)
+    w.unplaced.on_bound(pod("p", 4_000), W1)
     w.told(p=4_000)
-    w.unplaced.ended(PodUid("p"))
-    w.state.ended(PodUid("p"), w.now)
+    w.unplaced.on_delete(PodUid("p"))
+    w.state.on_delete(PodUid("p"), w.now)
     assert w.used() == 4_000
     w.told(p=4_000)
     assert w.used() == 4_000
@@ -137,8 +137,8 @@ def test_claim_ends_with_the_pod_by_the_rule_of_all_claims():
 def test_pod_that_is_gone_before_it_fitted_never_holds_anything():
     w = Followed()
     w.told(other=9_000)
-    w.unplaced.bound(pod("p", 8_000), W1)
-    w.unplaced.end_missing([])
+    w.unplaced.on_bound(pod("p", 8_000), W1)
+    w.unplaced.retain([])
     w.told()
     assert w.holds("p") is None
 
@@ -146,15 +146,15 @@ def test_pod_that_is_gone_before_it_fitted_never_holds_anything():
 def test_pod_that_asks_for_nothing_or_cannot_be_understood_holds_nothing():
     w = Followed()
     w.told()
-    w.unplaced.bound(pod("p", asks=""), W1)
-    w.unplaced.bound(pod("q", asks="["), W1)
+    w.unplaced.on_bound(pod("p", asks=""), W1)
+    w.unplaced.on_bound(pod("q", asks="["), W1)
     assert w.used() == 0
 
 
 def test_as_many_as_a_node_can_have_are_placed_with_its_first_report():
     w = Followed(pfs=(pf(PF0, vfs=300, mbps=100_000),))
     for number in range(250):
-        w.unplaced.bound(pod(f"p{number}", 10), W1)
+        w.unplaced.on_bound(pod(f"p{number}", 10), W1)
     w.told()
     assert w.used() == 2_500
 
@@ -162,12 +162,12 @@ def test_as_many_as_a_node_can_have_are_placed_with_its_first_report():
 def test_pod_that_fits_holds_its_place_however_many_before_it_do_not():
     w = Followed()
     for number in range(20):
-        w.unplaced.bound(pod(f"large-{number}", 90_000), W1)
-    w.unplaced.bound(pod("first", 1_000), W1)
+        w.unplaced.on_bound(pod(f"large-{number}", 90_000), W1)
+    w.unplaced.on_bound(pod("first", 1_000), W1)
     for number in range(3):
         w.told(other=number)
     assert w.holds("first")
-    w.unplaced.bound(pod("second", 1_000), W1)
+    w.unplaced.on_bound(pod("second", 1_000), W1)
     assert w.holds("second")
 
 
@@ -175,10 +175,10 @@ def test_guesses_on_a_node_take_no_more_than_their_budget_however_often_pods_com
     w = Followed(guess_s=0.02)
     w.told()
     for number in range(100):
-        w.unplaced.bound(pod(f"large-{number}", 90_000), W1)
-        w.unplaced.ended(PodUid(f"large-{number}"))
+        w.unplaced.on_bound(pod(f"large-{number}", 90_000), W1)
+        w.unplaced.on_delete(PodUid(f"large-{number}"))
     assert 0.5 <= w.spent_s <= 0.53
-    w.unplaced.bound(pod("small", 1_000), W1)
+    w.unplaced.on_bound(pod("small", 1_000), W1)
     assert w.holds("small") is None
     w.now += 10.0
     w.told(other=1)
@@ -188,8 +188,8 @@ def test_guesses_on_a_node_take_no_more_than_their_budget_however_often_pods_com
 def test_pods_beyond_what_a_node_can_have_are_not_kept():
     w = Followed()
     for number in range(100):
-        w.unplaced.bound(pod(f"large-{number}", asks='[{"count": 1024}]'), W1)
-    w.unplaced.ended(PodUid("large-0"))
-    w.unplaced.bound(pod("small", 1_000), W1)
+        w.unplaced.on_bound(pod(f"large-{number}", asks='[{"count": 1024}]'), W1)
+    w.unplaced.on_delete(PodUid("large-0"))
+    w.unplaced.on_bound(pod("small", 1_000), W1)
     w.told()
     assert w.holds("small")

@@ -43,7 +43,7 @@ class Counting(FitCache):
 
     def known(self, request: Request, namespace: str = "") -> dict[NodeSnapshot, Verdict]:
         self.looked += 1
-        return super().known(request, namespace)
+        return super().verdicts(request, namespace)
 
 
 def verdicts(fit_cache: FitCache, clock: Callable[[], float]) -> FeasibilityChecker:
@@ -76,7 +76,7 @@ class Costly(FitCache):
         self.now = 0.0
 
     def verdict(self, request: Request, situation: NodeSnapshot, namespace: str = "") -> Verdict:
-        if situation not in self.known(request, namespace):
+        if situation not in self.verdicts(request, namespace):
             self.now += 0.01 if len(request.interfaces) > 1 else 0.0001
         return super().verdict(request, situation, namespace)
 

@@ -181,14 +181,14 @@ def test_unbound_pods_are_kept_with_their_version_though_their_annotations_are_t
             version=f"{name}1",
         )
 
-    pods.see(pod("p"))
-    pods.see(pod("q"))
-    pods.see(pod("plain", text=""))
+    pods.on_update(pod("p"))
+    pods.on_update(pod("q"))
+    pods.on_update(pod("plain", text=""))
     assert pods.latest(PodUid("p")) is not None
     assert pods.latest(PodUid("q")) is None
     assert sorted(each.version for each in pods.all()) == ["p1", "q1"]
-    pods.see(pod("p", "w1"))
-    pods.see(pod("q"))
+    pods.on_update(pod("p", "w1"))
+    pods.on_update(pod("q"))
     assert pods.latest(PodUid("q")) is not None
-    pods.keep_only([])
+    pods.retain([])
     assert len(pods) == 0

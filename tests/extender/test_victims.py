@@ -34,8 +34,8 @@ def pod(name: str, priority: int = 0, started: str = "2026-11-21T00:00:00Z", cpu
 def sent(*pods: Occupant, violations: int = 0, replaceable: bool = True, going: Collection[str] = ()) -> Sent:
     return Sent(
         uids=tuple(each.uid for each in pods),
-        known={each.uid: each for each in pods},
-        going=frozenset(map(PodUid, going)),
+        occupants={each.uid: each for each in pods},
+        terminating=frozenset(map(PodUid, going)),
         violations=violations,
         replaceable=replaceable,
     )
@@ -127,7 +127,7 @@ def test_violations_are_counted_anew_when_victims_change():
 
 
 def test_schedulers_count_stands_for_what_is_not_known_here():
-    unknown = Sent(uids=(PodUid("x"),), known={}, violations=1)
+    unknown = Sent(uids=(PodUid("x"),), occupants={}, violations=1)
     found = choice(unknown, [pod("b")], protecting("b"), needing(5, b=5))
     assert found == Chosen((PodUid("b"), PodUid("x")), 2)
 

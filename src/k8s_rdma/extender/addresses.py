@@ -27,7 +27,7 @@ _MAX_REMEMBERED = 16
 """Sets of MACs of which it is remembered which nodes' reports have none of them."""
 
 
-class Taken(NamedTuple):
+class AddressConflict(NamedTuple):
     """Why a pod cannot have an address, and the node on which another has it."""
 
     why: str
@@ -48,7 +48,7 @@ class AddressCheck:
         A thousand MACs take 0.1 s of the processor with a thousand nodes; `taken` then looks only at reports
         that are new.
         """
-        macs = sorted(address_number(address) for address in _asked(pod) if _kind(address) == "mac")
+        macs = sorted(address_number(address) for address in _requested(pod) if _kind(address) == "mac")
         if not macs:
             return
         free = self._free_of(macs)
@@ -57,40 +57,42 @@ class AddressCheck:
                 _first_in(macs, node, ranges, free)
                 await turn.give_way()
 
-    def taken(self, pod: PendingPod) -> Taken | None:
+    def conflict(self, pod: PendingPod) -> AddressConflict | None:
         """Who else has an address that the pod asks for; None when nobody has.
 
         Looks through the nodes for pods that ask for a MAC alone, but for what `search` has looked at.
         """
-        asked = _asked(pod)
-        return next(self._all(pod, asked), None) if asked else None
+        asked = _requested(pod)
+        return next(self._conflicts(pod, asked), None) if asked else None
 
-    def _all(self, pod: PendingPod, asked: dict[str, str]) -> Iterator[Taken]:
-        for address, what in asked.items():
+    def _conflicts(self, pod: PendingPod, requested: dict[str, str]) -> Iterator[AddressConflict]:
+        for address, what in requested.items():
             for node, uid in self._state.promised_addresses.holders(address):
                 if uid != pod.uid:
                     holder = self._state.reservation(node, uid)
                     whose = f"pod {holder.pod}" if holder else "another pod"
-                    yield Taken(f"{what}, which {whose} on node {node} has", node)
+                    yield AddressConflict(f"{what}, which {whose} on node {node} has", node)
         for node, hold in self._nominations.holds_against(pod.uid, pod.priority):
             for address in (each for placed in hold.interfaces for each in addresses(placed.options)):
-                if address in asked:
-                    yield Taken(f"{asked[address]}, which is held for pod {hold.pod} on node {node}", node)
-        yield from self._reported(pod, asked)
+                if address in requested:
+                    yield AddressConflict(
+                        f"{requested[address]}, which is held for pod {hold.pod} on node {node}", node
+                    )
+        yield from self._reported(pod, requested)
 
-    def _reported(self, pod: PendingPod, asked: dict[str, str]) -> Iterator[Taken]:
-        macs = {address_number(address): address for address in asked if _kind(address) == "mac"}
+    def _reported(self, pod: PendingPod, requested: dict[str, str]) -> Iterator[AddressConflict]:
+        macs = {address_number(address): address for address in requested if _kind(address) == "mac"}
         if not macs:
             return
         rising = sorted(macs)
         free = self._free_of(rising)
         for node, ranges in self._state.reported_macs():
-            if own := self._state.promised_addresses.of(node, pod.uid):
+            if own := self._state.promised_addresses.addresses_of(node, pod.uid):
                 found = ranges.first_index_in([mac for mac in rising if macs[mac] not in own])
             else:
                 found = _first_in(rising, node, ranges, free)
             if found is not None:
-                yield Taken(f"{asked[macs[found]]}, which a PF or VF of node {node} has", node)
+                yield AddressConflict(f"{requested[macs[found]]}, which a PF or VF of node {node} has", node)
 
     def _free_of(self, rising: list[int]) -> dict[NodeName, MacRanges]:
         """The reports that have none of these MACs, by node; of the sets that were asked for last."""
@@ -102,7 +104,7 @@ class AddressCheck:
         return free
 
 
-def _asked(pod: PendingPod) -> dict[str, str]:
+def _requested(pod: PendingPod) -> dict[str, str]:
     """The addresses that a pod asks for, and that it does, in a clause."""
     return {
         address: f"interface {index} asks for {_kind(address)} {address}"

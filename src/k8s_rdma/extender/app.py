@@ -210,7 +210,7 @@ class Bodies:
 
 
 Verb: TypeAlias = Callable[[bytearray], Awaitable[bytes]]
-Get: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
+View: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """For kubelet's probes, which bear neither certificate nor token."""
@@ -229,7 +229,7 @@ class Extender:
     """What answers. missing: what is not known yet; nothing is promised while there is something.
 
     warning: what is amiss all the same; empty for nothing.
-    looks: for people, by path.
+    views: for people, by path.
     """
 
     scheduling: Scheduling
@@ -238,7 +238,7 @@ class Extender:
     metrics: Metrics
     missing: Callable[[], list[str]]
     warning: Callable[[], str]
-    looks: Mapping[str, Get]
+    views: Mapping[str, View]
 
     async def filter(self, body: bytes | bytearray) -> bytes:
         """`ExtenderArgs` to `ExtenderFilterResult`."""
@@ -280,12 +280,12 @@ class ExtenderApp:
             warning = extender.warning()
             return Answer(f"ok\nwarning: {warning}\n" if warning else "ok\n")
 
-        self._gets: dict[str, Get] = {
+        self._views: dict[str, View] = {
             "/": self._index,
             "/healthz": _healthz,
             "/readyz": readyz,
             "/metrics": self._show_metrics,
-            **extender.looks,
+            **extender.views,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -293,18 +293,18 @@ class ExtenderApp:
         path, method = scope["path"], scope["method"]
         if path in self._verbs and method == "POST":
             answer = await self._post(scope, receive)
-        elif path in self._gets and method in ("GET", "HEAD"):
-            answer = await self._get(scope)
+        elif path in self._views and method in ("GET", "HEAD"):
+            answer = await self._answer_get(scope)
         else:
             answer = self._misdirected(path, method)
         if answer is not None:
             await answer(scope, receive, send)
 
-    async def _get(self, scope: Scope) -> Answer:
+    async def _answer_get(self, scope: Scope) -> Answer:
         if scope["path"] not in OPEN_PATHS and not self._access.admits(scope):
             error = Error(reason="unauthorized", message=self._access.demand())
             return error_answer(401, error, headers=_UNAUTHORIZED)
-        return await self._gets[scope["path"]](scope)
+        return await self._views[scope["path"]](scope)
 
     async def _post(self, scope: Scope, receive: Receive) -> Answer | None:
         """The answer of a verb; None when nobody waits for it any more."""
@@ -332,7 +332,7 @@ class ExtenderApp:
             return _refuse(name, 400, error.message, headers=self._last), "malformed"
 
     def _misdirected(self, path: str, method: str) -> Answer:
-        allowed = "POST" if path in self._verbs else "GET, HEAD" if path in self._gets else None
+        allowed = "POST" if path in self._verbs else "GET, HEAD" if path in self._views else None
         if allowed is None:
             message = f"there is no path {path}; there are {', '.join(self._paths())}"
             if path == self._not_ours:
@@ -347,7 +347,7 @@ class ExtenderApp:
 
     def _paths(self) -> list[str]:
         verbs = [f"{path} (POST, {name})" for path, (name, _) in self._verbs.items()]
-        return verbs + [path for path in self._gets if path != "/"]
+        return verbs + [path for path in self._views if path != "/"]
 
     async def _index(self, _scope: Scope) -> Answer:
         return Answer("k8s-rdma: scheduler extender\n\n" + "".join(f"{path}\n" for path in self._paths()))

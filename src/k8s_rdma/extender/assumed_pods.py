@@ -51,8 +51,8 @@ class _AssumedPod:
 
     pod: PendingPod
     nodes: tuple[NodeName, ...]
-    since: float
-    until: float
+    assumed_at: float
+    deadline: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,21 +73,21 @@ class AssumedPods:
     occupants: Occupants | None = None
     on_release: Callable[[NodeName], None] = lambda _node: None
     holds: Holds = field(default_factory=Holds)
-    _going: dict[PodUid, _AssumedPod] = field(default_factory=dict)
+    _assumed: dict[PodUid, _AssumedPod] = field(default_factory=dict)
     _new: set[PodUid] = field(default_factory=set)
     _mates: dict[Gang, dict[PodUid, None]] = field(default_factory=dict)
     _whole: dict[Gang, bool] = field(default_factory=dict)
     _turns: dict[Gang, float] = field(default_factory=dict)
     _promised: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def leave(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
+    def assume(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
         """The pod goes to one of these nodes, or where nobody knows, whatever was said of it before."""
         self._forget(pod.uid)
-        self._going[pod.uid] = self._on_its_way(pod, tuple(nodes) if len(nodes) <= MOST_NODES else ())
+        self._assumed[pod.uid] = self._on_its_way(pod, tuple(nodes) if len(nodes) <= MOST_NODES else ())
         self._new.add(pod.uid)
         self._trim()
 
-    def promise(self, pod: PendingPod, nodes: Iterable[NodeName]) -> NodeName | None:
+    def assume_on_first(self, pod: PendingPod, nodes: Iterable[NodeName]) -> NodeName | None:
         """Have a gang's pod go to the first of these nodes that has a place beside what counts against it.
 
         The place is held from now on; those of its gang are held for as long as this one.
@@ -95,35 +95,35 @@ class AssumedPods:
         self._forget(pod.uid)
         for node in nodes:
             nominated = self.nominations.against(node, pod.uid, pod.priority)
-            situation = self.state.situation_if(node, holding={**self.firm(node, pod), **nominated})
-            found = self.fit_cache.place(pod.request, situation) if situation else None
+            snapshot = self.state.snapshot_if(node, holding={**self.blocking(node, pod), **nominated})
+            found = self.fit_cache.place(pod.request, snapshot) if snapshot else None
             if isinstance(found, Placement):
                 self._promise(pod, node, found)
                 return node
         return None
 
-    def drop(self, uid: PodUid) -> None:
+    def forget(self, uid: PodUid) -> None:
         """The pod goes nowhere, or has come to where it went."""
         self._drop([uid])
 
-    def settle(self, asking: PodUid) -> None:
+    def hold_assumed(self, requester: PodUid) -> None:
         """Hold what the others may come to take; forget those that have come, or were waited for enough."""
         now = self.clock()
         self._whole.clear()
         self._drop_over(now)
-        for uid in [uid for uid in self._going if uid in self._new and uid != asking]:
+        for uid in [uid for uid in self._assumed if uid in self._new and uid != requester]:
             self._new.discard(uid)
-            self._hold(self._going[uid], now + _SEARCH_S)
+            self._hold(self._assumed[uid], now + _SEARCH_S)
 
-    def others(self, uid: PodUid) -> bool:
+    def has_others(self, uid: PodUid) -> bool:
         """Whether any other pod is on its way, to nodes that are known or not."""
-        return any(other != uid for other in self._going)
+        return any(other != uid for other in self._assumed)
 
     def against(self, node: NodeName, uid: PodUid) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
         """What is held there for others than this pod."""
         return self.holds.against(node, uid, _LOWEST_PRIORITY, self.clock())
 
-    def firm(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
+    def blocking(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
         """Of that what keeps the pod out, also where there is no elsewhere.
 
         Places of whole gangs; for one of a gang those of its own, and of pods that belong to none: all that
@@ -133,7 +133,7 @@ class AssumedPods:
         return {
             uid: interfaces
             for uid, interfaces in self.against(node, pod.uid).items()
-            if self._is_firm(uid, pod) or (alone and self._going[uid].pod.gang is None)
+            if self._is_firm(uid, pod) or (alone and self._assumed[uid].pod.gang is None)
         }
 
     def promised(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
@@ -149,8 +149,8 @@ class AssumedPods:
             hold.interfaces
             for uid in self._mates.get(pod.gang, ())
             if uid != pod.uid and not self.state.nodes_of(uid)
-            for node in self.holds.of(uid)
-            if (hold := self.holds.held(node, uid))
+            for node in self.holds.nodes_of(uid)
+            if (hold := self.holds.get(node, uid))
         ]
 
     async def keep_time(self) -> NoReturn:
@@ -167,19 +167,19 @@ class AssumedPods:
 
     def pods(self, node: NodeName, uid: PodUid) -> list[str]:
         """Whom it is held for, `namespace/name`."""
-        return [self._going[other].pod.pod for other in self.against(node, uid)]
+        return [self._assumed[other].pod.pod for other in self.against(node, uid)]
 
     def readings(self) -> dict[str, Reading]:
         """What metrics show."""
-        return {"pods_expected": ("Pods on their way to a bind.", "gauge", lambda: len(self._going))}
+        return {"pods_expected": ("Pods on their way to a bind.", "gauge", lambda: len(self._assumed))}
 
     def _on_its_way(self, pod: PendingPod, nodes: tuple[NodeName, ...]) -> _AssumedPod:
         now = self.clock()
         return _AssumedPod(pod, nodes, now, now + self.lasts_s)
 
     def _promise(self, pod: PendingPod, node: NodeName, place: Placement) -> None:
-        going = self._going[pod.uid] = self._on_its_way(pod, (node,))
-        hold = Hold(interfaces=place.interfaces, pod=pod.pod, priority=pod.priority, until=going.until)
+        going = self._assumed[pod.uid] = self._on_its_way(pod, (node,))
+        hold = Hold(interfaces=place.interfaces, pod=pod.pod, priority=pod.priority, deadline=going.deadline)
         self.holds.hold(node, pod.uid, hold)
         if pod.gang is not None:
             self._mates.setdefault(pod.gang, {})[pod.uid] = None
@@ -191,17 +191,17 @@ class AssumedPods:
     def _extend(self, gang: Gang, last: _AssumedPod) -> None:
         """Hold the gang's places for as long as the last one's; not each time, as they may be many."""
         for uid in self._mates[gang]:
-            going = self._going[uid]
-            until = min(last.until, going.since + _TURN * self.lasts_s)
-            if going.until + self.lasts_s / 2 > until:
+            going = self._assumed[uid]
+            until = min(last.deadline, going.assumed_at + _TURN * self.lasts_s)
+            if going.deadline + self.lasts_s / 2 > until:
                 continue
-            self._going[uid] = replace(going, until=until)
-            for node in self.holds.of(uid):
-                if hold := self.holds.held(node, uid):
-                    self.holds.hold(node, uid, replace(hold, until=until))
+            self._assumed[uid] = replace(going, deadline=until)
+            for node in self.holds.nodes_of(uid):
+                if hold := self.holds.get(node, uid):
+                    self.holds.hold(node, uid, replace(hold, deadline=until))
 
     def _forget(self, uid: PodUid) -> None:
-        going = self._going.pop(uid, None)
+        going = self._assumed.pop(uid, None)
         if going is None:
             return
         self._new.discard(uid)
@@ -214,16 +214,24 @@ class AssumedPods:
                 del self._mates[going.pod.gang]
 
     def _trim(self) -> None:
-        if len(self._going) > _MOST_PODS:
-            self.drop(next(iter(self._going)))
+        if len(self._assumed) > _MOST_PODS:
+            self.forget(next(iter(self._assumed)))
 
     def _drop_over(self, now: float) -> None:
-        self._drop([uid for uid, going in self._going.items() if going.until <= now or self._came(going)])
+        self._drop(
+            [
+                uid
+                for uid, going in self._assumed.items()
+                if going.deadline <= now or self._is_confirmed(going)
+            ]
+        )
 
     def _drop(self, uids: Sequence[PodUid]) -> None:
         """Forget them; a whole gang that loses a place which was not taken keeps nobody out any more."""
         lost = {
-            going.pod.gang for uid in uids if (going := self._going.get(uid)) and not self.state.nodes_of(uid)
+            going.pod.gang
+            for uid in uids
+            if (going := self._assumed.get(uid)) and not self.state.nodes_of(uid)
         }
         freed = [node for gang in lost if gang and self._is_whole(gang) for node in self._nodes_of(gang)]
         for uid in uids:
@@ -233,7 +241,7 @@ class AssumedPods:
 
     def _nodes_of(self, gang: Gang) -> set[NodeName]:
         """Where its places are held."""
-        return {node for uid in self._mates.get(gang, ()) for node in self.holds.of(uid)}
+        return {node for uid in self._mates.get(gang, ()) for node in self.holds.nodes_of(uid)}
 
     def _end_turns(self, now: float) -> None:
         """Tell of the nodes of gangs that keep nobody out for now."""
@@ -251,7 +259,7 @@ class AssumedPods:
         return now - self._turns[gang] < turn_s
 
     def _is_firm(self, uid: PodUid, pod: PendingPod) -> bool:
-        gang = self._going[uid].pod.gang
+        gang = self._assumed[uid].pod.gang
         return gang is not None and (gang == pod.gang or self._is_whole(gang))
 
     def _is_whole(self, gang: Gang | None) -> bool:
@@ -262,36 +270,38 @@ class AssumedPods:
         if gang is None:
             return False
         if gang not in self._whole:
-            count = self.gangs.known(gang)
+            count = self.gangs.member_count(gang)
             self._whole[gang] = count is not None and 0 < count <= self._placed(gang) and self._has_turn(gang)
         return self._whole[gang]
 
     def _placed(self, gang: Gang) -> int:
         return self.gangs.placed(gang, self._mates.get(gang, ()))
 
-    def _came(self, going: _AssumedPod) -> bool:
+    def _is_confirmed(self, assumed: _AssumedPod) -> bool:
         """Whether the pod counts as it is, by its reservation or the report of the node that it is on."""
-        uid = going.pod.uid
-        return bool(self.state.nodes_of(uid)) or any(self._is_reported(node, uid) for node in going.nodes)
+        uid = assumed.pod.uid
+        return bool(self.state.nodes_of(uid)) or any(self._is_reported(node, uid) for node in assumed.nodes)
 
     def _is_reported(self, node: NodeName, uid: PodUid) -> bool:
         facts = self.state.facts(node)
         if facts is None or uid not in facts.reported:
             return False
-        return self.occupants is None or uid in self.occupants.on(node)
+        return self.occupants is None or uid in self.occupants.pods_on(node)
 
-    def _hold(self, going: _AssumedPod, deadline: float) -> None:
-        pod = going.pod
+    def _hold(self, assumed: _AssumedPod, deadline: float) -> None:
+        pod = assumed.pod
         places: dict[NodeSnapshot, tuple[PlacedInterface, ...]] = {}
-        for node in going.nodes:
+        for node in assumed.nodes:
             nominated = self.nominations.against(node, pod.uid, pod.priority)
             holding = {**self.against(node, pod.uid), **nominated}
-            situation = self.state.situation_if(node, holding=holding)
-            if situation is None or self.clock() > deadline:
+            snapshot = self.state.snapshot_if(node, holding=holding)
+            if snapshot is None or self.clock() > deadline:
                 continue
-            if situation not in places:
-                found = self.fit_cache.place(pod.request, situation)
-                places[situation] = found.interfaces if isinstance(found, Placement) else ()
-            if interfaces := places[situation]:
-                held = Hold(interfaces=interfaces, pod=pod.pod, priority=pod.priority, until=going.until)
+            if snapshot not in places:
+                found = self.fit_cache.place(pod.request, snapshot)
+                places[snapshot] = found.interfaces if isinstance(found, Placement) else ()
+            if interfaces := places[snapshot]:
+                held = Hold(
+                    interfaces=interfaces, pod=pod.pod, priority=pod.priority, deadline=assumed.deadline
+                )
                 self.holds.hold(node, pod.uid, held)

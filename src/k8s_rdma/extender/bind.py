@@ -39,7 +39,7 @@ from k8s_rdma.extender.gangs import Quorum
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.nominated_pods import NominatedPods
-from k8s_rdma.extender.pod_request import PendingPod, PodRequestCache, Remembered
+from k8s_rdma.extender.pod_request import CachedRequest, PendingPod, PodRequestCache
 from k8s_rdma.extender.pod_store import UnboundPods
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.requeue import Requeuer
@@ -99,7 +99,7 @@ class BindingWriter:
         self._fence = fence
         self._clock = clock
         self._keys = keys
-        self._held = PendingBindings(state=state, clock=clock, keys=keys, policies=policies)
+        self._pending = PendingBindings(state=state, clock=clock, keys=keys, policies=policies)
         self._settle_s = settle_s
         self._locks: WeakValueDictionary[PodUid, asyncio.Lock] = WeakValueDictionary()
         self._tasks = asyncio.TaskGroup()
@@ -134,18 +134,18 @@ class BindingWriter:
         """To be held while the pod is bound: one bind of a pod at a time."""
         return self._locks.setdefault(uid, asyncio.Lock())
 
-    def doubted(self, uid: PodUid) -> bool:
+    def is_uncertain(self, uid: PodUid) -> bool:
         """Whether an earlier bind of the pod may still take effect."""
-        return self._held.doubted(uid)
+        return self._pending.is_uncertain(uid)
 
     async def read(self, bind: Bind) -> PodView | str:
         """The unbound pod that a bind may be decided on, or the bind's answer (see `PendingBindings.settle`).
 
         What an earlier bind of it left in doubt is settled first. API_ERRORS.
         """
-        if self._held.doubted(bind.uid):
-            return self._held.settle(bind, (await self._fence.look(bind.identity)).pod)
-        return self._held.settle(bind, await self._api.get_pod(bind.namespace, bind.name))
+        if self._pending.is_uncertain(bind.uid):
+            return self._pending.settle(bind, (await self._fence.read(bind.identity)).pod)
+        return self._pending.settle(bind, await self._api.get_pod(bind.namespace, bind.name))
 
     async def write_plain(self, bind: Bind) -> str:
         """Bind a pod that asks for nothing; answers the error's text, empty on success."""
@@ -204,7 +204,7 @@ class BindingWriter:
             version=reservation.version if reservation else "",
         )
 
-    def give_up(self, bind: Bind, reservation: Reservation) -> None:
+    def roll_back(self, bind: Bind, reservation: Reservation) -> None:
         """No write of this reservation happened or will; one before it, of the same version, still may."""
         if reservation.in_doubt:
             self._doubt(bind)
@@ -212,7 +212,7 @@ class BindingWriter:
             self._state.withdraw(bind.node, bind.uid)
 
     def _not_written(self, bind: Bind, reservation: Reservation, why: K8sRdmaError) -> str:
-        self.give_up(bind, reservation)
+        self.roll_back(bind, reservation)
         return Refusal(why.message, why.reason)
 
     async def _conflict(self, bind: Bind, reservation: Reservation, why: ApiRefusedError) -> PodView | str:
@@ -222,7 +222,7 @@ class BindingWriter:
         except API_ERRORS as error:
             self._not_written(bind, reservation, why)
             return Refusal(f"{why.message}; then {error.message}", error.reason)
-        settled = self._held.settle(bind, pod)
+        settled = self._pending.settle(bind, pod)
         if isinstance(settled, str):
             return settled
         if settled.version == reservation.version:
@@ -233,7 +233,7 @@ class BindingWriter:
         """Have it settled at once, if the API server answers at all."""
         self._state.doubt(bind.node, bind.uid)
         try:
-            settled = self._held.settle(bind, (await self._fence.look(bind.identity)).pod)
+            settled = self._pending.settle(bind, (await self._fence.read(bind.identity)).pod)
         except API_ERRORS as error:
             self._doubt(bind)
             return Refusal(f"{why.message}; then {error.message}", error.reason)
@@ -253,30 +253,30 @@ class BindingWriter:
     def _forget(self, task: asyncio.Task[None]) -> None:
         del self.doubts[task]
 
-    def _stands(self, bind: Bind, doubted: Reservation) -> bool:
-        return self._state.reservation(bind.node, bind.uid) is doubted
+    def _stands(self, bind: Bind, uncertain: Reservation) -> bool:
+        return self._state.reservation(bind.node, bind.uid) is uncertain
 
-    async def _settle(self, bind: Bind, doubted: Reservation) -> None:
+    async def _settle(self, bind: Bind, uncertain: Reservation) -> None:
         """Look at the pod until the write can take no effect any more, or is seen to have taken it."""
         late = self._clock() + self._settle_s
-        while self._stands(bind, doubted):
+        while self._stands(bind, uncertain):
             await asyncio.sleep(min(_READ_AGAIN_S, self._settle_s))
             async with self.lock(bind.uid):
                 if self._stands(
-                    bind, doubted
+                    bind, uncertain
                 ):  # else the pod was seen bound or gone, or a later bind took over
-                    await self._look(bind, late=self._clock() >= late)
+                    await self._read_back(bind, late=self._clock() >= late)
 
-    async def _look(self, bind: Bind, *, late: bool) -> None:
+    async def _read_back(self, bind: Bind, *, late: bool) -> None:
         """late: no write can be under way any more."""
         try:
-            pod, full = await self._fence.look(bind.identity)
+            pod, full = await self._fence.read(bind.identity)
         except API_ERRORS as error:
             _log.warning("bind_still_in_doubt", pod=bind.pod, node=bind.node, error=error.message)
             return
-        settled = self._held.settle(bind, pod)
+        settled = self._pending.settle(bind, pod)
         if (late or full) and not isinstance(settled, str):
-            self._held.drop(bind.uid)
+            self._pending.drop(bind.uid)
         _log.info("bind_settled", pod=bind.pod, node=bind.node, bound=settled == "")
 
 
@@ -309,7 +309,7 @@ class PendingBindings:
     keys: KeySource = UNSIGNED
     policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES
 
-    def doubted(self, uid: PodUid) -> bool:
+    def is_uncertain(self, uid: PodUid) -> bool:
         """Whether an earlier bind of the pod may still take effect."""
         held = (self.state.reservation(node, uid) for node in self.state.nodes_of(uid))
         return any(reservation.in_doubt for reservation in held if reservation)
@@ -347,7 +347,7 @@ class PendingBindings:
         for node, held in self.unbound(uid):
             if not held.in_doubt:
                 self.state.withdraw(node, uid)
-        self.state.ended(uid, self.clock())
+        self.state.on_delete(uid, self.clock())
 
     def unbound(self, uid: PodUid) -> list[tuple[NodeName, Reservation]]:
         """Where something is held for the pod, for a bind that is not known to have taken effect."""
@@ -370,12 +370,12 @@ _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _BindRequest:
     """A version of the pod, what it asks for in it, and what it was filtered with."""
 
     pod: PodView
     request: Request
-    filtered: Remembered | None
+    filtered: CachedRequest | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -423,10 +423,10 @@ class Binder:
                 reason = malformed.reason
             except API_ERRORS as failed:
                 error, reason = failed.message, failed.reason
-        self.assumed_pods.drop(bind.uid)
+        self.assumed_pods.forget(bind.uid)
         if not error:
             self.requeuer.settled(bind.uid)
-        self.decision_log.tell(
+        self.decision_log.record(
             Outcome(
                 verb="bind",
                 pod=bind.pod,
@@ -443,23 +443,23 @@ class Binder:
 
     def _expect(self, bind: Bind) -> None:
         """From now on it is known where the pod goes; what it reserves there takes over."""
-        remembered = self.requests.recall(bind.uid)
+        remembered = self.requests.get(bind.uid)
         if remembered is None or not remembered.request:
             return
         pod = self.quorum.gangs.judge(remembered.pod)
         if pod.gang is None:
-            self.assumed_pods.leave(pod, [bind.node])
-        elif bind.node not in self.assumed_pods.holds.of(bind.uid):
-            self.assumed_pods.promise(pod, [bind.node])
+            self.assumed_pods.assume(pod, [bind.node])
+        elif bind.node not in self.assumed_pods.holds.nodes_of(bind.uid):
+            self.assumed_pods.assume_on_first(pod, [bind.node])
 
     async def _bind(self, bind: Bind) -> str:
-        remembered = self.requests.recall(bind.uid)
+        remembered = self.requests.get(bind.uid)
         if remembered is not None and not remembered.request:
             return await self.binding_writer.write_plain(bind)
-        known = self._known(bind)
+        known = self._settled_answer(bind)
         if known is not None:
             return known
-        doubted = self.binding_writer.doubted(bind.uid)
+        doubted = self.binding_writer.is_uncertain(bind.uid)
         seen = (None if doubted else self.unbound.latest(bind.uid)) or await self.binding_writer.read(bind)
         for _ in range(_TRIES):
             if isinstance(seen, str):
@@ -467,7 +467,7 @@ class Binder:
             seen = await self._try(bind, seen, remembered)
         return seen if isinstance(seen, str) else f"pod {bind.pod} is written to all the time; try again"
 
-    def _known(self, bind: Bind) -> str | None:
+    def _settled_answer(self, bind: Bind) -> str | None:
         """The answer, if it is known what became of the pod."""
         for node in self.state.nodes_of(bind.uid):
             held = self.state.reservation(node, bind.uid)
@@ -477,7 +477,7 @@ class Binder:
                 return "" if node == bind.node else f"pod {bind.pod} is already bound to node {node}"
         return None
 
-    async def _try(self, bind: Bind, pod: PodView, filtered: Remembered | None) -> PodView | str:
+    async def _try(self, bind: Bind, pod: PodView, filtered: CachedRequest | None) -> PodView | str:
         """Bind this version of the pod; the pod again when there is a newer one, else the answer."""
         request = self.requests.read_unbound(pod)
         if not request:
@@ -487,10 +487,10 @@ class Binder:
         min_count = await self.quorum.gangs.min_count(pod.gang) if pod.gang else 0
         async with asyncio.TaskGroup() as asked:
             confirming = asked.create_task(self.confirm())
-            asked.create_task(self.states.ask(bind.node))
+            asked.create_task(self.states.request_report(bind.node))
         if obstacle := self._obstacle(confirming.result()):
             return obstacle  # from here to the write, or to the wait for a gang, nothing is awaited
-        decided = self._reserve(bind, _Asked(pod, request, filtered))
+        decided = self._reserve(bind, _BindRequest(pod, request, filtered))
         if isinstance(decided, str):
             return decided
         if pod.gang and min_count and (obstacle := await self._gather(bind, decided, pod.gang, min_count)):
@@ -509,12 +509,12 @@ class Binder:
             reached = await self.quorum.reached(gang, bind.uid, min_count)
             obstacle = self._obstacle(await self.confirm()) if reached else self._incomplete(gang, min_count)
         except BaseException:
-            self.binding_writer.give_up(bind, decided)
+            self.binding_writer.roll_back(bind, decided)
             raise
         if self.state.reservation(bind.node, bind.uid) is not decided:
             return obstacle or f"pod {bind.pod} was bound, ended or was placed anew meanwhile; try again"
         if obstacle:
-            self.binding_writer.give_up(bind, decided)
+            self.binding_writer.roll_back(bind, decided)
         return obstacle
 
     def _incomplete(self, gang: Gang, min_count: int) -> str:
@@ -522,52 +522,52 @@ class Binder:
         why = f"{placed} of the {min_count} pods that pod group {gang} binds together had a place"
         return Refusal(f"{NOT_ENOUGH_FREE} ({why})", Reason.GANG_INCOMPLETE)
 
-    def _reserve(self, bind: Bind, asked: _Asked) -> Reservation | str:
+    def _reserve(self, bind: Bind, request: _BindRequest) -> Reservation | str:
         """Decide, and hold what was decided; or the refusal's text.
 
         Nothing else runs in between (there is no await here), which is what locks the node: binds to it
         may be under way in any number, and each one's decision sees what the others hold.
         """
         reservation = self.state.reservation(bind.node, bind.uid)
-        pod = self.quorum.gangs.judge(PendingPod.of_view(asked.pod, asked.request))
+        pod = self.quorum.gangs.judge(PendingPod.of_view(request.pod, request.request))
         nominated = self.nominations.against(bind.node, bind.uid, pod.priority)
         held = {} if reservation else {**self.assumed_pods.promised(bind.node, pod), **nominated}
-        situation = self.state.situation_if(bind.node, without=[bind.uid], holding=held)
-        if situation is None:
+        snapshot = self.state.snapshot_if(bind.node, excluded=[bind.uid], holding=held)
+        if snapshot is None:
             why = self.state.why_unreadable(bind.node)
             return Refusal(f"{UNREADABLE_NODE} (node {bind.node}: {why})", Reason.UNREADABLE_NODE)
         if reservation is not None:  # in doubt: the write may have happened, so that it can only be repeated
-            if not self.fit_cache.still_fits(reservation, situation):
+            if not self.fit_cache.still_fits(reservation, snapshot):
                 why = "the placement of an earlier bind without an answer does not fit any more"
                 return Refusal(f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})", Reason.STALE_PLACEMENT)
         else:
-            if (beyond := self.limits.refusal(bind.namespace, bind.uid, asked.request)) is not None:
+            if (beyond := self.limits.refusal(bind.namespace, bind.uid, request.request)) is not None:
                 return Refusal(f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
-            if (taken := self.addresses.taken(pod)) is not None:
+            if (taken := self.addresses.conflict(pod)) is not None:
                 return Refusal(f"{NOT_ENOUGH_FREE} ({taken.why})", Reason.ADDRESS_IN_USE)
-            found = self.fit_cache.place(asked.request, situation)
+            found = self.fit_cache.place(request.request, snapshot)
             if isinstance(found, Rejection):
-                since = self._since(bind.node, asked, nominated=len(held))
+                since = self._changes_since(bind.node, request, nominated=len(held))
                 why = f"node {bind.node}: {found.message}{since}"
                 return Refusal(f"{NOT_ENOUGH_FREE} ({why})", found.reason)
             reservation = Reservation(
                 interfaces=found.interfaces,
                 policy=found.policy,
                 pod=bind.pod,
-                made_at=self.clock(),
-                version=asked.pod.version,
+                created_at=self.clock(),
+                version=request.pod.version,
             )
         self.state.reserve(bind.node, bind.uid, reservation)
         return reservation
 
-    def _since(self, node: NodeName, asked: _Asked, *, nominated: int) -> str:
+    def _changes_since(self, node: NodeName, request: _BindRequest, *, nominated: int) -> str:
         """What changed since the pod was filtered, as far as it is known."""
-        if asked.filtered is None:
+        if request.filtered is None:
             return ""
-        if not asked.filtered.asked_by(asked.pod.annotations):
+        if not request.filtered.matches(request.pod.annotations):
             return f"; since the pod was filtered its {ANNOTATION} or its policy changed"
         held = self.state.reservations(node)
-        pods = [r.pod for r in held.values() if r.made_at > asked.filtered.filtered_at]
+        pods = [r.pod for r in held.values() if r.created_at > request.filtered.filtered_at]
         if not pods and nominated:
             return f"; room is held there for {nominated} pods of a gang or nominated, or its report changed"
         if not pods:

@@ -69,7 +69,7 @@ class DecisionLog:
         self.decisions: Counter[tuple[str, ...]] = Counter()
         self.verdicts: Counter[tuple[str, ...]] = Counter()
 
-    def tell(self, outcome: Outcome) -> None:
+    def record(self, outcome: Outcome) -> None:
         """Count it and log it; a warning when there is an error."""
         self.decisions[outcome.verb, outcome.reason] += 1
         for reason, count in outcome.reasons.items():
@@ -108,10 +108,10 @@ _VERBS = frozenset({"filter", "bind"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A refusal; at, first_at: of this one, and of the first since the pod last fitted somewhere."""
+    """A refusal; refused_at, first_at: of this one, and of the first since the pod last fitted somewhere."""
 
     outcome: Outcome
-    at: float
+    refused_at: float
     first_at: float
 
     @property
@@ -141,7 +141,9 @@ class LastRefusals:
         if outcome.reason in _GOOD:
             return
         now = self._clock()
-        self._pods[uid] = Attempt(outcome=outcome, at=now, first_at=before.first_at if before else now)
+        self._pods[uid] = Attempt(
+            outcome=outcome, refused_at=now, first_at=before.first_at if before else now
+        )
         while len(self._pods) > MAX_PODS:
             del self._pods[next(iter(self._pods))]
 
@@ -149,12 +151,14 @@ class LastRefusals:
         """The pod is bound, or gone."""
         self._pods.pop(uid, None)
 
-    def settle_missing(self, listed: Collection[PodUid], since: float) -> None:
+    def retain(self, listed: Collection[PodUid], listed_at: float) -> None:
         """The pods that were last tried before that time and are not listed are gone."""
-        for uid in [uid for uid, attempt in self._pods.items() if attempt.at < since and uid not in listed]:
+        for uid in [
+            uid for uid, attempt in self._pods.items() if attempt.refused_at < listed_at and uid not in listed
+        ]:
             self.settled(uid)
 
-    def of(self, uid: PodUid) -> Attempt | None:
+    def last_of(self, uid: PodUid) -> Attempt | None:
         """The pod's last refusal."""
         return self._pods.get(uid)
 
@@ -166,7 +170,7 @@ class LastRefusals:
     def pending(self) -> list[Attempt]:
         """The pods that wait, the longest first."""
         limit = self._clock() - MAX_AGE_S
-        for uid in [uid for uid, attempt in self._pods.items() if attempt.at < limit]:
+        for uid in [uid for uid, attempt in self._pods.items() if attempt.refused_at < limit]:
             self.settled(uid)
         return sorted(self._pods.values(), key=lambda attempt: attempt.first_at)
 

@@ -27,7 +27,7 @@ from k8s_rdma.extender.filter import FeasibilityChecker
 from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, Infeasible
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.pod_explanation import KnownPod, PodExplainer, asked_of
+from k8s_rdma.extender.pod_explanation import KnownPod, PodExplainer, requested_interfaces
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.wire.explain import Explanation, ExtenderState, Group, Limit, NodeLook, PfLook, Refused
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
@@ -44,30 +44,30 @@ if TYPE_CHECKING:
     PodState: TypeAlias = Literal[
         "bound", "binding", "finished", "nominated", "refused", "waiting", "no-rdma"
     ]
-    Said: TypeAlias = Literal["fits", "refused", "unreadable", "unknown"]
+    NodeAnswer: TypeAlias = Literal["fits", "refused", "unreadable", "unknown"]
 
 
 def look_at_pfs_of_devices(
-    request: Request, situation: NodeSnapshot, devices: Sequence[tuple[str, int]]
+    request: Request, snapshot: NodeSnapshot, devices: Sequence[tuple[str, int]]
 ) -> tuple[PfLook, ...]:
     """Each PF. devices: what of the request's devices are VFs of the node."""
     asked_wrongly = misasked(request, devices)
     wanted: dict[str, list[InterfaceRequest]] = {}
     if not asked_wrongly:
-        for each in possible(request, situation.inventory, devices):
+        for each in possible(request, snapshot.inventory, devices):
             wanted.setdefault(each.pf.pci, []).append(each.interface_request)
     return tuple(
-        _explain_pf_of_devices(pf, [name for name, _ in devices], wanted.get(pf.pci, []), situation)
-        for pf in situation.inventory.pfs
+        _explain_pf_of_devices(pf, [name for name, _ in devices], wanted.get(pf.pci, []), snapshot)
+        for pf in snapshot.inventory.pfs
     )
 
 
 def _explain_pf_of_devices(
-    pf: Pf, resources: Sequence[str], wanted: Sequence[InterfaceRequest], situation: NodeSnapshot
+    pf: Pf, resources: Sequence[str], requests: Sequence[InterfaceRequest], snapshot: NodeSnapshot
 ) -> PfLook:
-    room = room_of(pf, situation.used.get(pf.pci, NOTHING_USED))
+    room = room_of(pf, snapshot.used.get(pf.pci, NOTHING_USED))
     devices = sum(pf.pools.get(resource, 0) for resource in resources)
-    worst = sorted((reserved(pf, each.min_tx_rate_mbps) for each in wanted), reverse=True)[:devices]
+    worst = sorted((reserved(pf, each.min_tx_rate_mbps) for each in requests), reverse=True)[:devices]
     return PfLook(
         name=pf.name,
         pci=pf.pci,
@@ -79,25 +79,25 @@ def _explain_pf_of_devices(
         placed=len(worst),
         placed_mbps=sum(worst),
         room_for=_room_for_devices(worst, room.mbps),
-        objections=tuple(_device_objections(pf, wanted, sum(worst), room.mbps)),
+        objections=tuple(_device_objections(pf, requests, sum(worst), room.mbps)),
         devices=devices,
     )
 
 
-def _room_for_devices(worst: Sequence[int], left: int) -> int:
+def _room_for_devices(worst: Sequence[int], free_mbps: int) -> int:
     """How many of them fit on this PF, the largest first, as kubelet may choose."""
     for at, mbps in enumerate(worst):
-        left -= mbps
-        if left < 0:
+        free_mbps -= mbps
+        if free_mbps < 0:
             return at
     return len(worst)
 
 
 def _device_objections(
-    pf: Pf, wanted: Sequence[InterfaceRequest], worst_mbps: int, left_mbps: int
+    pf: Pf, requests: Sequence[InterfaceRequest], worst_mbps: int, left_mbps: int
 ) -> Iterator[str]:
     yield from list(
-        dict.fromkeys(filter(None, (unmet(pf, each.needs) or objection(pf, each) for each in wanted)))
+        dict.fromkeys(filter(None, (unmet(pf, each.needs) or objection(pf, each) for each in requests)))
     )[:1]
     if worst_mbps and pf.link_mbps is None:
         yield "its link speed is not known (link down?), so that nothing can be reserved"
@@ -105,26 +105,26 @@ def _device_objections(
         yield f"{left_mbps} Mb/s unreserved, and kubelet may choose devices here for {worst_mbps}"
 
 
-_MOST = 3
-_LOOKED_AT = 64
+_MAX_NAMES = 3
+_EXAMINED = 64
 """Kinds of interfaces, as in `core.refusal`: whoever writes the annotation decides how many there are."""
 
 
 def look_at_pfs(
-    request: Request, situation: NodeSnapshot, placed: Sequence[PlacedInterface] = ()
+    request: Request, snapshot: NodeSnapshot, placed: Sequence[PlacedInterface] = ()
 ) -> tuple[PfLook, ...]:
     """Each PF. placed: where the pod's interfaces would go, none when they do not fit."""
-    devices = devices_on(request, situation.inventory)
+    devices = devices_on(request, snapshot.inventory)
     if devices:
-        return look_at_pfs_of_devices(request, situation, devices)
+        return look_at_pfs_of_devices(request, snapshot, devices)
     kinds = [class_of(each) for each in request.interfaces]
-    return tuple(_explain_pf(pf, kinds, situation, placed) for pf in situation.inventory.pfs)
+    return tuple(_explain_pf(pf, kinds, snapshot, placed) for pf in snapshot.inventory.pfs)
 
 
 def _explain_pf(
-    pf: Pf, kinds: Sequence[InterfaceClass], situation: NodeSnapshot, placed: Sequence[PlacedInterface]
+    pf: Pf, kinds: Sequence[InterfaceClass], snapshot: NodeSnapshot, placed: Sequence[PlacedInterface]
 ) -> PfLook:
-    room = room_of(pf, situation.used.get(pf.pci, NOTHING_USED))
+    room = room_of(pf, snapshot.used.get(pf.pci, NOTHING_USED))
     here = [each.as_request() for each in placed if each.pf == pf.pci]
     taken = [kind for kind in kinds if not _against(pf, kind)]
     return PfLook(
@@ -165,8 +165,8 @@ def _room_for(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> int:
 
 
 def _objections(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> Iterator[str]:
-    distinct = list(islice(dict.fromkeys(kinds), _LOOKED_AT))
-    yield from islice(dict.fromkeys(filter(None, (_against(pf, kind) for kind in distinct))), _MOST)
+    distinct = list(islice(dict.fromkeys(kinds), _EXAMINED))
+    yield from islice(dict.fromkeys(filter(None, (_against(pf, kind) for kind in distinct))), _MAX_NAMES)
     taken = [reserved(pf, kind.min_tx_rate_mbps) for kind in distinct if not _against(pf, kind)]
     if not taken:
         return
@@ -191,18 +191,18 @@ _ADDRESS = re.compile(r"(?:\d+\.){3}\d+(?::\d+)?|\[?[0-9a-f]*:[0-9a-f:]+\]?(?::\
 _NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
 
 
-class Seen(NamedTuple):
+class JudgedNode(NamedTuple):
     """A node's situation for the pod, and the verdict; why: of a node that has none."""
 
     node: NodeName
-    situation: NodeSnapshot | None
+    snapshot: NodeSnapshot | None
     verdict: Verdict | None
     why: str = ""
 
     @property
-    def said(self) -> Said:
+    def answer(self) -> NodeAnswer:
         """The verdict in a word."""
-        if self.situation is None:
+        if self.snapshot is None:
             return "unreadable"
         if self.verdict is None:
             return "unknown"
@@ -216,7 +216,7 @@ class Seen(NamedTuple):
     @property
     def text(self) -> str:
         """As the scheduler is told; empty where it fits."""
-        if self.situation is None:
+        if self.snapshot is None:
             return f"{UNREADABLE_NODE} ({self.why})"
         return self.verdict.text if isinstance(self.verdict, Infeasible) else ""
 
@@ -226,21 +226,21 @@ class Seen(NamedTuple):
         return not isinstance(self.verdict, Infeasible) or self.verdict.reason not in UNRESOLVABLE
 
 
-def look_at(seen: Seen, request: Request, fit_cache: FitCache) -> NodeLook:
+def explain_node(judged: JudgedNode, request: Request, fit_cache: FitCache) -> NodeLook:
     """The node in detail; searches anew, for where the interfaces go, or for the whole reason."""
-    situation = seen.situation
-    if situation is None or seen.verdict is None:
-        return NodeLook(node=seen.node, verdict=seen.said, why=seen.text)
-    found = fit_cache.place(request, situation)
+    snapshot = judged.snapshot
+    if snapshot is None or judged.verdict is None:
+        return NodeLook(node=judged.node, verdict=judged.answer, why=judged.text)
+    found = fit_cache.place(request, snapshot)
     placed = () if isinstance(found, Rejection) else found.interfaces
     return NodeLook(
-        node=seen.node,
-        verdict=seen.said,
-        score=seen.score,
+        node=judged.node,
+        verdict=judged.answer,
+        score=judged.score,
         why=f"{NOT_ENOUGH_FREE} ({found.message})" if isinstance(found, Rejection) else "",
-        evictable=seen.evictable,
+        evictable=judged.evictable,
         pfs=fit_cache.quarantine.decide(
-            situation, lambda: look_at_pfs(request, situation, placed), lambda _: ()
+            snapshot, lambda: look_at_pfs(request, snapshot, placed), lambda _: ()
         ),
     )
 
@@ -251,30 +251,30 @@ class _Group:
 
     count: int = 0
     text: str | None = None
-    best: list[tuple[int, int, Seen]] = field(default_factory=list)
+    best: list[tuple[int, int, JudgedNode]] = field(default_factory=list)
 
-    def add(self, seen: Seen) -> None:
+    def add(self, judged: JudgedNode) -> None:
         """Keep the best few; of equal ones those that came first."""
         if not self.count:
-            self.text = seen.text
-        elif seen.text != self.text:
+            self.text = judged.text
+        elif judged.text != self.text:
             self.text = None
         self.count += 1
-        self.best = nsmallest(EXAMPLES, [*self.best, (-(seen.score or 0), self.count, seen)])
+        self.best = nsmallest(EXAMPLES, [*self.best, (-(judged.score or 0), self.count, judged)])
 
 
 class Groups:
     """Nodes that differ in numbers alone are one group."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[Said, str], _Group] = {}
+        self._groups: dict[tuple[NodeAnswer, str], _Group] = {}
 
-    def add(self, seen: Seen) -> None:
+    def add(self, judged: JudgedNode) -> None:
         """One more node."""
-        key = seen.said, _cause(seen.text)
+        key = judged.answer, _cause(judged.text)
         if key not in self._groups and len(self._groups) >= MAX_GROUPS:
-            key = seen.said, "for other reasons"
-        self._groups.setdefault(key, _Group()).add(seen)
+            key = judged.answer, "for other reasons"
+        self._groups.setdefault(key, _Group()).add(judged)
 
     async def documents(self, request: Request, fit_cache: FitCache) -> tuple[Group, ...]:
         """Those that fit first, the largest first; in slices of one search."""
@@ -284,7 +284,7 @@ class Groups:
             examples = []
             for *_, seen in group.best:
                 await asyncio.sleep(0)
-                examples.append(look_at(seen, request, fit_cache))
+                examples.append(explain_node(seen, request, fit_cache))
             why = group.text if group.text is not None else _shared(group, request, fit_cache) or cause
             documents.append(Group(verdict=said, count=group.count, why=why, examples=tuple(examples)))
         return tuple(documents)
@@ -293,7 +293,7 @@ class Groups:
 def _shared(group: _Group, request: Request, fit_cache: FitCache) -> str:
     """What nodes that differ in their numbers refuse for; empty where that is not known in words."""
     [*_, seen] = group.best[0]
-    found = fit_cache.place(request, seen.situation) if seen.situation else None
+    found = fit_cache.place(request, seen.snapshot) if seen.snapshot else None
     return f"{NOT_ENOUGH_FREE} ({found.cause})" if isinstance(found, Rejection) and found.cause else ""
 
 
@@ -329,7 +329,7 @@ class Explainer:
     pods: PodExplainer
     state: ClusterState
     states: NodeSource
-    verdicts: FeasibilityChecker
+    feasibility: FeasibilityChecker
     limits: Limits
     nodes: Callable[[], Collection[NodeName]]
     role: Callable[[], ExtenderState]
@@ -337,29 +337,29 @@ class Explainer:
     max_age_s: float
     _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
-    async def explain(self, namespace: str, name: str, wanted: ExplainQuery = GROUPS) -> Explanation | str:
+    async def explain(self, namespace: str, name: str, query: ExplainQuery = GROUPS) -> Explanation | str:
         """The document; or why there is none."""
         async with self._turn:
             pod = await self.pods.find(namespace, name)
-            return pod if isinstance(pod, str) else await self._explain(pod, wanted)
+            return pod if isinstance(pod, str) else await self._explain(pod, query)
 
-    async def _explain(self, pod: KnownPod, wanted: ExplainQuery) -> Explanation:
+    async def _explain(self, pod: KnownPod, query: ExplainQuery) -> Explanation:
         names = sorted(self.nodes())
         groups: tuple[Group, ...] = ()
         looks: tuple[NodeLook, ...] = ()
         if pod.request and not (pod.view and pod.view.finished):
-            shown = wanted.nodes or names
+            shown = query.nodes or names
             await self._refresh(shown)
-            seen = self._see(pod, pod.request, shown)
-            if wanted.nodes or wanted.every:
-                fit_cache = self.verdicts.fit_cache
-                looks = tuple([look_at(each, pod.request, fit_cache) async for each in seen])
+            seen = self._judge(pod, pod.request, shown)
+            if query.nodes or query.every:
+                fit_cache = self.feasibility.fit_cache
+                looks = tuple([explain_node(each, pod.request, fit_cache) async for each in seen])
             else:
                 groups = await self._grouped(seen, pod.request)
         return self._document(pod, len(names), groups, looks)
 
     def _document(
-        self, pod: KnownPod, known: int, groups: tuple[Group, ...], looks: tuple[NodeLook, ...]
+        self, pod: KnownPod, known_nodes: int, groups: tuple[Group, ...], nodes: tuple[NodeLook, ...]
     ) -> Explanation:
         refused = self._refused(pod)
         interfaces = pod.request.interfaces if pod.request else ()
@@ -370,7 +370,7 @@ class Explainer:
             extender=self.role(),
             state=self._state_of(pod, refused=refused is not None),
             priority=pod.priority,
-            interfaces=asked_of(pod.request) if pod.request else (),
+            interfaces=requested_interfaces(pod.request) if pod.request else (),
             reserved_mbps=sum(each.min_tx_rate_mbps for each in interfaces),
             policy=pod.request.policy if pod.request else PfPolicy.ANY,
             malformed=pod.malformed,
@@ -380,9 +380,9 @@ class Explainer:
             refused=refused,
             limit=self._limit(pod),
             limit_refusal=self._beyond(pod),
-            nodes_known=known,
+            nodes_known=known_nodes,
             groups=groups,
-            nodes=looks,
+            nodes=nodes,
             notes=(*pod.notes, *self.pods.bypass_notes(pod), *self._stale(pod)),
         )
 
@@ -392,7 +392,7 @@ class Explainer:
     def _stale(self, pod: KnownPod) -> tuple[str, ...]:
         """What to know of a nomination for which nothing is held any more."""
         node = self._nominated(pod)
-        if not node or not self.verdicts.nominations.expired(pod.uid):
+        if not node or not self.feasibility.nominations.expired(pod.uid):
             return ()
         note = (
             f"its status.nominatedNodeName is {node} still, where nothing is held for it any more, while "
@@ -402,13 +402,15 @@ class Explainer:
         return (note,)
 
     def _refused(self, pod: KnownPod) -> Refused | None:
-        attempt = self.pods.attempts.of(pod.uid)
+        attempt = self.pods.attempts.last_of(pod.uid)
         if attempt is None:
             return None
-        return Refused(verb=attempt.outcome.verb, ago_s=round(self.clock() - attempt.at, 3), text=attempt.why)
+        return Refused(
+            verb=attempt.outcome.verb, ago_s=round(self.clock() - attempt.refused_at, 3), text=attempt.why
+        )
 
     def _limit(self, pod: KnownPod) -> Limit | None:
-        limit, held = self.limits.limit(pod.namespace), self.limits.held(pod.namespace)
+        limit, held = self.limits.limit(pod.namespace), self.limits.used(pod.namespace)
         if limit is None:
             return None
         return Limit(
@@ -438,34 +440,36 @@ class Explainer:
         """Have states that are young enough for a look; nobody waits long for a node that does not answer."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_ASK_S):
-                await self.states.refresh(names, since=self.clock() - self.max_age_s)
+                await self.states.refresh(names, newer_than=self.clock() - self.max_age_s)
 
-    async def _see(self, pod: KnownPod, request: Request, names: Iterable[NodeName]) -> AsyncIterator[Seen]:
+    async def _judge(
+        self, pod: KnownPod, request: Request, names: Iterable[NodeName]
+    ) -> AsyncIterator[JudgedNode]:
         """What filter would say of each node, in slices."""
-        fit_cache, began = self.verdicts.fit_cache, self.clock()
+        fit_cache, began = self.feasibility.fit_cache, self.clock()
         sliced = began
         for node in names:
             if self.clock() - sliced > _SLICE_S:
                 await asyncio.sleep(0)
                 sliced = self.clock()
-            situation = self._situation(pod, node)
-            if situation is None:
-                yield Seen(node, None, None, self.state.why_unreadable(node))
+            snapshot = self._snapshot(pod, node)
+            if snapshot is None:
+                yield JudgedNode(node, None, None, self.state.why_unreadable(node))
                 continue
-            verdict = fit_cache.known(request, pod.namespace).get(situation)
+            verdict = fit_cache.verdicts(request, pod.namespace).get(snapshot)
             if verdict is None and sliced - began < _SEARCH_S:
-                verdict = fit_cache.verdict(request, situation, pod.namespace)
-            yield Seen(node, situation, verdict)
+                verdict = fit_cache.verdict(request, snapshot, pod.namespace)
+            yield JudgedNode(node, snapshot, verdict)
 
-    def _situation(self, pod: KnownPod, node: NodeName) -> NodeSnapshot | None:
+    def _snapshot(self, pod: KnownPod, node: NodeName) -> NodeSnapshot | None:
         """The node's for this pod: without what it holds itself, with what preemption made room for."""
-        holding = self.verdicts.nominations.against(node, pod.uid, pod.priority)
+        holding = self.feasibility.nominations.against(node, pod.uid, pod.priority)
         if holding or node in self.state.nodes_of(pod.uid):
-            return self.state.situation_if(node, without=[pod.uid], holding=holding)
-        return self.state.situations.get(node)
+            return self.state.snapshot_if(node, excluded=[pod.uid], holding=holding)
+        return self.state.snapshots.get(node)
 
-    async def _grouped(self, seen: AsyncIterator[Seen], request: Request) -> tuple[Group, ...]:
+    async def _grouped(self, judged_nodes: AsyncIterator[JudgedNode], request: Request) -> tuple[Group, ...]:
         groups = Groups()
-        async for each in seen:
+        async for each in judged_nodes:
             groups.add(each)
-        return await groups.documents(request, self.verdicts.fit_cache)
+        return await groups.documents(request, self.feasibility.fit_cache)

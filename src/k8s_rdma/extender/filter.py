@@ -70,13 +70,13 @@ NOT_SEARCHED = Infeasible(
 )
 
 
-class _Look(NamedTuple):
+class _Pass(NamedTuple):
     """One look at many nodes: the verdicts on the request so far, and until when others are searched for.
 
     Which they are depends on every interface of the request, and there may be a thousand.
     """
 
-    known: Mapping[NodeSnapshot | None, Verdict]
+    verdicts: Mapping[NodeSnapshot | None, Verdict]
     deadline: float
 
 
@@ -108,15 +108,15 @@ class FeasibilityChecker:
 
         Searches come in between other work: each may take 10 ms, and there may be one for every node.
         """
-        known = self.fit_cache.known(pod.request, pod.namespace)
+        known = self.fit_cache.verdicts(pod.request, pod.namespace)
         special = self._special(pod)
-        current = dict.fromkeys(map(self.state.situations.get, names))
+        current = dict.fromkeys(map(self.state.snapshots.get, names))
         if special:
             against = self.assumed_pods.against
             current |= dict.fromkeys(
-                self._situation(pod, name, against(name, pod.uid)) for name in names if name in special
+                self._snapshot(pod, name, against(name, pod.uid)) for name in names if name in special
             )
-        unseen = [situation for situation in current if situation is not None and situation not in known]
+        unseen = [snapshot for snapshot in current if snapshot is not None and snapshot not in known]
         if not unseen:
             return
         deadline = self.clock() + self.wait_s
@@ -130,13 +130,13 @@ class FeasibilityChecker:
     def on(self, pod: PendingPod, names: Sequence[NodeName]) -> list[tuple[NodeName, Verdict | None]]:
         """The verdict on each node, None where it cannot be read; nothing else runs meanwhile."""
         special = self._special(pod)
-        found = self._each(pod, names, special)
+        found = self._check_nodes(pod, names, special)
         expected = special & self.assumed_pods.holds.nodes()
         if expected and not any(isinstance(verdict, Feasible) for _, verdict in found):
-            found = self._each(pod, names, special, steering=False)
+            found = self._check_nodes(pod, names, special, steering=False)
         return found
 
-    def _each(
+    def _check_nodes(
         self,
         pod: PendingPod,
         names: Sequence[NodeName],
@@ -146,53 +146,57 @@ class FeasibilityChecker:
     ) -> list[tuple[NodeName, Verdict | None]]:
         """Most are looked up, and there may be thousands of them."""
         known = cast(
-            "Mapping[NodeSnapshot | None, Verdict]", self.fit_cache.known(pod.request, pod.namespace)
+            "Mapping[NodeSnapshot | None, Verdict]", self.fit_cache.verdicts(pod.request, pod.namespace)
         )
-        usual = [*map(known.get, map(self.state.situations.get, names))]
+        usual = [*map(known.get, map(self.state.snapshots.get, names))]
         if not special and all(usual):
             return [*zip(names, usual, strict=True)]
-        look = _Look(known, self.queue.clock() + _LATE_S)
+        look = _Pass(known, self.queue.clock() + _LATE_S)
         return [
-            (name, self._on(pod, name, look, steering=steering))
+            (name, self._check_node(pod, name, look, steering=steering))
             if verdict is None or name in special
             else (name, verdict)
             for name, verdict in zip(names, usual, strict=True)
         ]
 
-    def _on(self, pod: PendingPod, name: NodeName, look: _Look, *, steering: bool) -> Verdict | None:
+    def _check_node(
+        self, pod: PendingPod, name: NodeName, filter_pass: _Pass, *, steering: bool
+    ) -> Verdict | None:
         """steering: count all who are on their way, and not only those that keep the pod out."""
-        situation = self._situation(pod, name)
-        if situation is None:
+        snapshot = self._snapshot(pod, name)
+        if snapshot is None:
             return None
-        verdict = self._verdict(pod, situation, look)
+        verdict = self._verdict(pod, snapshot, filter_pass)
         if not isinstance(verdict, Feasible):
             return verdict
-        expected = self.assumed_pods.against(name, pod.uid) if steering else self.assumed_pods.firm(name, pod)
-        beside = self._situation(pod, name, expected)
-        if beside is None or beside is situation:
+        expected = (
+            self.assumed_pods.against(name, pod.uid) if steering else self.assumed_pods.blocking(name, pod)
+        )
+        beside = self._snapshot(pod, name, expected)
+        if beside is None or beside is snapshot:
             return verdict
-        there = self._verdict(pod, beside, look)
-        return there if isinstance(there, Feasible) else self._held(pod, name)
+        there = self._verdict(pod, beside, filter_pass)
+        return there if isinstance(there, Feasible) else self._assumed_elsewhere(pod, name)
 
-    def _verdict(self, pod: PendingPod, situation: NodeSnapshot, look: _Look) -> Verdict:
-        verdict = look.known.get(situation)
-        if verdict is None and self.queue.clock() < look.deadline:
-            return self.fit_cache.verdict(pod.request, situation, pod.namespace)
+    def _verdict(self, pod: PendingPod, snapshot: NodeSnapshot, filter_pass: _Pass) -> Verdict:
+        verdict = filter_pass.verdicts.get(snapshot)
+        if verdict is None and self.queue.clock() < filter_pass.deadline:
+            return self.fit_cache.verdict(pod.request, snapshot, pod.namespace)
         return verdict or NOT_SEARCHED
 
     def _special(self, pod: PendingPod) -> frozenset[NodeName]:
         """The nodes whose situation is another one for this pod than for others."""
-        self.assumed_pods.settle(pod.uid)
+        self.assumed_pods.hold_assumed(pod.uid)
         return self.state.nodes_of(pod.uid) | self.nominations.nodes() | self.assumed_pods.holds.nodes()
 
-    def _situation(
+    def _snapshot(
         self, pod: PendingPod, name: NodeName, expected: Mapping[PodUid, Interfaces] = _NOBODY
     ) -> NodeSnapshot | None:
         holding = {**expected, **self.nominations.against(name, pod.uid, pod.priority)}
         without = [pod.uid] if name in self.state.nodes_of(pod.uid) else ()
-        return self.state.situation_if(name, without=without, holding=holding)
+        return self.state.snapshot_if(name, excluded=without, holding=holding)
 
-    def _held(self, pod: PendingPod, name: NodeName) -> Infeasible:
+    def _assumed_elsewhere(self, pod: PendingPod, name: NodeName) -> Infeasible:
         why = "held for a moment for pods on their way"
         if self.detail is Detail.NUMBERS:
             pods = self.assumed_pods.pods(name, pod.uid)
@@ -279,7 +283,7 @@ class Scheduling:
     """
 
     states: NodeSource
-    verdicts: FeasibilityChecker
+    feasibility: FeasibilityChecker
     assumed_pods: AssumedPods
     limits: Limits
     addresses: AddressCheck
@@ -299,33 +303,33 @@ class Scheduling:
         """
         began = self.clock()
         try:
-            pod = self.requests.remember(args.pod, began)
+            pod = self.requests.put(args.pod, began)
         except MalformedError as error:
             return self._refuse(args, began, sentence_of(error), error.message, error.reason)
         if not pod.request:
-            self._tell("filter", args, began, Counter({NOTHING_ASKED: args.count}))
+            self._record("filter", args, began, Counter({NOTHING_ASKED: args.count}))
             return ExtenderFilterResult(nodes=args.nodes, node_names=args.node_names)
         if not self.ready():
-            self._tell("filter", args, began, Counter(), STARTING_MESSAGE)
+            self._record("filter", args, began, Counter(), STARTING_MESSAGE)
             return ExtenderFilterResult(error=STARTING_MESSAGE)
         if where := args.pod.status.nominated_node_name:
-            self.verdicts.nominations.nominated(pod, NodeName(where))
+            self.feasibility.nominations.nominated(pod, NodeName(where))
         pod = await self._with_gang(pod)
         beside = self.assumed_pods.mates(pod)
-        beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request, beside=beside)
+        beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request, added=beside)
         if beyond is not None:
             self._limited(pod, _candidates(args)[1])
             return self._refuse(args, began, NOT_ENOUGH_FREE, beyond, Reason.NAMESPACE_LIMIT)
         candidates, names = _candidates(args)
         await self._refresh(candidates, names)
-        await self.addresses.search(pod, self.verdicts.queue)
-        taken = self.addresses.taken(pod)
+        await self.addresses.search(pod, self.feasibility.queue)
+        taken = self.addresses.conflict(pod)
         if taken is not None:
-            self.assumed_pods.drop(pod.uid)
+            self.assumed_pods.forget(pod.uid)
             self.requeuer.refused(pod.uid, pod.request, [taken.node], pod.namespace)
             return self._refuse(args, began, NOT_ENOUGH_FREE, taken.why, Reason.ADDRESS_IN_USE)
         found = await self._sort(pod, names)
-        self._tell("filter", args, began, found.reasons)
+        self._record("filter", args, began, found.reasons)
         return found.reply(args, candidates)
 
     async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
@@ -337,32 +341,32 @@ class Scheduling:
         began = self.clock()
         candidates, names = _candidates(args)
         try:
-            pod = self.requests.ask(args.pod)
+            pod = self.requests.parse(args.pod)
         except MalformedError as error:
             return self._unscored(args, began, names, error.reason)
         if not pod.request or not self.ready():
             return self._unscored(args, began, names, IS_STARTING if pod.request else NOTHING_ASKED)
         pod = self.assumed_pods.gangs.judge(pod)
         await self._refresh(candidates, names)
-        await self.verdicts.search(pod, names)
-        found = self.verdicts.on(pod, names)
+        await self.feasibility.search(pod, names)
+        found = self.feasibility.on(pod, names)
         scores = {name: verdict.score if isinstance(verdict, Feasible) else 0 for name, verdict in found}
-        sorted_ = FilterResult.by_verdict(found, self.verdicts.state.why_unreadable)
+        sorted_ = FilterResult.by_verdict(found, self.feasibility.state.why_unreadable)
         self._expect(pod, scores, sorted_.fitting)
-        self._tell("prioritize", args, began, sorted_.reasons)
+        self._record("prioritize", args, began, sorted_.reasons)
         return [HostPriority(name, score) for name, score in scores.items()]
 
     async def _sort(self, pod: PendingPod, names: list[NodeName]) -> FilterResult:
-        await self.verdicts.search(pod, names)
-        verdicts = self.verdicts.on(pod, names)
-        found = FilterResult.by_verdict(verdicts, self.verdicts.state.why_unreadable)
-        self.verdicts.nominations.filtered(pod.uid, found.failed)
+        await self.feasibility.search(pod, names)
+        verdicts = self.feasibility.on(pod, names)
+        found = FilterResult.by_verdict(verdicts, self.feasibility.state.why_unreadable)
+        self.feasibility.nominations.filtered(pod.uid, found.failed)
         if pod.gang is not None and found.fitting:
             self._promise(pod, verdicts, found)
         elif found.fitting:  # of several, prioritize says more
-            self.assumed_pods.leave(pod, found.fitting if len(found.fitting) == 1 else ())
+            self.assumed_pods.assume(pod, found.fitting if len(found.fitting) == 1 else ())
         else:
-            self.assumed_pods.drop(pod.uid)
+            self.assumed_pods.forget(pod.uid)
         if found.fitting or not found.awaited:
             self.requeuer.settled(pod.uid)
         else:
@@ -376,7 +380,7 @@ class Scheduling:
         """Send a gang's pod to one node, the best, so that the next ones see what it takes."""
         scores = {name: verdict.score for name, verdict in verdicts if isinstance(verdict, Feasible)}
         best = sorted(found.fitting, key=lambda name: -scores[name])
-        node = self.assumed_pods.promise(pod, best[:_BEST])
+        node = self.assumed_pods.assume_on_first(pod, best[:_BEST])
         found.fitting = [node] if node is not None else []
         if node is None:
             found.failed |= dict.fromkeys(map(str, best), NOT_SEARCHED.text)
@@ -395,7 +399,7 @@ class Scheduling:
         """Have the nodes' states."""
         for candidate in candidates:
             self.states.suggest(NodeName(candidate.name), candidate.addresses)
-        await self.states.refresh(names, since=self.clock() - self.max_age_s)
+        await self.states.refresh(names, newer_than=self.clock() - self.max_age_s)
 
     def _expect(self, pod: PendingPod, scores: dict[NodeName, int], fitting: Sequence[NodeName]) -> None:
         """Expect the pod on the nodes with the best score, and have few of them, see `prioritize`."""
@@ -403,14 +407,14 @@ class Scheduling:
             return  # filter sent it to one node
         best = max((scores[name] for name in fitting), default=0)
         equals = [name for name in fitting if scores[name] == best]
-        if len(equals) > 1 and self.assumed_pods.others(pod.uid):
+        if len(equals) > 1 and self.assumed_pods.has_others(pod.uid):
             *others, chosen = equals
             _prefer(scores, chosen, others)
             equals = [chosen]
-        self.assumed_pods.leave(pod, equals)
+        self.assumed_pods.assume(pod, equals)
 
     def _limited(self, pod: PendingPod, names: Sequence[NodeName]) -> None:
-        self.assumed_pods.drop(pod.uid)
+        self.assumed_pods.forget(pod.uid)
         if self.limits.may_pass(pod.namespace, pod.request):
             self.requeuer.limited(pod, names)
         else:
@@ -421,21 +425,21 @@ class Scheduling:
     ) -> ExtenderFilterResult:
         """Refuse all candidates for one reason, which no eviction on any of them cures."""
         candidates, names = _candidates(args)
-        self._tell("filter", args, began, Counter({reason: len(names)}), why)
+        self._record("filter", args, began, Counter({reason: len(names)}), why)
         text = f"{sentence} ({why})"
         return FilterResult(unresolvable=dict.fromkeys(map(str, names), text)).reply(args, candidates)
 
     def _unscored(
         self, args: ExtenderArgs, began: float, names: Sequence[NodeName], reason: str
     ) -> list[HostPriority]:
-        self._tell("prioritize", args, began, Counter({reason: len(names)}))
+        self._record("prioritize", args, began, Counter({reason: len(names)}))
         return [HostPriority(name, 0) for name in names]
 
-    def _tell(
+    def _record(
         self, verb: str, args: ExtenderArgs, began: float, reasons: Counter[str], error: str = ""
     ) -> None:
         meta = args.pod.metadata
-        self.decision_log.tell(
+        self.decision_log.record(
             Outcome(
                 verb=verb,
                 pod=f"{meta.namespace}/{meta.name}",
@@ -449,12 +453,12 @@ class Scheduling:
         )
 
 
-def _prefer(scores: dict[NodeName, int], chosen: NodeName, others: Iterable[NodeName]) -> None:
+def _prefer(scores: dict[NodeName, int], chosen: NodeName, nodes: Iterable[NodeName]) -> None:
     """Have one node score more than those that it equals."""
     if scores[chosen] < MAX_SCORE:
         scores[chosen] += 1
         return
-    for name in others:
+    for name in nodes:
         scores[name] -= 1
 
 

@@ -54,19 +54,19 @@ class Quarantine:
         self.failures = 0
         self._state: ClusterState | None = None
         self._logged: set[str] = set()
-        self._looked_at: WeakSet[NodeSnapshot] = WeakSet()
+        self._examined: WeakSet[NodeSnapshot] = WeakSet()
 
     def watch(self, state: ClusterState) -> None:
         """Quarantine the nodes of this cluster."""
         self._state = state
 
-    def decide(self, situation: NodeSnapshot, decision: Callable[[], T], otherwise: Callable[[str], T]) -> T:
+    def decide(self, snapshot: NodeSnapshot, decision: Callable[[], T], otherwise: Callable[[str], T]) -> T:
         """What the decision on a situation is; where it fails, what `otherwise` makes of the reason."""
         try:
             return decision()
         except Exception as error:  # whatever it is, it is of this situation alone
             why = self.failed(error)
-            self._isolate(situation, why)
+            self._isolate(snapshot, why)
             return otherwise(why)
 
     def failed(self, error: Exception, node: NodeName | None = None) -> str:
@@ -78,15 +78,15 @@ class Quarantine:
             _log.error("decision_failed", node=node, error=why, exc_info=error)
         return why
 
-    def _isolate(self, situation: NodeSnapshot, why: str) -> None:
+    def _isolate(self, snapshot: NodeSnapshot, why: str) -> None:
         """Quarantine the nodes of the same PFs on which nothing can be decided."""
-        if self._state is None or situation in self._looked_at:
+        if self._state is None or snapshot in self._examined:
             return
-        self._looked_at.add(situation)
-        pfs = situation.inventory.pfs
-        alike = {each for each in self._state.situations.values() if each.inventory.pfs == pfs}
+        self._examined.add(snapshot)
+        pfs = snapshot.inventory.pfs
+        alike = {each for each in self._state.snapshots.values() if each.inventory.pfs == pfs}
         undecidable = {each for each in alike if not _is_decidable(each)}
-        for node, each in list(self._state.situations.items()):
+        for node, each in list(self._state.snapshots.items()):
             if each in undecidable:
                 self._state.quarantine(node, why)
 
@@ -107,10 +107,10 @@ class Quarantine:
         }
 
 
-def _is_decidable(situation: NodeSnapshot) -> bool:
+def _is_decidable(snapshot: NodeSnapshot) -> bool:
     """Whether the simplest request can be decided."""
     try:
-        place(_SIMPLEST, situation.inventory, situation.used)
+        place(_SIMPLEST, snapshot.inventory, snapshot.used)
     except Exception:
         return False
     return True
@@ -156,11 +156,11 @@ _Key = tuple[Shape, tuple[tuple[str, ...], ...]]
 _HAD_ON_A_RUNNING_NODE = frozenset({Setting.VFIO_PCI, Setting.SOFTWARE_CAPS})
 
 
-def _may_pass(found: Rejection, request: Request, situation: NodeSnapshot) -> bool:
+def _may_pass(found: Rejection, request: Request, snapshot: NodeSnapshot) -> bool:
     """Whether it may fit later, if only by what no eviction brings about: a link that is down comes up."""
     if found.reason is Reason.DEVICES_DIFFER:
         return False
-    link_down = any(pf.link_mbps is None for pf in situation.inventory.pfs)
+    link_down = any(pf.link_mbps is None for pf in snapshot.inventory.pfs)
     return found.reason not in UNRESOLVABLE or link_down or _waits_for_an_operator(request)
 
 
@@ -217,13 +217,13 @@ class FitCache:
         self._interfaces = 0
         self._tables: OrderedDict[_Key, dict[NodeSnapshot, Verdict]] = OrderedDict()
         self._owners: dict[_Key, str] = {}
-        self._kept: Counter[str] = Counter()
+        self._sizes: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """How many verdicts are kept."""
         return self._size
 
-    def known(self, request: Request, namespace: str = "") -> dict[NodeSnapshot, Verdict]:
+    def verdicts(self, request: Request, namespace: str = "") -> dict[NodeSnapshot, Verdict]:
         """The verdicts on this request so far; to be read only, and not beyond the next `verdict`.
 
         namespace: whose they are, if they are nobody's yet.
@@ -236,60 +236,60 @@ class FitCache:
             table = self._tables[key] = {}
             self._owners[key] = namespace
             self._interfaces += _size(key)
-            self._kept[namespace] += _size(key)
+            self._sizes[namespace] += _size(key)
         self._tables.move_to_end(key)
         return table
 
-    def verdict(self, request: Request, situation: NodeSnapshot, namespace: str = "") -> Verdict:
+    def verdict(self, request: Request, snapshot: NodeSnapshot, namespace: str = "") -> Verdict:
         """The verdict, searched for if it is not known. namespace: as of `known`."""
-        table = self.known(request, namespace)
-        verdict = table.get(situation)
+        table = self.verdicts(request, namespace)
+        verdict = table.get(snapshot)
         if verdict is None:
-            verdict = self.quarantine.decide(situation, lambda: self._judge(request, situation), _undecidable)
+            verdict = self.quarantine.decide(snapshot, lambda: self._judge(request, snapshot), _undecidable)
             self.searches += 1
             self.undecided += isinstance(verdict, Infeasible) and verdict.reason is Reason.UNDECIDED
             while self._size >= self._limit:
                 self._forget_oldest()
-            table = self.known(request, namespace)
-            table[situation] = verdict
+            table = self.verdicts(request, namespace)
+            table[snapshot] = verdict
             self._size += 1
-            self._kept[self._owners[_key(request)]] += 1
+            self._sizes[self._owners[_key(request)]] += 1
         return verdict
 
-    def place(self, request: Request, situation: NodeSnapshot) -> Placement | Rejection:
+    def place(self, request: Request, snapshot: NodeSnapshot) -> Placement | Rejection:
         """Where the request goes, as the strategy has it; a bind must do as it was decided by."""
-        node = situation.inventory.node
+        node = snapshot.inventory.node
         return self.quarantine.decide(
-            situation,
-            lambda: self._place(request, situation),
+            snapshot,
+            lambda: self._place(request, snapshot),
             lambda why: Rejection(node=node, reason=Reason.UNREADABLE_NODE, message=why),
         )
 
-    def still_fits(self, reservation: Reservation, situation: NodeSnapshot) -> bool:
+    def still_fits(self, reservation: Reservation, snapshot: NodeSnapshot) -> bool:
         """Whether what is held for a pod fits beside what is used."""
-        held, inventory, used = reservation.interfaces, situation.inventory, situation.used
+        held, inventory, used = reservation.interfaces, snapshot.inventory, snapshot.used
         return self.quarantine.decide(
-            situation, lambda: fits(held, inventory, used, reservation.policy), lambda _: False
+            snapshot, lambda: fits(held, inventory, used, reservation.policy), lambda _: False
         )
 
-    def _place(self, request: Request, situation: NodeSnapshot) -> Placement | Rejection:
-        return place(request, situation.inventory, situation.used, strategy=self._strategy)
+    def _place(self, request: Request, snapshot: NodeSnapshot) -> Placement | Rejection:
+        return place(request, snapshot.inventory, snapshot.used, strategy=self._strategy)
 
-    def _judge(self, request: Request, situation: NodeSnapshot) -> Verdict:
-        found = self._place(request, situation)
+    def _judge(self, request: Request, snapshot: NodeSnapshot) -> Verdict:
+        found = self._place(request, snapshot)
         if isinstance(found, Rejection):
             text = f"{NOT_ENOUGH_FREE} ({found.text(self._detail)})"
-            return Infeasible(found.reason, text, _may_pass(found, request, situation))
-        return Feasible(score(found, situation.inventory, situation.used, self._strategy))
+            return Infeasible(found.reason, text, _may_pass(found, request, snapshot))
+        return Feasible(score(found, snapshot.inventory, snapshot.used, self._strategy))
 
     def _forget_oldest(self) -> None:
         """Of whoever has most; verdicts and interfaces count alike."""
-        greediest = max(self._kept, key=self._kept.__getitem__)
+        greediest = max(self._sizes, key=self._sizes.__getitem__)
         key = next(each for each in self._tables if self._owners[each] == greediest)
         verdicts = len(self._tables.pop(key))
         del self._owners[key]
         self._size -= verdicts
         self._interfaces -= _size(key)
-        self._kept[greediest] -= verdicts + _size(key)
-        if not self._kept[greediest]:
-            del self._kept[greediest]
+        self._sizes[greediest] -= verdicts + _size(key)
+        if not self._sizes[greediest]:
+            del self._sizes[greediest]

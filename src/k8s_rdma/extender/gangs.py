@@ -56,7 +56,7 @@ class Gangs:
     _min_counts: OrderedDict[Gang, tuple[int | ApiError, float]] = field(default_factory=OrderedDict)
     _locks: WeakValueDictionary[Gang, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
-    def see(self, pod: PodView) -> None:
+    def on_update(self, pod: PodView) -> None:
         """The pod as the API server just told it, not finished."""
         if pod.gang is None:
             return
@@ -64,7 +64,7 @@ class Gangs:
         self._members.setdefault(pod.gang, {})[pod.uid] = bound
         self._gangs[pod.uid] = pod.gang
 
-    def end(self, uid: PodUid) -> None:
+    def on_delete(self, uid: PodUid) -> None:
         """The pod is finished or gone."""
         gang = self._gangs.pop(uid, None)
         if gang is None:
@@ -73,25 +73,25 @@ class Gangs:
         if not self._members[gang]:
             del self._members[gang]
 
-    def end_missing(self, listed: Collection[PodUid]) -> None:
+    def retain(self, listed: Collection[PodUid]) -> None:
         """Whoever is not among all pods that there are is gone."""
         for uid in [uid for uid in self._gangs if uid not in listed]:
-            self.end(uid)
+            self.on_delete(uid)
 
-    def placed(self, gang: Gang, more: Iterable[PodUid] = ()) -> int:
-        """How many of its pods have a place: bound, being bound, or none of ours. more: others that do."""
+    def placed(self, gang: Gang, added: Iterable[PodUid] = ()) -> int:
+        """How many of its pods have a place: bound, being bound, or none of ours. added: others that do."""
         members = self._members.get(gang, {})
         placed = {uid for uid, bound in members.items() if bound or self.state.nodes_of(uid)}
-        return len(placed.union(more))
+        return len(placed.union(added))
 
-    def known(self, gang: Gang) -> int | None:
+    def member_count(self, gang: Gang) -> int | None:
         """How many pods it takes, as it was last read; None where that is not known."""
         count, _ = self._min_counts.get(gang, (None, 0.0))
         return count if isinstance(count, int) else None
 
     def judge(self, pod: PendingPod) -> PendingPod:
         """The pod, of no gang where it is known that its PodGroup binds nobody together."""
-        return pod if pod.gang is None or self.known(pod.gang) != 0 else replace(pod, gang=None)
+        return pod if pod.gang is None or self.member_count(pod.gang) != 0 else replace(pod, gang=None)
 
     async def min_count(self, gang: Gang) -> int:
         """How many pods it takes; API_ERRORS. Read once for all that ask at the same time."""

@@ -59,14 +59,14 @@ class _Exchange(asyncio.Protocol):
         self._answer: asyncio.Future[Answer] | None = None
         self._etag: str | None = None
         self._body = bytearray()
-        self._taken = 0
+        self._received = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
 
     async def get(self, request: bytes) -> Answer:
         self._answer = asyncio.get_running_loop().create_future()
-        self._etag, self._body, self._taken, self.answered_nothing = None, bytearray(), 0, True
+        self._etag, self._body, self._received, self.answered_nothing = None, bytearray(), 0, True
         self._transport.write(request)
         return await self._answer
 
@@ -79,8 +79,8 @@ class _Exchange(asyncio.Protocol):
         if self._answer is None or self._answer.done():
             self._fail("speaks without being asked")
             return
-        self._taken += len(data)
-        if self._taken > MAX_ANSWER:  # the parser would keep an endless field, as well as a body
+        self._received += len(data)
+        if self._received > MAX_ANSWER:  # the parser would keep an endless field, as well as a body
             self._fail(f"answers more than {MAX_ANSWER} bytes")
             return
         try:
@@ -140,11 +140,11 @@ class HttpPeer:
         kept = self._exchange
         if kept is not None and kept.reusable:
             try:
-                return await self._ask(kept, request)
+                return await self._send(kept, request)
             except HttpGetError:
                 if not kept.answered_nothing:
                     raise
-        return await self._ask(await self._connect(), request)
+        return await self._send(await self._connect(), request)
 
     def close(self) -> None:
         """Close the connection."""
@@ -161,7 +161,7 @@ class HttpPeer:
         )
         return self._exchange
 
-    async def _ask(self, exchange: _Exchange, request: bytes) -> Answer:
+    async def _send(self, exchange: _Exchange, request: bytes) -> Answer:
         try:
             answer = await exchange.get(request)
         except BaseException:  # cancellation too: the answer would be taken for the next question's

@@ -80,12 +80,12 @@ class NodePollConfig:
 
 @dataclass(slots=True)
 class Counts:
-    """Answers by what they said, for metrics; told: changes that a long poll told of."""
+    """Answers by what they said, for metrics; reports: changes that a long poll told of."""
 
     changed: int = 0
     unchanged: int = 0
     unreadable: int = 0
-    told: int = 0
+    reports: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class NodePollContext:
     """What all nodes have in common."""
 
     state: ClusterState
-    asking: NodePollConfig
+    config: NodePollConfig
     clock: Callable[[], float]
     slots: asyncio.Semaphore
     counts: Counts = field(default_factory=Counts)
@@ -111,14 +111,14 @@ class HttpNode:
     asked_at: when the last question began that has an outcome. heard_at: of the last usable answer.
     stands: the latest `since` that this outcome satisfies in `NodeSource.refresh`. watched_until: by then a
     long poll has ended that is under way, and would tell of any other state than the one known; by the clock,
-    since the loop's timers stand still while the machine sleeps. wanted_at: when a request last told of the
-    node. named, addresses: those that it is said to have, and those of them that are tried. question, keeper:
-    the tasks that ask, and that keep the long poll going.
+    since the loop's timers stand still while the machine sleeps. requested_at: when a request last told of
+    the node. named, addresses: those that it is said to have, and those of them that are tried. question,
+    keeper: the tasks that ask, and that keep the long poll going.
     """
 
-    def __init__(self, name: NodeName, surroundings: NodePollContext) -> None:
+    def __init__(self, name: NodeName, context: NodePollContext) -> None:
         self.name = name
-        self.asked_at = self.heard_at = self.stands = self.wanted_at = self.watched_until = NEVER
+        self.asked_at = self.heard_at = self.stands = self.requested_at = self.watched_until = NEVER
         self.question: asyncio.Task[None] | None = None
         self.keeper: asyncio.Task[None] | None = None
         self.named: tuple[str, ...] = ()
@@ -126,10 +126,10 @@ class HttpNode:
         self._preferred: str | None = None
         self._idle: dict[str, HttpPeer] = {}
         self._etag: str | None = None
-        self._gone = False
-        self._around = surroundings
+        self._is_removed = False
+        self._context = context
         self._bytes_left: float = BYTES_AT_ONCE
-        self._earned_at = surroundings.clock()
+        self._earned_at = context.clock()
 
     def readable(self) -> bool:
         """Whether the last answer was usable."""
@@ -137,7 +137,7 @@ class HttpNode:
 
     def rest_s(self) -> float:
         """How long the node is to be left alone, since its answers were more than it may send."""
-        overdrawn = -self._bytes_left - (self._around.clock() - self._earned_at) * BYTES_PER_S
+        overdrawn = -self._bytes_left - (self._context.clock() - self._earned_at) * BYTES_PER_S
         return max(0.0, overdrawn / BYTES_PER_S)
 
     def move(self, addresses: tuple[str, ...]) -> None:
@@ -149,29 +149,29 @@ class HttpNode:
 
     def close(self) -> None:
         """It does not exist any more: whatever is under way comes to nothing."""
-        self._gone = True
+        self._is_removed = True
         for task in (self.question, self.keeper):
             if task:
                 task.cancel()
         for peer in self._idle.values():
             peer.close()
 
-    async def ask(self) -> None:
+    async def request_report(self) -> None:
         """Ask at each address in turn, the one first that answered last; a failure is noted in the state."""
-        asking = self._around.asking
-        async with self._around.slots:
-            asked_at = self._around.clock()
+        asking = self._context.config
+        async with self._context.slots:
+            asked_at = self._context.clock()
             failures = await self._try_addresses(asked_at)
         self.asked_at, self.stands = asked_at, self._rested(asked_at)
-        if failures is None or self._gone:
+        if failures is None or self._is_removed:
             return
-        self._around.counts.unreadable += 1
+        self._context.counts.unreadable += 1
         self._etag = None
         if any(failure.timed_out for failure in failures):
             self.stands = max(self.stands, asked_at + asking.retry_s)
         why = "; ".join(failure.why for failure in failures) or "it has no InternalIP or InternalDNS address"
         heard = f"; heard from {asked_at - self.heard_at:.0f} s ago" if self.heard_at != NEVER else ""
-        self._around.state.lose(self.name, f"{why}{heard}")
+        self._context.state.lose(self.name, f"{why}{heard}")
 
     async def follow(self) -> bool:
         """Have the server wait until something changes; False when it does not, or cannot be reached."""
@@ -180,16 +180,16 @@ class HttpNode:
             return False
         try:
             with self._peer(address) as peer:
-                while (told := await self._wait(peer)) is Told.UNCHANGED:
+                while (told := await self._wait(peer)) is Answered.UNCHANGED:
                     pass
         except (OSError, UnicodeError, MalformedError):  # TimeoutError among them; whoever asks is told why
             return False
-        return told is Told.CHANGED
+        return told is Answered.CHANGED
 
-    def _rested(self, at: float) -> float:
+    def _rested(self, now: float) -> float:
         """At that time, but not before the node has been left alone."""
         rest_s = self.rest_s()
-        return self._around.clock() + rest_s if rest_s else at
+        return self._context.clock() + rest_s if rest_s else now
 
     async def _try_addresses(self, asked_at: float) -> list[_Failure] | None:
         failures = []
@@ -202,13 +202,13 @@ class HttpNode:
         return failures
 
     async def _try(self, address: str, asked_at: float) -> _Failure | None:
-        asking = self._around.asking
+        asking = self._context.config
         where = f"{address}:{asking.port}"
         try:
             async with asyncio.timeout(asking.timeout_s):
                 with self._peer(address) as peer:
                     answer = await peer.get(PATH, etag=self._etag)
-            self._take(answer, asked_at)
+            self._store(answer, asked_at)
         except TimeoutError:
             return _Failure(f"{where}: no answer in {asking.timeout_s:g} s", timed_out=True)
         except (OSError, UnicodeError) as error:
@@ -217,26 +217,26 @@ class HttpNode:
             return _Failure(f"{where}: {error.message}")
         return None
 
-    async def _wait(self, peer: HttpPeer) -> Told:
-        asking, asked_at, etag = self._around.asking, self._around.clock(), self._etag
+    async def _wait(self, peer: HttpPeer) -> Answered:
+        asking, asked_at, etag = self._context.config, self._context.clock(), self._etag
         if etag is None:
-            return Told.CHANGED
+            return Answered.CHANGED
         self.watched_until = asked_at + asking.hold_s + asking.timeout_s
         try:
             told, answer = await watch(peer, etag, hold_s=asking.hold_s, timeout_s=asking.timeout_s)
         finally:
             self.watched_until = NEVER
-        if told is Told.CHANGED:
-            self._around.counts.told += 1
-        if told is not Told.NOT_HELD and self._etag == etag and self.asked_at <= asked_at:
-            self._take(answer, asked_at)  # else a question was asked since, and knows better
+        if told is Answered.CHANGED:
+            self._context.counts.reports += 1
+        if told is not Answered.NOT_HELD and self._etag == etag and self.asked_at <= asked_at:
+            self._store(answer, asked_at)  # else a question was asked since, and knows better
         return told
 
-    def _take(self, answer: Answer, asked_at: float) -> None:
-        if self._gone:
+    def _store(self, answer: Answer, asked_at: float) -> None:
+        if self._is_removed:
             return
         self._spend(len(answer.body))
-        counts, state = self._around.counts, self._around.state
+        counts, state = self._context.counts, self._context.state
         if answer.status == 304 and self._etag is not None:
             counts.unchanged += 1
             state.confirm(self.name, asked_at)
@@ -249,10 +249,10 @@ class HttpNode:
             counts.changed += 1
             self._etag = answer.etag
             state.observe(self.name, facts, asked_at)
-        self.heard_at = self._around.clock()
+        self.heard_at = self._context.clock()
 
     def _spend(self, size: int) -> None:
-        now = self._around.clock()
+        now = self._context.clock()
         earned = (now - self._earned_at) * BYTES_PER_S
         self._bytes_left = min(BYTES_AT_ONCE, self._bytes_left + earned) - size
         self._earned_at = now
@@ -260,12 +260,12 @@ class HttpNode:
     @contextmanager
     def _peer(self, address: str) -> Iterator[HttpPeer]:
         """A connection to have alone: a question may begin while a long poll waits, and the reverse."""
-        asking = self._around.asking
+        asking = self._context.config
         peer = self._idle.pop(address, None) or HttpPeer(address, asking.port, asking.security)
         try:
             yield peer
         finally:
-            if self._gone or address not in self.addresses or address in self._idle:
+            if self._is_removed or address not in self.addresses or address in self._idle:
                 peer.close()
             else:
                 self._idle[address] = peer
@@ -281,7 +281,7 @@ _SPREAD = 0.2
 
 
 @unique
-class Told(Enum):
+class Answered(Enum):
     """What the answer says."""
 
     CHANGED = auto()
@@ -290,7 +290,7 @@ class Told(Enum):
     """The server did not wait: it knows no long poll, has no room for it, is ending, or has no report."""
 
 
-async def watch(peer: HttpPeer, etag: str, *, hold_s: float, timeout_s: float) -> tuple[Told, Answer]:
+async def watch(peer: HttpPeer, etag: str, *, hold_s: float, timeout_s: float) -> tuple[Answered, Answer]:
     """Wait until the node's report is not `etag` any more, or for about `hold_s`.
 
     OSError and TimeoutError when there was no answer by then; timeout_s: for the way.
@@ -301,10 +301,10 @@ async def watch(peer: HttpPeer, etag: str, *, hold_s: float, timeout_s: float) -
     async with asyncio.timeout(hold_s + timeout_s):
         answer = await peer.get(f"{PATH}?watch={generation}&timeout_s={hold_s:g}")
     if answer.status == 200 and answer.etag not in (None, etag):
-        return Told.CHANGED, answer
+        return Answered.CHANGED, answer
     waited_s = asyncio.get_running_loop().time() - began
     held = answer.status == 304 and waited_s >= _EARLY * hold_s
-    return (Told.UNCHANGED if held else Told.NOT_HELD), answer
+    return (Answered.UNCHANGED if held else Answered.NOT_HELD), answer
 
 
 _UNWANTED_S = 3600.0
@@ -322,16 +322,16 @@ class HttpPoller:
     poll is not such a question: what it tells leads to one.
     """
 
-    def __init__(self, state: ClusterState, asking: NodePollConfig, clock: Callable[[], float]) -> None:
+    def __init__(self, state: ClusterState, config: NodePollConfig, clock: Callable[[], float]) -> None:
         self._state = state
-        self._asking = asking
+        self._config = config
         self._clock = clock
-        slots = asyncio.Semaphore(asking.parallel)
-        self._surroundings = NodePollContext(state=state, asking=asking, clock=clock, slots=slots)
-        self.counts = self._surroundings.counts
+        slots = asyncio.Semaphore(config.parallel)
+        self._context = NodePollContext(state=state, config=config, clock=clock, slots=slots)
+        self.counts = self._context.counts
         self._nodes: dict[NodeName, HttpNode] = {}
         self._watches = 0
-        self._filled = not asking.watches
+        self._filled = not config.watches
         self._tasks = asyncio.TaskGroup()
 
     async def __aenter__(self) -> Self:
@@ -345,19 +345,21 @@ class HttpPoller:
             node.close()
         await self._tasks.__aexit__(kind, error, trace)
 
-    async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
+    async def refresh(self, nodes: Collection[NodeName], *, newer_than: float) -> None:
         """As `NodeSource.refresh`."""
         known, ending, now = self._nodes, self._state.ending, self._clock()
-        since = min(since, now)
+        newer_than = min(newer_than, now)
         while stale := [
             node
             for name in nodes
             if (node := known.get(name)) is not None
-            and (node.stands < now if name in ending else node.stands < since and node.watched_until < now)
+            and (
+                node.stands < now if name in ending else node.stands < newer_than and node.watched_until < now
+            )
         ]:
             await asyncio.wait([self._question(node) for node in stale])
 
-    async def ask(self, node: NodeName) -> None:
+    async def request_report(self, node: NodeName) -> None:
         """As `NodeSource.ask`."""
         since = self._clock()
         while (known := self._nodes.get(node)) is not None and known.asked_at < since:
@@ -367,21 +369,21 @@ class HttpPoller:
         """As `NodeSource.learn`."""
         known = self._nodes.get(node)
         if known is None:
-            known = self._nodes[node] = HttpNode(node, self._surroundings)
+            known = self._nodes[node] = HttpNode(node, self._context)
         elif known.named == addresses:
             return
         known.move(addresses)
         if known.keeper:
             known.keeper.cancel()
-        if self._asking.watches:
-            known.keeper = self._tasks.create_task(self._keep(known))
+        if self._config.watches:
+            known.keeper = self._tasks.create_task(self._poll_forever(known))
 
     def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
         """As `NodeSource.suggest`."""
-        if node not in self._nodes or (self._asking.requests_tell and addresses):
+        if node not in self._nodes or (self._config.requests_tell and addresses):
             self.learn(node, addresses)
-        if self._asking.requests_tell:
-            self._nodes[node].wanted_at = self._clock()
+        if self._config.requests_tell:
+            self._nodes[node].requested_at = self._clock()
 
     def forget(self, node: NodeName) -> None:
         """As `NodeSource.forget`; a question under way comes to nothing."""
@@ -418,28 +420,28 @@ class HttpPoller:
             "node_reports_total": ("Nodes' answers that held a report.", lambda: counts.changed),
             "node_unchanged_total": ("Nodes' answers that nothing changed.", lambda: counts.unchanged),
             "node_unreadable_total": ("Questions that got no usable answer.", lambda: counts.unreadable),
-            "node_changes_told_total": ("Changes that nodes told by long poll.", lambda: counts.told),
+            "node_changes_told_total": ("Changes that nodes told by long poll.", lambda: counts.reports),
         }
         return {name: (help_text, "counter", read) for name, (help_text, read) in answers.items()}
 
     def _question(self, node: HttpNode) -> asyncio.Task[None]:
         if node.question is None or node.question.done():
-            node.question = self._tasks.create_task(node.ask())
+            node.question = self._tasks.create_task(node.request_report())
         return node.question
 
-    async def _keep(self, node: HttpNode) -> None:
+    async def _poll_forever(self, node: HttpNode) -> None:
         """Know the node's state for as long as there is the node.
 
         A question follows whatever a long poll tells: what had begun to be asked before a pod ended cannot
         say that the node holds nothing for it any more.
         """
-        asking, quick = self._asking, 0
+        asking, quick = self._config, 0
         first_s, most_s = asking.pause_s, max(asking.pause_s, _RESTS * asking.retry_s)
         pause_s = first_s
         while not self._unwanted(node):
             if rest_s := node.rest_s():
                 await asyncio.sleep(rest_s)
-            await self.ask(node.name)
+            await self.request_report(node.name)
             if not node.readable():
                 await asyncio.sleep(pause_s * random.uniform(0.8, 1.0))
                 pause_s = min(2 * pause_s, most_s)
@@ -451,14 +453,14 @@ class HttpPoller:
             if await self._follow(node):
                 quick = quick + 1 if self._clock() - began < asking.gap_s else 0
                 continue
-            await self.ask(node.name)
+            await self.request_report(node.name)
             if node.readable():
                 await asyncio.sleep(asking.again_s)
         self.forget(node.name)
         self._state.forget(node.name)
 
     async def _follow(self, node: HttpNode) -> bool:
-        if self._watches >= self._asking.watches:
+        if self._watches >= self._config.watches:
             return False
         self._watches += 1
         try:
@@ -467,17 +469,17 @@ class HttpPoller:
             self._watches -= 1
 
     def _unwanted(self, node: HttpNode) -> bool:
-        return self._asking.requests_tell and self._clock() - node.wanted_at > _UNWANTED_S
+        return self._config.requests_tell and self._clock() - node.requested_at > _UNWANTED_S
 
 
-_OTHERS = 1024
+_RESERVED_DESCRIPTORS = 1024
 """Files that are open beside long polls: other questions, clients, the API server."""
 
 _HOLD_S = 25.0
 """Shorter than what proxies and firewalls forget a silent connection after."""
 
 
-def asking_of(config: ExtenderConfig) -> NodePollConfig:
+def poll_config(config: ExtenderConfig) -> NodePollConfig:
     """How nodes are asked; MalformedError as `security_of`.
 
     A node whose long poll is not answered is asked once more, so that both have to fit into `stale_s`.
@@ -487,7 +489,7 @@ def asking_of(config: ExtenderConfig) -> NodePollConfig:
         timeout_s=config.node_timeout_s,
         security=security_of(config),
         retry_s=config.retry_s,
-        watches=min(config.node_watches, _connections() - _OTHERS),
+        watches=min(config.node_watches, _connections() - _RESERVED_DESCRIPTORS),
         hold_s=min(_HOLD_S, config.stale_s / 2),
         requests_tell=not config.api,
     )
@@ -496,7 +498,7 @@ def asking_of(config: ExtenderConfig) -> NodePollConfig:
 def _connections() -> int:
     """How many files this process may have open."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if hard == resource.RLIM_INFINITY else max(hard, _OTHERS)
+    return sys.maxsize if hard == resource.RLIM_INFINITY else max(hard, _RESERVED_DESCRIPTORS)
 
 
 def security_of(config: ExtenderConfig, *, clock: Callable[[], float] = monotonic) -> Security:

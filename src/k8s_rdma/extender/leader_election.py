@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 _OFTEN = 1 / 5
 """Of the Lease's duration: between two renewals."""
 
-_LOOKING = 1 / 15
+_POLL_SHARE = 1 / 15
 """Of the Lease's duration: between two looks at another's Lease. A renewal counts from when it was seen, so
 that this much is added to the time that a crash costs."""
 
 _BINDING = 2 / 3
 """Of the Lease's duration: how long after a renewal a bind may begin; the rest is for it to be sent."""
 
-_GONE = (404, 409)
+_CONFLICT = (404, 409)
 _log = structlog.get_logger()
 
 
@@ -68,8 +68,8 @@ class LeaderElector:
         self._clock = clock
         self._sleep = sleep
         self._view: LeaseView | None = None
-        self._until = float("-inf")
-        self._held = False
+        self._renew_deadline = float("-inf")
+        self._is_leader = False
         self._reading = asyncio.Lock()
         self._read = _Read()
         self.obstacle = "it was not read yet"
@@ -86,7 +86,7 @@ class LeaderElector:
 
     def holds(self) -> bool:
         """Whether a bind may begin now, by the clock."""
-        return self._held and self._clock() < self._until
+        return self._is_leader and self._clock() < self._renew_deadline
 
     async def confirm(self) -> str:
         """Have the API server say that this process holds the Lease; answers why not, empty when it does.
@@ -97,19 +97,19 @@ class LeaderElector:
         async with self._reading:
             if self._read.answered < wanted:
                 self._read.begun = number = self._read.begun + 1
-                self._read.obstacle = await self._look()
+                self._read.obstacle = await self._read_lease()
                 self._read.answered = number
             return self._read.obstacle
 
     async def acquire(self) -> bool:
         """Return when this process holds the Lease; whether nobody did, or it was given back."""
-        free = await self._take()
-        self._held = True
+        free = await self._acquire()
+        self._is_leader = True
         self.obstacle = "it could not be renewed in time"
         _log.info("lease_held", lease=self.name, holder=self._terms.holder, given_back=free)
         return free
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Renew the Lease; return when another has taken it."""
         while True:
             await self._sleep(_OFTEN * self._terms.lease_s)
@@ -118,9 +118,9 @@ class LeaderElector:
 
     async def release(self) -> None:
         """Give the Lease back, so that the next process need not wait; nothing of this one is in doubt."""
-        if not self._held:
+        if not self._is_leader:
             return
-        self._held = False
+        self._is_leader = False
         try:
             # Read, since a renewal that was cut short may have been written.
             lease = await self._api.get_lease(self._terms.namespace, self._terms.name)
@@ -132,7 +132,7 @@ class LeaderElector:
         else:
             _log.info("lease_released", lease=self.name)
 
-    async def _look(self) -> str:
+    async def _read_lease(self) -> str:
         """Why the Lease is not this process's; empty when it is."""
         try:
             lease = await self._api.get_lease(self._terms.namespace, self._terms.name)
@@ -143,7 +143,7 @@ class LeaderElector:
             return ""
         return f"lease {self.name} is held by {holder or 'nobody'}"
 
-    async def _take(self) -> bool:
+    async def _acquire(self) -> bool:
         """Return when the Lease was taken; whether nobody held it."""
         seen, since, free = None, self._clock(), False
         while True:
@@ -163,7 +163,7 @@ class LeaderElector:
             except API_ERRORS as error:
                 self.obstacle = error.message
                 _log.warning("lease_not_taken", lease=self.name, error=error.message)
-            await self._sleep(_LOOKING * self._terms.lease_s)
+            await self._sleep(_POLL_SHARE * self._terms.lease_s)
 
     def _wait_for(self, lease: LeaseView | None) -> None:
         why = f"held by {lease.holder}" if lease else "not there"
@@ -177,7 +177,7 @@ class LeaderElector:
             await self._write(self._view)
         except API_ERRORS as error:
             _log.warning("lease_not_renewed", lease=self.name, error=error.message)
-            if isinstance(error, ApiRefusedError) and error.status in _GONE:
+            if isinstance(error, ApiRefusedError) and error.status in _CONFLICT:
                 return await self._still_mine()
         return True
 
@@ -194,7 +194,7 @@ class LeaderElector:
         self._view = lease
         if lease is not None and lease.holder == self._terms.holder:
             return True
-        self._held, self._until = False, float("-inf")
+        self._is_leader, self._renew_deadline = False, float("-inf")
         _log.error("lease_lost", lease=self.name, to=lease.holder if lease else None)
         return False
 
@@ -208,4 +208,4 @@ class LeaderElector:
             version=lease.version if lease else "",
         )
         self._view = await self._api.write_lease(mine)
-        self._until = began + _BINDING * terms.lease_s
+        self._renew_deadline = began + _BINDING * terms.lease_s

@@ -46,7 +46,7 @@ def fence_token() -> str:
     return secrets.token_hex(6)
 
 
-class Look(NamedTuple):
+class FencedPod(NamedTuple):
     """A pod as it is now; None when it does not exist any more.
 
     Unbound and of another version than a Binding's, that Binding will never take effect; nor will any of it
@@ -64,7 +64,7 @@ class Fence:
     api: ClusterApi
     token: Callable[[], str] = fence_token
 
-    async def look(self, pod: Pod) -> Look:
+    async def read(self, pod: Pod) -> FencedPod:
         """The pod as it is now, touched if the API server lets us. API_ERRORS."""
         full = False
         try:
@@ -74,7 +74,7 @@ class Fence:
             seen = await self.api.get_pod(pod.namespace, pod.name)
             if seen is not None and seen.uid == pod.uid:
                 _log.warning("pod_not_touched", pod=f"{pod.namespace}/{pod.name}", error=refused.message)
-        return Look(seen if seen is not None and seen.uid == pod.uid else None, full=full)
+        return FencedPod(seen if seen is not None and seen.uid == pod.uid else None, full=full)
 
     async def _touch(self, pod: Pod) -> PodView:
         try:
@@ -85,7 +85,7 @@ class Fence:
             return await self.api.label_pod(pod, FENCE_ANNOTATION, self.token())
 
 
-_AT_ONCE = 32
+_MAX_PARALLEL = 32
 _AGAIN_S = 1.0
 _log = structlog.get_logger()
 
@@ -134,7 +134,7 @@ class Leadership:
             async with asyncio.TaskGroup() as held:
                 following = held.create_task(self._follow())
                 preparing = held.create_task(self._prepare(given_back=given_back))
-                await self._keep()
+                await self._run()
                 following.cancel()
                 preparing.cancel()
             self._ready = False
@@ -157,11 +157,11 @@ class Leadership:
     async def _follow(self) -> None:
         await self.follow()
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         if self.lease is None:
             await asyncio.Event().wait()
         else:
-            await self.lease.keep()
+            await self.lease.run()
 
     async def _prepare(self, *, given_back: bool) -> None:
         """Let nothing that another holder wrote take effect, or wait until it has."""
@@ -180,30 +180,30 @@ class Leadership:
             await self.sleep(self.lease.noticed_s)
             self.on_ready()
 
-    async def _touch_all(self, fence: Fence, until: float) -> list[str]:
+    async def _touch_all(self, fence: Fence, deadline: float) -> list[str]:
         """Touch all unbound pods that ask; the names of those that earlier binds may still take effect of."""
-        pods, slots = self.pods.unbound.all(), asyncio.Semaphore(_AT_ONCE)
+        pods, slots = self.pods.unbound.all(), asyncio.Semaphore(_MAX_PARALLEL)
 
         async def fenced(pod: PodView) -> bool:
             async with slots:
-                return await self._touch(fence, pod, until)
+                return await self._touch(fence, pod, deadline)
 
         async with asyncio.TaskGroup() as touching:
             tasks = [touching.create_task(fenced(pod)) for pod in pods]
         done = zip(pods, tasks, strict=True)
         return [f"{pod.namespace}/{pod.name}" for pod, task in done if not task.result()]
 
-    async def _touch(self, fence: Fence, pod: PodView, until: float) -> bool:
+    async def _touch(self, fence: Fence, pod: PodView, deadline: float) -> bool:
         """Touch one, until the API server answers or it is too late to matter; whether it is fenced."""
         while True:
             try:
-                seen, full = await fence.look(Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
+                seen, full = await fence.read(Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
             except API_ERRORS as error:
                 _log.warning("pod_not_fenced", pod=f"{pod.namespace}/{pod.name}", error=error.message)
-                if self.clock() >= until:
+                if self.clock() >= deadline:
                     return False
                 await self.sleep(_AGAIN_S)
                 continue
             if seen is not None:
-                self.pods.see(seen)
+                self.pods.on_update(seen)
             return full or seen is None or seen.node is not None or seen.version != pod.version

@@ -71,7 +71,7 @@ def collect_seldom() -> None:
     gc.set_threshold(_YOUNG, middle, old)
 
 
-def keep_what_is_known() -> None:
+def freeze_heap() -> None:
     """What is there by now is not looked at again; it is still freed when nobody refers to it."""
     gc.collect()
     gc.freeze()
@@ -105,7 +105,7 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
     listener: socket.socket,
     *,
     stop: asyncio.Event,
-    authority: BinderIdentity = NO_LEADER_ELECTION,
+    identity: BinderIdentity = NO_LEADER_ELECTION,
     access: Access = EVERYBODY,
     when_known: Callable[[], None] = lambda: None,
 ) -> None:
@@ -113,13 +113,13 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
 
     when_known: called once, when the caches are filled.
     """
-    async with running(config, api, authority) as extender, asyncio.TaskGroup() as tasks:
+    async with running(config, api, identity) as extender, asyncio.TaskGroup() as tasks:
         shutdown_s = ceil(config.shutdown_s)
         app = ExtenderApp(extender, config, access)
         server = HttpServer(app, limits=LIMITS, shutdown_s=shutdown_s, tls=access.tls)
         serving = tasks.create_task(server.serve_orderly(listener))
         host, port = listener.getsockname()[:2]
-        knowing = tasks.create_task(_know(extender, when_known))
+        knowing = tasks.create_task(_wait_until_ready(extender, when_known))
         _log.info("extender_ready", address=host, port=port, tls=access.tls is not None)
         await stop.wait()
         knowing.cancel()
@@ -130,10 +130,10 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
     _log.info("extender_stopped")
 
 
-async def _know(extender: Extender, then: Callable[[], None]) -> None:
+async def _wait_until_ready(extender: Extender, on_ready: Callable[[], None]) -> None:
     while extender.missing():  # noqa: ASYNC110  it ends in many places
         await asyncio.sleep(_LOOK_S)
-    then()
+    on_ready()
 
 
 async def _until_signalled(
@@ -141,15 +141,15 @@ async def _until_signalled(
 ) -> None:
     failures: Counter[tuple[str, ...]] = Counter()
     async with _api(config, failures) as (api, lease):
-        authority = BinderIdentity(keys=keys, lease=lease, api_failures=failures)
+        identity = BinderIdentity(keys=keys, lease=lease, api_failures=failures)
         await serve(
             config,
             api,
             listener,
             stop=stop_on_signals(),
-            authority=authority,
+            identity=identity,
             access=access,
-            when_known=keep_what_is_known,
+            when_known=freeze_heap,
         )
 
 

@@ -43,13 +43,13 @@ class _Counted:
 
         return call
 
-    async def _answer(self, name: str, made: Awaitable[T]) -> T:
+    async def _answer(self, name: str, call: Awaitable[T]) -> T:
         with self._counting(name):
-            return await made
+            return await call
 
-    async def _events(self, name: str, made: Any) -> AsyncIterator[Any]:
+    async def _events(self, name: str, stream: Any) -> AsyncIterator[Any]:
         with self._counting(name):
-            async with aclosing(made) as events:
+            async with aclosing(stream) as events:
                 async for event in events:
                     yield event
 

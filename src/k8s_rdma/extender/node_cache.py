@@ -21,7 +21,7 @@ from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.errors import visible
 from k8s_rdma.extender.node_facts import NodeFacts
-from k8s_rdma.extender.pod_store import no_more_than
+from k8s_rdma.extender.pod_store import capped_to_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -41,7 +41,7 @@ class PromisedAddresses:
     """The addresses of reservations: who has been promised which, by node and pod."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[NodeName, PodUid], tuple[str, ...]] = {}
+        self._by_pod: dict[tuple[NodeName, PodUid], tuple[str, ...]] = {}
         self._holders: dict[str, dict[tuple[NodeName, PodUid], None]] = {}
 
     def hold(self, node: NodeName, uid: PodUid, options: Iterable[InterfaceOptions]) -> None:
@@ -49,13 +49,13 @@ class PromisedAddresses:
         self.release(node, uid)
         found = tuple(address for each in options for address in addresses(each))
         if found:
-            self._of[node, uid] = found
+            self._by_pod[node, uid] = found
         for address in found:
             self._holders.setdefault(address, {})[node, uid] = None
 
     def release(self, node: NodeName, uid: PodUid) -> bool:
         """The pod was promised nothing there any more; whether it had any address."""
-        found = self._of.pop((node, uid), ())
+        found = self._by_pod.pop((node, uid), ())
         for address in found:
             holders = self._holders[address]
             holders.pop((node, uid), None)
@@ -63,9 +63,9 @@ class PromisedAddresses:
                 del self._holders[address]
         return bool(found)
 
-    def of(self, node: NodeName, uid: PodUid) -> tuple[str, ...]:
+    def addresses_of(self, node: NodeName, uid: PodUid) -> tuple[str, ...]:
         """The pod's own there."""
-        return self._of.get((node, uid), ())
+        return self._by_pod.get((node, uid), ())
 
     def holders(self, address: str) -> Iterable[tuple[NodeName, PodUid]]:
         """Who was promised it."""
@@ -109,7 +109,7 @@ class Reservation:
     """A placement held on a node for a pod that is bound there or being bound.
 
     pod: `namespace/name`.
-    made_at: when it was decided. policy: how, where it was decided here.
+    created_at: when it was decided. policy: how, where it was decided here.
     version: of the pod that it was decided on, whose Binding it is written in; empty when that is not known.
     bound: the API server has said, or the pod watch has shown, that the pod is bound here.
     in_doubt: a write that would bind the pod here got no answer, and may still take effect.
@@ -118,7 +118,7 @@ class Reservation:
 
     interfaces: tuple[PlacedInterface, ...]
     pod: str
-    made_at: float
+    created_at: float
     policy: PfPolicy = PfPolicy.ANY
     version: str = ""
     bound: bool = False
@@ -137,7 +137,7 @@ class _Node:
     reservations: dict[PodUid, Reservation] = field(default_factory=dict)
 
     def used(
-        self, without: Collection[PodUid] = (), holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD
+        self, excluded: Collection[PodUid] = (), holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD
     ) -> dict[PciAddress, Used]:
         facts = self.facts
         promised = self.promised()
@@ -147,7 +147,7 @@ class _Node:
             promised={**holding, **promised},
             entries=facts.entries if facts else {},
             inventory=facts.inventory if facts else _NO_INVENTORY,
-            excluding=without,
+            excluding=excluded,
         )
 
     def promised(self) -> dict[PodUid, Interfaces]:
@@ -173,14 +173,14 @@ class _Node:
         if bound is None:
             return zip(facts.reported, facts.namespaces, facts.reported.values(), strict=False)
         return (
-            (uid, pod.namespace, no_more_than(facts.reported[uid], pod.rates_mbps))
+            (uid, pod.namespace, capped_to_request(facts.reported[uid], pod.rates_mbps))
             for uid, pod in bound.items()
             if uid in facts.reported
         )
 
 
 class ClusterState:
-    """The nodes. `situations` and `unreadable` are to be read only; a node is in at most one of them.
+    """The nodes. `snapshots` and `unreadable` are to be read only; a node is in at most one of them.
 
     ending: where what an ended pod held counts until a report that was asked for later does not hold it.
     exists: whether there may be such a node. What an ended pod held on one that is gone nobody will report.
@@ -203,7 +203,7 @@ class ClusterState:
         bound: BoundPods | None = None,
     ) -> None:
         self.promised_addresses = PromisedAddresses()
-        self.situations: dict[NodeName, NodeSnapshot] = {}
+        self.snapshots: dict[NodeName, NodeSnapshot] = {}
         self.unreadable: dict[NodeName, str] = {}
         self.ending: set[NodeName] = set()
         self._nodes: dict[NodeName, _Node] = {}
@@ -245,7 +245,7 @@ class ClusterState:
                 return
             entry.spoiled = None
             self.unreadable.pop(node, None)
-            self._drop_ended(node, entry, before=asked_at)
+            self._drop_ended(node, entry, ended_before=asked_at)
             self._update(node)
             if before is not None and before.macs != facts.macs:
                 self.on_addresses(node)
@@ -259,7 +259,7 @@ class ClusterState:
         if entry.spoiled is not None:
             return
         again = self.unreadable.pop(node, None) is not None
-        if self._drop_ended(node, entry, before=asked_at) or again:
+        if self._drop_ended(node, entry, ended_before=asked_at) or again:
             self._update(node)
 
     def lose(self, node: NodeName, why: str) -> None:
@@ -297,7 +297,7 @@ class ClusterState:
             return
         entry.facts = entry.spoiled = None
         self.unreadable.pop(node, None)
-        self._drop_ended(node, entry, before=float("inf"))
+        self._drop_ended(node, entry, ended_before=float("inf"))
         self._update(node)
         if not entry.reservations:
             del self._nodes[node]
@@ -319,7 +319,7 @@ class ClusterState:
         pods = frozenset(entry.reservations) | (facts.reported.keys() if facts else frozenset())
         if facts is None or entry.spoiled is not None:
             return None, pods
-        return self.situations.get(node) or self._used_situation(node, facts), pods
+        return self.snapshots.get(node) or self._snapshot_of(node, facts), pods
 
     def heard_at(self, node: NodeName) -> float | None:
         """When the question was asked that the node's last report answers; None when there is none."""
@@ -328,7 +328,7 @@ class ClusterState:
 
     def nodes(self) -> frozenset[NodeName]:
         """Those that were heard from or asked in vain."""
-        return frozenset((*self.situations, *self.unreadable))
+        return frozenset((*self.snapshots, *self.unreadable))
 
     def reported_macs(self) -> Iterator[tuple[NodeName, MacRanges]]:
         """What each node reported last, also where it cannot be read now: its VFs are still there."""
@@ -351,7 +351,7 @@ class ClusterState:
         """The pod is surely not bound to the node: the reservation is over at once."""
         entry = self._nodes.get(node)
         if entry and entry.reservations.pop(uid, None):
-            self._left(node, uid)
+            self._forget_pod(node, uid)
             self._update(node)
 
     def bound(self, node: NodeName, uid: PodUid, promised: Reservation | None) -> None:
@@ -396,7 +396,7 @@ class ClusterState:
         self.reserve(node, uid, doubted)
         return doubted
 
-    def ended(self, uid: PodUid, at: float) -> None:
+    def on_delete(self, uid: PodUid, ended_at: float) -> None:
         """The pod is finished or gone.
 
         Its reservation ends once a report that was asked for later does not hold the pod: the node may
@@ -406,7 +406,7 @@ class ClusterState:
         for node in tuple(self._places.get(uid, ())):
             held = self._nodes[node].reservations[uid]
             if held.ended_at is None:
-                self._nodes[node].reservations[uid] = replace(held, ended_at=at)
+                self._nodes[node].reservations[uid] = replace(held, ended_at=ended_at)
                 self.ending.add(node)
                 if not self._exists(node):
                     self.forget(node)
@@ -425,9 +425,9 @@ class ClusterState:
         """Where the pod holds something."""
         return frozenset(self._places.get(uid, ()))
 
-    def held_since(self, uid: PodUid) -> float:
+    def assumed_since(self, uid: PodUid) -> float:
         """When the last of what the pod holds was decided; it holds something."""
-        return max(self._nodes[node].reservations[uid].made_at for node in self._places[uid])
+        return max(self._nodes[node].reservations[uid].created_at for node in self._places[uid])
 
     def pods(self) -> frozenset[PodUid]:
         """The pods that hold something."""
@@ -435,11 +435,11 @@ class ClusterState:
 
     # what follows
 
-    def situation_if(
+    def snapshot_if(
         self,
         node: NodeName,
         *,
-        without: Collection[PodUid] = (),
+        excluded: Collection[PodUid] = (),
         holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
     ) -> NodeSnapshot | None:
         """The node's situation if some pods held nothing there and others held this.
@@ -450,31 +450,31 @@ class ClusterState:
         if facts is None:
             return None
         now = self._postponed is None or node not in self._postponed
-        if not now or without:
-            found = self._used_situation(node, facts, without, holding)
+        if not now or excluded:
+            found = self._snapshot_of(node, facts, excluded, holding)
             if found is None:
                 self._update(node)
             return found
-        situation, reservations = self.situations[node], self._nodes[node].reservations
+        snapshot, reservations = self.snapshots[node], self._nodes[node].reservations
         added = [
             interfaces
             for uid, interfaces in holding.items()
             if uid not in facts.reported and uid not in reservations
         ]
         if not added:
-            return situation
+            return snapshot
         more = (usage_of(interfaces, facts.inventory) for interfaces in added)
-        return self._situation(facts.inventory, total(situation.used, *more))
+        return self._snapshot(facts.inventory, total(snapshot.used, *more))
 
-    def _drop_ended(self, node: NodeName, entry: _Node, *, before: float) -> bool:
+    def _drop_ended(self, node: NodeName, entry: _Node, *, ended_before: float) -> bool:
         over = [
             uid
             for uid, reservation in entry.reservations.items()
-            if reservation.ended_at is not None and reservation.ended_at < before
+            if reservation.ended_at is not None and reservation.ended_at < ended_before
         ]
         for uid in over:
             del entry.reservations[uid]
-            self._left(node, uid)
+            self._forget_pod(node, uid)
         if node in self.ending and all(held.ended_at is None for held in entry.reservations.values()):
             self.ending.discard(node)
         return bool(over)
@@ -483,7 +483,7 @@ class ClusterState:
         for other in self._places.get(uid, set()) - {node}:
             self.withdraw(other, uid)
 
-    def _left(self, node: NodeName, uid: PodUid) -> None:
+    def _forget_pod(self, node: NodeName, uid: PodUid) -> None:
         if self.promised_addresses.release(node, uid):
             self.on_addresses(node)
         places = self._places[uid]
@@ -496,29 +496,29 @@ class ClusterState:
             self._postponed.add(node)
             return
         facts = self.facts(node)
-        before = self.situations.pop(node, None)
-        after = self._used_situation(node, facts) if facts else None
+        before = self.snapshots.pop(node, None)
+        after = self._snapshot_of(node, facts) if facts else None
         if after is not None:
-            self.situations[node] = after
+            self.snapshots[node] = after
         self._tell_claims(node)
         if after is not before and self._on_change:
             self._on_change(node, before, after)
 
     def _tell_claims(self, node: NodeName) -> None:
         if self._on_claims:
-            bound, entry = self._bound.on(node) if self._bound else None, self._nodes.get(node)
+            bound, entry = self._bound.pods_on(node) if self._bound else None, self._nodes.get(node)
             self._on_claims(node, entry.claims(bound) if entry else [])
 
-    def _used_situation(
+    def _snapshot_of(
         self,
         node: NodeName,
         facts: NodeFacts,
-        without: Collection[PodUid] = (),
+        excluded: Collection[PodUid] = (),
         holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
     ) -> NodeSnapshot | None:
         """By what is used there; None where what is known of the node makes that fail."""
         try:
-            return self._situation(facts.inventory, self._nodes[node].used(without, holding))
+            return self._snapshot(facts.inventory, self._nodes[node].used(excluded, holding))
         except Exception as error:  # whatever it is, it is of this node alone
             self._spoil(node, self._on_failure(error, node))
             return None
@@ -531,7 +531,7 @@ class ClusterState:
         self.unreadable[node] = why
         return True
 
-    def _situation(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> NodeSnapshot:
+    def _snapshot(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> NodeSnapshot:
         key = (inventory.pfs, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))
         known = self._interned.get(key)
         if known is None:

@@ -108,7 +108,7 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
     for allocation in status.allocations:
         uid = PodUid(allocation.pod.uid)
         spaces[uid] = allocation.pod.namespace
-        reported[uid], told = _held(allocation.interfaces)
+        reported[uid], told = _placed_interfaces(allocation.interfaces)
         if told:
             entries[uid] = told
     return NodeFacts(
@@ -153,14 +153,16 @@ _pci = lru_cache(maxsize=4096)(pci_address)
 
 
 @lru_cache(maxsize=256)
-def _settings(told: tuple[str, ...]) -> frozenset[Setting]:
+def _settings(names: tuple[str, ...]) -> frozenset[Setting]:
     """Those that are known here; one object for all that say the same. A newer agent may know more."""
     known = {setting.value for setting in Setting}
-    return frozenset(Setting(each) for each in told if each in known)
+    return frozenset(Setting(each) for each in names if each in known)
 
 
 @lru_cache(maxsize=65_536)
-def _held(interfaces: tuple[HeldInterfaces, ...]) -> tuple[tuple[PlacedInterface, ...], frozenset[int]]:
+def _placed_interfaces(
+    interfaces: tuple[HeldInterfaces, ...],
+) -> tuple[tuple[PlacedInterface, ...], frozenset[int]]:
     """What a pod holds, and which of its entries; one object for all pods that hold the same."""
     placed = tuple(each for alike in interfaces for each in (_placed(alike),) * alike.vfs)
     return placed, frozenset(entry for alike in interfaces for entry in alike.entries)
@@ -181,9 +183,9 @@ def _macs(ranges: Iterable[MacRange]) -> MacRanges:
 
 
 @lru_cache(maxsize=4096)
-def _namespaces(told: tuple[str, ...]) -> tuple[str, ...]:
+def _namespaces(names: tuple[str, ...]) -> tuple[str, ...]:
     """One object for all nodes that say the same."""
-    return tuple(map(intern, told))
+    return tuple(map(intern, names))
 
 
 def _refuse(why: str) -> NoReturn:

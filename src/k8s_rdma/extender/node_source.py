@@ -19,10 +19,10 @@ class NodeSource(Protocol):
     noted in the state with the reason; nothing is raised for its sake.
     """
 
-    async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
-        """Return when each node's state is one that was so at `since` or later, as far as can be known.
+    async def refresh(self, nodes: Collection[NodeName], *, newer_than: float) -> None:
+        """Return when each node's state is one that was so at `newer_than` or later, as far as can be known.
 
-        It stems from a question asked at `since` or later, or there is a watch (a long poll is one) that
+        It stems from a question asked at `newer_than` or later, or there is a watch (a long poll is one) that
         would have told of any other state by now and that was heard from within the configured time. Where
         something waits for an answer to a question from after a pod's end (`ClusterState.ended`), the node
         is asked: neither a watch nor a young state tells that. A node that did not answer lately may be left
@@ -30,7 +30,7 @@ class NodeSource(Protocol):
         """
         ...
 
-    async def ask(self, node: NodeName) -> None:
+    async def request_report(self, node: NodeName) -> None:
         """Return when the node's state stems from a question asked now or later, or it did not answer it.
 
         Where nodes cannot be asked, what they told last stands, for as long as they are heard from.

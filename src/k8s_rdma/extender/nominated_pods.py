@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 class Hold:
     """What a pod may come to take of a node.
 
-    pod: `namespace/name`. priority: it counts against pods of this priority or a lower one. until: seconds of
-    the clock that the caller uses; it counts no more from then on. victims: who is evicted for it there.
+    pod: `namespace/name`. priority: it counts against pods of this priority or a lower one. deadline: seconds
+    of the clock that the caller uses; it counts no more from then on. victims: who is evicted for it there.
     """
 
     interfaces: tuple[PlacedInterface, ...]
     pod: str
     priority: int
-    until: float
+    deadline: float
     victims: Collection[PodUid] = ()
 
 
@@ -61,7 +61,7 @@ class Holds:
         self._nodes.setdefault(node, {})[uid] = hold
         self._places.setdefault(uid, set()).add(node)
 
-    def held(self, node: NodeName, uid: PodUid) -> Hold | None:
+    def get(self, node: NodeName, uid: PodUid) -> Hold | None:
         """What is held there for the pod."""
         return self._nodes.get(node, {}).get(uid)
 
@@ -74,7 +74,7 @@ class Holds:
         over = {
             node: holds
             for node, held in self._nodes.items()
-            if (holds := {uid: hold for uid, hold in held.items() if hold.until <= now})
+            if (holds := {uid: hold for uid, hold in held.items() if hold.deadline <= now})
         }
         for node, holds in over.items():
             for uid in holds:
@@ -91,25 +91,25 @@ class Holds:
         return {
             other: hold.interfaces
             for other, hold in self._nodes.get(node, {}).items()
-            if other != uid and hold.priority >= priority and hold.until > now
+            if other != uid and hold.priority >= priority and hold.deadline > now
         }
 
     def all_against(self, uid: PodUid, priority: int, now: float) -> Iterator[tuple[NodeName, Hold]]:
         """All that counts against a pod of that priority, on whatever node."""
         for node, held in self._nodes.items():
             for other, hold in held.items():
-                if other != uid and hold.priority >= priority and hold.until > now:
+                if other != uid and hold.priority >= priority and hold.deadline > now:
                     yield node, hold
 
     def next_end(self) -> float | None:
         """When the time of the first one is over; None when there is none."""
-        return min((hold.until for held in self._nodes.values() for hold in held.values()), default=None)
+        return min((hold.deadline for held in self._nodes.values() for hold in held.values()), default=None)
 
     def nodes(self) -> frozenset[NodeName]:
         """Where anything is held."""
         return frozenset(self._nodes)
 
-    def of(self, uid: PodUid) -> frozenset[NodeName]:
+    def nodes_of(self, uid: PodUid) -> frozenset[NodeName]:
         """Where something is held for the pod."""
         return frozenset(self._places.get(uid, ()))
 
@@ -138,11 +138,11 @@ class Room(NamedTuple):
     victims: Collection[PodUid] = ()
 
 
-class _Named(NamedTuple):
+class _Nomination(NamedTuple):
     """The node that a pod's status names; until when room is held there."""
 
     node: NodeName
-    until: float
+    deadline: float
 
 
 class NominatedPods:
@@ -169,13 +169,13 @@ class NominatedPods:
         self._clock = clock
         self._nomination_s = nomination_s
         self._on_release = on_release
-        self._named: dict[PodUid, _Named] = {}
+        self._named: dict[PodUid, _Nomination] = {}
         self._unnamed: dict[PodUid, float] = {}
-        self._left: dict[PodUid, PendingPod] = {}
+        self._unreserved: dict[PodUid, PendingPod] = {}
         self._due: set[PodUid] = set()
         self._all_due_at = float("-inf")
         self._refused: dict[PodUid, frozenset[NodeName]] = {}
-        self._more = asyncio.Event()
+        self._work_added = asyncio.Event()
 
     def __len__(self) -> int:
         """For how many pods something is held."""
@@ -186,9 +186,9 @@ class NominatedPods:
         self._place_those_left()
         return self._holds.nodes()
 
-    def of(self, uid: PodUid) -> frozenset[NodeName]:
+    def nodes_of(self, uid: PodUid) -> frozenset[NodeName]:
         """Where something is held for the pod."""
-        return self._holds.of(uid)
+        return self._holds.nodes_of(uid)
 
     def against(
         self, node: NodeName, uid: PodUid, priority: int
@@ -204,23 +204,23 @@ class NominatedPods:
 
     def refused(self, uid: PodUid) -> frozenset[NodeName]:
         """Where something is held for the pod, and filter refused it when it was last asked."""
-        return self._holds.of(uid) & self._refused.get(uid, frozenset())
+        return self._holds.nodes_of(uid) & self._refused.get(uid, frozenset())
 
     def victims(self, node: NodeName, uid: PodUid) -> Collection[PodUid]:
         """Who is evicted there for the pod, as the scheduler was answered."""
-        held = self._holds.held(node, uid)
+        held = self._holds.get(node, uid)
         return held.victims if held else ()
 
     def expired(self, uid: PodUid) -> bool:
         """Whether the time is over for which room is held where the pod's status names a node."""
         named = self._named.get(uid)
-        return named is not None and named.until <= self._clock()
+        return named is not None and named.deadline <= self._clock()
 
     # what is heard
 
     def filtered(self, uid: PodUid, refused: Container[str]) -> None:
         """The last filter of the pod refused it on these of the nodes that it was asked about."""
-        held = self._holds.of(uid)
+        held = self._holds.nodes_of(uid)
         if held:
             self._refused[uid] = frozenset(node for node in held if node in refused)
 
@@ -230,14 +230,14 @@ class NominatedPods:
         What is held beside what victims have yet makes a node look fuller than it is or will be. Who was
         refused for that fits when they go, though by the situation alone it fitted before.
         """
-        self._due.update(uid for uid in self._left if self._named[uid].node == node)
+        self._due.update(uid for uid in self._unreserved if self._named[uid].node == node)
         if node in self._holds.nodes():
             self._on_release(node)
 
     def answered(self, pod: PendingPod, found: Mapping[NodeName, Room]) -> None:
         """The scheduler was told that the pod comes to fit so; instead of what was held for it."""
         before = self._holds.release(pod.uid)
-        self._left.pop(pod.uid, None)
+        self._unreserved.pop(pod.uid, None)
         self._refused.pop(pod.uid, None)
         now, named = self._clock(), self._named.get(pod.uid)
         for node, room in found.items():
@@ -246,29 +246,29 @@ class NominatedPods:
             held_s = self._nomination_s if again else min(UNNAMED_S, self._nomination_s)
             self._hold(pod, node, room, now + held_s)
         self._unnamed[pod.uid] = now + UNNAMED_S
-        self._tell(pod.uid, before.keys() - found.keys())
+        self._notify(pod.uid, before.keys() - found.keys())
 
     def nominated(self, pod: PendingPod, node: NodeName) -> None:
         """The pod's status names this node; its time runs from when that was first seen."""
         if not pod.request:
             return
-        now, named, held = self._clock(), self._named.get(pod.uid), self._holds.of(pod.uid)
+        now, named, held = self._clock(), self._named.get(pod.uid), self._holds.nodes_of(pod.uid)
         if self._unnamed.get(pod.uid, now) > now and (node not in held or (named and named.node == node)):
             return  # perhaps older than the last answer
         if named is None or named.node != node:
             self._unnamed.pop(pod.uid, None)
-            named = self._named[pod.uid] = _Named(node, now + self._nomination_s)
+            named = self._named[pod.uid] = _Nomination(node, now + self._nomination_s)
             _log.info("nominated", pod=pod.pod, uid=pod.uid, node=node)
         else:
             return
         released = self._holds.release(pod.uid)
         kept = released.pop(node, None)
         if kept is not None:
-            self._hold(pod, node, Room(kept.interfaces, kept.victims), named.until)
+            self._hold(pod, node, Room(kept.interfaces, kept.victims), named.deadline)
         else:
-            self._left[pod.uid] = pod
+            self._unreserved[pod.uid] = pod
             self._due.add(pod.uid)
-        self._tell(pod.uid, released)
+        self._notify(pod.uid, released)
 
     def cleared(self, uid: PodUid) -> None:
         """The pod's status names no node, or none any more.
@@ -278,22 +278,22 @@ class NominatedPods:
         extender that is away: then the room stays the pod's.
         """
         named, now = self._named.get(uid), self._clock()
-        hold = self._holds.held(named.node, uid) if named else None
+        hold = self._holds.get(named.node, uid) if named else None
         if named and hold and self._holds.against(named.node, uid, hold.priority + 1, now):
             _log.info("nomination_lost", pod=hold.pod, uid=uid, node=named.node)
-            self.over(uid)
+            self.on_delete(uid)
 
-    def over(self, uid: PodUid) -> None:
+    def on_delete(self, uid: PodUid) -> None:
         """The pod is bound, finished or gone."""
         self._named.pop(uid, None)
         self._unnamed.pop(uid, None)
-        self._left.pop(uid, None)
+        self._unreserved.pop(uid, None)
         self._release(uid)
 
-    def over_missing(self, listed: Collection[PodUid]) -> None:
+    def retain(self, listed: Collection[PodUid]) -> None:
         """Whoever is not among all unbound pods that there are is gone."""
         for uid in [uid for uid in (*self._named, *self._unnamed) if uid not in listed]:
-            self.over(uid)
+            self.on_delete(uid)
 
     # time
 
@@ -302,38 +302,38 @@ class NominatedPods:
         now = self._clock()
         for node, holds in self._holds.expire(now).items():
             for uid, hold in holds.items():
-                if not self._holds.of(uid):
+                if not self._holds.nodes_of(uid):
                     self._refused.pop(uid, None)
                 _log.warning("nomination_expired", pod=hold.pod, uid=uid, node=node)
-                self._tell(uid, [node])
+                self._notify(uid, [node])
         for uid in [uid for uid, until in self._unnamed.items() if until <= now]:
             del self._unnamed[uid]
 
     async def keep_time(self) -> NoReturn:
         """Expire what is due, for as long as the process runs."""
         while True:
-            self._more.clear()
+            self._work_added.clear()
             end = self._holds.next_end()
             try:
                 async with asyncio.timeout(None if end is None else max(0.0, end - self._clock())):
-                    await self._more.wait()
+                    await self._work_added.wait()
             except TimeoutError:
                 self.expire()
 
     def _release(self, uid: PodUid) -> None:
         self._refused.pop(uid, None)
-        self._tell(uid, self._holds.release(uid))
+        self._notify(uid, self._holds.release(uid))
 
-    def _hold(self, pod: PendingPod, node: NodeName, room: Room, until: float) -> None:
+    def _hold(self, pod: PendingPod, node: NodeName, room: Room, deadline: float) -> None:
         hold = Hold(
             interfaces=room.interfaces,
             pod=pod.pod,
             priority=pod.priority,
-            until=until,
+            deadline=deadline,
             victims=room.victims,
         )
         self._holds.hold(node, pod.uid, hold)
-        self._more.set()
+        self._work_added.set()
 
     def _place_those_left(self) -> None:
         """Hold what pods' statuses name and this process did not answer, as soon as their node is known.
@@ -342,33 +342,33 @@ class NominatedPods:
         """
         now = self._clock()
         if self._all_due_at <= now:
-            self._due, self._all_due_at = set(self._left), now + _LOOK_AGAIN_S
+            self._due, self._all_due_at = set(self._unreserved), now + _LOOK_AGAIN_S
         if not self._due:
             return
-        due, self._due = [pod for uid, pod in self._left.items() if uid in self._due], set()
+        due, self._due = [pod for uid, pod in self._unreserved.items() if uid in self._due], set()
         for pod in due:
             named = self._named[pod.uid]
             interfaces = self._placed(pod, named.node, now)
             if interfaces is not None:
-                self._hold(pod, named.node, Room(interfaces), named.until)
-            if interfaces is not None or named.until <= now:
-                del self._left[pod.uid]
+                self._hold(pod, named.node, Room(interfaces), named.deadline)
+            if interfaces is not None or named.deadline <= now:
+                del self._unreserved[pod.uid]
 
     def _placed(self, pod: PendingPod, node: NodeName, now: float) -> tuple[PlacedInterface, ...] | None:
         """Where it fits once everything that goes has gone; None when that cannot be told."""
-        situation = self._state.situation_if(
+        snapshot = self._state.snapshot_if(
             node,
-            without=[pod.uid, *self._occupants.going(node)],
+            excluded=[pod.uid, *self._occupants.terminating(node)],
             holding=self._holds.against(node, pod.uid, pod.priority, now),
         )
-        if situation is None:
+        if snapshot is None:
             return None
-        if not isinstance(self._decisions.verdict(pod.request, situation, pod.namespace), Feasible):
+        if not isinstance(self._decisions.verdict(pod.request, snapshot, pod.namespace), Feasible):
             return None
-        found = self._decisions.place(pod.request, situation)
+        found = self._decisions.place(pod.request, snapshot)
         return found.interfaces if isinstance(found, Placement) else None
 
-    def _tell(self, uid: PodUid, released: Iterable[NodeName]) -> None:
+    def _notify(self, uid: PodUid, released: Iterable[NodeName]) -> None:
         for node in released:
             if self._state.reservation(node, uid) is None:
                 self._on_release(node)

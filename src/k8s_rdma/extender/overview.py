@@ -57,8 +57,8 @@ class _Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    at: float
+class _Computed:
+    computed_at: float
     rows: tuple[_Row, ...]
     totals: Totals
 
@@ -79,14 +79,14 @@ class Overview:
     clock: Callable[[], float]
     quarantine: Quarantine = field(default_factory=Quarantine)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _last: _Look | None = None
+    _last: _Computed | None = None
     _pfs: WeakKeyDictionary[NodeSnapshot, _Pfs] = field(default_factory=WeakKeyDictionary)
 
     async def view(self, *, sort: Sort, limit: int) -> ClusterView:
         """The document, with `limit` nodes and pods at most; up to `KEPT_S` old."""
         async with self._turn:
-            if self._last is None or self.clock() - self._last.at > KEPT_S:
-                self._last = await self._look()
+            if self._last is None or self.clock() - self._last.computed_at > KEPT_S:
+                self._last = await self._compute()
         now = self.clock()
         pending = self.attempts.pending()
         return ClusterView(
@@ -99,51 +99,51 @@ class Overview:
 
     def _pending(self, attempt: Attempt, now: float) -> PendingRow:
         outcome = attempt.outcome
-        filtered = self.requests.recall(PodUid(outcome.uid))
+        filtered = self.requests.get(PodUid(outcome.uid))
         interfaces = filtered.request.interfaces if filtered else ()
         return PendingRow(
             pod=outcome.pod,
             interfaces=len(interfaces),
             reserved_mbps=sum(each.min_tx_rate_mbps for each in interfaces),
-            ago_s=round(now - attempt.at, 3),
+            ago_s=round(now - attempt.refused_at, 3),
             waits_s=round(now - attempt.first_at, 3),
             why=attempt.why,
         )
 
-    async def _look(self) -> _Look:
+    async def _compute(self) -> _Computed:
         names = sorted(self.nodes())
         with suppress(TimeoutError):
             async with asyncio.timeout(_ASK_S):
-                await self.states.refresh(names, since=self.clock() - _FRESH_S)
+                await self.states.refresh(names, newer_than=self.clock() - _FRESH_S)
         rows = []
         for index, node in enumerate(names):
             if index % _SLICE == 0:
                 await asyncio.sleep(0)
             rows.append(self._row(node))
-        return _Look(at=self.clock(), rows=tuple(rows), totals=await _total(rows))
+        return _Computed(computed_at=self.clock(), rows=tuple(rows), totals=await _total(rows))
 
     def _row(self, node: NodeName) -> _Row:
         facts = self.state.facts(node)
-        situation, pods = self.state.last_known(node)
+        snapshot, pods = self.state.last_known(node)
         heard_at = self.state.heard_at(node)
         heard_s = None if heard_at is None else round(self.clock() - heard_at, 3)
-        pfs = self._pfs_of(situation) if situation else _NO_PFS
+        pfs = self._pfs_of(snapshot) if snapshot else _NO_PFS
         known = NodeRow(name=node, pods=len(pods), heard_s=heard_s, pfs=pfs.rows)
         if facts is None:
             why = self.state.why_unreadable(node)
             return _Row(replace(known, problems=(why,), unreadable=True), pfs)
         return _Row(replace(known, problems=(*_problems(pfs.rows), *facts.problems)), pfs)
 
-    def _pfs_of(self, situation: NodeSnapshot) -> _Pfs:
-        pfs = self._pfs.get(situation)
+    def _pfs_of(self, snapshot: NodeSnapshot) -> _Pfs:
+        pfs = self._pfs.get(snapshot)
         if pfs is None:
-            pfs = self.quarantine.decide(situation, lambda: _pfs_of(situation), lambda _: _NO_PFS)
-            self._pfs[situation] = pfs
+            pfs = self.quarantine.decide(snapshot, lambda: _pfs_of(snapshot), lambda _: _NO_PFS)
+            self._pfs[snapshot] = pfs
         return pfs
 
 
-def _pfs_of(situation: NodeSnapshot) -> _Pfs:
-    rows = tuple(_pf_rows(situation))
+def _pfs_of(snapshot: NodeSnapshot) -> _Pfs:
+    rows = tuple(_pf_rows(snapshot))
     return _Pfs(
         rows,
         _share(sum(pf.reserved_mbps for pf in rows), sum(pf.link_mbps or 0 for pf in rows)),
@@ -151,9 +151,9 @@ def _pfs_of(situation: NodeSnapshot) -> _Pfs:
     )
 
 
-def _pf_rows(situation: NodeSnapshot) -> Iterator[PfRow]:
-    for pf in situation.inventory.pfs:
-        used = situation.used.get(pf.pci, NOTHING_USED)
+def _pf_rows(snapshot: NodeSnapshot) -> Iterator[PfRow]:
+    for pf in snapshot.inventory.pfs:
+        used = snapshot.used.get(pf.pci, NOTHING_USED)
         yield PfRow(
             name=pf.name,
             link_mbps=pf.link_mbps,

@@ -94,7 +94,7 @@ class PodExplainer:
     def _read(self, view: PodView) -> KnownPod:
         request, malformed, not_allowed = None, "", False
         try:
-            request = self.requests.ask_of(view)
+            request = self.requests.parse_view(view)
         except MalformedError as error:
             malformed, not_allowed = error.message, error.reason is Reason.NOT_ALLOWED
         return KnownPod(
@@ -109,7 +109,7 @@ class PodExplainer:
 
     def _remembered(self, namespace: str, name: str, note: str) -> KnownPod | str:
         uid = self.attempts.named(f"{namespace}/{name}")
-        filtered = self.requests.recall(uid) if uid else None
+        filtered = self.requests.get(uid) if uid else None
         if uid is None or filtered is None:
             return f"pod {namespace}/{name} was not refused here lately; {note}"
         return KnownPod(namespace=namespace, name=name, uid=uid, request=filtered.request, notes=(note,))
@@ -120,7 +120,7 @@ class PodExplainer:
         reported = placed_on(facts.reported.get(pod.uid, ()), inventory) if facts else None
         return Place(
             node=node,
-            since_s=round(self.clock() - held.made_at, 3) if held else None,
+            since_s=round(self.clock() - held.created_at, 3) if held else None,
             placement=placed_on(held.interfaces, inventory) if held else (),
             signature=self._signature(pod, node),
             reported=reported,
@@ -153,7 +153,7 @@ class PodExplainer:
         return "unsigned" if keys is None else "valid"
 
 
-def asked_of(request: Request) -> tuple[RequestedInterface, ...]:
+def requested_interfaces(request: Request) -> tuple[RequestedInterface, ...]:
     """The interfaces, those that are alike together, in the request's order."""
     counts = Counter(request.interfaces)
     alike = msgspec.json.decode(format_request(Request(tuple(counts))))

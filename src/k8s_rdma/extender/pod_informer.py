@@ -113,7 +113,7 @@ class PodInformer:
             self._judged_by = keys
             self._unpromised.clear()
 
-    def take(self, event: Event[PodView]) -> None:
+    def on_event(self, event: Event[PodView]) -> None:
         """One event."""
         match event:
             case Page(pods):
@@ -121,42 +121,42 @@ class PodInformer:
             case Listed(pods):
                 self._list(pods)
             case Changed(pod):
-                self._see(pod)
+                self._on_update(pod)
             case Deleted(pod):
                 self._end(pod.uid)
 
-    def see(self, pod: PodView) -> None:
+    def on_update(self, pod: PodView) -> None:
         """A pod as it was read beside the stream, which may have told of its end since."""
         if pod.uid not in self._ended:
-            self._see(pod)
+            self._on_update(pod)
 
     def _page(self, pods: tuple[PodView, ...]) -> None:
         self._paged.update(pod.uid for pod in pods)
         with self.state.together():
             for pod in pods:
-                handle_item("pods", self._see, pod)
+                handle_item("pods", self._on_update, pod)
 
     def _list(self, pods: tuple[PodView, ...]) -> None:
         self._page(pods)
         listed = frozenset(self._paged)
         self._paged.clear()
-        self.requeuer.settle_missing(listed, self._listing_since)
-        self.attempts.settle_missing(listed, self._listing_since)
-        self.unbound.keep_only(listed)
-        self.occupants.end_missing(listed)
-        self.gangs.end_missing(listed)
+        self.requeuer.retain(listed, self._listing_since)
+        self.attempts.retain(listed, self._listing_since)
+        self.unbound.retain(listed)
+        self.occupants.retain(listed)
+        self.gangs.retain(listed)
         if self.bound_pods is not None:
-            self.bound_pods.end_missing(listed)
+            self.bound_pods.retain(listed)
         self._unpromised &= listed
-        self.signatures.end_missing(listed)
+        self.signatures.retain(listed)
         if self.nominations is not None:
-            self.nominations.over_missing(listed)
+            self.nominations.retain(listed)
         if self.unplaced is not None:
-            self.unplaced.end_missing(listed)
+            self.unplaced.retain(listed)
         self._missing = self.state.pods() - listed
         for uid in self._missing:
             # A pod made, filtered and being bound while the list was under way need not be on it.
-            if self.state.held_since(uid) < self._listing_since:
+            if self.state.assumed_since(uid) < self._listing_since:
                 self._end(uid)
         self._listed.set()
         _log.info("pods_listed", pods=len(listed), reservations=len(self.state.pods()))
@@ -177,18 +177,18 @@ class PodInformer:
             if pod is None or pod.uid != uid or pod.finished:
                 self._end(uid)
 
-    def _see(self, pod: PodView) -> None:
-        self.unbound.see(pod)
+    def _on_update(self, pod: PodView) -> None:
+        self.unbound.on_update(pod)
         if pod.finished:
             self._end(pod.uid)
             return
-        self.gangs.see(pod)
+        self.gangs.on_update(pod)
         if pod.node is None:
-            self.requests.compare(pod.uid, pod.annotations)
+            self.requests.invalidate_if_changed(pod.uid, pod.annotations)
             self._nominated(pod)
         else:
             self._bound(pod, pod.node)
-            self.occupants.see(pod, pod.node)
+            self.occupants.on_update(pod, pod.node)
             self._not_nominated(pod.uid)
 
     def _bound(self, pod: PodView, node: NodeName) -> None:
@@ -196,11 +196,11 @@ class PodInformer:
         self.attempts.settled(pod.uid)
         held, keys = self.state.reservation(node, pod.uid), self.keys()
         counted = held is not None and held.bound
-        if pod.uid in self._unpromised or (counted and (keys is None or self.signatures.knows(pod.uid))):
+        if pod.uid in self._unpromised or (counted and (keys is None or self.signatures.contains(pod.uid))):
             return
         promise = promised_to(pod, keys, self.requests.policies())
         if keys is not None and PLACEMENT_ANNOTATION in pod.annotations:
-            self.signatures.bound(pod.uid, promise.key_id if promise else None)
+            self.signatures.on_bound(pod.uid, promise.key_id if promise else None)
         if not counted:
             self._promised(pod, node, promise)
 
@@ -209,7 +209,7 @@ class PodInformer:
         if promise is not None:
             name = f"{pod.namespace}/{pod.name}"
             interfaces = promise.placement.interfaces
-            promised = Reservation(interfaces=interfaces, pod=name, made_at=self.clock(), bound=True)
+            promised = Reservation(interfaces=interfaces, pod=name, created_at=self.clock(), bound=True)
         self.state.bound(node, pod.uid, promised)
         if self.state.reservation(node, pod.uid) is None:
             self._promised_nothing(pod, node)
@@ -223,9 +223,9 @@ class PodInformer:
         if pod.annotations or self.keys() is None:
             self._unpromised.add(pod.uid)
         if self.bound_pods is not None:
-            self.bound_pods.see(pod, node)
+            self.bound_pods.on_update(pod, node)
         if self.unplaced is not None:
-            self.unplaced.bound(pod, node)
+            self.unplaced.on_bound(pod, node)
 
     def _nominated(self, pod: PodView) -> None:
         if self.nominations is None:
@@ -241,23 +241,23 @@ class PodInformer:
 
     def _not_nominated(self, uid: PodUid) -> None:
         if self.nominations is not None:
-            self.nominations.over(uid)
+            self.nominations.on_delete(uid)
 
     def _end(self, uid: PodUid) -> None:
         if self.unplaced is not None:
-            self.unplaced.ended(uid)
-        self.state.ended(uid, self.clock())
-        self.occupants.end(uid)
-        self.gangs.end(uid)
+            self.unplaced.on_delete(uid)
+        self.state.on_delete(uid, self.clock())
+        self.occupants.on_delete(uid)
+        self.gangs.on_delete(uid)
         if self.bound_pods is not None:
-            self.bound_pods.end(uid)
+            self.bound_pods.on_delete(uid)
         self._unpromised.discard(uid)
-        self.signatures.ended(uid)
+        self.signatures.on_delete(uid)
         self._not_nominated(uid)
         self.requeuer.settled(uid)
         self.attempts.settled(uid)
-        self.requests.forget(uid)
-        self.unbound.forget(uid)
+        self.requests.on_delete(uid)
+        self.unbound.on_delete(uid)
         self._ended.append(uid)
 
 
@@ -268,21 +268,21 @@ class NodeNames:
     state: ClusterState
     states: NodeSource
     listed: bool = False
-    _known: set[NodeName] = field(default_factory=set)
+    _names: set[NodeName] = field(default_factory=set)
 
     def names(self) -> frozenset[NodeName]:
         """Those that there are."""
-        return frozenset(self._known)
+        return frozenset(self._names)
 
     def may_exist(self, node: NodeName) -> bool:
         """Whether there is such a node, or that is not known yet."""
-        return not self.listed or node in self._known
+        return not self.listed or node in self._names
 
-    def take(self, event: Event[NodeView]) -> None:
+    def on_event(self, event: Event[NodeView]) -> None:
         """One event."""
         match event:
             case Listed(nodes):
-                for gone in self._known - {node.name for node in nodes}:
+                for gone in self._names - {node.name for node in nodes}:
                     self._forget(gone)
                 for node in nodes:
                     handle_item("nodes", self._learn, node)
@@ -294,10 +294,10 @@ class NodeNames:
                 self._forget(node.name)
 
     def _learn(self, node: NodeView) -> None:
-        self._known.add(node.name)
+        self._names.add(node.name)
         self.states.learn(node.name, node.addresses)
 
     def _forget(self, node: NodeName) -> None:
-        self._known.discard(node)
+        self._names.discard(node)
         self.states.forget(node)
         self.state.forget(node)

@@ -43,7 +43,7 @@ class PendingPod:
         return f"{self.namespace}/{self.name}"
 
     @classmethod
-    def of(cls, pod: Pod, request: Request) -> PendingPod:
+    def from_pod(cls, pod: Pod, request: Request) -> PendingPod:
         """The pod of a scheduler's question."""
         return cls(
             uid=PodUid(pod.metadata.uid),
@@ -90,7 +90,7 @@ class _Named(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class CachedRequest:
     """A pod and its request; the annotations and policies that say it, and when it was last filtered."""
 
     pod: PendingPod
@@ -108,7 +108,7 @@ class Remembered:
         """How long the annotations are."""
         return sum(len(text or "") for text in self.texts)
 
-    def asked_by(self, annotations: Mapping[str, str]) -> bool:
+    def matches(self, annotations: Mapping[str, str]) -> bool:
         """Whether this is what a pod with these annotations asks for."""
         return self.texts == request_texts(annotations)
 
@@ -138,7 +138,7 @@ class PodRequestCache:
         self._bill = bill
         self._processor = processor
         self._vf_resource = vf_resource
-        self._pods: OrderedDict[PodUid, Remembered] = OrderedDict()
+        self._pods: OrderedDict[PodUid, CachedRequest] = OrderedDict()
         self._characters = 0
 
     def read(self, pod: PodView) -> Request:
@@ -165,7 +165,7 @@ class PodRequestCache:
         devices: Callable[[], tuple[tuple[str, int], ...]],
     ) -> Request:
         known, policies = self._pods.get(PodUid(pod.uid)), self.policies()
-        if known is not None and known.policies is policies and known.asked_by(annotations):
+        if known is not None and known.policies is policies and known.matches(annotations):
             request = known.request
             # a UID may be said to be another pod's: namespace and devices are judged as they are said now
             if not request or (pod.namespace == known.pod.namespace and request.devices == devices()):
@@ -181,15 +181,15 @@ class PodRequestCache:
             return found.request
         return policies.permit(pod.namespace, replace(found.request, devices=devices()))
 
-    def ask(self, pod: Pod) -> PendingPod:
+    def parse(self, pod: Pod) -> PendingPod:
         """The pod of a scheduler's question; MalformedError as `read`, and when its numbers contradict."""
         request = self._read(pod.metadata, pod.annotations, lambda: _devices(pod))
         self._require_room(annotation_bytes(pod.annotations), request)
         if self._vf_resource is not None:
             _check_count(request, _counted(pod, self._vf_resource), self._vf_resource)
-        return PendingPod.of(pod, request)
+        return PendingPod.from_pod(pod, request)
 
-    def ask_of(self, view: PodView) -> Request:
+    def parse_view(self, view: PodView) -> Request:
         """As `ask`, of a pod as the API server has it.
 
         Its numbers are compared unless it may take of its node what nobody here adds up (`PodView.demand`).
@@ -200,31 +200,31 @@ class PodRequestCache:
             _check_count(request, counted, self._vf_resource)
         return request
 
-    def remember(self, pod: Pod, at: float) -> PendingPod:
+    def put(self, pod: Pod, now: float) -> PendingPod:
         """As `ask`, and kept for bind; nothing is kept of a pod whose annotation is malformed now."""
         uid = PodUid(pod.metadata.uid)
         try:
-            asked = self.ask(pod)
+            asked = self.parse(pod)
         finally:
-            self.forget(uid)
-        remembered = Remembered(asked, request_texts(pod.annotations), self.policies(), at)
+            self.on_delete(uid)
+        remembered = CachedRequest(asked, request_texts(pod.annotations), self.policies(), now)
         self._pods[uid] = remembered
         self._characters += remembered.characters
         while len(self._pods) > _MAX_PODS or self._characters > MAX_CHARACTERS:
-            self.forget(next(iter(self._pods)))
+            self.on_delete(next(iter(self._pods)))
         return asked
 
-    def recall(self, uid: PodUid) -> Remembered | None:
+    def get(self, uid: PodUid) -> CachedRequest | None:
         """What the pod asked for when it was filtered."""
         return self._pods.get(uid)
 
-    def compare(self, uid: PodUid, annotations: Mapping[str, str]) -> None:
+    def invalidate_if_changed(self, uid: PodUid, annotations: Mapping[str, str]) -> None:
         """Forget what was remembered if the pod does not say so now: its owner may have edited it."""
         known = self._pods.get(uid)
-        if known is not None and not known.asked_by(annotations):
-            self.forget(uid)
+        if known is not None and not known.matches(annotations):
+            self.on_delete(uid)
 
-    def forget(self, uid: PodUid) -> None:
+    def on_delete(self, uid: PodUid) -> None:
         """The pod is gone."""
         known = self._pods.pop(uid, None)
         if known is not None:

@@ -44,24 +44,24 @@ class Signatures:
 
     def __init__(self, keys: KeySource) -> None:
         self._keys = keys
-        self._of: dict[PodUid, str] = {}
+        self._by_uid: dict[PodUid, str] = {}
 
-    def knows(self, uid: PodUid) -> bool:
+    def contains(self, uid: PodUid) -> bool:
         """Whether it is known which key signed the pod's, if any."""
-        return uid in self._of
+        return uid in self._by_uid
 
-    def bound(self, uid: PodUid, key_id: str | None) -> None:
+    def on_bound(self, uid: PodUid, key_id: str | None) -> None:
         """The pod is bound; key_id: None where no key accepts its placement."""
-        self._of[uid] = _NO_KEY if key_id is None else key_id
+        self._by_uid[uid] = _NO_KEY if key_id is None else key_id
 
-    def ended(self, uid: PodUid) -> None:
+    def on_delete(self, uid: PodUid) -> None:
         """The pod is finished or gone."""
-        self._of.pop(uid, None)
+        self._by_uid.pop(uid, None)
 
-    def end_missing(self, listed: Collection[PodUid]) -> None:
+    def retain(self, listed: Collection[PodUid]) -> None:
         """Those that a list of all pods does not hold are gone."""
-        for uid in self._of.keys() - listed:
-            self.ended(uid)
+        for uid in self._by_uid.keys() - listed:
+            self.on_delete(uid)
 
     def readings(self) -> dict[str, Reading]:
         """For metrics."""
@@ -83,7 +83,7 @@ class Signatures:
         keys = self._keys()
         if keys is None:
             return {}
-        pods = Counter(self._of.values())
+        pods = Counter(self._by_uid.values())
         signer = None if keys.signer is None else keys.signer.verifier.id
         counted: dict[tuple[str, ...], float] = {
             (key.id, key.algorithm, "signs" if key.id == signer else "verifies"): pods.pop(key.id, 0)
@@ -129,10 +129,10 @@ class Occupants:
     def __init__(self) -> None:
         self._nodes: dict[NodeName, dict[PodUid, Occupant]] = {}
         self._places: dict[PodUid, NodeName] = {}
-        self._going: dict[NodeName, set[PodUid]] = {}
+        self._terminating: dict[NodeName, set[PodUid]] = {}
         self._ended: OrderedDict[PodUid, NodeName] = OrderedDict()
 
-    def see(self, pod: PodView, node: NodeName) -> None:
+    def on_update(self, pod: PodView, node: NodeName) -> None:
         """The pod is bound there, and not finished."""
         if ANNOTATION not in pod.annotations and PLACEMENT_ANNOTATION not in pod.annotations:
             return
@@ -148,9 +148,9 @@ class Occupants:
         )
         self._places[pod.uid] = node
         if pod.terminating:
-            self._going.setdefault(node, set()).add(pod.uid)
+            self._terminating.setdefault(node, set()).add(pod.uid)
 
-    def end(self, uid: PodUid) -> None:
+    def on_delete(self, uid: PodUid) -> None:
         """The pod is finished or gone; its node may hold its interfaces for a while yet."""
         node = self._places.pop(uid, None)
         if node is None:
@@ -158,29 +158,29 @@ class Occupants:
         del self._nodes[node][uid]
         if not self._nodes[node]:
             del self._nodes[node]
-        self._going.setdefault(node, set()).add(uid)
+        self._terminating.setdefault(node, set()).add(uid)
         self._ended[uid] = node
         if len(self._ended) > _MAX_ENDED:
             self._forget(*self._ended.popitem(last=False))
 
-    def end_missing(self, listed: Collection[PodUid]) -> None:
+    def retain(self, listed: Collection[PodUid]) -> None:
         """Whoever is not among all pods that there are is gone."""
         for uid in [uid for uid in self._places if uid not in listed]:
-            self.end(uid)
+            self.on_delete(uid)
 
-    def on(self, node: NodeName) -> Mapping[PodUid, Occupant]:
+    def pods_on(self, node: NodeName) -> Mapping[PodUid, Occupant]:
         """Those on the node."""
         return self._nodes.get(node, _NO_OCCUPANTS)
 
-    def going(self, node: NodeName) -> Collection[PodUid]:
+    def terminating(self, node: NodeName) -> Collection[PodUid]:
         """Those who give back by themselves what they hold there: terminating, finished or gone."""
-        return self._going.get(node, ())
+        return self._terminating.get(node, ())
 
     def _forget(self, uid: PodUid, node: NodeName) -> None:
-        going = self._going[node]
+        going = self._terminating[node]
         going.discard(uid)
         if not going:
-            del self._going[node]
+            del self._terminating[node]
 
 
 class BoundPod(NamedTuple):
@@ -204,16 +204,16 @@ class BoundPods:
         self._nodes: dict[NodeName, dict[PodUid, BoundPod]] = {}
         self._places: dict[PodUid, NodeName] = {}
 
-    def see(self, pod: PodView, node: NodeName) -> None:
+    def on_update(self, pod: PodView, node: NodeName) -> None:
         """The pod is bound there, not finished, and was promised nothing. What it asks for now counts."""
         if pod.uid in self._places:
             return
         node = NodeName(intern(node))
         self._places[pod.uid] = node
-        self._nodes.setdefault(node, {})[pod.uid] = BoundPod(intern(pod.namespace), _asked(pod))
+        self._nodes.setdefault(node, {})[pod.uid] = BoundPod(intern(pod.namespace), _requested_rates(pod))
         self.on_change(node, pod.uid)
 
-    def end(self, uid: PodUid) -> None:
+    def on_delete(self, uid: PodUid) -> None:
         """The pod is finished or gone."""
         node = self._places.pop(uid, None)
         if node is None:
@@ -223,17 +223,17 @@ class BoundPods:
             del self._nodes[node]
         self.on_change(node, uid)
 
-    def end_missing(self, listed: Collection[PodUid]) -> None:
+    def retain(self, listed: Collection[PodUid]) -> None:
         """Whoever is not among all pods that there are is gone."""
         for uid in [uid for uid in self._places if uid not in listed]:
-            self.end(uid)
+            self.on_delete(uid)
 
-    def on(self, node: NodeName) -> Mapping[PodUid, BoundPod]:
+    def pods_on(self, node: NodeName) -> Mapping[PodUid, BoundPod]:
         """Those on the node."""
         return self._nodes.get(node, _NOBODY)
 
 
-def _asked(pod: PodView) -> tuple[int, ...]:
+def _requested_rates(pod: PodView) -> tuple[int, ...]:
     """What its interfaces reserve, and nothing for each device beyond these, of whatever resource.
 
     What policies allow by now is not asked: the pod may run since before. One that is malformed has nothing,
@@ -255,18 +255,18 @@ def _shared(rates: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def no_more_than(
-    held: tuple[PlacedInterface, ...], rates_mbps: tuple[int, ...]
+def capped_to_request(
+    interfaces: tuple[PlacedInterface, ...], rates_mbps: tuple[int, ...]
 ) -> tuple[PlacedInterface, ...]:
     """The interfaces, but for those beyond the number of rates, and none with more than its rate.
 
     rates_mbps: the largest first; the interface with the largest reservation is held against it.
     """
-    largest = sorted(range(len(held)), key=lambda at: -held[at].min_tx_rate_mbps)
+    largest = sorted(range(len(interfaces)), key=lambda at: -interfaces[at].min_tx_rate_mbps)
     most = dict(zip(largest, rates_mbps, strict=False))
     return tuple(
         each if each.min_tx_rate_mbps <= most[at] else replace(each, min_tx_rate_mbps=most[at])
-        for at, each in enumerate(held)
+        for at, each in enumerate(interfaces)
         if at in most
     )
 
@@ -279,7 +279,7 @@ _NOT_KEPT: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _UnboundPod:
     pod: PodView
     characters: int
 
@@ -289,34 +289,34 @@ class UnboundPods:
 
     def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
         self._max_characters = max_characters
-        self._pods: dict[PodUid, _Seen] = {}
+        self._pods: dict[PodUid, _UnboundPod] = {}
         self._characters = 0
 
     def __len__(self) -> int:
         """How many there are."""
         return len(self._pods)
 
-    def see(self, pod: PodView) -> None:
+    def on_update(self, pod: PodView) -> None:
         """The pod as the API server just told it."""
-        self.forget(pod.uid)
+        self.on_delete(pod.uid)
         if pod.node is not None or pod.finished or not pod.annotations.get(ANNOTATION):
             return
         characters = sum(len(key) + len(value) for key, value in pod.annotations.items())
         if self._characters + characters > self._max_characters:
             pod, characters = replace(pod, annotations=_NOT_KEPT), 0
-        self._pods[pod.uid] = _Seen(pod, characters)
+        self._pods[pod.uid] = _UnboundPod(pod, characters)
         self._characters += characters
 
-    def forget(self, uid: PodUid) -> None:
+    def on_delete(self, uid: PodUid) -> None:
         """The pod is bound, finished or gone."""
         seen = self._pods.pop(uid, None)
         if seen is not None:
             self._characters -= seen.characters
 
-    def keep_only(self, listed: Collection[PodUid]) -> None:
+    def retain(self, listed: Collection[PodUid]) -> None:
         """Those that a list of all pods does not hold are gone."""
         for uid in [uid for uid in self._pods if uid not in listed]:
-            self.forget(uid)
+            self.on_delete(uid)
 
     def latest(self, uid: PodUid) -> PodView | None:
         """The pod as it was last seen; None when that is not known."""

@@ -63,20 +63,20 @@ if TYPE_CHECKING:
 class Budgets:
     """The budgets of the cluster; while they cannot be read, those of before.
 
-    known: whether they were ever listed, or nobody wants them heeded; until then nobody may be chosen to be
+    synced: whether they were ever listed, or nobody wants them heeded; until then nobody may be chosen to be
     evicted. awaited: somebody is not chosen for that.
     """
 
-    def __init__(self, budgets: Iterable[BudgetView] = (), *, known: bool = True) -> None:
-        self.known = known
+    def __init__(self, budgets: Iterable[BudgetView] = (), *, synced: bool = True) -> None:
+        self.synced = synced
         self.awaited = False
         self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
 
-    def take(self, event: Event[BudgetView]) -> None:
+    def on_event(self, event: Event[BudgetView]) -> None:
         """One event."""
         match event:
             case Listed(budgets):
-                self.known = True
+                self.synced = True
                 self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
             case Changed(budget):
                 self._budgets[budget.namespace, budget.name] = budget
@@ -88,31 +88,31 @@ class Budgets:
         left = {key: budget.allowed for key, budget in self._budgets.items()}
         return {pod.uid for pod in pods if self._spend(pod, left)}
 
-    def _spend(self, pod: Occupant, left: dict[tuple[str, str], int]) -> bool:
+    def _spend(self, pod: Occupant, allowance: dict[tuple[str, str], int]) -> bool:
         beyond = False
         for key, budget in self._budgets.items():
             if budget.namespace != pod.namespace or not pod.labels or not budget.selector(pod.labels):
                 continue
             if pod.name not in budget.disrupted:
-                left[key] -= 1
-                beyond = beyond or left[key] < 0
+                allowance[key] -= 1
+                beyond = beyond or allowance[key] < 0
         return beyond
 
 
-async def follow_budgets(api: ClusterApi, budgets: Budgets, on_known: Callable[[], None]) -> NoReturn:
-    """Keep up with them. on_known: told when they come to be known after `Budgets.awaited` was set.
+async def follow_budgets(api: ClusterApi, budgets: Budgets, on_synced: Callable[[], None]) -> NoReturn:
+    """Keep up with them. on_synced: told when they come to be known after `Budgets.awaited` was set.
 
     A refusal, too, is asked again within 1 to 30 s: an API server that has just started refuses everybody
     (403) until it has read its roles.
     """
 
-    def take(event: Event[BudgetView]) -> None:
-        budgets.take(event)
-        if budgets.known and budgets.awaited:
+    def on_event(event: Event[BudgetView]) -> None:
+        budgets.on_event(event)
+        if budgets.synced and budgets.awaited:
             budgets.awaited = False
-            on_known()
+            on_synced()
 
-    await follow("disruption budgets", api.follow_budgets, take, delay_s=1.0)
+    await follow("disruption budgets", api.follow_budgets, on_event, delay_s=1.0)
 
 
 _NOT_STARTED = "~"
@@ -123,14 +123,14 @@ _NOT_STARTED = "~"
 class Sent:
     """The scheduler's victims on a node.
 
-    uids: in its order, the important ones first. known: those that something is known of. going: those that
-    go by themselves. violations: how many evictions it says no budget allows. replaceable: whether the pod
-    that waits does not care who is beside it.
+    uids: in its order, the important ones first. occupants: those that something is known of. terminating:
+    those that go by themselves. violations: how many evictions it says no budget allows. replaceable: whether
+    the pod that waits does not care who is beside it.
     """
 
     uids: tuple[PodUid, ...]
-    known: Mapping[PodUid, Occupant]
-    going: Collection[PodUid] = ()
+    occupants: Mapping[PodUid, Occupant]
+    terminating: Collection[PodUid] = ()
     violations: int = 0
     replaceable: bool = False
 
@@ -143,25 +143,27 @@ class Chosen:
     violations: int
 
 
-async def choose(sent: Sent, others: Iterable[Occupant], budgets: Budgets, fits: Fits) -> Chosen | None:
+async def choose(sent: Sent, occupants: Iterable[Occupant], budgets: Budgets, fits: Fits) -> Chosen | None:
     """The victims that make the pod fit, None when there are none that do.
 
-    others: who may be evicted as well. fits: whether the pod fits without those pods; asked once for each
+    occupants: who may be evicted as well. fits: whether the pod fits without those pods; asked once for each
     that may stay, so it lets others run in between.
     """
-    needed = tuple(uid for uid in sent.uids if uid not in sent.going) or sent.uids
+    needed = tuple(uid for uid in sent.uids if uid not in sent.terminating) or sent.uids
     if await fits(needed):
         return _chosen(sent, needed, (), budgets) if needed else None
-    more = {pod.uid: pod for pod in others if pod.uid not in needed}
+    more = {pod.uid: pod for pod in occupants if pod.uid not in needed}
     evicted = {*needed, *more}
     if not more or not await fits(evicted):
         return None
-    for uid in _reprieve_order([*_known(sent, needed), *more.values()], budgets):
+    for uid in _reprieve_order([*_occupants(sent, needed), *more.values()], budgets):
         if uid in more and await fits(evicted - {uid}):
             evicted.discard(uid)
     added = [pod for pod in more.values() if pod.uid in evicted]
     if sent.replaceable:
-        evicted -= await _replaced(_known(sent, needed), added, lambda kept: fits(evicted - kept), budgets)
+        evicted -= await _replaced(
+            _occupants(sent, needed), added, lambda kept: fits(evicted - kept), budgets
+        )
     return _chosen(sent, [uid for uid in needed if uid in evicted], added, budgets)
 
 
@@ -182,16 +184,16 @@ async def _replaced(
     return kept
 
 
-def _chosen(sent: Sent, left: Iterable[PodUid], added: Iterable[Occupant], budgets: Budgets) -> Chosen:
+def _chosen(sent: Sent, remaining: Iterable[PodUid], added: Iterable[Occupant], budgets: Budgets) -> Chosen:
     """The scheduler's count stands, but for what the change makes of it: it knows more pods and budgets."""
-    uids = _in_order(sent, left, added)
-    before = budgets.violating(_important_first(sent.known.values()))
-    after = budgets.violating(_important_first([*_known(sent, uids), *added]))
+    uids = _in_order(sent, remaining, added)
+    before = budgets.violating(_important_first(sent.occupants.values()))
+    after = budgets.violating(_important_first([*_occupants(sent, uids), *added]))
     return Chosen(uids, max(0, sent.violations + len(after) - len(before)))
 
 
-def _known(sent: Sent, uids: Iterable[PodUid]) -> list[Occupant]:
-    return [sent.known[uid] for uid in uids if uid in sent.known]
+def _occupants(sent: Sent, uids: Iterable[PodUid]) -> list[Occupant]:
+    return [sent.occupants[uid] for uid in uids if uid in sent.occupants]
 
 
 def _reprieve_order(pods: Iterable[Occupant], budgets: Budgets) -> list[PodUid]:
@@ -209,12 +211,12 @@ def _rank(pod: Occupant) -> tuple[int, str, str]:
     return -pod.priority, pod.started or _NOT_STARTED, pod.uid
 
 
-def _in_order(sent: Sent, left: Iterable[PodUid], added: Iterable[Occupant]) -> tuple[PodUid, ...]:
+def _in_order(sent: Sent, remaining: Iterable[PodUid], added: Iterable[Occupant]) -> tuple[PodUid, ...]:
     """The scheduler takes the first one's priority for the highest; its own order stands.
 
     One of which nothing is known holds no interfaces, and is taken to be the lesser.
     """
-    ordered, known = list(left), dict(sent.known)
+    ordered, known = list(remaining), dict(sent.occupants)
     for pod in _important_first(added):
         lesser = (at for at, uid in enumerate(ordered) if uid not in known or _rank(pod) < _rank(known[uid]))
         ordered.insert(next(lesser, len(ordered)), pod.uid)
@@ -267,7 +269,7 @@ class Preempting:
         """The nodes on which evictions help, with the victims; never raises for the sake of a node."""
         began, asked = self.clock(), args.by_uid()
         try:
-            pod = self.requests.ask(args.pod)
+            pod = self.requests.parse(args.pod)
         except MalformedError as error:
             return self._answer(args, began, {}, error.reason)
         if not pod.request:
@@ -277,7 +279,7 @@ class Preempting:
             return self._answer(args, began, {}, obstacle)
         names = [NodeName(name) for name in asked]
         here = self.nominations.refused(pod.uid) - asked.keys()
-        await self.states.refresh([*names, *here], since=self.clock() - self.max_age_s)
+        await self.states.refresh([*names, *here], newer_than=self.clock() - self.max_age_s)
         if any(self._comes_to_fit(pod, node) for node in here):
             return self._answer(args, began, {}, WAITING)
         chosen = await self._search(pod, args)
@@ -292,9 +294,9 @@ class Preempting:
         """Why nobody may be evicted for the pod now, on whatever node; empty when somebody may."""
         if not self.ready():
             return STARTING
-        if self.addresses.taken(pod):
+        if self.addresses.conflict(pod):
             return Reason.ADDRESS_IN_USE
-        if not self.budgets.known:
+        if not self.budgets.synced:
             self.budgets.awaited = True
             return BUDGETS_UNKNOWN
         return ""
@@ -304,7 +306,9 @@ class Preempting:
         found: dict[NodeName, Chosen] = {}
         async with self.queue.turn(pod.namespace) as turn:
             for name, victims in args.by_uid().items():
-                chosen = await self._on(pod, NodeName(name), self._sent(args, NodeName(name), victims), turn)
+                chosen = await self._choose_on(
+                    pod, NodeName(name), self._sent(args, NodeName(name), victims), turn
+                )
                 if chosen is not None:
                     found[NodeName(name)] = chosen
                 if turn.used_s > self.search_s * (1 if found else _IN_VAIN):
@@ -312,13 +316,13 @@ class Preempting:
                 await turn.give_way()
         return found
 
-    async def _on(self, pod: PendingPod, node: NodeName, sent: Sent, turn: Turn) -> Chosen | None:
+    async def _choose_on(self, pod: PendingPod, node: NodeName, sent: Sent, turn: Turn) -> Chosen | None:
         async def fits(evicted: Collection[PodUid]) -> bool:
             await turn.give_way()
-            situation = self._situation(pod, node, evicted)
-            if situation is None or not self._fits(pod, situation):
+            snapshot = self._snapshot(pod, node, evicted)
+            if snapshot is None or not self._fits(pod, snapshot):
                 return False
-            return self.limits.refusal(pod.namespace, pod.uid, pod.request, without=evicted) is None
+            return self.limits.refusal(pod.namespace, pod.uid, pod.request, excluded=evicted) is None
 
         return await choose(sent, self._lesser(pod, node), self.budgets, fits)
 
@@ -334,8 +338,8 @@ class Preempting:
         for node, each in chosen.items():
             if places and self.queue.clock() - began_s > _PLACING_S:
                 break
-            situation = self._situation(pod, node, each.uids)
-            found = self.fit_cache.place(pod.request, situation) if situation else None
+            snapshot = self._snapshot(pod, node, each.uids)
+            found = self.fit_cache.place(pod.request, snapshot) if snapshot else None
             if isinstance(found, Placement):
                 places[node] = found.interfaces
         self.queue.bill(pod.namespace, self.queue.clock() - began_s)
@@ -345,20 +349,20 @@ class Preempting:
         """Who could be evicted for the pod: of lower priority, holding something, and not going anyway."""
         facts = self.state.facts(node)
         holding = self.state.reservations(node).keys() | (facts.reported.keys() if facts else set())
-        going = self.occupants.going(node)
+        going = self.occupants.terminating(node)
         return [
             other
-            for uid, other in self.occupants.on(node).items()
+            for uid, other in self.occupants.pods_on(node).items()
             if other.priority < pod.priority and uid in holding and uid not in going
         ]
 
-    def _situation(
+    def _snapshot(
         self, pod: PendingPod, node: NodeName, evicted: Collection[PodUid] = _NOBODY
     ) -> NodeSnapshot | None:
         """The node once those are gone, and whoever goes by itself."""
-        return self.state.situation_if(
+        return self.state.snapshot_if(
             node,
-            without={pod.uid, *evicted, *self.occupants.going(node)},
+            excluded={pod.uid, *evicted, *self.occupants.terminating(node)},
             holding={
                 **self.assumed_pods.promised(node, pod),
                 **self.nominations.against(node, pod.uid, pod.priority),
@@ -372,21 +376,21 @@ class Preempting:
         the scheduler, which then sees nobody going, would evict others elsewhere, also when the VFs came back
         since filter was asked.
         """
-        situation = self._situation(pod, node, self.nominations.victims(node, pod.uid))
-        return situation is not None and self._fits(pod, situation)
+        snapshot = self._snapshot(pod, node, self.nominations.victims(node, pod.uid))
+        return snapshot is not None and self._fits(pod, snapshot)
 
-    def _fits(self, pod: PendingPod, situation: NodeSnapshot) -> bool:
-        return isinstance(self.fit_cache.verdict(pod.request, situation, pod.namespace), Feasible)
+    def _fits(self, pod: PendingPod, snapshot: NodeSnapshot) -> bool:
+        return isinstance(self.fit_cache.verdict(pod.request, snapshot, pod.namespace), Feasible)
 
     def _sent(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Sent:
         uids = tuple(map(PodUid, victims.uids))
         whole = args.node_name_to_victims or {}
         told = {PodUid(pod.metadata.uid): _occupant(pod) for pod in whole[node].pods or ()} if whole else {}
-        here = self.occupants.on(node)
+        here = self.occupants.pods_on(node)
         return Sent(
             uids=uids,
-            known={**{uid: here[uid] for uid in uids if uid in here}, **told},
-            going=frozenset(self.occupants.going(node)),
+            occupants={**{uid: here[uid] for uid in uids if uid in here}, **told},
+            terminating=frozenset(self.occupants.terminating(node)),
             violations=victims.num_pdb_violations,
             replaceable=not args.pod.spec.minds_neighbours,
         )
@@ -396,7 +400,7 @@ class Preempting:
     ) -> ExtenderPreemptionResult:
         asked, meta = args.by_uid(), args.pod.metadata
         kept = len(victims)
-        self.decision_log.tell(
+        self.decision_log.record(
             Outcome(
                 verb="preempt",
                 pod=f"{meta.namespace}/{meta.name}",

@@ -57,7 +57,7 @@ class Limits:
         after = {uid: _claim(space, held) for uid, space, held in claims if self.limit(space)}
         changed = [uid for uid in before.keys() | after.keys() if before.get(uid) != after.get(uid)]
         spaces = {(after.get(uid) or before[uid])[0] for uid in changed}
-        held = {space: self.held(space) for space in spaces}
+        held = {space: self.used(space) for space in spaces}
         for uid in changed:
             self._count(uid, -1)
         self._nodes[node] = after
@@ -69,7 +69,7 @@ class Limits:
         if not after:
             del self._nodes[node]
         for space in sorted(spaces):
-            now = self.held(space)
+            now = self.used(space)
             if now == NOTHING:
                 del self._mbps[space], self._vfs[space]
             if now.mbps < held[space].mbps or now.vfs < held[space].vfs:
@@ -79,7 +79,7 @@ class Limits:
         """Its limit; None where it has none."""
         return self._limits.get(namespace) or self._limits.get(EVERY_NAMESPACE)
 
-    def held(self, namespace: str) -> Share:
+    def used(self, namespace: str) -> Share:
         """What its pods hold."""
         return Share(self._mbps[namespace], self._vfs[namespace])
 
@@ -89,18 +89,22 @@ class Limits:
         uid: PodUid,
         request: Request,
         *,
-        without: Collection[PodUid] = (),
-        beside: Iterable[tuple[PlacedInterface, ...]] = (),
+        excluded: Collection[PodUid] = (),
+        added: Iterable[tuple[PlacedInterface, ...]] = (),
     ) -> str | None:
         """Why the pod would take its namespace beyond the limit, with used and limit; None if not.
 
-        without: pods that hold nothing then. beside: what others of the namespace are about to hold.
+        excluded: pods that hold nothing then. added: what others of the namespace are about to hold.
         """
         limit = self.limit(namespace)
         if limit is None:
             return None
-        own, held, needs = self._of_all(namespace, {uid, *without}), self.held(namespace), _needs(request)
-        more_to_come = [_claim(namespace, interfaces)[1] for interfaces in beside]
+        own, held, needs = (
+            self._share_of_pods(namespace, {uid, *excluded}),
+            self.used(namespace),
+            _needs(request),
+        )
+        more_to_come = [_claim(namespace, interfaces)[1] for interfaces in added]
         mbps = held.mbps - own.mbps + sum(share.mbps for share in more_to_come)
         vfs = held.vfs - own.vfs + sum(share.vfs for share in more_to_come)
         kinds = (
@@ -149,29 +153,29 @@ class Limits:
             if any(space == namespace for space, _ in pods.values())
         ]
 
-    def _of_all(self, namespace: str, uids: Iterable[PodUid]) -> Share:
-        shares = [self._of(uid) for uid in uids if self._namespace(uid) == namespace]
+    def _share_of_pods(self, namespace: str, uids: Iterable[PodUid]) -> Share:
+        shares = [self._share_of(uid) for uid in uids if self._namespace(uid) == namespace]
         return Share(sum(share.mbps for share in shares), sum(share.vfs for share in shares))
 
     def _namespace(self, uid: PodUid) -> str | None:
         return next((self._nodes[node][uid][0] for node in self._places.get(uid, ())), None)
 
-    def _of(self, uid: PodUid) -> Share:
+    def _share_of(self, uid: PodUid) -> Share:
         claims = [self._nodes[node][uid][1] for node in self._places.get(uid, ())]
         return Share(*map(max, zip(*claims, strict=True))) if claims else NOTHING
 
     def _count(self, uid: PodUid, sign: int) -> None:
         if uid in self._places:
             namespace, _ = self._nodes[self._places[uid][0]][uid]
-            share = self._of(uid)
+            share = self._share_of(uid)
             self._mbps[namespace] += sign * share.mbps
             self._vfs[namespace] += sign * share.vfs
 
 
 @lru_cache(maxsize=4096)
-def _claim(namespace: str, held: tuple[PlacedInterface, ...]) -> tuple[str, Share]:
+def _claim(namespace: str, interfaces: tuple[PlacedInterface, ...]) -> tuple[str, Share]:
     """One object for all pods of a namespace that hold the same."""
-    once = unique_interfaces(held)
+    once = unique_interfaces(interfaces)
     return namespace, Share(sum(each.min_tx_rate_mbps for each in once), len(once))
 
 

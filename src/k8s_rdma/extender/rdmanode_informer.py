@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.published import PublishedApi
 
 NEVER = float("-inf")
-_MOST = 600
+_MAX_MARKS = 600
 
 
 @dataclass(slots=True)
@@ -47,17 +47,17 @@ class Marks:
     _moments: list[float] = field(default_factory=list)
     _versions: list[int] = field(default_factory=list)
 
-    def note(self, asked_at: float, version: int) -> None:
+    def add(self, asked_at: float, version: int) -> None:
         """The API server, asked at that time, was at that version; not asked while another answer is due."""
         if self._versions and version < self._versions[-1]:  # its data is from a backup
             self._moments.clear()
             self._versions.clear()
         self._moments.append(asked_at)
         self._versions.append(version)
-        if len(self._versions) > _MOST:
-            del self._moments[: _MOST // 2], self._versions[: _MOST // 2]
+        if len(self._versions) > _MAX_MARKS:
+            del self._moments[: _MAX_MARKS // 2], self._versions[: _MAX_MARKS // 2]
 
-    def before(self, version: int) -> float:
+    def newest_before(self, version: int) -> float:
         """The last moment after which this version was surely written."""
         at = bisect_left(self._versions, version)
         return self._moments[at - 1] if at else NEVER
@@ -83,7 +83,7 @@ class WatchedNode:
     facts: of its report; None where nothing may be concluded from it.
     heard_at: when the last renewal was seen that speaks of the report that is known, or of one before it.
     asked_at: after that time the report that is known was the node's.
-    told: why the state was told last that the node cannot be read; empty when it can.
+    unreadable_reason: why the state was told last that the node cannot be read; empty when it can.
     deferred: the last report, where the node publishes too often for it to be taken yet. Until it is, what is
         known is of the one before, which renewals that name the later one do not confirm.
     """
@@ -93,7 +93,7 @@ class WatchedNode:
     facts: NodeFacts | None = None
     heard_at: float = NEVER
     asked_at: float = NEVER
-    told: str = ""
+    unreadable_reason: str = ""
     deferred: RdmaNodeView | None = None
     _why: str = UNPUBLISHED
     _generation: str = ""
@@ -106,7 +106,7 @@ class WatchedNode:
     _allowance: float = 0.0
     _allowed_at: float = NEVER
 
-    def is_any(self) -> bool:
+    def exists(self) -> bool:
         """Whether there is anything of the node but a Lease of its name."""
         return self.learned or self.published
 
@@ -140,7 +140,7 @@ class WatchedNode:
         if lease.version == self._lease_version:
             return False
         if _is_count(self._lease_version):
-            self._named_at = max(self._named_at, marks.before(int(self._lease_version)))
+            self._named_at = max(self._named_at, marks.newest_before(int(self._lease_version)))
         self._renewed_at, self._names, self._lease_version = now, lease.holder, lease.version
         self._heard = False
         self._hear()
@@ -176,11 +176,11 @@ class WatchedNode:
             self.heard_at, self.asked_at = self._renewed_at, self._named_at
 
 
-def covers(known: str, named: str) -> bool:
+def covers(watched: str, named: str) -> bool:
     """Whether a report of that generation is the named one or came after it, of the same observer."""
-    (epoch, _, counter), (named_epoch, _, named_counter) = known.rpartition("."), named.rpartition(".")
+    (epoch, _, counter), (named_epoch, _, named_counter) = watched.rpartition("."), named.rpartition(".")
     if epoch != named_epoch or not (_is_count(counter) and _is_count(named_counter)):
-        return known == named != ""
+        return watched == named != ""
     return int(counter) >= int(named_counter)
 
 
@@ -237,7 +237,7 @@ class RdmaNodeInformer:
         await self._tasks.__aenter__()
         leases = self._api.follow_leases
         self._running = [
-            self._tasks.create_task(follow("rdmanodes", self.stream, self.take)),
+            self._tasks.create_task(follow("rdmanodes", self.stream, self.on_event)),
             self._tasks.create_task(follow("leases", lambda: leases(self._namespace), self.take_lease)),
             self._tasks.create_task(self._mark()),
             self._tasks.create_task(self._watch_ages()),
@@ -253,10 +253,10 @@ class RdmaNodeInformer:
 
     # NodeStates
 
-    async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
+    async def refresh(self, nodes: Collection[NodeName], *, newer_than: float) -> None:
         """As `NodeSource.refresh`: the watch has told what there is."""
 
-    async def ask(self, node: NodeName) -> None:
+    async def request_report(self, node: NodeName) -> None:
         """As `NodeSource.ask`: a node cannot be asked, and what it publishes is known."""
 
     def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:  # noqa: ARG002 - nobody is asked
@@ -264,7 +264,7 @@ class RdmaNodeInformer:
         entry = self._nodes.setdefault(node, WatchedNode())
         if not entry.learned:
             entry.learned = True
-            self._tell(node, entry)
+            self._store(node, entry)
 
     def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
         """As `NodeSource.suggest`: the watches tell of every node."""
@@ -284,8 +284,8 @@ class RdmaNodeInformer:
 
     def sources(self) -> Counter[tuple[str, ...]]:
         """How many nodes are `watched`, or `unreadable`."""
-        nodes = (entry for entry in self._nodes.values() if entry.is_any())
-        return Counter(("unreadable" if entry.told else "watched",) for entry in nodes)
+        nodes = (entry for entry in self._nodes.values() if entry.exists())
+        return Counter(("unreadable" if entry.unreadable_reason else "watched",) for entry in nodes)
 
     def stale(self) -> int:
         """How many nodes publish, and are refused since they were not heard from."""
@@ -295,7 +295,7 @@ class RdmaNodeInformer:
     def oldest_s(self) -> float:
         """How long the node that can be read and was silent for longest has not been heard from."""
         now = self._clock()
-        readable = (entry for entry in self._nodes.values() if entry.is_any() and not entry.told)
+        readable = (entry for entry in self._nodes.values() if entry.exists() and not entry.unreadable_reason)
         return now - min((entry.heard_at for entry in readable), default=now)
 
     def readings(self) -> dict[str, Reading]:
@@ -332,19 +332,19 @@ class RdmaNodeInformer:
         self._paged.clear()
         return self._api.follow_rdma_nodes()
 
-    def take(self, event: Event[RdmaNodeView]) -> None:
+    def on_event(self, event: Event[RdmaNodeView]) -> None:
         """One event of the `RdmaNode` objects."""
         match event:
             case Page(views):
-                self._take_some(views)
+                self._on_page(views)
             case Listed(views):
-                self._take_some(views)
+                self._on_page(views)
                 there = self._paged
                 for node in [n for n, entry in self._nodes.items() if entry.published and n not in there]:
                     self._unpublished(node)
                 self._listed.add("rdmanodes")
                 for node, entry in self._nodes.items():
-                    self._tell(node, entry)
+                    self._store(node, entry)
                 _log.info("rdmanodes_listed", nodes=len(there))
             case Changed(view):
                 self._published(view)
@@ -362,7 +362,7 @@ class RdmaNodeInformer:
             case Changed(lease):
                 self._renewed(lease)
 
-    def _take_some(self, views: Iterable[RdmaNodeView]) -> None:
+    def _on_page(self, views: Iterable[RdmaNodeView]) -> None:
         for view in views:
             self._paged.add(view.node)
             handle_item("rdmanodes", self._published, view)
@@ -376,13 +376,13 @@ class RdmaNodeInformer:
                 self.counts.changed += 1
             else:
                 self.counts.unreadable += 1
-            self._tell(view.node, entry, changed=True)
+            self._store(view.node, entry, changed=True)
 
     def _unpublished(self, node: NodeName) -> None:
         entry = self._nodes.get(node)
         if entry is not None:
             entry.unpublish()
-            self._tell(node, entry)
+            self._store(node, entry)
             self._drop_if_nothing(node, entry)
 
     def _renewed(self, lease: LeaseView) -> None:
@@ -390,27 +390,27 @@ class RdmaNodeInformer:
         entry = self._nodes.setdefault(node, WatchedNode())
         if entry.renew(lease, self._clock(), self.marks):
             self.counts.renewals += 1
-            if entry.facts is not None and not entry.told:
+            if entry.facts is not None and not entry.unreadable_reason:
                 self._state.confirm(node, entry.asked_at)
-            self._tell(node, entry)
+            self._store(node, entry)
 
     # what follows
 
-    def _tell(self, node: NodeName, entry: WatchedNode, *, changed: bool = False) -> None:
+    def _store(self, node: NodeName, entry: WatchedNode, *, changed: bool = False) -> None:
         """Tell the state what is known of the node, where that is something new."""
-        if not entry.is_any():
+        if not entry.exists():
             return
         why = entry.why(self._clock(), self._stale_s)
         if entry.facts is not None and not why:
-            if changed or entry.told or node not in self._state.situations:
-                entry.told = ""
+            if changed or entry.unreadable_reason or node not in self._state.snapshots:
+                entry.unreadable_reason = ""
                 self._state.observe(node, entry.facts, entry.asked_at)
-        elif why != entry.told:
-            entry.told = why
+        elif why != entry.unreadable_reason:
+            entry.unreadable_reason = why
             self._state.lose(node, why)
 
     def _drop_if_nothing(self, node: NodeName, entry: WatchedNode) -> None:
-        if not entry.is_any():
+        if not entry.exists():
             del self._nodes[node]
             self._state.forget(node)
 
@@ -421,14 +421,14 @@ class RdmaNodeInformer:
             for node, entry in self._nodes.items():
                 if entry.deferred is not None:
                     handle_item("rdmanodes", self._published, entry.deferred)
-                self._tell(node, entry)
+                self._store(node, entry)
 
     async def _mark(self) -> NoReturn:
         """Keep asking for the version of now, which is what tells how old a renewal can be at most."""
         while True:
             asked_at = self._clock()
             try:
-                self.marks.note(asked_at, await self._api.leases_version(self._namespace))
+                self.marks.add(asked_at, await self._api.leases_version(self._namespace))
             except API_ERRORS as error:
                 _log.warning("version_unknown", error=error.message)
             await asyncio.sleep(self._look_s)

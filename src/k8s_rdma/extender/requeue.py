@@ -92,14 +92,14 @@ class UnschedulablePods:
         return len(self._pods)
 
     def refuse(
-        self, uid: PodUid, request: Request, nodes: Iterable[NodeName], at: float, namespace: str
+        self, uid: PodUid, request: Request, nodes: Iterable[NodeName], now: float, namespace: str
     ) -> None:
         """No node fits the pod; these refused it for a reason that may pass."""
-        self._add(uid, _Pod(namespace, request, at))
+        self._add(uid, _Pod(namespace, request, now))
         requests = self._requests.setdefault(namespace, {})
         requests[request] = requests.pop(request, 0) + 1  # the last one refused comes last
         self._trim()
-        self._nodes.update(dict.fromkeys(nodes, at))
+        self._nodes.update(dict.fromkeys(nodes, now))
 
     def gather(self, uid: PodUid) -> None:
         """The pod waits for room beside others of its gang: any room that comes free may help."""
@@ -108,9 +108,9 @@ class UnschedulablePods:
             self._pods[uid] = replace(pod, together=True)
             self._together[pod.namespace, pod.request] += 1
 
-    def limit(self, pod: Limited, at: float) -> None:
+    def limit(self, pod: Limited, now: float) -> None:
         """The namespace's limit refused the pod; no node was asked."""
-        self._add(pod.uid, _Pod(pod.namespace, pod.request, at, limited=True))
+        self._add(pod.uid, _Pod(pod.namespace, pod.request, now, limited=True))
         self._limited.setdefault(pod.namespace, {})[pod.uid] = pod
         self._trim()
 
@@ -120,9 +120,9 @@ class UnschedulablePods:
         if not self._pods:
             self._nodes.clear()
 
-    def pods_before(self, at: float) -> list[PodUid]:
+    def pods_before(self, time: float) -> list[PodUid]:
         """Those that were refused before that time, and not since."""
-        return [uid for uid, pod in self._pods.items() if pod.refused_at < at]
+        return [uid for uid, pod in self._pods.items() if pod.refused_at < time]
 
     def expire(self, now: float) -> None:
         """Forget pods and nodes that nobody asked about for long."""
@@ -211,11 +211,11 @@ class UnschedulablePods:
 
 
 class Comparison(NamedTuple):
-    """A namespace's request that waits, and a node. before: None where it may help whoever fits it now."""
+    """A namespace's request that waits, and a node. previous: None where it may help whoever fits it now."""
 
     namespace: str
     node: NodeName
-    before: NodeSnapshot | None
+    previous: NodeSnapshot | None
     request: Request
 
 
@@ -224,7 +224,7 @@ class Backlog:
 
     def __init__(self) -> None:
         self._requests: dict[str, dict[NodeName, list[Request]]] = {}
-        self._before: dict[NodeName, NodeSnapshot | None] = {}
+        self._previous: dict[NodeName, NodeSnapshot | None] = {}
         self._begun: set[NodeName] = set()
 
     def __bool__(self) -> bool:
@@ -232,27 +232,27 @@ class Backlog:
         return bool(self._requests)
 
     def put(
-        self, node: NodeName, before: NodeSnapshot | None, requests: Iterable[tuple[str, Request]]
+        self, node: NodeName, previous: NodeSnapshot | None, requests: Iterable[tuple[str, Request]]
     ) -> None:
         """Compare the node with these, each with its namespace; what was to be compared with it is replaced.
 
         A change on top of one that nothing was compared with is one change.
         """
         if node in self._begun:
-            before = None
-        elif before is not None:
-            before = self._before.get(node, before)
+            previous = None
+        elif previous is not None:
+            previous = self._previous.get(node, previous)
         self.drop(node)
         for namespace, request in requests:
-            self._before[node] = before
+            self._previous[node] = previous
             self._requests.setdefault(namespace, {}).setdefault(node, []).append(request)
 
-    def take(self, used: Callable[[str], float]) -> Comparison:
+    def pop(self, used: Callable[[str], float]) -> Comparison:
         """The next comparison of the namespace that has used least; there must be one."""
         namespace = min(self._requests, key=used)
         node, requests = next(iter(self._requests[namespace].items()))
         self._begun.add(node)
-        found = Comparison(namespace, node, self._before[node], requests.pop(0))
+        found = Comparison(namespace, node, self._previous[node], requests.pop(0))
         if not requests:
             self._end(namespace, node)
             if not any(node in nodes for nodes in self._requests.values()):
@@ -263,7 +263,7 @@ class Backlog:
         """Compare the node with nothing more."""
         for namespace in [each for each, nodes in self._requests.items() if node in nodes]:
             self._end(namespace, node)
-        self._before.pop(node, None)
+        self._previous.pop(node, None)
         self._begun.discard(node)
 
     def _end(self, namespace: str, node: NodeName) -> None:
@@ -282,7 +282,7 @@ _KEPT_NODES = 64
 """Of those that a pod was asked about when a limit refused it: schedulers without queueing hints try a pod
 again only if the touched node fits it otherwise (source: `preCheckForNode`, `eventhandlers.go`)."""
 
-_REST = 4
+_PAUSE_FACTOR = 4
 """To wake pods takes at most a fifth of the processor: 4 parts of rest to one of work."""
 _FREE_S = 0.0002
 """Processor time of a look at what is known already, which needs no rest."""
@@ -306,16 +306,16 @@ class Pace:
     by_label: bool = False
 
 
-def touch_time(at: datetime) -> str:
+def touch_time(time: datetime) -> str:
     """Write the value of annotation or label; deploy/policies/extender.yaml holds it to this form."""
-    return at.strftime("%Y%m%dT%H%M%S.%fZ")
+    return time.strftime("%Y%m%dT%H%M%S.%fZ")
 
 
 class Requeuer:
     """Notices what helps waiting pods, and touches those nodes.
 
-    `changed` is to be told of every change of a situation, `freed` of every namespace that holds less; `poll`
-    and `touch` run for as long as the process does.
+    `on_node_change` is to be told of every change of a situation, `freed` of every namespace that holds less;
+    `poll` and `touch` run for as long as the process does.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what it knows, and whom it tells
@@ -370,26 +370,28 @@ class Requeuer:
         """The pod fits somewhere, is bound, or is gone."""
         self._waiting.settle(uid)
 
-    def settle_missing(self, listed: Collection[PodUid], since: float) -> None:
+    def retain(self, listed: Collection[PodUid], listed_at: float) -> None:
         """The pods that wait since before that time and are not listed are gone."""
-        for uid in self._waiting.pods_before(since):
+        for uid in self._waiting.pods_before(listed_at):
             if uid not in listed:
                 self.settled(uid)
 
-    def changed(self, node: NodeName, before: NodeSnapshot | None, _after: NodeSnapshot | None) -> None:
+    def on_node_change(
+        self, node: NodeName, previous: NodeSnapshot | None, _current: NodeSnapshot | None
+    ) -> None:
         """The node's situation is another one."""
         if self._waiting.interesting(node):
-            self._backlog.put(node, before, self._waiting.requests())
+            self._backlog.put(node, previous, self._waiting.requests())
             self._nodes_changed.set()
 
     def released(self, node: NodeName) -> None:
         """What was held on the node for a pod that is not bound is not held any more."""
-        self.changed(node, None, None)
+        self.on_node_change(node, None, None)
 
     def freed_address(self, node: NodeName) -> None:
         """A MAC or GUID of the node may be free now, by which a pod may fit, there or on any other node."""
         if self._waiting.interesting(node):
-            self._want(node)
+            self._enqueue(node)
             self._something_changed.set()
 
     def try_all(self, nodes: Callable[[], Collection[NodeName]]) -> None:
@@ -413,7 +415,7 @@ class Requeuer:
             for start in range(0, len(nodes), _POLLED_AT_ONCE):
                 await asyncio.sleep(self._pace.poll_s)
                 some = nodes[start : start + _POLLED_AT_ONCE]
-                await states.refresh(some, since=self._clock() - self._pace.poll_s / 2)
+                await states.refresh(some, newer_than=self._clock() - self._pace.poll_s / 2)
             if self._waiting.namespaces() and not nodes:
                 await asyncio.sleep(self._pace.poll_s)
             elif not nodes:
@@ -432,10 +434,10 @@ class Requeuer:
             await self._nodes_changed.wait()
             self._nodes_changed.clear()
             while self._backlog:
-                comparison = self._backlog.take(self._queue.used)
+                comparison = self._backlog.pop(self._queue.used)
                 if await self._helps(comparison, state):
                     self._backlog.drop(comparison.node)
-                    self._want(comparison.node)
+                    self._enqueue(comparison.node)
 
     async def _serve_freed(self, state: ClusterState, limits: Limits) -> NoReturn:
         """Look for nodes for the pods of namespaces whose limits came free."""
@@ -455,14 +457,14 @@ class Requeuer:
                 continue
             if self._unknown:
                 for node in _likeliest(self._unknown(), state):
-                    self._want(node)
+                    self._enqueue(node)
                 self._unknown = None
             now = self._clock()
             for node in [node for node, not_before in self._due.items() if not_before <= now]:
                 await self._touch(node)
                 await asyncio.sleep(self._pace.gap_s)
 
-    def _want(self, node: NodeName) -> None:
+    def _enqueue(self, node: NodeName) -> None:
         self._due.setdefault(node, self._touched.get(node, NEVER) + self._pace.touch_s)
         self._something_changed.set()
 
@@ -473,9 +475,9 @@ class Requeuer:
                 continue
             node = await self._fitting(pod, state)
             if node is not None:
-                self._want(node)
+                self._enqueue(node)
                 return
-            self._waiting.refuse(pod.uid, pod.request, state.situations, self._clock(), namespace)
+            self._waiting.refuse(pod.uid, pod.request, state.snapshots, self._clock(), namespace)
             self._somebody_waits.set()  # nobody may have waited while the pod was looked at
 
     async def _fitting(self, pod: Limited, state: ClusterState) -> NodeName | None:
@@ -483,17 +485,17 @@ class Requeuer:
 
         To touch a node in vain costs a try of those that wait; not to touch it leaves them waiting.
         """
-        situations = state.situations
-        one_of = {situations[node]: node for node in pod.nodes if node in situations}
-        one_of |= {each: node for node, each in situations.items() if each not in one_of}
+        snapshots = state.snapshots
+        one_of = {snapshots[node]: node for node in pod.nodes if node in snapshots}
+        one_of |= {each: node for node, each in snapshots.items() if each not in one_of}
         used_s = 0.0
-        for situation, node in one_of.items():
+        for snapshot, node in one_of.items():
             async with self._queue.turn(pod.namespace, background=True) as turn:
-                fits = self._fits(pod.request, situation, pod.namespace)
+                fits = self._fits(pod.request, snapshot, pod.namespace)
             used_s += turn.used_s
             if fits or used_s > _FITTING_S:
                 return node
-            await self._rest(turn)
+            await self._pause(turn)
         return None
 
     async def _helps(self, comparison: Comparison, state: ClusterState) -> bool:
@@ -503,7 +505,7 @@ class Requeuer:
         """
         namespace, node, before, request = comparison
         async with self._queue.turn(namespace, background=True) as turn:
-            after = state.situations.get(node)
+            after = state.snapshots.get(node)
             if after is None or not self._waiting.waits(namespace, request):
                 return False
             helps = self._fits(request, after, namespace) and not (
@@ -511,15 +513,15 @@ class Requeuer:
             )
             if before and not helps and self._waiting.wait_together(namespace, request):
                 helps = _freed(before, after) and self._fits(request, after, namespace)
-        await self._rest(turn)
+        await self._pause(turn)
         return helps
 
-    async def _rest(self, turn: Turn) -> None:
+    async def _pause(self, turn: Turn) -> None:
         """Leave the processor to others for several times as long as this took of it."""
-        await asyncio.sleep(turn.used_s * _REST if turn.used_s > _FREE_S else 0)
+        await asyncio.sleep(turn.used_s * _PAUSE_FACTOR if turn.used_s > _FREE_S else 0)
 
-    def _fits(self, request: Request, situation: NodeSnapshot, namespace: str) -> bool:
-        return isinstance(self._decisions.verdict(request, situation, namespace), Feasible)
+    def _fits(self, request: Request, snapshot: NodeSnapshot, namespace: str) -> bool:
+        return isinstance(self._decisions.verdict(request, snapshot, namespace), Feasible)
 
     async def _wait_for_something(self) -> None:
         next_due = min(self._due.values(), default=None)
@@ -554,12 +556,12 @@ class Requeuer:
         await mark(node, ANNOTATION, when)
 
 
-def _freed(before: NodeSnapshot, after: NodeSnapshot) -> bool:
+def _freed(previous: NodeSnapshot, current: NodeSnapshot) -> bool:
     """Whether less is used of any PF than before, or the PFs are others."""
-    pfs = after.inventory.pfs
-    if pfs != before.inventory.pfs:
+    pfs = current.inventory.pfs
+    if pfs != previous.inventory.pfs:
         return True
-    pairs = ((after.used.get(pf.pci, NOTHING_USED), before.used.get(pf.pci, NOTHING_USED)) for pf in pfs)
+    pairs = ((current.used.get(pf.pci, NOTHING_USED), previous.used.get(pf.pci, NOTHING_USED)) for pf in pfs)
     return any(now.vfs < then.vfs or now.mbps < then.mbps for now, then in pairs)
 
 
@@ -569,7 +571,7 @@ def _likeliest(nodes: Collection[NodeName], state: ClusterState) -> list[NodeNam
     Schedulers without queueing hints try a pod again only if it may go to the touched node, as to one of the
     control plane it may not as a rule.
     """
-    known = state.situations
+    known = state.snapshots
 
     def has_none(node: NodeName) -> bool:
         return node not in known or not known[node].inventory.pfs

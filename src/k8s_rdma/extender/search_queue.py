@@ -54,7 +54,7 @@ class SearchQueue:
             self.hand_on()
         return waiter.granted
 
-    def give_up(self, granted: asyncio.Future[None]) -> None:
+    def cancel(self, granted: asyncio.Future[None]) -> None:
         """Ask no more, and hand on what was granted meanwhile."""
         self._waiters = [each for each in self._waiters if each.granted is not granted]
         if granted.done() and not granted.cancelled():
@@ -94,12 +94,12 @@ class Turn:
         self._namespace = namespace
         self._background = background
         self._ended_s = 0.0
-        self._since: float | None = None
+        self._started_at: float | None = None
 
     @property
     def used_s(self) -> float:
         """Processor time of all its slices."""
-        return self._ended_s + (0.0 if self._since is None else self._queue.clock() - self._since)
+        return self._ended_s + (0.0 if self._started_at is None else self._queue.clock() - self._started_at)
 
     async def begin(self) -> None:
         """Wait for a slice."""
@@ -108,13 +108,13 @@ class Turn:
 
     def end(self) -> None:
         """Give the slice back, if there is one."""
-        if self._since is not None:
+        if self._started_at is not None:
             self._charge()
             self._queue.hand_on()
 
     async def give_way(self) -> None:
         """Let others run and search once the slice is used up."""
-        if self._since is not None and self._queue.clock() - self._since < SLICE_S:
+        if self._started_at is not None and self._queue.clock() - self._started_at < SLICE_S:
             return
         self._charge()
         granted = self._queue.wait(self._namespace, background=self._background)
@@ -126,12 +126,12 @@ class Turn:
             await asyncio.sleep(0)  # whatever is ready runs first, also when this search goes on at once
             await granted
         except asyncio.CancelledError:
-            self._queue.give_up(granted)
+            self._queue.cancel(granted)
             raise
-        self._since = self._queue.clock()
+        self._started_at = self._queue.clock()
 
     def _charge(self) -> None:
-        if self._since is not None:
-            used_s, self._since = self._queue.clock() - self._since, None
+        if self._started_at is not None:
+            used_s, self._started_at = self._queue.clock() - self._started_at, None
             self._ended_s += used_s
             self._queue.charge(self._namespace, used_s)

@@ -16,7 +16,7 @@ from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.fit_cache import Quarantine
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.pod_request import PodRequestCache
-from k8s_rdma.extender.pod_store import no_more_than
+from k8s_rdma.extender.pod_store import capped_to_request
 from k8s_rdma.wire.report_bounds import MAX_VFS
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class UnplacedPods:
     _places: dict[PodUid, NodeName] = field(default_factory=dict)
     _placing: set[NodeName] = field(default_factory=set)
 
-    def bound(self, pod: PodView, node: NodeName) -> None:
+    def on_bound(self, pod: PodView, node: NodeName) -> None:
         """The pod is bound there, without a placement that counts."""
         if pod.uid in self._places:
             return
@@ -104,11 +104,11 @@ class UnplacedPods:
         self._places[uid] = node
         if there.interfaces > _MAX_INTERFACES:
             _log.warning("unplaced_pod_passed_over", pod=unplaced.pod, node=node, interfaces=there.interfaces)
-            self.ended(uid)
+            self.on_delete(uid)
         else:
             self._place(node, {uid: unplaced})
 
-    def ended(self, uid: PodUid) -> None:
+    def on_delete(self, uid: PodUid) -> None:
         """The pod is finished or gone; what it held ends by the state's own rule."""
         node = self._places.pop(uid, None)
         if node is not None:
@@ -117,10 +117,10 @@ class UnplacedPods:
             if not there.pods and there.left_s == _BUDGET_S:  # who spent something does not get it back so
                 del self._nodes[node]
 
-    def end_missing(self, listed: Collection[PodUid]) -> None:
+    def retain(self, listed: Collection[PodUid]) -> None:
         """Those that a list of all pods does not hold are gone."""
         for uid in [uid for uid in self._places if uid not in listed]:
-            self.ended(uid)
+            self.on_delete(uid)
 
     def changed(self, node: NodeName) -> None:
         """The node's situation is another one, or it was asked for the first time."""
@@ -162,18 +162,18 @@ class UnplacedPods:
         given, held = facts.reported.get(uid, ()), self.state.reservation(node, uid)
         if len(given) != len(unplaced.request.interfaces):
             return
-        given = no_more_than(given, unplaced.rates_mbps)
+        given = capped_to_request(given, unplaced.rates_mbps)
         if held is None or held.interfaces != given:
             self._hold(node, uid, unplaced, given)
 
     def _guess(self, node: NodeName, uid: PodUid, unplaced: _Unplaced) -> bool:
         """Hold a place for it; whether there is one."""
-        situation = self.state.situation_if(node, without=[uid])
-        if situation is None:
+        snapshot = self.state.snapshot_if(node, excluded=[uid])
+        if snapshot is None:
             return False
         found = self.quarantine.decide(
-            situation,
-            lambda: place(unplaced.request, situation.inventory, situation.used),
+            snapshot,
+            lambda: place(unplaced.request, snapshot.inventory, snapshot.used),
             lambda why: Rejection(node=node, reason=Reason.UNREADABLE_NODE, message=why),
         )
         if isinstance(found, Rejection):
@@ -185,5 +185,5 @@ class UnplacedPods:
     def _hold(
         self, node: NodeName, uid: PodUid, unplaced: _Unplaced, interfaces: tuple[PlacedInterface, ...]
     ) -> None:
-        held = Reservation(interfaces=interfaces, pod=unplaced.pod, made_at=self.clock(), bound=True)
+        held = Reservation(interfaces=interfaces, pod=unplaced.pod, created_at=self.clock(), bound=True)
         self.state.reserve(node, uid, held)

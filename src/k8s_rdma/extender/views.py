@@ -34,7 +34,7 @@ class ViewContext:
     """
 
     states: NodeSource
-    verdicts: FeasibilityChecker
+    feasibility: FeasibilityChecker
     limits: Limits
     nodes: Callable[[], Collection[NodeName]]
     role: Callable[[], ExtenderState]
@@ -44,30 +44,30 @@ class ViewContext:
 class Views:
     """What answers."""
 
-    def __init__(self, pods: PodExplainer, around: ViewContext) -> None:
+    def __init__(self, pods: PodExplainer, context: ViewContext) -> None:
         self._explaining = Explainer(
             pods=pods,
             state=pods.state,
-            states=around.states,
-            verdicts=around.verdicts,
-            limits=around.limits,
-            nodes=around.nodes,
-            role=around.role,
+            states=context.states,
+            feasibility=context.feasibility,
+            limits=context.limits,
+            nodes=context.nodes,
+            role=context.role,
             clock=pods.clock,
-            max_age_s=around.max_age_s,
+            max_age_s=context.max_age_s,
         )
         self._overview = Overview(
             state=pods.state,
-            states=around.states,
+            states=context.states,
             attempts=pods.attempts,
             requests=pods.requests,
-            nodes=around.nodes,
-            role=around.role,
+            nodes=context.nodes,
+            role=context.role,
             clock=pods.clock,
-            quarantine=around.verdicts.fit_cache.quarantine,
+            quarantine=context.feasibility.fit_cache.quarantine,
         )
 
-    def gets(self) -> dict[str, Callable[[Scope], Awaitable[Answer]]]:
+    def routes(self) -> dict[str, Callable[[Scope], Awaitable[Answer]]]:
         """By path."""
         return {explain.PATH: self.explain, cluster_view.PATH: self.cluster}
 

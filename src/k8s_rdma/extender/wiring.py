@@ -22,7 +22,7 @@ from k8s_rdma.extender.decision_log import DecisionLog, LastRefusals
 from k8s_rdma.extender.filter import FeasibilityChecker, Scheduling
 from k8s_rdma.extender.fit_cache import FitCache, Quarantine
 from k8s_rdma.extender.gangs import Gangs, Quorum
-from k8s_rdma.extender.http_poller import HttpPoller, asking_of
+from k8s_rdma.extender.http_poller import HttpPoller, poll_config
 from k8s_rdma.extender.leader_election import LeaderElector
 from k8s_rdma.extender.leadership import Fence, Leadership
 from k8s_rdma.extender.metrics import Metrics, counted, labelled, samples
@@ -98,13 +98,13 @@ def build_components(
 
     bound_pods = BoundPods() if limits and config.api else None
 
-    def changed(node: NodeName, before: NodeSnapshot | None, after: NodeSnapshot | None) -> None:
-        requeuer.changed(node, before, after)
+    def on_node_change(node: NodeName, previous: NodeSnapshot | None, current: NodeSnapshot | None) -> None:
+        requeuer.on_node_change(node, previous, current)
         nominations.changed(node)
         unplaced.changed(node)
 
     state = ClusterState(
-        on_change=changed,
+        on_change=on_node_change,
         on_claims=limits.update if limits else None,
         exists=exists,
         on_failure=quarantine.failed,
@@ -136,7 +136,7 @@ def build_components(
         limits=limits,
         occupants=occupants,
         bound_pods=bound_pods,
-        budgets=Budgets(known=not config.heeds_budgets),
+        budgets=Budgets(synced=not config.heeds_budgets),
         nominations=nominations,
         assumed_pods=AssumedPods(
             state=state,
@@ -181,7 +181,7 @@ class Assembly:
 
     def extender(self) -> Extender:
         """What answers kube-scheduler and people."""
-        verdicts = FeasibilityChecker(
+        feasibility = FeasibilityChecker(
             state=self.components.state,
             fit_cache=self.components.fit_cache,
             nominations=self.components.nominations,
@@ -191,24 +191,24 @@ class Assembly:
             queue=self.components.queue,
         )
         return Extender(
-            scheduling=self._scheduling(verdicts),
+            scheduling=self._scheduling(feasibility),
             preempting=self._preempting(),
             binder=self._binder(),
             metrics=self._metrics(),
             missing=self.readiness.missing,
             warning=lambda: "; ".join(failures_of(self.keys, self.components.policies)),
-            looks=self._looks(verdicts).gets(),
+            views=self._views(feasibility).routes(),
         )
 
-    def beside(self) -> Iterator[Coroutine[None, None, None]]:
+    def background_tasks(self) -> Iterator[Coroutine[None, None, None]]:
         """What is to run as long as the extender does."""
         yield self.components.nominations.keep_time()
         yield self.components.assumed_pods.keep_time()
         if not self.config.api:
             return
         components, readiness = self.components, self.readiness
-        yield readiness.leading.run()
-        yield follow("nodes", self.api.follow_nodes, readiness.nodes.take)
+        yield readiness.leadership.run()
+        yield follow("nodes", self.api.follow_nodes, readiness.nodes.on_event)
         if self.config.heeds_budgets:
             yield follow_budgets(
                 self.api, components.budgets, lambda: components.requeuer.try_all(readiness.nodes.names)
@@ -230,10 +230,10 @@ class Assembly:
             was_ready, lost = was_ready or ready, was_ready and not ready
             await asyncio.sleep(_LOOK_S)
 
-    def _scheduling(self, verdicts: FeasibilityChecker) -> Scheduling:
+    def _scheduling(self, feasibility: FeasibilityChecker) -> Scheduling:
         return Scheduling(
             states=self.readiness.states,
-            verdicts=verdicts,
+            feasibility=feasibility,
             assumed_pods=self.components.assumed_pods,
             limits=self.components.limits,
             addresses=self.components.addresses,
@@ -281,10 +281,10 @@ class Assembly:
             decision_log=self.components.decision_log,
             clock=self.clock,
             ready=self.readiness.ready,
-            confirm=self.readiness.leading.confirm,
+            confirm=self.readiness.leadership.confirm,
         )
 
-    def _looks(self, verdicts: FeasibilityChecker) -> Views:
+    def _views(self, feasibility: FeasibilityChecker) -> Views:
         pods = PodExplainer(
             state=self.components.state,
             requests=self.components.requests,
@@ -296,7 +296,7 @@ class Assembly:
         )
         around = ViewContext(
             states=self.readiness.states,
-            verdicts=verdicts,
+            feasibility=feasibility,
             limits=self.components.limits,
             nodes=lambda: self.readiness.nodes.names() | self.components.state.nodes(),
             role=self.readiness.role,
@@ -340,21 +340,21 @@ class Readiness:
     """api: whether there is an API server to follow; without one nothing is waited for."""
 
     api: bool
-    leading: Leadership
+    leadership: Leadership
     pods: PodInformer
     nodes: NodeNames
     states: ObservableNodeSource
 
     def ready(self) -> bool:
         """Whether every promise that others made is known, and nobody else makes any now."""
-        return not self.api or (self.leading.holds() and self.nodes.listed and not self.states.awaited())
+        return not self.api or (self.leadership.holds() and self.nodes.listed and not self.states.awaited())
 
     def missing(self) -> list[str]:
         """In words for people; empty when ready."""
         if not self.api:
             return []
         awaited = [f"the states of {number} nodes"] if (number := self.states.awaited()) else []
-        return self.leading.missing() + (awaited if self.nodes.listed else ["nodes"])
+        return self.leadership.missing() + (awaited if self.nodes.listed else ["nodes"])
 
     def role(self) -> ExtenderState:
         """What to say of this process."""
@@ -385,7 +385,7 @@ def figures_of_nodes(
             "gauge",
             states.oldest_s,
         ),
-        "nodes_readable": ("Nodes whose last answer is usable.", "gauge", lambda: len(state.situations)),
+        "nodes_readable": ("Nodes whose last answer is usable.", "gauge", lambda: len(state.snapshots)),
         "pods_promised": ("Pods that hold a placement.", "gauge", lambda: len(state.pods())),
         "pods_waiting": ("Pods that no node fitted.", "gauge", lambda: len(waiting)),
         "touches_total": ("Nodes touched since capacity came free.", "counter", lambda: requeuer.touches),
@@ -464,13 +464,13 @@ NO_LEADER_ELECTION = BinderIdentity()
 
 @asynccontextmanager
 async def running(
-    config: ExtenderConfig, api: ClusterApi, authority: BinderIdentity = NO_LEADER_ELECTION
+    config: ExtenderConfig, api: ClusterApi, identity: BinderIdentity = NO_LEADER_ELECTION
 ) -> AsyncIterator[Extender]:
     """An extender that follows the cluster until the block ends.
 
     A defect in what runs beside the block ends the block, too.
     """
-    api_failures = Counter() if authority.api_failures is None else authority.api_failures
+    api_failures = Counter() if identity.api_failures is None else identity.api_failures
     api = counted(api, api_failures)
     components = build_components(
         config,
@@ -484,19 +484,19 @@ async def running(
         api,
         fence,
         boottime_s,
-        keys=authority.keys,
+        keys=identity.keys,
         policies=components.requests.policies,
         settle_s=config.settle_s,
     )
     async with _states(config, components.state, api) as states, binding_writer:
-        pods = _pods(config, components, authority.keys)
+        pods = _pods(config, components, identity.keys)
         nodes = NodeNames(state=components.state, states=states)
-        leading = Leadership(
+        leadership = Leadership(
             pods=pods,
             fence=fence if config.binder == "extender" else None,
-            follow=lambda: follow("pods", lambda: pods.stream(api), pods.take),
+            follow=lambda: follow("pods", lambda: pods.stream(api), pods.on_event),
             clock=boottime_s,
-            lease=authority.lease,
+            lease=identity.lease,
             settle_s=config.settle_s,
             on_ready=lambda: components.requeuer.try_all(nodes.names) if len(pods.unbound) else None,
         )
@@ -504,21 +504,21 @@ async def running(
             config=config,
             api=api,
             clock=boottime_s,
-            keys=authority.keys,
-            lease=authority.lease,
+            keys=identity.keys,
+            lease=identity.lease,
             api_failures=api_failures,
             components=components,
             binding_writer=binding_writer,
-            readiness=Readiness(api=config.api, leading=leading, pods=pods, nodes=nodes, states=states),
+            readiness=Readiness(api=config.api, leadership=leadership, pods=pods, nodes=nodes, states=states),
         )
         extender = assembly.extender()
         async with asyncio.TaskGroup() as beside:
-            tasks = [beside.create_task(each) for each in assembly.beside()]
+            tasks = [beside.create_task(each) for each in assembly.background_tasks()]
             yield extender
             for task in tasks:
                 task.cancel()
         if not binding_writer.undecided():
-            await leading.release()
+            await leadership.release()
 
 
 def _pods(config: ExtenderConfig, components: Components, keys: KeySource) -> PodInformer:
@@ -540,7 +540,7 @@ def _pods(config: ExtenderConfig, components: Components, keys: KeySource) -> Po
 def _states(config: ExtenderConfig, state: ClusterState, api: ClusterApi) -> Source:
     """Where the nodes' states come from; the client of the API server has all of its Protocols."""
     if config.source == "http":
-        return HttpPoller(state, asking_of(config), boottime_s)
+        return HttpPoller(state, poll_config(config), boottime_s)
     namespace = config.node_lease_namespace
     published = cast("PublishedApi", api)
     return RdmaNodeInformer(state, published, boottime_s, stale_s=config.stale_s, namespace=namespace)
