@@ -229,7 +229,7 @@ class SlotSpecs:
         return self._cdi_dir / file_name(SLOT_CLASS, device)
 
     def _specification(self, slot: SlotInUse, interfaces: Sequence[AllocatedInterface]) -> bytes:
-        nodes = {node.path: node for each in interfaces for node in self._nodes_of(each)}
+        nodes = {node.path: node for interface in interfaces for node in self._nodes_of(interface)}
         if numbers := self._nodes.rdma_cm():
             nodes[RDMA_CM] = character_node(RDMA_CM, *numbers)
         env = _variables(slot, interfaces)
@@ -252,7 +252,8 @@ def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tup
     if slot.one_device:
         return ()
     devices = [
-        NamedDevice(rdma=each.rdma_device if each.is_netdev else "", pci=each.pci) for each in interfaces
+        NamedDevice(rdma=interface.rdma_device if interface.is_netdev else "", pci=interface.pci)
+        for interface in interfaces
     ]
     found = device_variables(slot.resource, devices, hints=slot.hints)
     return tuple(f"{name}={value}" for name, value in found.items())
@@ -431,7 +432,7 @@ class AttachmentSpecs:
 
     def _functions_of_others(self, ledger: Ledger) -> Iterator[PurePosixPath]:
         """Specifications of VFs that are of no receipt: where the ledger was lost, or restored."""
-        held = {each.pci for receipt in ledger.receipts.values() for each in _functions(receipt)}
+        held = {function.pci for receipt in ledger.receipts.values() for function in _functions(receipt)}
         for name in self._files.names(self._cdi_dir):
             pci = device_of_file_name(VF_CLASS, name)
             if pci is not None and pci not in held:

@@ -130,15 +130,15 @@ class ObservedCaps:
     def note(self, receipt: Receipt, findings: Iterable[CapFinding]) -> None:
         """What was found of a receipt's caps just now."""
         self.forget(receipt)
-        for each in findings:
-            if each.failure:
-                self.failures = {**self.failures, each.vf: each.failure}
+        for finding in findings:
+            if finding.failure:
+                self.failures = {**self.failures, finding.vf: finding.failure}
             else:
                 self.restored += 1
 
     def forget(self, receipt: Receipt) -> None:
         """Nothing is known any more of a receipt's."""
-        of_receipt = {each.vf for each in receipt.interfaces}
+        of_receipt = {interface.vf for interface in receipt.interfaces}
         if not of_receipt.isdisjoint(self.failures):
             self.failures = {vf: why for vf, why in self.failures.items() if vf not in of_receipt}
 
@@ -304,7 +304,7 @@ class Node:
         if self.scanner.error:
             msg = f"node {self.name}: its hardware cannot be looked at: {self.scanner.error}; try again"
             raise K8sRdmaError(msg, reason=Reason.UNREADABLE_NODE)
-        missing = {each.pf for each in promised.interfaces} if promised else set()
+        missing = {interface.pf for interface in promised.interfaces} if promised else set()
         missing -= {pf.pci for pf in self.hardware.pfs}
         if missing and self.hardware.unreadable:
             msg = f"node {self.name}: PF {', '.join(sorted(missing))} is promised and could not be looked at"
@@ -419,7 +419,7 @@ class Node:
             for interface in receipt.interfaces
         }
         counters = self._kernel.sample({vf: netns for vf, (_, netns) in holders.items()})
-        return tuple((each, holders.get(each.vf, (None, None))[0]) for each in counters)
+        return tuple((counter, holders.get(counter.vf, (None, None))[0]) for counter in counters)
 
     def adoptable(self, scope: Scope, in_use: Mapping[str, str] = NOBODYS) -> tuple[Candidate, ...]:
         """The foreign VFs in scope, by a look at the hardware of now; see `core.adoption.candidates`.

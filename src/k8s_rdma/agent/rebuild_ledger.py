@@ -150,7 +150,7 @@ class Rebuild:
         if interfaces:
             interfaces = tuple(map(self._with_its_name, interfaces))
             receipt = replace(receipt, interfaces=interfaces, slots=slots)
-        missing = sorted(names.keys() - {each.ifname for each in interfaces})
+        missing = sorted(names.keys() - {interface.ifname for interface in interfaces})
         return RebuiltAttachment(
             subject=subject,
             message=_describe(receipt, missing, alive=netns is not None) + doubt,
@@ -187,7 +187,7 @@ class Rebuild:
     def _attached_entries(self, call: AddCall) -> set[int]:
         """Places in the pod's request that are taken by other attachments of its sandbox."""
         others = self.ledger.of_container(call.env.container_id)
-        return {each.entry for other in others for each in other.interfaces}
+        return {interface.entry for other in others for interface in other.interfaces}
 
     def _observed_interfaces(
         self, cached: CachedAttachment, netns: NetnsRef | None, names: Collection[str], hardware: Hardware
@@ -242,7 +242,10 @@ def _by_mac(mac: str, free: Iterable[tuple[PfState, Vf]]) -> PciAddress | None:
 
 def _describe(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str:
     pod = f"pod {receipt.pod.namespace}/{receipt.pod.name}"
-    vfs = ", ".join(f"{each.ifname}: VF {each.vf.index} of {each.vf.pf}" for each in receipt.interfaces)
+    vfs = ", ".join(
+        f"{interface.ifname}: VF {interface.vf.index} of {interface.vf.pf}"
+        for interface in receipt.interfaces
+    )
     parts = [f"rebuilt for {pod}: {vfs or 'what its delegate gave'}"]
     if not alive:
         parts.append("its sandbox is gone; the agent ends it when it starts")

@@ -46,7 +46,10 @@ def release(receipt: Receipt, kernel: Kernel, scan: Callable[[], Hardware]) -> t
         rates_only = all(isinstance(step, SetRates) for step, _ in failed)
         kind = RatesLeftError if rates_only else KernelError
         raise kind(msg, details="; ".join(why for _, why in failed))
-    return tuple(replace(each, home=undoing.homes.get(each.vf, each.home)) for each in receipt.interfaces)
+    return tuple(
+        replace(interface, home=undoing.homes.get(interface.vf, interface.home))
+        for interface in receipt.interfaces
+    )
 
 
 class _Rollback:
@@ -62,7 +65,7 @@ class _Rollback:
 
     def undo(self, receipt: Receipt) -> list[tuple[Step, str]]:
         """Apply all inverses; what failed, and why."""
-        spare = {each.vf: spare_name(each.pci) for each in receipt.interfaces}
+        spare = {interface.vf: spare_name(interface.pci) for interface in receipt.interfaces}
         failed = []
         for step in undo(claims(receipt)):
             try:

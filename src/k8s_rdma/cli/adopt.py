@@ -34,8 +34,8 @@ def rebuild(config: AgentConfig) -> int:
     console = Console(width=None if sys.stdout.isatty() else WIDE)
     if outcomes:
         table = Table("attachment", "outcome", box=SIMPLE_HEAD)
-        for each in outcomes:
-            table.add_row(escape(visible(each.subject)), escape(visible(each.message)))
+        for outcome in outcomes:
+            table.add_row(escape(visible(outcome.subject)), escape(visible(outcome.message)))
         console.print(table)
     rebuilt = sum(each.receipt is not None for each in outcomes)
     console.print(f"{rebuilt} attachments rebuilt; the agent can be started", markup=False)

@@ -74,7 +74,8 @@ def document(subject: Literal["node", "cluster"], findings: Sequence[Finding]) -
         version=__version__,
         worst=worst(findings).value,
         findings=tuple(
-            msgspec.convert(dataclasses.asdict(each), FindingDocument, strict=False) for each in findings
+            msgspec.convert(dataclasses.asdict(finding), FindingDocument, strict=False)
+            for finding in findings
         ),
     )
 
@@ -115,7 +116,8 @@ def _rows(finding: Finding) -> Iterator[tuple[Text, Text]]:
 
 def _summary(findings: Sequence[Finding]) -> Text:
     counts = (
-        (severity, sum(each.severity is severity for each in findings)) for severity in reversed(Severity)
+        (severity, sum(finding.severity is severity for finding in findings))
+        for severity in reversed(Severity)
     )
     told = Text(", ").join(
         Text(_counted(count, severity), style=_STYLES[severity]) for severity, count in counts

@@ -99,8 +99,8 @@ class _Page:
     def _pfs(self, nodes: Iterable[NodeLook]) -> None:
         rows = table("node", *_HEADINGS, right=_NUMBERS)
         for node in nodes:
-            for at, pf in enumerate(node.pfs):
-                rows.add_row(_named(node) if at == 0 or self._plain else "", *_cells(pf))
+            for index, pf in enumerate(node.pfs):
+                rows.add_row(_named(node) if index == 0 or self._plain else "", *_cells(pf))
         self._console.print(rows)
 
     def _lines(self, lines: Iterable[str]) -> None:
@@ -166,7 +166,7 @@ def _request_lines(explanation: Explanation) -> Iterator[str]:
 
 
 def _describe_interfaces(interfaces: tuple[RequestedInterface, ...]) -> str:
-    total = sum(each.count for each in interfaces)
+    total = sum(interface.count for interface in interfaces)
     shown = [f"{each.count} x {_describe_interface(each)}" for each in interfaces[:_MOST_KINDS]]
     more = [f"{len(interfaces) - _MOST_KINDS} more kinds"] if len(interfaces) > _MOST_KINDS else []
     noun = "interface" if total == 1 else "interfaces"

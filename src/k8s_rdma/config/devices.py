@@ -62,9 +62,9 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
     def __post_init__(self) -> None:
         """Refuse what selects nothing."""
-        for each in self.pfs:
-            if pf_choice(each).vfs is not None and self.functions is Functions.PF:
-                _refuse(f"pfs: {each!r}: names VFs, and functions is pf")
+        for pf in self.pfs:
+            if pf_choice(pf).vfs is not None and self.functions is Functions.PF:
+                _refuse(f"pfs: {pf!r}: names VFs, and functions is pf")
 
     def to_core(self) -> FunctionSelector:
         """The selector."""
@@ -216,7 +216,7 @@ class DevicePluginConfig(
             _refuse("resources: is empty, so that nothing would be offered")
         if twice:
             _refuse(f"resources: {twice[0]} is offered twice")
-        if sum(isinstance(each, ExactResource) for each in self.resources) > 1:
+        if sum(isinstance(resource, ExactResource) for resource in self.resources) > 1:
             _refuse("resources: two are of mode exact; one serves every container")
         if self.kubeconfig is not None and self.in_cluster:
             _refuse("kubeconfig and inCluster: both are set, and one of them says it all")
@@ -224,15 +224,17 @@ class DevicePluginConfig(
     def resource_names(self) -> tuple[str, ...]:
         """All resources that kubelet is told of."""
         shared = (
-            shared_resource(each.name)
-            for each in self.resources
-            if isinstance(each, ExclusiveResource) and each.share
+            shared_resource(resource.name)
+            for resource in self.resources
+            if isinstance(resource, ExclusiveResource) and resource.share
         )
         return (*(each.name for each in self.resources), *shared)
 
     def pools(self) -> tuple[Pool, ...]:
         """The exclusive resources' pools, in their order: a VF is in the first that selects it."""
-        return tuple(each.pool() for each in self.resources if isinstance(each, ExclusiveResource))
+        return tuple(
+            resource.pool() for resource in self.resources if isinstance(resource, ExclusiveResource)
+        )
 
 
 def pf_choice(text: str) -> PfChoice:

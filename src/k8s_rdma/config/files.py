@@ -102,8 +102,8 @@ def _number(info: inspect.IntType | inspect.FloatType) -> str:
 
 
 def _sorts(info: inspect.Type) -> Iterator[str]:
-    for each in _members(info):
-        inner = each.type if isinstance(each, inspect.Metadata) else each
+    for member in _members(info):
+        inner = member.type if isinstance(member, inspect.Metadata) else member
         match inner:
             case inspect.LiteralType():
                 yield from map(sort, inner.values)

@@ -200,4 +200,4 @@ def _span(key: str, first: int, last: int, text: str, largest: int) -> Span:
 
 
 def _twice(names: list[str]) -> Iterator[str]:
-    return (name for at, name in enumerate(names) if name in names[:at])
+    return (name for index, name in enumerate(names) if name in names[:index])

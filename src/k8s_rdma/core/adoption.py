@@ -54,7 +54,9 @@ def candidates(
     in_use: exclusive devices, by name or PCI address, and the pods that kubelet gave them.
     MalformedError when there is no such PF or VF.
     """
-    holders = {interface.vf: held for held in ledger.receipts.values() for interface in held.interfaces}
+    holders = {
+        interface.vf: receipt for receipt in ledger.receipts.values() for interface in receipt.interfaces
+    }
     found = [
         _judged(pf, vf, holders.get(VfRef(pf.pci, vf.index)), _user(vf, in_use))
         for pf in _pfs(hardware, scope)

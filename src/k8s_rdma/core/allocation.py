@@ -170,16 +170,16 @@ def choose_vfs(
 def _picked(interfaces: Sequence[PlacedInterface], free: Mapping[PciAddress, list[Vf]]) -> list[Vf | None]:
     """A VF for each, of those that are free, ordered by index; None where there is none left."""
     picked: list[Vf | None] = [None] * len(interfaces)
-    for at, placed in enumerate(interfaces):
+    for index, placed in enumerate(interfaces):
         left, mac = free.get(placed.pf, []), placed.options.mac
         having = [vf for vf in left if mac in (vf.mac, vf.admin_mac)] if mac else []
         for vf in having[:1]:
-            picked[at] = vf
+            picked[index] = vf
             left.remove(vf)
-    for at, placed in enumerate(interfaces):
+    for index, placed in enumerate(interfaces):
         left = free.get(placed.pf, [])
-        if picked[at] is None and left:
-            picked[at] = left.pop(0)
+        if picked[index] is None and left:
+            picked[index] = left.pop(0)
     return picked
 
 

@@ -140,7 +140,7 @@ class _Board:
         )
         self._remaining_costs = [*accumulate(reversed(costs), initial=0)][::-1]
         self._alike = [
-            next(at for at, other in enumerate(offers) if _same_terms(offer, other)) for offer in offers
+            next(index for index, other in enumerate(offers) if _same_terms(offer, other)) for offer in offers
         ]
 
     def holds(self, chosen: Sequence[int]) -> bool:

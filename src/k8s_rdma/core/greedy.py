@@ -109,7 +109,7 @@ def _fit(
 
     What comes first by its room still does with one more interface of the kind on it.
     """
-    bins = [Bin(at, offer) for at, offer in enumerate(offers)]
+    bins = [Bin(index, offer) for index, offer in enumerate(offers)]
     chosen: list[int] = []
     for kind, number in kind_counts:
         work.spend(1 + len(bins) // 2)

@@ -79,7 +79,9 @@ NO_MACS = MacRanges.merge(())
 
 def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
     """The MACs of the node's PFs and VFs, and those that VFs have in pods; two of a VF at most."""
-    held = {each.vf: each for receipt in ledger.receipts.values() for each in receipt.interfaces}
+    held = {
+        interface.vf: interface for receipt in ledger.receipts.values() for interface in receipt.interfaces
+    }
     macs = {pf.mac for pf in hardware.pfs}
     for pf in hardware.pfs:
         for vf in pf.vfs:
@@ -110,10 +112,10 @@ def taken_mac(chosen: Iterable[AllocatedInterface], hardware: Hardware, ledger: 
 
 def _of_pods(ledger: Ledger) -> Iterator[tuple[str, VfRef, str]]:
     for receipt in ledger.receipts.values():
-        for held in receipt.interfaces:
-            who = f"interface {held.ifname} of pod {receipt.pod.namespace}/{receipt.pod.name}"
-            for mac in {held.mac, held.home.mac}:
-                yield mac, held.vf, who
+        for interface in receipt.interfaces:
+            who = f"interface {interface.ifname} of pod {receipt.pod.namespace}/{receipt.pod.name}"
+            for mac in {interface.mac, interface.home.mac}:
+                yield mac, interface.vf, who
 
 
 def _of_hardware(hardware: Hardware) -> Iterator[tuple[str, VfRef | None, str]]:

@@ -47,14 +47,14 @@ def share_out(
     """
     graph: _Graph = [{} for _ in range(2 + len(lots) + 2 * len(rooms))]
     first = 2 + len(lots)
-    for at, (room, most) in enumerate(zip(rooms, reservations, strict=True)):
-        pf = first + 2 * at
+    for index, (room, most) in enumerate(zip(rooms, reservations, strict=True)):
+        pf = first + 2 * index
         _join(graph, pf, _SINK, room.vfs)
         _join(graph, pf + 1, pf, most)
-    for at, lot in enumerate(lots, start=2):
-        _join(graph, _SOURCE, at, lot.number)
+    for index, lot in enumerate(lots, start=2):
+        _join(graph, _SOURCE, index, lot.number)
         for pf in lot.takers:
-            _join(graph, at, first + 2 * pf + lot.reserving, _UNLIMITED)
+            _join(graph, index, first + 2 * pf + lot.reserving, _UNLIMITED)
     if _flow(graph, work) < sum(lot.number for lot in lots):
         return None
     return [
@@ -67,12 +67,12 @@ def flows(amounts: Collection[tuple[tuple[int, ...], int]], capacities: Sequence
     """Whether amounts, each with the PFs that it may be divided over, fit these capacities."""
     graph: _Graph = [{} for _ in range(2 + len(amounts) + len(capacities))]
     first = 2 + len(amounts)
-    for at, capacity in enumerate(capacities):
-        _join(graph, first + at, _SINK, capacity)
-    for at, (takers, amount) in enumerate(amounts, start=2):
-        _join(graph, _SOURCE, at, amount)
+    for index, capacity in enumerate(capacities):
+        _join(graph, first + index, _SINK, capacity)
+    for index, (takers, amount) in enumerate(amounts, start=2):
+        _join(graph, _SOURCE, index, amount)
         for pf in takers:
-            _join(graph, at, first + pf, _UNLIMITED)
+            _join(graph, index, first + pf, _UNLIMITED)
     return _flow(graph, work) == sum(amount for _, amount in amounts)
 
 
@@ -152,7 +152,7 @@ def match(
     """
     if len(kinds) > len(offers):
         return TooFew(range(len(kinds)), range(len(offers)))
-    bins = [Bin(at, offer) for at, offer in enumerate(offers)]
+    bins = [Bin(index, offer) for index, offer in enumerate(offers)]
     takers = {kind: _takers(kind, bins, strategy, work) for kind in set(kinds)}
     owners: dict[int, int] = {}
     for interface in range(len(kinds)):
@@ -288,16 +288,16 @@ def crowded(batches: Iterable[Batch], rooms: Sequence[Room], work: Work) -> bool
     ascending = sorted(batches, key=lambda batch: batch.cost)
     masks = [sum([1 << pf for pf in batch.takers]) for batch in ascending]
     total = sum([batch.number for batch in ascending])
-    for some in _sets_of_pfs(frozenset(masks), len(rooms)):
+    for pf_set in _sets_of_pfs(frozenset(masks), len(rooms)):
         work.spend(1 + (len(ascending) + len(rooms)) // 4)
-        here = [room for pf, room in enumerate(rooms) if some >> pf & 1]
-        elsewhere = sum([room.vfs for pf, room in enumerate(rooms) if not some >> pf & 1])
+        here = [room for pf, room in enumerate(rooms) if pf_set >> pf & 1]
+        elsewhere = sum([room.vfs for pf, room in enumerate(rooms) if not pf_set >> pf & 1])
         bound = [
-            batch.number if not mask & ~some else 0 for batch, mask in zip(ascending, masks, strict=True)
+            batch.number if not mask & ~pf_set else 0 for batch, mask in zip(ascending, masks, strict=True)
         ]
         more, mbps = max(0, total - elsewhere - sum(bound)), 0
         for batch, mask, number in zip(ascending, masks, bound, strict=True):
-            joining = min(more, batch.number) if mask & some and not number else 0
+            joining = min(more, batch.number) if mask & pf_set and not number else 0
             more -= joining
             mbps += batch.cost * (number + joining)
         if more or mbps > sum([room.mbps for room in here]):
@@ -386,7 +386,9 @@ class _Rebalancing:
         best: tuple[int, int | None] | None = None
         come: list[tuple[int | None, int, int]] = [(None, 0, 0)] if self._vfs[target] else []
         come += [
-            (each, costs[each], its[each]) for each in self._shares[target] if source in self._takers[each]
+            (share, costs[share], its[share])
+            for share in self._shares[target]
+            if source in self._takers[share]
         ]
         go = [each for each in self._shares[source] if target in self._takers[each]]
         work.spend(2 + (len(self._shares[source]) + len(self._shares[target]) + len(go) * len(come)) // 2)

@@ -93,9 +93,9 @@ class NamespacePolicy:
         """
         most = self.max_interfaces
         return tuple(
-            self._bounded(each)
-            for at, each in enumerate(interfaces)
-            if most is None or each.entry_at(at) < most
+            self._bounded(interface)
+            for index, interface in enumerate(interfaces)
+            if most is None or interface.entry_at(index) < most
         )
 
     def _bounded(self, interface: PlacedInterface) -> PlacedInterface:
@@ -193,8 +193,8 @@ NO_POLICIES = NamespacePolicies()
 def satisfies(promised: Request, request: Request) -> bool:
     """Whether a placement's interfaces are those that are asked for; a policy may leave them fewer PFs."""
     return len(promised.interfaces) == len(request.interfaces) and all(
-        one == other or _anywhere(one) == _anywhere(other)
-        for one, other in zip(promised.interfaces, request.interfaces, strict=True)
+        offered == requested or _anywhere(offered) == _anywhere(requested)
+        for offered, requested in zip(promised.interfaces, request.interfaces, strict=True)
     )
 
 

@@ -452,10 +452,10 @@ def _dealt(rates: Sequence[int], packing: Packing, rooms: Sequence[Room]) -> lis
     """A packing as a room's index for each rate; what reserves nothing takes the VFs that are left."""
     homes: dict[int, deque[int]] = {}
     left = list(rooms)
-    for at, fill in enumerate(packing):
+    for index, fill in enumerate(packing):
         for rate, number in fill.items():
-            homes.setdefault(rate, deque()).extend([at] * number)
-            left[at] = Room(left[at].mbps - rate * number, left[at].vfs - number)
+            homes.setdefault(rate, deque()).extend([index] * number)
+            left[index] = Room(left[index].mbps - rate * number, left[index].vfs - number)
     free = best_fit([rate for rate in rates if not rate], left)
     homes[0] = deque(free or ())
     return [homes[rate].popleft() for rate in rates]

@@ -90,14 +90,14 @@ class Placement:
 def by_entry(interfaces: Iterable[PlacedInterface]) -> dict[int, PlacedInterface]:
     """Each of a pod's interfaces once, in its order, however many PFs it may come to be on."""
     found: dict[int, PlacedInterface] = {}
-    for at, placed in enumerate(interfaces):
-        found.setdefault(placed.entry_at(at), placed)
+    for index, placed in enumerate(interfaces):
+        found.setdefault(placed.entry_at(index), placed)
     return dict(sorted(found.items()))
 
 
 def unique_interfaces(interfaces: Sequence[PlacedInterface]) -> Sequence[PlacedInterface]:
     """Interfaces that a pod has or may come to have, the latter once, however many PFs that may be on."""
-    if all(each.entry is None for each in interfaces):
+    if all(interface.entry is None for interface in interfaces):
         return interfaces
     had = [each for each in interfaces if each.entry is None]
     return [*had, *{each.entry: each for each in interfaces if each.entry is not None}.values()]
@@ -113,8 +113,8 @@ def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dic
         else:
             rates.setdefault(interface.pf, []).append(interface.min_tx_rate_mbps)
     result = {pci: usage(inventory.pf(pci), here) for pci, here in rates.items()}
-    for (pci, resource), held in devices.items():
-        result[pci] = result.get(pci, NOTHING_USED) + _device_usage(inventory.pf(pci), resource, held)
+    for (pci, resource), device in devices.items():
+        result[pci] = result.get(pci, NOTHING_USED) + _device_usage(inventory.pf(pci), resource, device)
     return result
 
 
@@ -130,7 +130,7 @@ def usage(pf: Pf | None, min_tx_rates_mbps: Sequence[int]) -> Used:
 
 def _device_usage(pf: Pf | None, resource: str, interfaces: Sequence[PlacedInterface]) -> Used:
     """What interfaces take of a PF that are devices of one resource, or may come to be."""
-    held = sum(each.entry is None for each in interfaces)
+    held = sum(interface.entry is None for interface in interfaces)
     vfs = max(held, EVERY_DEVICE if pf is None else pf.pools.get(resource, EVERY_DEVICE))
     rates = (each.min_tx_rate_mbps for each in interfaces)
     mins = tuple(sorted((rate if pf is None else reserved(pf, rate) for rate in rates), reverse=True))[:vfs]
@@ -262,15 +262,15 @@ def _place_devices(
     places = tuple(possible(request, inventory, devices))
     interfaces = tuple(
         PlacedInterface(
-            pf=each.pf.pci,
-            min_tx_rate_mbps=each.interface_request.min_tx_rate_mbps,
-            max_tx_rate_mbps=each.interface_request.max_tx_rate_mbps,
-            enforce=each.interface_request.enforce,
-            options=each.interface_request.options,
-            pool=each.resource,
-            entry=each.entry,
+            pf=place.pf.pci,
+            min_tx_rate_mbps=place.interface_request.min_tx_rate_mbps,
+            max_tx_rate_mbps=place.interface_request.max_tx_rate_mbps,
+            enforce=place.interface_request.enforce,
+            options=place.interface_request.options,
+            pool=place.resource,
+            entry=place.entry,
         )
-        for each in places
+        for place in places
     )
     more = usage_of(interfaces, inventory)
     if fits(interfaces, inventory, used):

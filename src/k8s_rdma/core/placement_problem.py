@@ -77,8 +77,8 @@ class PlacementProblem:
     @property
     def needy(self) -> bool:
         """Whether an interface needs something of a PF."""
-        for each in self.kinds:  # noqa: SIM110 - a generator takes three times as long
-            if each.needs is not NO_NEEDS:
+        for kind in self.kinds:  # noqa: SIM110 - a generator takes three times as long
+            if kind.needs is not NO_NEEDS:
                 return True
         return False
 
@@ -90,7 +90,7 @@ class PlacementProblem:
     @property
     def choosy(self) -> bool:
         """Whether an interface wants certain PFs, whatever their drivers can do."""
-        return any(has_pf_constraints(each.needs) for each in self.kinds)
+        return any(has_pf_constraints(kind.needs) for kind in self.kinds)
 
     def groups(self) -> list[tuple[Pf, ...]]:
         """The sets of PFs of which one has to take all."""
@@ -107,7 +107,7 @@ class PlacementProblem:
 
     def plain(self) -> PlacementProblem:
         """The same if drivers could do everything, and nothing but rates was asked for."""
-        kinds = [InterfaceClass(each.min_tx_rate_mbps, 0, Enforce.AUTO, NO_NEEDS) for each in self.kinds]
+        kinds = [InterfaceClass(kind.min_tx_rate_mbps, 0, Enforce.AUTO, NO_NEEDS) for kind in self.kinds]
         pfs = tuple(replace(pf, rates=EVERY_RATE, enforce=Enforce.AUTO) for pf in self.inventory.pfs)
         inventory = Inventory(node=self.inventory.node, pfs=pfs)
         return replace(self, kinds=kinds, inventory=inventory, found=None)

@@ -89,7 +89,9 @@ def explain(
         return RefusalMessage.joined([scene.only_needs(), *(objections or [_NO_PF])])
     if reason is Reason.UNDECIDED:
         said = [scene.undecided()]
-    elif reason is not Reason.DRIVER_REFUSES or any(each.needs is not NO_NEEDS for each in classes):
+    elif reason is not Reason.DRIVER_REFUSES or any(
+        interface_class.needs is not NO_NEEDS for interface_class in classes
+    ):
         said = [scene.impossible(), *scene.unknown_links()]
     else:
         said = [scene.only_needs()]
@@ -353,13 +355,13 @@ def _weighed(class_indexes: Sequence[int], offers: Sequence[Offer]) -> Iterator[
         min((cost or 0 for cost in row if cost is not None), default=0)
         for row in zip(*(offer.costs for offer in offers), strict=True)
     ]
-    costs = sorted([least[each] for each in class_indexes], reverse=True)
+    costs = sorted([least[class_index] for class_index in class_indexes], reverse=True)
     chosen = best_fit(costs, [offer.room for offer in offers])
-    for at, offer in enumerate(offers):
+    for index, offer in enumerate(offers):
         round_robin = offer.round_robin
         if round_robin is None or chosen is None:
             continue
-        joining = [cost for cost, there in zip(costs, chosen, strict=True) if there == at]
+        joining = [cost for cost, there in zip(costs, chosen, strict=True) if there == index]
         mins = [*round_robin.mins, *joining, *[0] * round_robin.unreserved_vfs]
         got = effective_mins(mins, round_robin.link_mbps, round_robin.max_weight)
         short, rate = min(
@@ -450,7 +452,10 @@ def _counted(policy: PfPolicy, found: Sequence[Sequence[Pf]]) -> str:
 
 
 def _roominess(candidates: Sequence[Free], number: int, needed_mbps: int) -> tuple[bool, bool, int, int]:
-    mbps, vfs = sum(each.room.mbps for each in candidates), sum(each.room.vfs for each in candidates)
+    mbps, vfs = (
+        sum(candidate.room.mbps for candidate in candidates),
+        sum(each.room.vfs for each in candidates),
+    )
     return vfs >= number and mbps >= needed_mbps, vfs >= number, mbps, vfs
 
 

@@ -52,7 +52,7 @@ class PfMasks:
     def __init__(self, pfs: Sequence[Pf]) -> None:
         self._pfs = pfs
         self._every = (1 << len(pfs)) - 1
-        self._names = _positions((pf.name, at) for at, pf in enumerate(pfs))
+        self._names = _positions((pf.name, index) for index, pf in enumerate(pfs))
         self._pcis = _positions((pf.pci, at) for at, pf in enumerate(pfs))
         self._drivers = _positions((pf.driver, at) for at, pf in enumerate(pfs))
         self._vendors = _positions(
@@ -91,7 +91,7 @@ class PfMasks:
         return mask
 
     def _mask(self, true: Callable[[Pf], bool]) -> int:
-        return sum([1 << at for at, pf in enumerate(self._pfs) if true(pf)])
+        return sum([1 << index for index, pf in enumerate(self._pfs) if true(pf)])
 
 
 def _positions(values: Iterable[tuple[_Value, int]]) -> dict[_Value, int]:
@@ -310,7 +310,7 @@ class Shape:
     ) -> Shape:
         """Number the kinds of interfaces."""
         index: dict[InterfaceClass, int] = {}
-        drawn = [index.setdefault(class_of(each), len(index)) for each in interfaces]
+        drawn = [index.setdefault(class_of(interface), len(index)) for interface in interfaces]
         kinds = sorted(index, key=lambda kind: (-kind.min_tx_rate_mbps, -kind.max_tx_rate_mbps, kind.enforce))
         place = {index[kind]: at for at, kind in enumerate(kinds)}
         return cls(tuple(kinds), tuple([place[number] for number in drawn]), policy, devices)

@@ -63,7 +63,11 @@ def claims_on_node(
             claims[uid] = interfaces
         elif uid in entries:
             there = entries[uid]
-            claims[uid] += tuple(each for at, each in enumerate(interfaces) if each.entry_at(at) not in there)
+            claims[uid] += tuple(
+                interface
+                for index, interface in enumerate(interfaces)
+                if interface.entry_at(index) not in there
+            )
     return claims
 
 
@@ -84,8 +88,8 @@ def outstanding(
     return tuple(
         placed
         for uid, placement in claims.items()
-        for at, placed in enumerate(placement.interfaces)
-        if (uid, placed.entry_at(at)) not in held
+        for index, placed in enumerate(placement.interfaces)
+        if (uid, placed.entry_at(index)) not in held
     )
 
 

@@ -46,7 +46,7 @@ def _without_software_caps(pf: PfState) -> PfState:
 
 def software_capped(receipt: Receipt) -> tuple[AllocatedInterface, ...]:
     """The interfaces whose caps software keeps."""
-    return tuple(each for each in receipt.interfaces if each.software_max_tx_rate_mbps)
+    return tuple(interface for interface in receipt.interfaces if interface.software_max_tx_rate_mbps)
 
 
 def altered_caps(receipt: Receipt, found: Mapping[PciAddress, LocatedVf]) -> Iterator[AlteredCap]:

@@ -52,7 +52,7 @@ def present_config(vf: Vf, config: VfConfig) -> VfConfig:
         guid=_guid(vf),
     )
     untouched: dict[str, Any] = {
-        each.name: None for each in fields(now) if getattr(config, each.name) is None
+        field.name: None for field in fields(now) if getattr(config, field.name) is None
     }
     untouched["node_guid"] = (config.guid and vf.node_guid) or None
     return replace(now, **untouched)

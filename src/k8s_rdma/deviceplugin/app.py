@@ -102,9 +102,18 @@ def _of_health(monitor: DeviceMonitor) -> Iterator[str]:
         "gauge",
         "RDMA devices that are not healthy, and why.",
         [
-            (labels({"device": each.name, "pf": each.pf_name or each.pf, "why": "; ".join(each.faults)}), 1)
-            for each in monitor.inventory.devices.values()
-            if each.faults
+            (
+                labels(
+                    {
+                        "device": device.name,
+                        "pf": device.pf_name or device.pf,
+                        "why": "; ".join(device.faults),
+                    }
+                ),
+                1,
+            )
+            for device in monitor.inventory.devices.values()
+            if device.faults
         ],
     )
     yield from family(
@@ -189,7 +198,7 @@ class PluginApp:
 
     def _state(self) -> str:
         """A line for each resource, and for each thing that cannot be looked at."""
-        lines = [f"{_state(each)}\n" for each in self._keepers]
+        lines = [f"{_state(keeper)}\n" for keeper in self._keepers]
         lines += [f"unreadable: {why}\n" for why in self._monitor.inventory.unreadable]
         return "".join(lines)
 

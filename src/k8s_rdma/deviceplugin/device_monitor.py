@@ -288,7 +288,7 @@ class DeviceMonitor:
     def _earliest(self, *deadlines: float | None) -> float | None:
         retry_at = self._deadline_after(RETRY_S if self._scanner.due else None)
         times = (retry_at, self._scanner.due_at(), self._event_limiter.due_at(), *deadlines)
-        return min((each for each in times if each is not None), default=None)
+        return min((time for time in times if time is not None), default=None)
 
     def _deadline_after(self, seconds: float | None) -> float | None:
         return None if seconds is None else self._now() + seconds

@@ -18,7 +18,7 @@ EVERY_KIND = frozenset(NodeKind)
 
 def at_home(inventory: DeviceInventory) -> tuple[RdmaDevice, ...]:
     """The devices that the host's namespace has."""
-    return tuple(each for each in inventory.devices.values() if each.at_home)
+    return tuple(device for device in inventory.devices.values() if device.at_home)
 
 
 def has_verbs(device: RdmaDevice) -> bool:

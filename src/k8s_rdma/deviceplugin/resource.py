@@ -152,7 +152,7 @@ def _fault(devices: Sequence[OfferedDevice]) -> str:
     """What is wrong with all of them; of counted devices that is one and the same."""
     if not devices:
         return "it has no devices: none is selected, or its count is 0"
-    if not all(each.unhealthy for each in devices):
+    if not all(device.unhealthy for device in devices):
         return ""
     first = devices[0].unhealthy
     if all(each.unhealthy == first for each in devices):

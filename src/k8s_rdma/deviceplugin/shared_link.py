@@ -85,7 +85,7 @@ class SharedLink:
         seen = self._devices.inventory
         wanted = to_publish(self._modes, seen)
         nodes = frozenset(
-            node for names in wanted.values() for each in names for node in seen.devices[each].nodes
+            node for names in wanted.values() for name in names for node in seen.devices[name].nodes
         )
         if (wanted, nodes) != (self._desired, self._nodes):
             self._desired, self._nodes = wanted, nodes

@@ -65,7 +65,8 @@ class AdmittedPodGuess:
             return
         known = self._since_s
         self._since_s = {
-            each: float("-inf") if known is None else known.get(each, now) for each in self._allocations(pods)
+            allocation: float("-inf") if known is None else known.get(allocation, now)
+            for allocation in self._allocations(pods)
         }
 
     def admitted(self, pods: Sequence[PodDevices], resource: str, now: float) -> tuple[Device, ...]:
@@ -90,10 +91,10 @@ class AdmittedPodGuess:
         """Pods, and with each of their devices."""
         for pod in pods:
             yield (pod.namespace, pod.name), None
-            for held in pod.devices:
-                if held.resource not in self._ours:
-                    for each in held.ids:
-                        yield (pod.namespace, pod.name), (held.resource, each)
+            for device in pod.devices:
+                if device.resource not in self._ours:
+                    for each in device.ids:
+                        yield (pod.namespace, pod.name), (device.resource, each)
 
 
 MOST_PAIRS = 100_000
@@ -179,9 +180,9 @@ class _Pf:
 def _nearness(place: Place, neighbours: Iterable[Neighbour]) -> int:
     return max(
         (
-            _shared(place.pcie_path, each.pcie_path)
-            + (place.numa_node is not None and place.numa_node == each.numa_node)
-            for each in neighbours
+            _shared(place.pcie_path, neighbour.pcie_path)
+            + (place.numa_node is not None and place.numa_node == neighbour.numa_node)
+            for neighbour in neighbours
         ),
         default=0,
     )
@@ -356,7 +357,7 @@ def _are_known(
 
 def neighbours(config: DevicePluginConfig) -> Neighbours:
     """For exclusive resources: of slots and shares one is as near as another."""
-    exclusive = (each.name for each in config.resources if isinstance(each, ExclusiveResource))
+    exclusive = (resource.name for resource in config.resources if isinstance(resource, ExclusiveResource))
     return Neighbours(
         KubeletPodResources(Path(config.pod_resources), timeout_s=DEADLINE_S),
         Gpus().places,

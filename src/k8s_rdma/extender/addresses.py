@@ -108,8 +108,8 @@ def _requested(pod: PendingPod) -> dict[str, str]:
     """The addresses that a pod asks for, and that it does, in a clause."""
     return {
         address: f"interface {index} asks for {_kind(address)} {address}"
-        for index, each in enumerate(pod.request.interfaces)
-        for address in addresses(each.options)
+        for index, interface in enumerate(pod.request.interfaces)
+        for address in addresses(interface.options)
     }
 
 

@@ -67,7 +67,7 @@ def _explain_pf_of_devices(
 ) -> PfLook:
     room = room_of(pf, snapshot.used.get(pf.pci, NOTHING_USED))
     devices = sum(pf.pools.get(resource, 0) for resource in resources)
-    worst = sorted((reserved(pf, each.min_tx_rate_mbps) for each in requests), reverse=True)[:devices]
+    worst = sorted((reserved(pf, request.min_tx_rate_mbps) for request in requests), reverse=True)[:devices]
     return PfLook(
         name=pf.name,
         pci=pf.pci,
@@ -86,10 +86,10 @@ def _explain_pf_of_devices(
 
 def _room_for_devices(worst: Sequence[int], free_mbps: int) -> int:
     """How many of them fit on this PF, the largest first, as kubelet may choose."""
-    for at, mbps in enumerate(worst):
+    for index, mbps in enumerate(worst):
         free_mbps -= mbps
         if free_mbps < 0:
-            return at
+            return index
     return len(worst)
 
 
@@ -97,7 +97,9 @@ def _device_objections(
     pf: Pf, requests: Sequence[InterfaceRequest], worst_mbps: int, left_mbps: int
 ) -> Iterator[str]:
     yield from list(
-        dict.fromkeys(filter(None, (unmet(pf, each.needs) or objection(pf, each) for each in requests)))
+        dict.fromkeys(
+            filter(None, (unmet(pf, request.needs) or objection(pf, request) for request in requests))
+        )
     )[:1]
     if worst_mbps and pf.link_mbps is None:
         yield "its link speed is not known (link down?), so that nothing can be reserved"
@@ -117,7 +119,7 @@ def look_at_pfs(
     devices = devices_on(request, snapshot.inventory)
     if devices:
         return look_at_pfs_of_devices(request, snapshot, devices)
-    kinds = [class_of(each) for each in request.interfaces]
+    kinds = [class_of(interface) for interface in request.interfaces]
     return tuple(_explain_pf(pf, kinds, snapshot, placed) for pf in snapshot.inventory.pfs)
 
 
@@ -371,7 +373,7 @@ class Explainer:
             state=self._state_of(pod, refused=refused is not None),
             priority=pod.priority,
             interfaces=requested_interfaces(pod.request) if pod.request else (),
-            reserved_mbps=sum(each.min_tx_rate_mbps for each in interfaces),
+            reserved_mbps=sum(interface.min_tx_rate_mbps for interface in interfaces),
             policy=pod.request.policy if pod.request else PfPolicy.ANY,
             malformed=pod.malformed,
             not_allowed=pod.not_allowed,
@@ -470,6 +472,6 @@ class Explainer:
 
     async def _grouped(self, judged_nodes: AsyncIterator[JudgedNode], request: Request) -> tuple[Group, ...]:
         groups = Groups()
-        async for each in judged_nodes:
-            groups.add(each)
+        async for node in judged_nodes:
+            groups.add(node)
         return await groups.documents(request, self.feasibility.fit_cache)

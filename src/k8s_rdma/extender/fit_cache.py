@@ -170,8 +170,8 @@ def _waits_for_an_operator(request: Request) -> bool:
     A larger MTU of a PF, vfio-pci for its VFs, an agent that can cap by software.
     """
     return any(
-        each.needs.mtu or not each.needs.settings.isdisjoint(_HAD_ON_A_RUNNING_NODE)
-        for each in request.shape.kinds
+        kind.needs.mtu or not kind.needs.settings.isdisjoint(_HAD_ON_A_RUNNING_NODE)
+        for kind in request.shape.kinds
     )
 
 
@@ -184,7 +184,11 @@ def _size(key: _Key) -> int:
 
 
 def _key(request: Request) -> _Key:
-    refused = tuple(options_refused(each.options) for each in request.interfaces) if request.devices else ()
+    refused = (
+        tuple(options_refused(interface.options) for interface in request.interfaces)
+        if request.devices
+        else ()
+    )
     return request.shape, refused
 
 
@@ -285,7 +289,7 @@ class FitCache:
     def _forget_oldest(self) -> None:
         """Of whoever has most; verdicts and interfaces count alike."""
         greediest = max(self._sizes, key=self._sizes.__getitem__)
-        key = next(each for each in self._tables if self._owners[each] == greediest)
+        key = next(table for table in self._tables if self._owners[table] == greediest)
         verdicts = len(self._tables.pop(key))
         del self._owners[key]
         self._size -= verdicts

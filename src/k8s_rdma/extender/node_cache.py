@@ -47,7 +47,7 @@ class PromisedAddresses:
     def hold(self, node: NodeName, uid: PodUid, options: Iterable[InterfaceOptions]) -> None:
         """What the pod was promised on the node asks for these, and for no others."""
         self.release(node, uid)
-        found = tuple(address for each in options for address in addresses(each))
+        found = tuple(address for option in options for address in addresses(option))
         if found:
             self._by_pod[node, uid] = found
         for address in found:
@@ -161,7 +161,8 @@ class _Node:
         promised nothing the node's word counts as far as the pod asks for that much.
         """
         promised = (
-            (uid, each.pod.partition("/")[0], each.interfaces) for uid, each in self.reservations.items()
+            (uid, reservation.pod.partition("/")[0], reservation.interfaces)
+            for uid, reservation in self.reservations.items()
         )
         reported = self._reported_claims(bound)
         return [*(claim for claim in reported if claim[0] not in self.reservations), *promised]
@@ -343,7 +344,7 @@ class ClusterState:
     def reserve(self, node: NodeName, uid: PodUid, reservation: Reservation) -> None:
         """Hold a placement, in place of any that this pod has on this node."""
         self._nodes.setdefault(node, _Node()).reservations[uid] = reservation
-        self.promised_addresses.hold(node, uid, (each.options for each in reservation.interfaces))
+        self.promised_addresses.hold(node, uid, (interface.options for interface in reservation.interfaces))
         self._places.setdefault(uid, set()).add(node)
         self._update(node)
 

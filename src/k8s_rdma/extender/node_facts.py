@@ -156,7 +156,7 @@ _pci = lru_cache(maxsize=4096)(pci_address)
 def _settings(names: tuple[str, ...]) -> frozenset[Setting]:
     """Those that are known here; one object for all that say the same. A newer agent may know more."""
     known = {setting.value for setting in Setting}
-    return frozenset(Setting(each) for each in names if each in known)
+    return frozenset(Setting(name) for name in names if name in known)
 
 
 @lru_cache(maxsize=65_536)

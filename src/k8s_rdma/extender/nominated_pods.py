@@ -103,7 +103,7 @@ class Holds:
 
     def next_end(self) -> float | None:
         """When the time of the first one is over; None when there is none."""
-        return min((hold.deadline for held in self._nodes.values() for hold in held.values()), default=None)
+        return min((hold.deadline for node in self._nodes.values() for hold in node.values()), default=None)
 
     def nodes(self) -> frozenset[NodeName]:
         """Where anything is held."""

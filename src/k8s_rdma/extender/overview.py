@@ -104,7 +104,7 @@ class Overview:
         return PendingRow(
             pod=outcome.pod,
             interfaces=len(interfaces),
-            reserved_mbps=sum(each.min_tx_rate_mbps for each in interfaces),
+            reserved_mbps=sum(interface.min_tx_rate_mbps for interface in interfaces),
             ago_s=round(now - attempt.refused_at, 3),
             waits_s=round(now - attempt.first_at, 3),
             why=attempt.why,

@@ -165,7 +165,7 @@ def requested_interfaces(request: Request) -> tuple[RequestedInterface, ...]:
 
 def placed_on(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> tuple[Placed, ...]:
     """Interfaces by PF."""
-    open_ = {each.pf for each in interfaces if each.entry is not None}
+    open_ = {interface.pf for interface in interfaces if interface.entry is not None}
     return tuple(
         Placed(
             pci=pci,

@@ -243,7 +243,7 @@ def _requested_rates(pod: PodView) -> tuple[int, ...]:
         interfaces = read_pod(pod.annotations, strict=False).request.interfaces
     except MalformedError:
         interfaces = ()
-    rates = sorted((each.min_tx_rate_mbps for each in interfaces), reverse=True)
+    rates = sorted((interface.min_tx_rate_mbps for interface in interfaces), reverse=True)
     devices = min(sum(number for _, number in pod.devices), MAX_INTERFACES)
     return _shared((*rates, *[0] * (devices - len(rates))))
 
@@ -262,11 +262,11 @@ def capped_to_request(
 
     rates_mbps: the largest first; the interface with the largest reservation is held against it.
     """
-    largest = sorted(range(len(interfaces)), key=lambda at: -interfaces[at].min_tx_rate_mbps)
+    largest = sorted(range(len(interfaces)), key=lambda index: -interfaces[index].min_tx_rate_mbps)
     most = dict(zip(largest, rates_mbps, strict=False))
     return tuple(
-        each if each.min_tx_rate_mbps <= most[at] else replace(each, min_tx_rate_mbps=most[at])
-        for at, each in enumerate(interfaces)
+        interface if interface.min_tx_rate_mbps <= most[at] else replace(interface, min_tx_rate_mbps=most[at])
+        for at, interface in enumerate(interfaces)
         if at in most
     )
 
@@ -325,4 +325,4 @@ class UnboundPods:
 
     def all(self) -> list[PodView]:
         """All of them; the annotations may be missing."""
-        return [seen.pod for seen in self._pods.values()]
+        return [pod.pod for pod in self._pods.values()]

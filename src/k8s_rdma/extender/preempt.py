@@ -218,7 +218,9 @@ def _in_order(sent: Sent, remaining: Iterable[PodUid], added: Iterable[Occupant]
     """
     ordered, known = list(remaining), dict(sent.occupants)
     for pod in _important_first(added):
-        lesser = (at for at, uid in enumerate(ordered) if uid not in known or _rank(pod) < _rank(known[uid]))
+        lesser = (
+            index for index, uid in enumerate(ordered) if uid not in known or _rank(pod) < _rank(known[uid])
+        )
         ordered.insert(next(lesser, len(ordered)), pod.uid)
         known[pod.uid] = pod
     return tuple(ordered)

@@ -180,4 +180,4 @@ def _claim(namespace: str, interfaces: tuple[PlacedInterface, ...]) -> tuple[str
 
 
 def _needs(request: Request) -> Share:
-    return Share(sum(each.min_tx_rate_mbps for each in request.interfaces), len(request.interfaces))
+    return Share(sum(interface.min_tx_rate_mbps for interface in request.interfaces), len(request.interfaces))

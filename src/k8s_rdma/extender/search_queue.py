@@ -56,7 +56,7 @@ class SearchQueue:
 
     def cancel(self, granted: asyncio.Future[None]) -> None:
         """Ask no more, and hand on what was granted meanwhile."""
-        self._waiters = [each for each in self._waiters if each.granted is not granted]
+        self._waiters = [waiter for waiter in self._waiters if waiter.granted is not granted]
         if granted.done() and not granted.cancelled():
             self.hand_on()
 

@@ -48,7 +48,9 @@ class _Unplaced:
     @property
     def rates_mbps(self) -> tuple[int, ...]:
         """The reservations, largest first."""
-        return tuple(sorted((each.min_tx_rate_mbps for each in self.request.interfaces), reverse=True))
+        return tuple(
+            sorted((interface.min_tx_rate_mbps for interface in self.request.interfaces), reverse=True)
+        )
 
 
 @dataclass(slots=True)

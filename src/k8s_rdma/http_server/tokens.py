@@ -38,7 +38,7 @@ class Tokens:
         if len(values) != 1 or values[0][: len(_SCHEME)].lower() != _SCHEME:
             return None
         given = sha256(values[0][len(_SCHEME) :].strip(b" ")).digest()
-        accepted = any([compare_digest(given, each) for each in self._digests])  # noqa: C419  each is compared
+        accepted = any([compare_digest(given, digest) for digest in self._digests])  # noqa: C419  each is compared
         return given if accepted else None
 
 

@@ -94,10 +94,10 @@ def bind(job: Job, vfs: Iterable[VfFunction]) -> dict[int, str]:
     """
     failed: dict[int, str] = {}
     told = job.clock.now()
-    for done, vf in enumerate(vfs):
+    for index, vf in enumerate(vfs):
         if job.clock.now() - told >= TELL_EVERY_S:
             told = job.clock.now()
-            job.log.info("vfs_bound", vfs=done)
+            job.log.info("vfs_bound", vfs=index)
         job.clock.wait(0)
         try:
             PciDriver(job.sysfs, vf.pci).bind_anew()

@@ -38,7 +38,7 @@ class NodeDirectory:
     def names(self) -> list[str]:
         """Files and links, not directories, in the order of their bytes, as libcni sorts them."""
         with os.scandir(self.path) as entries:
-            found = [each.name for each in entries if not each.is_dir(follow_symlinks=False)]
+            found = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
         return sorted(found, key=os.fsencode)
 
     def read(self, name: str) -> bytes | None:
@@ -133,8 +133,8 @@ class NodeDirectory:
 def all_locked(directories: Iterable[NodeDirectory], wait_s: float) -> Iterator[None]:
     """As `NodeDirectory.locked`, of all of them."""
     with ExitStack() as stack:
-        for each in directories:
-            stack.enter_context(each.locked(wait_s))
+        for directory in directories:
+            stack.enter_context(directory.locked(wait_s))
         yield
 
 

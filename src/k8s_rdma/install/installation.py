@@ -262,7 +262,11 @@ class Installation:
 
     def locked_to_remove(self, wait_s: float) -> AbstractContextManager[None]:
         """As `locked`, and none who keeps the executable alone, or a network: it would put back what goes."""
-        there = [each for each in self._directories if each is self._watched or each.path.is_dir()]
+        there = [
+            directory
+            for directory in self._directories
+            if directory is self._watched or directory.path.is_dir()
+        ]
         return all_locked(there, wait_s)
 
     def install(self, program: Path) -> Outcome:

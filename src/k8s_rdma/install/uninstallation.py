@@ -77,7 +77,7 @@ def remove_specifications(cdi_dir: Path) -> tuple[Path, ...]:
 
 def _is_specification(name: str) -> bool:
     classes = (VF_CLASS, SLOT_CLASS, SHARED_CLASS)
-    return any(device_of_file_name(each, name) is not None for each in classes)
+    return any(device_of_file_name(interface_class, name) is not None for interface_class in classes)
 
 
 def functions_with_vfs(devices: Path) -> Iterator[str]:
@@ -134,7 +134,7 @@ def _of_agent(path: Path) -> tuple[str, ...] | None:
     except OSError as error:
         msg = f"{path}: the agent does not say what pods hold: {error.strerror or error}"
         raise K8sRdmaError(msg) from error
-    return _in_order((each.pod.namespace, each.pod.name) for each in report.allocations)
+    return _in_order((allocation.pod.namespace, allocation.pod.name) for allocation in report.allocations)
 
 
 def _received(agent: socket.socket, length: int) -> bytes:
@@ -156,7 +156,7 @@ def _of_ledger(path: Path, attachments: Path) -> tuple[str, ...]:
             raise LedgerError(msg)
         return ()
     with closing(Receipts(path)) as receipts:
-        pods = [each.pod for each in receipts.load().receipts.values()]
+        pods = [receipt.pod for receipt in receipts.load().receipts.values()]
     return _in_order((pod.namespace, pod.name) for pod in pods)
 
 

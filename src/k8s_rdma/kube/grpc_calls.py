@@ -148,5 +148,5 @@ async def _refuse(
 def add_service(server: grpc.aio.Server, handlers: dict[Method[Any, Any], Handler]) -> None:
     """Serve these methods, all of one service."""
     (service,) = {method.service for method in handlers}
-    named = {method.name: each for method, each in handlers.items()}
+    named = {method.name: handler for method, handler in handlers.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, named),))

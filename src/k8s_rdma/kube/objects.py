@@ -403,7 +403,7 @@ def _selects(selector: Selector, labels: Mapping[str, str]) -> bool:
     wanted, expressions = selector.matchLabels or {}, selector.matchExpressions or []
     if not wanted and not expressions:
         return False
-    return wanted.items() <= labels.items() and all(_meets(labels, each) for each in expressions)
+    return wanted.items() <= labels.items() and all(_meets(labels, expression) for expression in expressions)
 
 
 def _meets(labels: Mapping[str, str], expression: _Expression) -> bool:

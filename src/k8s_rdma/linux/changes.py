@@ -124,7 +124,7 @@ class Changes:
         wanted = set(paths)
         new = {path: _contents(path) for path in wanted - self._files.keys()}
         with self._lock:
-            self._files = {path: kept for path, kept in self._files.items() if path in wanted} | new
+            self._files = {path: file for path, file in self._files.items() if path in wanted} | new
             os.eventfd_write(self._wake, 1)  # it may be waiting without end
 
     def look_at_files(self) -> None:

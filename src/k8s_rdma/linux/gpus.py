@@ -89,7 +89,7 @@ class Gpus:
 
     def _nvidia_directories(self) -> list[str]:
         try:
-            return sorted(each for each in self._nvidia.names(".") if _ADDRESS.fullmatch(each))
+            return sorted(name for name in self._nvidia.names(".") if _ADDRESS.fullmatch(name))
         except OSError:
             return []
 

@@ -40,7 +40,7 @@ class PciFunction:
     def vendor(self) -> str:
         """Vendor and device, `15b3:1017`."""
         numbers = (self.sysfs.number(self._path(name)) or 0 for name in ("vendor", "device"))
-        return ":".join(f"{each:04x}" for each in numbers)
+        return ":".join(f"{number:04x}" for number in numbers)
 
     def driver(self) -> str | None:
         """The driver that it is bound to."""
@@ -101,4 +101,4 @@ def pfs(sysfs: Sysfs) -> tuple[PciFunction, ...]:
             raise KernelError(msg)
         return ()
     functions = (PciFunction(sysfs, pci_address(name)) for name in sorted(addresses))
-    return tuple(each for each in functions if each.total_vfs() > 0 and each.is_network())
+    return tuple(function for function in functions if function.total_vfs() > 0 and function.is_network())

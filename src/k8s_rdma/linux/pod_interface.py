@@ -63,8 +63,8 @@ def _located(link: Link, qdisc: RootQdisc | None) -> LocatedVf:
 
 def _interface(link: Link, addresses: Iterable[HeldAddress], qdisc: RootQdisc | None) -> PodInterface:
     by_state: dict[AddressState, set[str]] = {state: set() for state in AddressState}
-    for each in addresses:
-        by_state[each.state].add(str(each.address))
+    for address in addresses:
+        by_state[address.state].add(str(address.address))
     return PodInterface(
         mac=link.mac,
         mtu=link.mtu,

@@ -112,7 +112,8 @@ def bring_up_to_date(db: sqlite3.Connection, what: str) -> None:
 def version_for(receipt: Receipt) -> int:
     """That of the oldest programs which lose nothing of a receipt."""
     capped = any(
-        each.software_max_tx_rate_mbps or each.enforce is Enforce.SOFTWARE for each in receipt.interfaces
+        interface.software_max_tx_rate_mbps or interface.enforce is Enforce.SOFTWARE
+        for interface in receipt.interfaces
     )
     return 4 if capped else OLDEST
 

@@ -53,7 +53,7 @@ def objection_to_vfio(sysfs: Sysfs, pci: PciAddress, *, unsafe_noiommu: bool = F
 def others_in_group(sysfs: Sysfs, pci: PciAddress) -> tuple[str, ...]:
     """The other functions of its IOMMU group that keep it from programs: all but bridges that do no DMA."""
     names = sysfs.names_if_any(f"bus/pci/devices/{pci}/iommu_group/devices") or ()
-    return tuple(other for other in sorted(names) if other != pci and not _is_harmless(sysfs, other))
+    return tuple(name for name in sorted(names) if name != pci and not _is_harmless(sysfs, name))
 
 
 def _objection_without_iommu(sysfs: Sysfs, pci: PciAddress, *, allowed: bool) -> str:

@@ -206,12 +206,12 @@ def configure(machine: FakeMachine, step: ConfigureVfs) -> Iterator[None]:
 
 def _set(function: Function, config: VfConfig) -> Iterator[None]:
     settings = function.settings
-    for each in fields(config):
-        value = getattr(config, each.name)
-        if each.name == "index" or value is None or getattr(settings, each.name) == value:
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name == "index" or value is None or getattr(settings, field.name) == value:
             continue
         yield
-        setattr(settings, each.name, value)
+        setattr(settings, field.name, value)
 
 
 def _with_node_guid(config: VfConfig) -> VfConfig:

@@ -312,7 +312,7 @@ class FakeMachine:
     def remove_vfs(self, pci: PciAddress, *, but: int) -> None:
         """Let a PF have only so many VFs; the others vanish, wherever they are."""
         self.pfs[pci] = replace(self.pfs[pci], vfs=but)
-        for vf in [each for each in self.functions if each.pf == pci and each.index >= but]:
+        for vf in [function for function in self.functions if function.pf == pci and function.index >= but]:
             self.take_netdev(self.functions.pop(vf))
             del self.counters[vf]
         self.changed()
@@ -352,11 +352,13 @@ class FakeMachine:
 
     def find(self, name: str, place: int) -> Device | None:
         """The netdev of that name in a namespace."""
-        return next((each for each in self._devices if each.name == name and each.place == place), None)
+        return next(
+            (device for device in self._devices if device.name == name and device.place == place), None
+        )
 
     def devices_in(self, place: int) -> tuple[Device, ...]:
         """All netdevs of a namespace."""
-        return tuple(each for each in self._devices if each.place == place)
+        return tuple(device for device in self._devices if device.place == place)
 
     def device(self, netns: NetnsRef | None, ifname: str) -> Device:
         """The netdev of that name in a namespace. KernelError when either is not there."""
@@ -407,7 +409,7 @@ class FakeMachine:
 
     def take_netdev(self, function: Function) -> None:
         """Let a VF have no netdev, as when its driver leaves; nor an RDMA device."""
-        self._devices = [each for each in self._devices if each is not function.device]
+        self._devices = [device for device in self._devices if device is not function.device]
         function.rdma_place, function.verbs = HOST, None
 
     def make_netdev(self, function: Function) -> None:

@@ -88,26 +88,36 @@ class FakeNodes:
 
     def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:
         """Of the VF at this address, or of one by its device's name."""
-        own = [each for each in self._machine.functions.values() if each.pci == pci]
+        own = [function for function in self._machine.functions.values() if function.pci == pci]
         return _verbs(own) or self.of_devices([rdma_device])
 
     def of_devices(self, rdma_devices: Collection[str]) -> tuple[CharacterDevice, ...]:
         """By name."""
-        return _verbs([each for each in self._machine.functions.values() if each.rdma_device in rdma_devices])
+        return _verbs(
+            [
+                function
+                for function in self._machine.functions.values()
+                if function.rdma_device in rdma_devices
+            ]
+        )
 
     def rdma_cm(self) -> tuple[int, int] | None:
         """There where any VF has an RDMA device."""
-        return RDMA_CM_NUMBERS if any(each.rdma_device for each in self._machine.functions.values()) else None
+        return (
+            RDMA_CM_NUMBERS
+            if any(function.rdma_device for function in self._machine.functions.values())
+            else None
+        )
 
 
 def _verbs(functions: list[Function]) -> tuple[CharacterDevice, ...]:
     return tuple(
         CharacterDevice(
             kind=NodeKind.UVERBS,
-            path=f"{INFINIBAND}/uverbs{each.verbs}",
+            path=f"{INFINIBAND}/uverbs{function.verbs}",
             major=MAJOR,
-            minor=FIRST_MINOR + each.verbs,
+            minor=FIRST_MINOR + function.verbs,
         )
-        for each in functions
-        if each.verbs is not None
+        for function in functions
+        if function.verbs is not None
     )

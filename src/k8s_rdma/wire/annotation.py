@@ -367,12 +367,12 @@ def request_texts(annotations: Mapping[str, str]) -> tuple[str | None, str | Non
 def format_request(request: Request) -> str:
     """The annotation's text for a request, without its policy; no rates of 0, nor what is `auto`."""
     interfaces = []
-    for wanted in request.interfaces:
-        rates = zip(_RATES, (wanted.min_tx_rate_mbps, wanted.max_tx_rate_mbps), strict=True)
+    for interface in request.interfaces:
+        rates = zip(_RATES, (interface.min_tx_rate_mbps, interface.max_tx_rate_mbps), strict=True)
         told: dict[str, object] = {key: rate for key, rate in rates if rate}
-        if wanted.enforce is not Enforce.AUTO:
-            told[_ENFORCE] = wanted.enforce.value
-        interfaces.append(told | format_options(wanted.options))
+        if interface.enforce is not Enforce.AUTO:
+            told[_ENFORCE] = interface.enforce.value
+        interfaces.append(told | format_options(interface.options))
     return msgspec.json.encode(interfaces).decode()
 
 

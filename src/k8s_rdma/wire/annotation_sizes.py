@@ -64,12 +64,12 @@ def placement_room(request: Request) -> int:
         interfaces=tuple(
             PlacedInterface(
                 pf=_LONGEST_PF,
-                min_tx_rate_mbps=each.min_tx_rate_mbps,
-                max_tx_rate_mbps=each.max_tx_rate_mbps,
-                enforce=each.enforce,
-                options=each.options,
+                min_tx_rate_mbps=interface.min_tx_rate_mbps,
+                max_tx_rate_mbps=interface.max_tx_rate_mbps,
+                enforce=interface.enforce,
+                options=interface.options,
             )
-            for each in request.interfaces
+            for interface in request.interfaces
         ),
         policy=request.policy,
     )

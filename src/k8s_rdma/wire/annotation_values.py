@@ -109,7 +109,7 @@ def text(value: object, path: str, subject: str) -> str:
 
 def choice(value: object, path: str, choices: type[E]) -> E:
     """One of the words of an enumeration, as they are written there."""
-    return choice_by_name(value, path, {each.value: each for each in choices})
+    return choice_by_name(value, path, {choice.value: choice for choice in choices})
 
 
 def choice_by_name(value: object, path: str, choices: Mapping[str, E]) -> E:

@@ -222,7 +222,7 @@ def encode_result(
     else:
         before = _items(fields, "interfaces")
         added: dict[str, Iterable[object]] = {
-            "interfaces": [_interface(each, version) for each in interfaces],
+            "interfaces": [_interface(interface, version) for interface in interfaces],
             "ips": _ips(interfaces, first_index=len(before), with_version=version in WITH_IP_VERSION),
             "routes": [_route(route, version) for each in interfaces for route in each.ipam.routes],
         }
@@ -319,11 +319,11 @@ def _ips(interfaces: Sequence[ResultInterface], *, first_index: int, with_versio
 
 def _old_ips(interfaces: Sequence[ResultInterface]) -> dict[str, _OldIp]:
     result: dict[str, _OldIp] = {}
-    for each in interfaces:
-        for ip in each.ipam.ips:
+    for interface in interfaces:
+        for ip in interface.ipam.ips:
             routes = tuple(
                 _Route(dst=route.dst, gw=route.gateway)
-                for route in each.ipam.routes
+                for route in interface.ipam.routes
                 if ip_network(route.dst, strict=False).version == ip.ip_version
             )
             result.setdefault(f"ip{ip.ip_version}", _OldIp(ip=ip.address, gateway=ip.gateway, routes=routes))
@@ -332,7 +332,7 @@ def _old_ips(interfaces: Sequence[ResultInterface]) -> dict[str, _OldIp]:
 
 def _dns(interfaces: Iterable[ResultInterface]) -> dict[str, object]:
     """The first that says anything."""
-    found = next((each.ipam.dns for each in interfaces if each.ipam.dns != NO_DNS), None)
+    found = next((interface.ipam.dns for interface in interfaces if interface.ipam.dns != NO_DNS), None)
     return {"dns": found} if found else {}
 
 

@@ -94,7 +94,7 @@ def decode_conf(name: str, data: bytes) -> ConfList:
         raise MalformedError(f"{name}: plugins: there are none", reason=Reason.INVALID_NETCONF)
     if not _text(name, "name", fields):
         raise MalformedError(f"{name}: name: missing or empty", reason=Reason.INVALID_NETCONF)
-    types = tuple(_type(name, number, each) for number, each in enumerate(plugins))
+    types = tuple(_type(name, number, plugin) for number, plugin in enumerate(plugins))
     return ConfList(fields=fields, plugins=plugins, types=types)
 
 

@@ -123,7 +123,10 @@ def _metadata(sandbox: PodSandbox) -> pb.PodSandboxMetadata:
 
 
 def _sandboxes_to(sandboxes: Sequence[PodSandbox]) -> pb.ListPodSandboxResponse:
-    items = [pb.PodSandbox(id=each.id, metadata=_metadata(each), state=_state(each)) for each in sandboxes]
+    items = [
+        pb.PodSandbox(id=sandbox.id, metadata=_metadata(sandbox), state=_state(sandbox))
+        for sandbox in sandboxes
+    ]
     return pb.ListPodSandboxResponse(items=items)
 
 
@@ -218,14 +221,14 @@ def _new_from(message: pb.CreateContainerRequest) -> NewContainer:
 
 
 def _conditions_to(conditions: Sequence[RuntimeCondition]) -> pb.StatusResponse:
-    told = [pb.RuntimeCondition(**each._asdict()) for each in conditions]
+    told = [pb.RuntimeCondition(**condition._asdict()) for condition in conditions]
     return pb.StatusResponse(status=pb.RuntimeStatus(conditions=told))
 
 
 def _conditions_from(message: pb.StatusResponse) -> Sequence[RuntimeCondition]:
     return tuple(
-        RuntimeCondition(each.type, each.status, each.reason, each.message)
-        for each in message.status.conditions
+        RuntimeCondition(condition.type, condition.status, condition.reason, condition.message)
+        for condition in message.status.conditions
     )
 
 

@@ -104,11 +104,11 @@ def _choices_to(choices: Sequence[Choice]) -> pb.PreferredAllocationRequest:
 def _choices_from(message: pb.PreferredAllocationRequest) -> Sequence[Choice]:
     return tuple(
         Choice(
-            available=tuple(asked.available_deviceIDs),
-            must_include=tuple(asked.must_include_deviceIDs),
-            size=asked.allocation_size,
+            available=tuple(request.available_deviceIDs),
+            must_include=tuple(request.must_include_deviceIDs),
+            size=request.allocation_size,
         )
-        for asked in message.container_requests
+        for request in message.container_requests
     )
 
 
@@ -127,11 +127,11 @@ def _allocate_to(containers: Sequence[Ids]) -> pb.AllocateRequest:
 
 
 def _allocate_from(message: pb.AllocateRequest) -> Sequence[Ids]:
-    return tuple(tuple(asked.devices_ids) for asked in message.container_requests)
+    return tuple(tuple(request.devices_ids) for request in message.container_requests)
 
 
 def _allocation_to(containers: Sequence[AllocateResponse]) -> pb.AllocateResponse:
-    return pb.AllocateResponse(container_responses=[_container_to(given) for given in containers])
+    return pb.AllocateResponse(container_responses=[_container_to(container) for container in containers])
 
 
 def _container_to(response: AllocateResponse) -> pb.ContainerAllocateResponse:

@@ -136,7 +136,9 @@ def _route(route: _Route, configs: Sequence[IpConfig], path: str) -> Route:
     network = _parsed(lambda dst: ip_network(dst, strict=False), route.dst, f"{path}.dst", "no destination")
     gateway = str(_gateway(route.gw, network.version, f"{path}.gw") or "")
     if not route.gw and (route.scope or 0) < _SCOPE_LINK:  # beyond, the kernel takes none
-        gateways = (each.gateway for each in configs if each.gateway and each.ip_version == network.version)
+        gateways = (
+            config.gateway for config in configs if config.gateway and config.ip_version == network.version
+        )
         gateway = next(gateways, "")
     return Route(
         route.dst,

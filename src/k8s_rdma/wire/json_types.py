@@ -62,4 +62,4 @@ def _parts(info: inspect.Type, value: Any) -> Iterator[tuple[inspect.Type, objec
         case inspect.DictType():
             yield from ((info.value_type, each, f".{shown(key)}") for key, each in value.items())
         case inspect.VarTupleType():
-            yield from ((info.item_type, each, f"[{at}]") for at, each in enumerate(value))
+            yield from ((info.item_type, each, f"[{index}]") for index, each in enumerate(value))

@@ -86,7 +86,9 @@ _encoder = msgspec.json.Encoder()
 
 def network_status(receipt: Receipt, results: Mapping[str, IpamResult]) -> tuple[NetworkStatus, ...]:
     """The entries of an attachment; results: by the interfaces' names, of those that have addresses."""
-    return tuple(_status(receipt.network, each, results.get(each.ifname)) for each in receipt.interfaces)
+    return tuple(
+        _status(receipt.network, interface, results.get(interface.ifname)) for interface in receipt.interfaces
+    )
 
 
 def encode_network_status(entries: Iterable[NetworkStatus]) -> str:

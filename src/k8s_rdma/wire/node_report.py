@@ -199,8 +199,8 @@ def _allocation(receipt: Receipt, hardware: Hardware, caps_lost: Mapping[VfRef, 
         container_id=receipt.attachment.container,
         phase=receipt.phase,
         interfaces=tuple(
-            _interface(each, pfs.get(each.vf.pf), cap_lost=each.vf in caps_lost)
-            for each in receipt.interfaces
+            _interface(interface, pfs.get(interface.vf.pf), cap_lost=interface.vf in caps_lost)
+            for interface in receipt.interfaces
         ),
         slots=tuple(slot.device for slot in receipt.slots),
     )

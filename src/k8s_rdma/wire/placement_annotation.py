@@ -186,7 +186,7 @@ def encode(placement: Placement, uid: PodUid, keys: PlacementKeys | None) -> str
     """The annotation's text, signed when there are keys."""
     table: dict[InterfaceOptions, int] = {}
     pools = _pools(placement)
-    pool_index = {pool.resource: at for at, pool in enumerate(pools)}
+    pool_index = {pool.resource: index for index, pool in enumerate(pools)}
     document = _Document(
         version=PLACEMENT_VERSION,
         node=placement.node,
@@ -246,7 +246,9 @@ def decode_promise(text: str, *, keys: PlacementKeys | None) -> Promise:
     if document.pools:
         interfaces = tuple(_on_every_pf(document, table))
     else:
-        interfaces = tuple(_read(each, index, table) for index, each in enumerate(document.interfaces))
+        interfaces = tuple(
+            _read(interface, index, table) for index, interface in enumerate(document.interfaces)
+        )
     placement = Placement(node=NodeName(document.node), interfaces=interfaces, policy=document.policy)
     return Promise(uid=PodUid(document.uid), placement=placement, key_id=key_id)
 
@@ -298,7 +300,7 @@ def _pools(placement: Placement) -> tuple[_Pool, ...]:
     for interface in placement.interfaces:
         if interface.pool:
             pfs.setdefault(interface.pool, {})[interface.pf] = None
-    return tuple(_Pool(resource=resource, pfs=tuple(there)) for resource, there in pfs.items())
+    return tuple(_Pool(resource=resource, pfs=tuple(pf)) for resource, pf in pfs.items())
 
 
 def _on_every_pf(document: _Document, table: Sequence[InterfaceOptions]) -> Iterator[PlacedInterface]:

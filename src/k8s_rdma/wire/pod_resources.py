@@ -31,7 +31,7 @@ def _name_from(message: pb.GetPodResourcesRequest) -> PodName:
 
 def _pod_to(pod: PodDevices) -> pb.PodResources:
     """Containers in the order of their first devices."""
-    containers = dict.fromkeys(each.container for each in pod.devices)
+    containers = dict.fromkeys(device.container for device in pod.devices)
     return pb.PodResources(
         name=pod.name,
         namespace=pod.namespace,
@@ -89,11 +89,11 @@ def _response_from(message: pb.GetPodResourcesResponse) -> PodDevices:
 
 
 def _allocatable_to(devices: Sequence[ContainerDevices]) -> pb.AllocatableResourcesResponse:
-    return pb.AllocatableResourcesResponse(devices=[_devices_to(each) for each in devices])
+    return pb.AllocatableResourcesResponse(devices=[_devices_to(device) for device in devices])
 
 
 def _allocatable_from(message: pb.AllocatableResourcesResponse) -> Sequence[ContainerDevices]:
-    return tuple(_devices_from("", each) for each in message.devices)
+    return tuple(_devices_from("", device) for device in message.devices)
 
 
 _LIST_REQUEST: Form[None] = form(

@@ -129,8 +129,8 @@ def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
 def _devices(limits: tuple[_Amounts, ...]) -> tuple[tuple[str, int], ...]:
     """One object for all pods of an owner."""
     together: dict[str, Fraction] = {}
-    for each in limits:
-        _add(together, tuple((name, text) for name, text in each if "/" in name))
+    for limit in limits:
+        _add(together, tuple((name, text) for name, text in limit if "/" in name))
     return tuple((name, int(amount)) for name, amount in sorted(together.items()) if amount >= 1)
 
 
@@ -159,16 +159,16 @@ def _sum(
     """
     together: dict[str, Fraction] = {}
     before: dict[str, Fraction] = {}
-    for goes_on, asked in inits:
+    for goes_on, container in inits:
         if goes_on:
-            _add(together, asked)
+            _add(together, container)
             _raise(before, together)
         else:
             alone = dict(together)
-            _add(alone, asked)
+            _add(alone, container)
             _raise(before, alone)
-    for asked in containers:
-        _add(together, asked)
+    for container in containers:
+        _add(together, container)
     _raise(together, before)
     _add(together, overhead)
     return tuple(sorted(together.items()))

@@ -160,7 +160,7 @@ class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     def ready(self) -> Condition | None:
         """The condition that says whether the rest may be relied upon; None where there is none."""
-        return next((each for each in self.conditions if each.type == "Ready"), None)
+        return next((condition for condition in self.conditions if condition.type == "Ready"), None)
 
 
 _SUBJECT = "RdmaNode status"
@@ -195,7 +195,7 @@ def _contradictions(status: RdmaNodeStatus) -> Iterator[str]:
     held = sum(alike.vfs for allocation in status.allocations for alike in allocation.interfaces)
     if foreign + held > bounds.MAX_HELD_VFS:
         yield f"it tells of {foreign + held} VFs that are held, which is more than {bounds.MAX_HELD_VFS}"
-    macs, most = sum(each.number for each in status.macs), sum(map(_most_macs, status.pfs))
+    macs, most = sum(mac.number for mac in status.macs), sum(map(_most_macs, status.pfs))
     if macs > most:
         yield f"macs: {macs} of them, and its PFs and VFs have {most} at most"
     if beyond := next((each.first for each in status.macs if not _is_within_macs(each)), None):
@@ -283,10 +283,15 @@ def _allocations(allocations: Iterable[Allocation]) -> tuple[PodAllocation, ...]
     pods: dict[str, Pod] = {}
     alike: dict[str, dict[_Kind, list[int | None]]] = {}
     for allocation in allocations:
-        for each in allocation.interfaces:
+        for interface in allocation.interfaces:
             uid = pods.setdefault(allocation.pod.uid, allocation.pod).uid
-            kind = (each.pf, each.pool, max(each.min_tx_rate, each.set_min_tx_rate), each.max_tx_rate)
-            alike.setdefault(uid, {}).setdefault(kind, []).append(each.entry)
+            kind = (
+                interface.pf,
+                interface.pool,
+                max(interface.min_tx_rate, interface.set_min_tx_rate),
+                interface.max_tx_rate,
+            )
+            alike.setdefault(uid, {}).setdefault(kind, []).append(interface.entry)
     return tuple(
         PodAllocation(
             pod=Holder(namespace=pod.namespace, name=pod.name, uid=uid),
@@ -308,7 +313,7 @@ def _summary(pfs: Sequence[PfStatus], allocations: Sequence[PodAllocation]) -> S
     """What is free by the report alone: of what pods were promised and do not hold yet it does not know."""
     vfs = {pf.pci: _unmanaged_mbps(pf) for pf in pfs}
     mbps = {pf.pci: (pf.link_mbps or 0) - sum(use.vfs * use.min_mbps for use in pf.foreign) for pf in pfs}
-    for held in (each for allocation in allocations for each in allocation.interfaces):
+    for held in (interface for allocation in allocations for interface in allocation.interfaces):
         if held.pf in vfs:
             vfs[held.pf] -= 0 if held.pool else held.vfs
             mbps[held.pf] -= held.vfs * held.min_mbps
@@ -322,13 +327,15 @@ def _summary(pfs: Sequence[PfStatus], allocations: Sequence[PodAllocation]) -> S
 
 def _devices(pfs: Sequence[PfStatus], allocations: Iterable[PodAllocation]) -> str:
     devices = sum(pool.vfs for pf in pfs for pool in pf.pools)
-    held = sum(each.vfs for allocation in allocations for each in allocation.interfaces if each.pool)
+    held = sum(
+        interface.vfs for allocation in allocations for interface in allocation.interfaces if interface.pool
+    )
     foreign = sum(use.vfs for pf in pfs for use in pf.foreign if use.pool)
     return f"{max(0, devices - held - foreign)}/{devices}" if devices else ""
 
 
 def _free(indexes: Iterable[int]) -> int:
-    return sum(max(0, left) for left in indexes)
+    return sum(max(0, index) for index in indexes)
 
 
 def _gbps(mbps: int) -> str:
@@ -349,7 +356,7 @@ def _ready(report: NodeReport) -> Condition:
 
 def _truncated(problems: Sequence[str]) -> tuple[str, ...]:
     """The first of them: the object must stay small, and `/v1/node` tells them all."""
-    few = tuple(_clipped(each, _MOST_OF_PROBLEM) for each in problems[:_MOST_PROBLEMS])
+    few = tuple(_clipped(problem, _MOST_OF_PROBLEM) for problem in problems[:_MOST_PROBLEMS])
     more = len(problems) - len(few)
     return (*few, f"and {more} more") if more else few
 

@@ -70,7 +70,7 @@ class Statuses:
         self._written[receipt.pod.uid] = given
         if len(self._written) > _MOST_STATUSES:
             self._written.popitem(last=False)
-        return encode_network_status(each for some in given.entries.values() for each in some)
+        return encode_network_status(each for entry in given.entries.values() for each in entry)
 
     def forget(self, uid: PodUid) -> None:
         """The pod is gone."""

@@ -192,12 +192,12 @@ def timed(status: RdmaNodeStatus, previous: bytes, now: datetime) -> RdmaNodeSta
     since = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     conditions = tuple(
         replaced(
-            each,
+            condition,
             last_transition_time=was.last_transition_time
-            if was is not None and was.status == each.status and was.last_transition_time
+            if was is not None and was.status == condition.status and was.last_transition_time
             else since,
         )
-        for each in status.conditions
+        for condition in status.conditions
     )
     return replaced(status, conditions=conditions)
 

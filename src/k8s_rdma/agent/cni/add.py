@@ -129,11 +129,11 @@ def address_detection(
     Nobody can be asked while an interface has no link; the kernel asks when it has one.
     """
     duplicates, unusable, unverified = [], [], []
-    for ifname, given in addresses.items():
+    for ifname, address in addresses.items():
         there = found.get(ifname)
         if there is None:
             continue
-        ours = set(given)
+        ours = set(address)
         duplicates += [f"{each} of {ifname}" for each in sorted(ours & there.duplicates)]
         if there.carrier:
             unusable += [f"{each} of {ifname}" for each in sorted(ours & there.unusable)]
@@ -163,7 +163,7 @@ async def wait_for_address_detection(
 
     K8sRdmaError (`IPAM_FAILURE`) names those that another station has, or that cannot be used in time.
     """
-    asked = {ifname: given for ifname, given in addresses.items() if any(":" in each for each in given)}
+    asked = {ifname: address for ifname, address in addresses.items() if any(":" in each for each in address)}
     if asked:
         await _verify(receipt, asked, node, worker, pause)
     if any(addresses.values()):

@@ -144,7 +144,9 @@ class AddCall:
         numbered = tuple(zip(entries, interfaces, strict=True))
         self._require_netdevs(numbered)
         ifnames = interface_names(self.conf, numbered, self.env.ifname, present)
-        drivers = {name: each.options.driver for name, each in zip(ifnames, interfaces, strict=True)}
+        drivers = {
+            name: interface.options.driver for name, interface in zip(ifnames, interfaces, strict=True)
+        }
         provided = drivers.get(self.env.ifname) is VfDriver.KERNEL
         return Sandbox(
             attachment=self.attachment,

@@ -95,9 +95,9 @@ def _require_rates_only(request: Request, devices: Sequence[HeldDevice]) -> None
             f"{ANNOTATION}: has {there} interfaces, and the pod holds {len(devices)} devices ({held}): it "
             "must have one for each, or none"
         )
-    for at, interface in enumerate(request.interfaces):
+    for index, interface in enumerate(request.interfaces):
         if refused := options_refused(interface.options):
-            _differ(f"{ANNOTATION}[{at}].{refused[0]}: the pod holds {held}; of these it sets rates only")
+            _differ(f"{ANNOTATION}[{index}].{refused[0]}: the pod holds {held}; of these it sets rates only")
     if request.policy is not PfPolicy.ANY:
         _differ(f"policy {request.policy}: the pod holds {held}, which kubelet chose")
 
@@ -108,9 +108,9 @@ def _place_of(
     """Which of the devices it is, by either of a device's names."""
     vfs = vfs_by_device(hardware, ledger)
     named = vfs.get(device_id)
-    for at, device in enumerate(devices):
+    for index, device in enumerate(devices):
         if device.id == device_id or (named is not None and vfs.get(device.id) == named):
-            return at
+            return index
     return None
 
 
@@ -157,7 +157,7 @@ class PodDeviceLookup:
     def __init__(self, kubelet: PodResources | None = None, resources: Iterable[Resource] = ()) -> None:
         """kubelet: None where there is no device plugin. resources: as that is configured."""
         self._kubelet = kubelet
-        self._resources = tuple(each for each in resources if concerns_pods(each))
+        self._resources = tuple(resource for resource in resources if concerns_pods(resource))
         self._pools = any(isinstance(each, ExclusiveResource) for each in self._resources)
 
     async def devices_of(self, pod: Pod, *, required: bool) -> HeldDevices:
@@ -186,7 +186,7 @@ class PodDeviceLookup:
         if self._kubelet is None or not self._resources:
             return {}
         pods = await self._kubelet.all()
-        return {(each.namespace, each.name): held_devices(each, self._resources) for each in pods}
+        return {(pod.namespace, pod.name): held_devices(pod, self._resources) for pod in pods}
 
     async def close(self) -> None:
         """End the connection."""

@@ -63,7 +63,7 @@ def unknown_networks(request: Request, *, own: Set[str], annotations: Mapping[st
     They may still be others': a network's name and its definition's need not be one. So nothing is refused.
     """
     listed = set(_NAME.findall(annotations.get(NETWORKS_ANNOTATION, "")))
-    named = {index: each.options.network for index, each in enumerate(request.interfaces)}
+    named = {index: interface.options.network for index, interface in enumerate(request.interfaces)}
     return {index: name for index, name in named.items() if name and name not in own | listed}
 
 
@@ -102,8 +102,8 @@ class PodRequest:
         promised = self.promised
         if promised is not None:
             placed: dict[int, list[PlacedInterface]] = {}
-            for at, each in enumerate(promised.interfaces):
-                placed.setdefault(each.entry_at(at), []).append(each)
+            for index, each in enumerate(promised.interfaces):
+                placed.setdefault(each.entry_at(index), []).append(each)
             interfaces = tuple(each for entry in entries for each in placed[entry])
             promised = replace(promised, interfaces=interfaces) if interfaces else None
         wanted = tuple(self.request.interfaces[entry] for entry in entries)
@@ -124,7 +124,8 @@ class PodRequest:
         )
         if promised is not None:
             interfaces = (
-                replace(each, options=policy.narrowed(each.options)) for each in promised.interfaces
+                replace(interface, options=policy.narrowed(interface.options))
+                for interface in promised.interfaces
             )
             promised = replace(promised, interfaces=tuple(interfaces))
         return replace(self, request=request, promised=promised)
@@ -138,7 +139,7 @@ class PodRequest:
             return self
         promised = self.promised
         if promised is not None:
-            interfaces = tuple(_with_defaults(each, vlan, driver) for each in promised.interfaces)
+            interfaces = tuple(_with_defaults(interface, vlan, driver) for interface in promised.interfaces)
             promised = replace(promised, interfaces=interfaces)
         wanted = tuple(_with_defaults(each, vlan, driver) for each in self.request.interfaces)
         return replace(self, request=replace(self.request, interfaces=wanted), promised=promised)

@@ -65,7 +65,7 @@ class SoftwareCaps:
             if software_capped(receipt) and self._now() >= self._retry_at.get(attachment, 0):
                 findings = await self._worker.run(self._inspect, attachment)
                 if findings is not None:
-                    self._record(receipt, {each.ifname: each for each in findings})
+                    self._record(receipt, {finding.ifname: finding for finding in findings})
         return self._node.caps.failures != before
 
     def _inspect(self, attachment: Attachment) -> tuple[CapFinding, ...] | None:

@@ -76,7 +76,7 @@ class IpamPlugins:
             then. One with a mistake would hold up its pods for ever, also when it is corrected.
         """
         wanted = _plugins_of(receipt)
-        networks = {each.ifname: each.options.network for each in receipt.interfaces}
+        networks = {interface.ifname: interface.options.network for interface in receipt.interfaces}
         silent: dict[DelegatedPlugin, NoAnswerError] = {}
 
         async def delete_one(ifname: str, ipam: DelegatedPlugin) -> None:

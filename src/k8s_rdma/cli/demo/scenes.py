@@ -282,7 +282,7 @@ class Scenes:
 
     def _check_names(self, name: str) -> None:
         sandbox = self._world.sandbox(name)
-        held = {each.ifname: each.mac for each in self._allocation_of(name).interfaces}
+        held = {interface.ifname: interface.mac for interface in self._allocation_of(name).interfaces}
         found = {ifname: mac for ifname, mac in sandbox.macs.items() if ifname.startswith("rdma")}
         wanted = [f"rdma{index}" for index in range(SIXTY)]
         named = sorted(found, key=wanted.index) == wanted

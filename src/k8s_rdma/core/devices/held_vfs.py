@@ -108,13 +108,13 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
     placed = tuple(
         PlacedInterface(
             pf=held.pf.pci,
-            min_tx_rate_mbps=wanted.min_tx_rate_mbps,
-            max_tx_rate_mbps=wanted.max_tx_rate_mbps,
-            enforce=wanted.enforce,
-            options=wanted.options,
+            min_tx_rate_mbps=interface.min_tx_rate_mbps,
+            max_tx_rate_mbps=interface.max_tx_rate_mbps,
+            enforce=interface.enforce,
+            options=interface.options,
             pool=held.vf.pool,
         )
-        for held, wanted in zip(vfs, request.interfaces, strict=True)
+        for held, interface in zip(vfs, request.interfaces, strict=True)
     )
     inventory = hardware.inventory(node)
     used = used_here(hardware, ledger)

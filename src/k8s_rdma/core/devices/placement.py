@@ -41,7 +41,7 @@ def explain_device_refusal(
 
     places: all that kubelet may choose. added: what a choice of it takes of each PF, which does not fit.
     """
-    pfs = {each.pf.pci: each.pf for each in places}.values()
+    pfs = {place.pf.pci: place.pf for place in places}.values()
     against = _refused(places)
     if against is not None:
         return Reason.DRIVER_REFUSES, _joined(request, places, against)
@@ -63,13 +63,13 @@ def _message(name: str, numbers: str, cause: str) -> RefusalMessage:
 
 
 def _refused(places: Iterable[Possible]) -> RefusalMessage | None:
-    for each in places:
-        why = unmet(each.pf, each.interface_request.needs)
-        if not why and (why := objection(each.pf, each.interface_request)):
-            why += f", and {demand(each.pf, each.interface_request)}"
+    for place in places:
+        why = unmet(place.pf, place.interface_request.needs)
+        if not why and (why := objection(place.pf, place.interface_request)):
+            why += f", and {demand(place.pf, place.interface_request)}"
         if why:
             text = f"where they may be does not take them: {why}"
-            return _message(each.pf.name, text, text)
+            return _message(place.pf.name, text, text)
     return None
 
 
@@ -119,9 +119,10 @@ class Possible(NamedTuple):
 def options_refused(options: InterfaceOptions) -> tuple[str, ...]:
     """The keys that are asked for and that choose or configure a VF."""
     return tuple(
-        each.name
-        for each in fields(options)
-        if each.name not in HARMLESS_OPTIONS and getattr(options, each.name) != getattr(NO_OPTIONS, each.name)
+        field.name
+        for field in fields(options)
+        if field.name not in HARMLESS_OPTIONS
+        and getattr(options, field.name) != getattr(NO_OPTIONS, field.name)
     )
 
 
@@ -150,10 +151,10 @@ def possible(
 ) -> Iterator[Possible]:
     """All that kubelet may choose: each interface in turn, on each PF. devices: as many as interfaces."""
     resources = [resource for resource, number in devices for _ in range(number)]
-    for entry, (resource, wanted) in enumerate(zip(resources, request.interfaces, strict=True)):
+    for entry, (resource, interface) in enumerate(zip(resources, request.interfaces, strict=True)):
         for pf in inventory.pfs:
             if pf.pools.get(resource):
-                yield Possible(pf, resource, entry, wanted)
+                yield Possible(pf, resource, entry, interface)
 
 
 def misasked(request: Request, devices: Sequence[tuple[str, int]]) -> str:
@@ -175,7 +176,7 @@ def misasked(request: Request, devices: Sequence[tuple[str, int]]) -> str:
 
 
 def _chooses(request: Request) -> str:
-    for at, each in enumerate(request.interfaces):
-        if each.options is not NO_OPTIONS and (refused := options_refused(each.options)):
-            return f"interface {at} of the pod asks for {', '.join(refused)}"
+    for index, interface in enumerate(request.interfaces):
+        if interface.options is not NO_OPTIONS and (refused := options_refused(interface.options)):
+            return f"interface {index} of the pod asks for {', '.join(refused)}"
     return f"the pod's policy is {request.policy}" if request.policy is not PfPolicy.ANY else ""

@@ -37,7 +37,7 @@ class PodDevices:
 
         Kubelet itself names them in another order each time that it is asked.
         """
-        ids = {each for held in self.devices if held.resource == resource for each in held.ids}
+        ids = {each for device in self.devices if device.resource == resource for each in device.ids}
         return tuple(sorted(ids, key=_by_numbers))
 
 

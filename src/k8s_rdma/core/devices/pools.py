@@ -60,7 +60,7 @@ class FunctionSelector:
         vendor = function.pf_vendor
         return (
             self.functions in (Functions.ANY, Functions.PF if function.vf is None else Functions.VF)
-            and (not self.pfs or any(_chosen(each, function) for each in self.pfs))
+            and (not self.pfs or any(_chosen(pf, function) for pf in self.pfs))
             and (not self.pcis or function.pci in self.pcis)
             and (not self.vendors or not self.vendors.isdisjoint({vendor, vendor.partition(":")[0]}))
             and (not self.drivers or function.pf_driver in self.drivers)

@@ -46,7 +46,7 @@ def device_variables(
     ports) and `UCX_NET_DEVICES` (a port each, the first: VFs have one).
     """
     suffix = _NO_LETTER_OR_DIGIT.sub("_", resource.upper())
-    names = [each.rdma for each in devices if each.rdma]
+    names = [device.rdma for device in devices if device.rdma]
     found = {
         f"PCIDEVICE_{suffix}": ",".join(each.pci for each in devices if each.pci),
         f"K8S_RDMA_DEVICES_{suffix}": ",".join(names),

@@ -35,9 +35,9 @@ def modes_of(config: DevicePluginConfig) -> tuple[Mode, ...]:
     """All resources that kubelet is told of, in the order of `DevicePluginConfig.resource_names`."""
     members = PoolMembers(config.pools())
     shares = (
-        SlotsMode(shared_resource(each.name), each.share)
-        for each in config.resources
-        if isinstance(each, ExclusiveResource) and each.share
+        SlotsMode(shared_resource(resource.name), resource.share)
+        for resource in config.resources
+        if isinstance(resource, ExclusiveResource) and resource.share
     )
     return (*(mode_of(each, members) for each in config.resources), *shares)
 
@@ -45,7 +45,7 @@ def modes_of(config: DevicePluginConfig) -> tuple[Mode, ...]:
 def to_publish(modes: Iterable[Mode], inventory: DeviceInventory) -> Mapping[str, tuple[str, ...]]:
     """What the agent is to write CDI specifications of: RDMA devices by the shared resource that has them."""
     return {
-        each.resource: each.to_publish(inventory)
-        for each in modes
-        if isinstance(each, SharedMode) and each.by_cdi
+        mode.resource: mode.to_publish(inventory)
+        for mode in modes
+        if isinstance(mode, SharedMode) and mode.by_cdi
     }

@@ -51,7 +51,7 @@ class Counted:
         if not why:
             return self._healthy
         if why != self._why:
-            self._unhealthy = tuple(OfferedDevice(id=each, unhealthy=why) for each in self._places)
+            self._unhealthy = tuple(OfferedDevice(id=place, unhealthy=why) for place in self._places)
             self._why = why
         return self._unhealthy
 

@@ -36,11 +36,11 @@ class ExclusiveMode:
         """All of them, in the order of their names."""
         return tuple(
             OfferedDevice(
-                id=each.name,
-                unhealthy=self._unhealthy(each, inventory),
-                numa_nodes=() if each.numa_node is None else (each.numa_node,),
+                id=member.name,
+                unhealthy=self._unhealthy(member, inventory),
+                numa_nodes=() if member.numa_node is None else (member.numa_node,),
             )
-            for each in self._members.members(self.resource, inventory).values()
+            for member in self._members.members(self.resource, inventory).values()
         )
 
     def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:

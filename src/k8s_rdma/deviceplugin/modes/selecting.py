@@ -61,7 +61,7 @@ class PoolMembers:
         facts = (device.pci, device.vf, device.pf, device.pf_name, device.pf_vendor, device.pf_driver)
         found = self._resources.get((*facts, device.link_type))
         if found is None:
-            found = next((each.resource for each in self._pools if selects(each.selector, device)), "")
+            found = next((pool.resource for pool in self._pools if selects(pool.selector, device)), "")
             if len(self._resources) > _MOST_REMEMBERED:
                 self._resources.clear()
             self._resources[*facts, device.link_type] = found

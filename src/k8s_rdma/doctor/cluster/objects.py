@@ -105,7 +105,9 @@ def check_crd(facts: CrdFacts) -> Iterator[Finding]:
             )
         return
     versions = facts.found.get("spec", {}).get("versions", ())
-    served = next((each for each in versions if each.get("name") == VERSION and each.get("served")), None)
+    served = next(
+        (version for version in versions if version.get("name") == VERSION and version.get("served")), None
+    )
     if served is None:
         names = ", ".join(str(each.get("name")) for each in versions)
         yield CRD_VERSION(

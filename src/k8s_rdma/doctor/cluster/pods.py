@@ -83,13 +83,13 @@ class PodFacts:
 
     def profiles_without_extender(self) -> dict[str, Profile]:
         """By name: schedulers that never ask the extender, by their configuration and by what they did."""
-        asking = {each.name for each in self.schedulers if each.has_extender}
+        asking = {scheduler.name for scheduler in self.schedulers if scheduler.has_extender}
         asking |= {pod.scheduler for pod in self.pods if pod.placed}
         return {each.name: each for each in self.schedulers if each.name not in asking}
 
     def scheduler_names(self) -> tuple[str, ...]:
         """The names that pods can have for a scheduler that asks the extender."""
-        return tuple(dict.fromkeys(each.name for each in self.schedulers if each.has_extender))
+        return tuple(dict.fromkeys(scheduler.name for scheduler in self.schedulers if scheduler.has_extender))
 
 
 def check_pods(facts: PodFacts) -> Iterator[Finding]:
@@ -157,7 +157,11 @@ def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterat
         )
     elif not pod.node:
         said = next((message for reason, message in reversed(pod.events) if reason == "FailedScheduling"), "")
-        if not said and facts.schedulers and all(each.name != pod.scheduler for each in facts.schedulers):
+        if (
+            not said
+            and facts.schedulers
+            and all(scheduler.name != pod.scheduler for scheduler in facts.schedulers)
+        ):
             said = "nothing was seen of a scheduler of that name, and nothing is said of the pod"
         yield WAITING(
             f"is not bound by {pod.scheduler}" + (f": {said}" if said else ""),

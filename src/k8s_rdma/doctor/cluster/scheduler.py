@@ -99,7 +99,7 @@ def extenders(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def our_entry(document: dict[str, Any], config: ExtenderConfig) -> dict[str, Any] | None:
     """The first of which any verb leads to one of our extender's paths, or to its port."""
-    return next((each for each in extenders(document) if _is_ours(each, config)), None)
+    return next((extender for extender in extenders(document) if _is_ours(extender, config)), None)
 
 
 def paths(entry: dict[str, Any]) -> dict[str, str]:
@@ -162,7 +162,7 @@ def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
             expected="one that registers the extender",
             fix="run k8s-rdma doctor cluster on a control-plane node, or with --scheduler-config FILE",
         )
-    asking = tuple(dict.fromkeys(each.name for each in profiles(facts) if each.has_extender))
+    asking = tuple(dict.fromkeys(profile.name for profile in profiles(facts) if profile.has_extender))
     for file in facts.files:
         yield from _check_file(file, facts.extender, asking)
 
@@ -239,7 +239,7 @@ def _unreadable(file: SchedulerFile, error: Exception, schedulers: tuple[str, ..
 
 
 def _without_us(file: SchedulerFile, document: dict[str, Any], config: ExtenderConfig) -> Finding:
-    others = ", ".join(str(each.get("urlPrefix")) for each in extenders(document)) or "none"
+    others = ", ".join(str(extender.get("urlPrefix")) for extender in extenders(document)) or "none"
     return NO_EXTENDER(
         f"of its extenders ({others}) none is k8s-rdma's",
         about=file.location,

@@ -109,15 +109,15 @@ def _check_kubernetes(facts: VersionFacts) -> Iterator[Finding]:
         yield _too_old("API server", f"the API server is {facts.api}", "/version")
     elif api > NEWEST:
         yield UNTRIED(f"the API server is {facts.api}, as yet untried", about="API server", source="/version")
-    for each in facts.nodes:
-        minor = minor_of(each.kubelet)
+    for node in facts.nodes:
+        minor = minor_of(node.kubelet)
         if minor is not None and minor < OLDEST:
-            yield _too_old(each.node, f"kubelet is {each.kubelet}", f"node {each.node}, nodeInfo")
+            yield _too_old(node.node, f"kubelet is {node.kubelet}", f"node {node.node}, nodeInfo")
         elif minor is not None and api is not None and not api - KUBELET_BEHIND <= minor <= api:
             yield KUBELET_SKEW(
-                f"kubelet is {each.kubelet}, and the API server {facts.api}",
-                about=each.node,
-                source=f"node {each.node}, nodeInfo",
+                f"kubelet is {node.kubelet}, and the API server {facts.api}",
+                about=node.node,
+                source=f"node {node.node}, nodeInfo",
                 expected=f"no newer, and at most {KUBELET_BEHIND} minor versions older",
                 fix="update kubelet, or the control plane first",
             )
@@ -130,25 +130,25 @@ def _too_old(about: str, found: str, source: str) -> Finding:
 
 
 def _check_runtimes(nodes: Iterable[NodeVersions]) -> Iterator[Finding]:
-    for each in nodes:
-        scheme, _, version = each.runtime.partition("://")
+    for node in nodes:
+        scheme, _, version = node.runtime.partition("://")
         name = _RUNTIMES.get(scheme, "")
         oldest = OLDEST_RUNTIMES.get(name)
         numbers = version_of(version)
-        if each.runtime and (oldest is None or numbers is None or numbers < oldest):
+        if node.runtime and (oldest is None or numbers is None or numbers < oldest):
             yield RUNTIME(
-                f"its container runtime is {each.runtime}",
-                about=each.node,
-                source=f"node {each.node}, nodeInfo",
+                f"its container runtime is {node.runtime}",
+                about=node.node,
+                source=f"node {node.node}, nodeInfo",
                 expected="containerd 1.6 or CRI-O 1.28, or newer; docs/compatibility-versions.md",
                 fix="update the runtime",
             )
         elif numbers is not None and oldest is not None and not delivers_annotations(name, numbers):
             yield NO_ANNOTATIONS(
-                f"its container runtime {each.runtime} tells no plugin the pods' annotations: every pod "
+                f"its container runtime {node.runtime} tells no plugin the pods' annotations: every pod "
                 "waits for the agent, which has to ask the API server",
-                about=each.node,
-                source=f"node {each.node}, nodeInfo",
+                about=node.node,
+                source=f"node {node.node}, nodeInfo",
                 expected="CRI-O 1.29 or newer; docs/compatibility-versions.md",
                 fix="update the runtime; until then inCluster: true or kubeconfig: FILE in the agent's file",
             )

@@ -191,7 +191,7 @@ def _config_of(container: _Container) -> str | None:
 
 def _on_the_host(path: str, spec: _Spec) -> str | None:
     """By the mount that it is in, the longest of several; None where it is in none of a hostPath."""
-    volumes = {each.name: each.host_path.path for each in spec.volumes if each.host_path}
+    volumes = {volume.name: volume.host_path.path for volume in spec.volumes if volume.host_path}
     for mount in sorted(spec.containers[0].volume_mounts, key=lambda each: -len(each.mount_path)):
         where = mount.mount_path.rstrip("/")
         if (path == where or path.startswith(f"{where}/")) and mount.name in volumes:
@@ -511,7 +511,9 @@ class ClusterCollector:
 
     def _published(self, node: dict[str, Any], renewed: str | None) -> PublishedNode:
         conditions = (node.get("status") or {}).get("conditions") or ()
-        ready: dict[str, Any] = next((each for each in conditions if each.get("type") == "Ready"), {})
+        ready: dict[str, Any] = next(
+            (condition for condition in conditions if condition.get("type") == "Ready"), {}
+        )
         age = None if renewed is None else self.api.now() - datetime.fromisoformat(renewed)
         return PublishedNode(
             name=_name(node),
@@ -562,4 +564,6 @@ def _name(obj: dict[str, Any]) -> str:
 
 def _is_ready(pod: dict[str, Any]) -> bool:
     conditions = pod.get("status", {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return any(
+        condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions
+    )

@@ -118,10 +118,12 @@ class MachineCollector:
         functions = (PciFunction(self.sysfs, pci_address(name)) for name in names)
         return tuple(
             PlainFunction(
-                pci=each.pci, driver=each.driver() or "", netdev=next(iter(sorted(each.netdevs() or ())), "")
+                pci=function.pci,
+                driver=function.driver() or "",
+                netdev=next(iter(sorted(function.netdevs() or ())), ""),
             )
-            for each in functions
-            if self._is_network(each) and not each.total_vfs() and each.pf() is None
+            for function in functions
+            if self._is_network(function) and not function.total_vfs() and function.pf() is None
         )
 
     def _is_network(self, function: PciFunction) -> bool:
@@ -165,7 +167,9 @@ class MachineCollector:
         priorities = self.sysfs.names_if_any(directory)
         if priorities is None:
             return None
-        on = (each for each in priorities if self.sysfs.value_if_any(f"{directory}/{each}") == "1")
+        on = (
+            priority for priority in priorities if self.sysfs.value_if_any(f"{directory}/{priority}") == "1"
+        )
         return tuple(sorted(map(int, on)))
 
 

@@ -164,7 +164,7 @@ class NodeLook:
 
     def _runtime_facts(self) -> RuntimeFacts:
         return RuntimeFacts(
-            runtimes=tuple(each.runtime for each in self._runtimes),
+            runtimes=tuple(runtime.runtime for runtime in self._runtimes),
             credentials=self.agent.has_credentials() if self.files.file else None,
             needs_cdi=needs_cdi(self.plugin, self.queries.netns_mode()),
             cdi_dir=self.agent.cdi_dir,
@@ -172,7 +172,7 @@ class NodeLook:
 
     def networks(self) -> Iterator[tuple[str, str]]:
         """Files of the runtime's networks that can be read, with their text."""
-        yield from ((each.name, each.text) for each in self._cni_facts().files if each.text is not None)
+        yield from ((file.name, file.text) for file in self._cni_facts().files if file.text is not None)
 
     def _cni_facts(self) -> CniFacts:
         setup = next(iter(self._runtimes), None)

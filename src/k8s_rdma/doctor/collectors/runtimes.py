@@ -63,8 +63,8 @@ def memlock_facts(host: Host) -> MemlockFacts:
     """The limits of the processes that start containers."""
     return MemlockFacts(
         processes=tuple(
-            LockingProcess(name=each.name, pid=each.pid, soft_bytes=host.memlock(each.pid))
-            for each in host.processes(_STARTERS)
+            LockingProcess(name=process.name, pid=process.pid, soft_bytes=host.memlock(process.pid))
+            for process in host.processes(_STARTERS)
         )
     )
 
@@ -75,12 +75,12 @@ def needs_cdi(plugin: DevicePluginConfig | None, mode: NetnsMode | None) -> tupl
 
 
 def _by_cdi(plugin: DevicePluginConfig, mode: NetnsMode | None) -> Iterator[str]:
-    for each in plugin.resources:
-        match each:
+    for resource in plugin.resources:
+        match resource:
             case ExactResource() | SharedResource(cdi=True):
-                yield each.name
+                yield resource.name
             case ExclusiveResource(cdi=cdi) if cdi or (cdi is None and mode is NetnsMode.EXCLUSIVE):
-                yield each.name
+                yield resource.name
             case _:
                 pass
 

@@ -27,7 +27,7 @@ _FORBIDDEN = 403
 
 def crd_facts(api: Documents, *, needed: bool | None) -> CrdFacts:
     """Of the object itself; of the API server's schemas, which are open to everybody, where it is not."""
-    wanted = frozenset(each.encode_name for each in msgspec.structs.fields(RdmaNodeStatus))
+    wanted = frozenset(field.encode_name for field in msgspec.structs.fields(RdmaNodeStatus))
     try:
         found = api.get(_OBJECT)
     except ApiRefusedError as refused:

@@ -75,7 +75,7 @@ class CniFacts:
 
 def check_cni(facts: CniFacts) -> Iterator[Finding]:
     """Everything about the file that the runtime would choose."""
-    files = sorted((each for each in facts.files if is_read(each.name)), key=lambda each: each.name)
+    files = sorted((file for file in facts.files if is_read(file.name)), key=lambda each: each.name)
     if not files:
         yield NO_FILE(
             "there is no network configuration",
@@ -122,7 +122,7 @@ def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
     told = read_origin((files[0].text or "").encode(errors="surrogateescape"))
     if told is None or not told.file:
         return
-    other = next((each for each in files[1:] if each.name == told.file), None)
+    other = next((file for file in files[1:] if file.name == told.file), None)
     try:
         types = _read(other).types if other else ()
     except MalformedError:
@@ -167,7 +167,7 @@ def _without_us(facts: CniFacts, name: str, chosen: ConfList, later: list[CniFil
 
 
 def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Finding]:
-    plugins = [msgspec.json.decode(each) for each in chosen.plugins]
+    plugins = [msgspec.json.decode(plugin) for plugin in chosen.plugins]
     index = next(number for number, kind in enumerate(chosen.types) if kind in OUR_PLUGINS)
     section = plugins[index]
     yield from _check_section(facts, path, chosen, section)

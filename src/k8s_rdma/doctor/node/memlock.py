@@ -55,18 +55,18 @@ def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
             expected="to be looked at on the node",
             fix="run the doctor on the node, or with the node's /proc below --host-root",
         )
-    for each in facts.processes:
-        source = f"/proc/{each.pid}/limits, Max locked memory"
-        if each.soft_bytes is UNLIMITED or each.soft_bytes >= ENOUGH_BYTES:
-            limit = "any amount of" if each.soft_bytes is UNLIMITED else f"{each.soft_bytes} bytes of"
-            yield OK(f"containers may lock {limit} memory", about=each.name, source=source)
+    for process in facts.processes:
+        source = f"/proc/{process.pid}/limits, Max locked memory"
+        if process.soft_bytes is UNLIMITED or process.soft_bytes >= ENOUGH_BYTES:
+            limit = "any amount of" if process.soft_bytes is UNLIMITED else f"{process.soft_bytes} bytes of"
+            yield OK(f"containers may lock {limit} memory", about=process.name, source=source)
             continue
-        unit = _UNITS[each.name]
+        unit = _UNITS[process.name]
         drop_in = f"/etc/systemd/system/{unit}.service.d"
         yield LOW(
-            f"containers may lock {each.soft_bytes} bytes, but for root with the capability IPC_LOCK: "
+            f"containers may lock {process.soft_bytes} bytes, but for root with the capability IPC_LOCK: "
             "programs fail when they register more (ibv_reg_mr: Cannot allocate memory)",
-            about=each.name,
+            about=process.name,
             source=source,
             expected="unlimited",
             fix=f"mkdir -p {drop_in} && printf '[Service]\\nLimitMEMLOCK=infinity\\n' > {drop_in}/"

@@ -143,12 +143,12 @@ def check_vfs(facts: ProcessFacts) -> Iterator[Finding]:
                 expected="unused, or a pod's",
                 fix=f"k8s-rdma agent adopt --pf {pf.name} --vf {vf.vf} --dry-run",
             )
-    for each in facts.report.allocations:
-        if each.phase == "releasing":
+    for allocation in facts.report.allocations:
+        if allocation.phase == "releasing":
             bad = True
             yield RELEASING(
-                f"interfaces on their way home: {len(each.interfaces)}",
-                about=f"{each.pod.namespace}/{each.pod.name}",
+                f"interfaces on their way home: {len(allocation.interfaces)}",
+                about=f"{allocation.pod.namespace}/{allocation.pod.name}",
                 source=f"{facts.socket}, allocations",
                 expected="an end within seconds",
                 fix="the agent's log says what fails (reconcile_failed); docs/operating-a-node.md",

@@ -169,7 +169,7 @@ def _check_cdi(facts: RuntimeFacts, runtime: Runtime, version: tuple[int, int] |
         )
         return
     directories = runtime.cdi_dirs or DEFAULT_CDI_DIRS
-    if not {_plain(each) for each in directories} & {_plain(facts.cdi_dir)}:
+    if not {_plain(directory) for directory in directories} & {_plain(facts.cdi_dir)}:
         yield CDI_DIRECTORY(
             f"it reads CDI specifications in {', '.join(directories)}; the agent writes to {facts.cdi_dir}",
             about=runtime.name,

@@ -163,7 +163,7 @@ class Observer:
         lost = {each.pf.pci: each.rule for each in discovery.skipped if self._is_ours(each)}
         self._ours = selected | lost
         self._written_settings = {
-            pci: told for pci, told in self._written_settings.items() if pci in selected
+            pci: written_setting for pci, written_setting in self._written_settings.items() if pci in selected
         }
         self._latecomers.retain(selected)
 
@@ -171,7 +171,7 @@ class Observer:
         pf, index = selected.pf, selected.link.index
         try:
             vfs = self._vfs(context, selected, changed)
-            state = pf_state(context, selected, [seen.vf for seen in vfs], self._queries.firmware)
+            state = pf_state(context, selected, [vf.vf for vf in vfs], self._queries.firmware)
             pf.must_be_as_found()
         except (OSError, KernelError) as error:
             self._written_settings.pop(pf.pci, None)

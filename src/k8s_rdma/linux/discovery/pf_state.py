@@ -49,8 +49,8 @@ def with_devlink(
     Of two minima the larger is taken to hold, of two maxima the smaller.
     """
     return {
-        index: _with_rate(driver, told, rates[index]) if index in rates else told
-        for index, told in settings.items()
+        index: _with_rate(driver, setting, rates[index]) if index in rates else setting
+        for index, setting in settings.items()
     }
 
 

@@ -333,7 +333,7 @@ class RdmaObserver:
             name=reported.name,
             netdev=printable(own.name) if own else "",
             link_type=link_type,
-            nodes=tuple(each for each in characters if each not in bad_nodes),
+            nodes=tuple(character for character in characters if character not in bad_nodes),
             faults=(*function_faults(function), *bad_nodes.values()),
         )
         return PresentDevice(

@@ -154,7 +154,9 @@ def _of_guids(vf: Vf, port: str, node: str) -> Iterator[Difference]:
 
 def differing_settings(step: ConfigureVfs, pf: PfState) -> list[Difference]:
     """What has to be set for the step to hold; see `differences`."""
-    return [each for config in step.configs for each in differences(pf, _vf(pf, config.index), config)]
+    return [
+        difference for config in step.configs for difference in differences(pf, _vf(pf, config.index), config)
+    ]
 
 
 def _supplemented(step: ConfigureVfs, pf: PfState) -> PfState:

@@ -181,7 +181,7 @@ class CniRuntime:
 
     async def lost(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
         """Those whose namespace is gone; they have no process that could end."""
-        return [each for each in sandboxes if not is_namespace(Path(each.netns))]
+        return [sandbox for sandbox in sandboxes if not is_namespace(Path(sandbox.netns))]
 
     async def check(self, sandbox: Sandbox) -> None:
         """CHECK with the result of ADD; CniError from the first plugin that finds something amiss."""

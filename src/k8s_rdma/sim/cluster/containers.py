@@ -253,8 +253,8 @@ def make_container(
     try:
         devices = {node.path: node for spec in given.devices for node in _host_nodes(spec, host_root)}
         edits = edits_for(given.cdi_devices, cdi_dirs)
-        for each in edits:
-            devices |= {node.path: _cdi_node(node, host_root) for node in each.device_nodes}
+        for edit in edits:
+            devices |= {node.path: _cdi_node(node, host_root) for node in edit.device_nodes}
     except (UnresolvableError, OSError) as error:
         told = f"CDI device injection failed: {error}" if isinstance(error, UnresolvableError) else str(error)
         raise ContainerError(f"failed to create containerd container: {told}") from error
@@ -269,13 +269,13 @@ def make_container(
 
 
 def _environment(edits: Sequence[Edits]) -> dict[str, str]:
-    pairs = (variable.partition("=") for each in edits for variable in each.env)
+    pairs = (variable.partition("=") for edit in edits for variable in edit.env)
     return {name: value for name, _, value in pairs}
 
 
 def _mounts(edits: Sequence[Edits]) -> Iterator[Mount]:
-    for each in edits:
-        for mount in each.mounts:
+    for edit in edits:
+        for mount in edit.mounts:
             yield Mount(path=mount.container_path, host_path=mount.host_path, read_only="ro" in mount.options)
 
 

@@ -163,7 +163,9 @@ def _info(status: cri.PodSandboxStatus) -> dict[str, Any]:
 def _netns(status: cri.PodSandboxStatus) -> str:
     spec = _info(status).get("runtimeSpec") or {}
     namespaces = (spec.get("linux") or {}).get("namespaces") or []
-    return next((each.get("path") or "" for each in namespaces if each["type"] == "network"), "")
+    return next(
+        (namespace.get("path") or "" for namespace in namespaces if namespace["type"] == "network"), ""
+    )
 
 
 def _result(status: cri.PodSandboxStatus) -> JsonObject:

@@ -242,7 +242,7 @@ class ExtenderClient:
             return {}
         body = scheduling_arguments(pod, nodes, names_only=self.config.node_cache_capable)
         scores = await self._call(self.config.prioritize_verb, body, list[_HostPriority])
-        return {each.host: each.score * self.config.weight for each in scores}
+        return {score.host: score.score * self.config.weight for score in scores}
 
     async def preempt(self, pod: JsonObject, victims: Mapping[str, Victims]) -> dict[str, MetaVictims]:
         """Ask which evictions make room; UIDs by node."""

@@ -118,7 +118,7 @@ class Kubelet:
         if self._services.devices is None:
             return {}
         pod = self._services.devices.containers.of_pod(namespace, name)
-        return {each.name: each for each in pod.containers} if pod is not None else {}
+        return {container.name: container for container in pod.containers} if pod is not None else {}
 
     @property
     def device_manager(self) -> DeviceManager:

@@ -76,7 +76,7 @@ class NodeDevices:
     async def admit(self, pod: JsonObject) -> None:
         """Give a pod its devices before anything of it is started; RejectedError."""
         made = self.containers.of(uid_of(pod))
-        running = frozenset(each.name for each in made.containers) if made else frozenset()
+        running = frozenset(container.name for container in made.containers) if made else frozenset()
         try:
             await self.manager.admit(device_pod(pod), running=running)
         except AdmissionError as error:

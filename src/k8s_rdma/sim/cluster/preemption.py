@@ -121,11 +121,11 @@ def _violating(pods: Iterable[JsonObject], budgets: list[JsonObject]) -> set[str
     left = [int(status_of(budget).get("disruptionsAllowed", 0)) for budget in budgets]
     violating = set()
     for pod in pods:
-        for at, budget in enumerate(budgets):
+        for index, budget in enumerate(budgets):
             if not _covers(budget, pod) or name_of(pod) in (status_of(budget).get("disruptedPods") or {}):
                 continue
-            left[at] -= 1
-            if left[at] < 0:
+            left[index] -= 1
+            if left[index] < 0:
                 violating.add(uid_of(pod))
     return violating
 

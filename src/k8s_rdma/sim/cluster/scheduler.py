@@ -113,7 +113,9 @@ class Scheduler:
             component=config.name,
             clock=config.clock,
         )
-        self._ignored = frozenset(name for each in config.extenders for name in each.ignored_resources)
+        self._ignored = frozenset(
+            name for extender in config.extenders for name in extender.ignored_resources
+        )
         self._random = None if config.seed is None else random.Random(config.seed)
         self._woken = asyncio.Event()
 

@@ -21,7 +21,7 @@ def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
     """Whether all that the selector demands is so; one that demands nothing selects everything."""
     wanted: dict[str, str] = selector.get("matchLabels") or {}
     expressions: list[JsonObject] = selector.get("matchExpressions") or []
-    return wanted.items() <= labels.items() and all(_meets(labels, each) for each in expressions)
+    return wanted.items() <= labels.items() and all(_meets(labels, expression) for expression in expressions)
 
 
 def _meets(labels: Mapping[str, str], expression: JsonObject) -> bool:

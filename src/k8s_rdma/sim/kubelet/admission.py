@@ -202,12 +202,12 @@ def merged(parts: Iterable[AllocateResponse]) -> AllocateResponse:
     devices: dict[str, DeviceSpec] = {}
     mounts: dict[str, Mount] = {}
     cdi_devices: dict[str, None] = {}
-    for given in parts:
-        envs = {**given.envs, **envs}
-        annotations = {**given.annotations, **annotations}
-        devices = {each.path: each for each in given.devices} | devices
-        mounts = {each.path: each for each in given.mounts} | mounts
-        cdi_devices |= dict.fromkeys(given.cdi_devices)
+    for part in parts:
+        envs = {**part.envs, **envs}
+        annotations = {**part.annotations, **annotations}
+        devices = {each.path: each for each in part.devices} | devices
+        mounts = {each.path: each for each in part.mounts} | mounts
+        cdi_devices |= dict.fromkeys(part.cdi_devices)
     return AllocateResponse(
         envs=envs,
         annotations=annotations,

@@ -55,7 +55,7 @@ class DevicePod:
 
     def container(self, name: str) -> DeviceContainer:
         """The container of that name; KeyError."""
-        found = [each for each in self.containers if each.name == name]
+        found = [container for container in self.containers if container.name == name]
         if not found:
             raise KeyError(name)
         return found[0]

@@ -53,7 +53,7 @@ class MachineLinks:
                 vf.netdev_index
                 for state in self._machine.cards.values()
                 for vf in state.vfs.values()
-                if vf.netdev and not vf.away and any(not each.ip.is_link_local for each in vf.addresses)
+                if vf.netdev and not vf.away and any(not address.ip.is_link_local for address in vf.addresses)
             )
 
     def permanent_address(self, link: Link) -> str:
