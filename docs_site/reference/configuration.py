@@ -48,12 +48,14 @@ class Setting:
 
 HERE = "Configuration"
 INIT = ("docs/init.md", HERE)
-AGENT = ("docs/operating-a-node.md", "The agent's configuration")
+AGENT = ("docs/agent.md", HERE)
 PROCESSES = (
     Process(command="init", model=InitConfig, told=(INIT,)),
     Process(command="agent", model=AgentConfig, told=(AGENT, INIT)),
     Process(command="server", model=ServerConfig, told=(("docs/server.md", HERE), INIT)),
-    Process(command="device-plugin", model=DevicePluginConfig, told=(("docs/device-plugin.md", HERE),)),
+    Process(
+        command="device-plugin", model=DevicePluginConfig, told=(("docs/device-plugin-reference.md", HERE),)
+    ),
     Process(command="extender", model=ExtenderConfig, told=(("docs/extender.md", HERE),)),
 )
 

@@ -55,7 +55,7 @@ def processes() -> tuple[Process, ...]:
     return (
         Process(
             title="Node",
-            about="Port 54005; [a node in operation](../operating-a-node.md#metrics).",
+            about="Port 54005; [agent reference](../agent.md#metrics).",
             exposition=_of_a_node(),
         ),
         Process(
@@ -65,7 +65,7 @@ def processes() -> tuple[Process, ...]:
         ),
         Process(
             title="Device plugin",
-            about="Port 54006; [device plugin](../device-plugin.md#metrics).",
+            about="Port 54006; [device plugin](../device-plugin-reference.md#metrics).",
             exposition=asyncio.run(_of_a_device_plugin()),
         ),
     )

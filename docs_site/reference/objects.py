@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HEAD = """# Objects in the API server
 
 Made of `deploy/crds`. Who writes them and when:
-[what the agent publishes](../operating-a-node.md#what-the-agent-publishes).
+[what the agent publishes](../agent.md#published-objects).
 """
 
 

@@ -1,4 +1,4 @@
-"""docs/operating-a-node.md tells every key of the agent's configuration."""
+"""docs/agent.md tells every key of the agent's configuration."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 
 from k8s_rdma.agent.config import AgentConfig
 
-DOCS = Path(__file__).parents[2] / "docs" / "operating-a-node.md"
+DOCS = Path(__file__).parents[2] / "docs" / "agent.md"
 
 
 def test_every_key_of_the_configuration_is_documented() -> None:
-    section = DOCS.read_text().partition("## The agent's configuration")[2].partition("\n## ")[0]
+    section = DOCS.read_text().partition("## Configuration")[2].partition("\n## ")[0]
     documented = {
         key for row in re.findall(r"^\| ([^|]+) \|", section, re.M) for key in re.findall(r"`(\w+)`", row)
     }

@@ -1,4 +1,4 @@
-"""docs/device-plugin.md: its files can be used, its tables are complete."""
+"""docs/device-plugin.md: its files can be used; docs/device-plugin-reference.md: its tables are complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from k8s_rdma.config.devices import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs" / "device-plugin.md"
+GUIDE = ROOT / "docs" / "device-plugin.md"
+REFERENCE = ROOT / "docs" / "device-plugin-reference.md"
 PACKAGE = ROOT / "src" / "k8s_rdma"
 MODES = {
     "exact": ExactResource,
@@ -32,7 +33,7 @@ MODES = {
 
 def tables(heading: str) -> list[list[list[str]]]:
     """The cells of the rows of each table below a heading, without their heads."""
-    text = DOCS.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    text = REFERENCE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     found = re.findall(r"((?:^\|.*\n)+)", text, re.MULTILINE)
     return [
         [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
@@ -97,6 +98,6 @@ def test_log_lines_that_warn_are_all_told():
     assert warned <= {name for row in told for name in named(row[0])}
 
 
-@pytest.mark.parametrize("snippet", re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL))
+@pytest.mark.parametrize("snippet", re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL))
 def test_snippet_is_yaml_of_a_pod(snippet: str):
     assert {"metadata", "spec"} <= yaml.safe_load(snippet).keys()

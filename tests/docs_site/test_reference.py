@@ -72,9 +72,9 @@ def test_every_reason_is_told():
 @pytest.mark.parametrize(
     ("process", "page", "prefix", "many"),
     [
-        ("Node", "operating-a-node", "", 20),
+        ("Node", "agent", "", 20),
         ("Extender", "extender", "k8s_rdma_extender_", 25),
-        ("Device plugin", "device-plugin", "", 12),
+        ("Device plugin", "device-plugin-reference", "", 12),
     ],
 )
 def test_every_metric_is_told_also_by_hand(process: str, page: str, prefix: str, many: int):

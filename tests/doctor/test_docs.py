@@ -1,4 +1,4 @@
-"""docs/doctor.md has every finding with the message that the program gives, and with its fix."""
+"""docs/doctor-findings.md has every finding with the message and the fix that the program prints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from k8s_rdma.doctor.catalogue import KINDS, SUBJECTS
 from k8s_rdma.doctor.finding import Severity, not_looked_at
 from k8s_rdma.wire.doctor import DoctorDocument, FindingDocument
 
-TEXT = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "doctor-findings.md").read_text()
 CASES = node_cases.CASES | cluster_cases.CASES
 CASES["not-looked-at"] = [not_looked_at("ledger", "Permission denied", denied=True)]
 
@@ -44,5 +45,5 @@ def test_every_field_of_the_document_is_documented():
         for kind in (DoctorDocument, FindingDocument)
         for each in msgspec.structs.fields(kind)
     }
-    section = TEXT.partition("## The document")[2]
+    section = (DOCS / "doctor.md").read_text().partition("## The document")[2]
     assert {f"`{each}`" for each in fields} <= set(re.findall(r"`[a-z]+`", section))

@@ -14,8 +14,8 @@ from k8s_rdma.install import installation
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECTIONS = {
-    "install-cni": ("cni.md", "Installing"),
-    "uninstall": ("operating-a-node.md", "Uninstalling a node"),
+    "install-cni": ("cni-install.md", "Installing"),
+    "uninstall": ("agent-updates.md", "Uninstalling a node"),
 }
 
 

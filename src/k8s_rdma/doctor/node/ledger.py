@@ -50,7 +50,7 @@ def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
             about=facts.path,
             source=facts.path,
             expected="an agent of that version, or pods that hold nothing that it alone knows",
-            fix="run the newer agent again; docs/operating-a-node.md, newer and older versions",
+            fix="run the newer agent again; docs/agent-updates.md, Roll back",
         )
     elif facts.fault:
         yield UNUSABLE(
