@@ -131,8 +131,8 @@ image-test: setup cni ## tests/image, on what `make image` built
 	  echo "$$archive" && K8S_RDMA_IMAGE=$$archive $(RUN) scripts/isolated pytest tests/image $(ARGS); done
 
 .PHONY: proto
-proto: $(PYTHON_READY) ## the modules of src/k8s_rdma/wire/pb, made from its .proto files
-	@$(RUN) python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/k8s_rdma/wire/pb/*.proto
+proto: $(PYTHON_READY) ## the generated modules of protocol buffers, made from their .proto files
+	@$(RUN) python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/k8s_rdma/wire/pb/*.proto src/k8s_rdma_demo/pb/*.proto
 
 .PHONY: chart
 chart: $(PYTHON_READY) ## what is made of deploy/chart: the values' schema, deploy/manifests, the table in docs/install.md

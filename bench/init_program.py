@@ -15,6 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 import k8s_rdma.cli.main  # noqa: F401 - as the command has it
+from fakes.sriov_links import MachineLinks
+from fakes.sriov_machine import Card, MachineClock, MachineSysfs, SriovMachine
 from k8s_rdma import logs
 from k8s_rdma.config.files import load_config
 from k8s_rdma.core.ids import pci_address
@@ -22,8 +24,6 @@ from k8s_rdma.init.attempts import summary
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Machine
 from k8s_rdma.init.main import make_all_ready
-from k8s_rdma.sim.sriov.links import MachineLinks
-from k8s_rdma.sim.sriov.machine import Card, MachineClock, MachineSysfs, SriovMachine
 
 
 def main(directory: Path, vfs: int) -> None:

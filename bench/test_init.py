@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +15,17 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("init_program.py")
 BUDGET_MIB = 100
 VFS = 120
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[1] / "tests")}
+"""The program's machine is a fake of the tests."""
 
 
 def test_init_memory(tmp_path: Path, record: Record) -> None:
     ended = subprocess.run(
-        [sys.executable, PROGRAM, tmp_path, str(VFS)], capture_output=True, text=True, check=True
+        [sys.executable, PROGRAM, tmp_path, str(VFS)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=ENVIRONMENT,
     )
     found = json.loads(ended.stdout)
     assert found["vfs"] == 2 * VFS

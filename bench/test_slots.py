@@ -17,7 +17,7 @@ import pytest
 from bench.cni_plugin import PLUGINS, PROGRAM, VFS, Plugin, Rounds, needs_root, netconf
 from bench.test_memory import BUDGET_MIB, resident_mib
 from e2e.node import DEADLINE_S, Node
-from k8s_rdma.sim.cluster.cni_runtime import create_namespace_at
+from k8s_rdma_demo.cluster.cni_runtime import create_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,19 +16,19 @@ from k8s_rdma.core.ledger import Pod
 from k8s_rdma.kube.api import API_ERRORS, LeaseView, ObjectEvent, PodBinding, about_node
 from k8s_rdma.kube.client import connect
 from k8s_rdma.kube.published import RdmaNodeView
-from k8s_rdma.sim.cluster.api import Api
-from k8s_rdma.sim.cluster.http_server import HttpService, Response, serving
-from k8s_rdma.sim.cluster.objects import system_clock
-from k8s_rdma.sim.cluster.registry import Registry
-from k8s_rdma.sim.cluster.resources import BUILT_IN, Target, parse_resource_type, resolve
-from k8s_rdma.sim.cluster.store import Store
+from k8s_rdma_demo.cluster.api import Api
+from k8s_rdma_demo.cluster.http_server import HttpService, Response, serving
+from k8s_rdma_demo.cluster.objects import system_clock
+from k8s_rdma_demo.cluster.registry import Registry
+from k8s_rdma_demo.cluster.resources import BUILT_IN, Target, parse_resource_type, resolve
+from k8s_rdma_demo.cluster.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from k8s_rdma.kube.client import Client
-    from k8s_rdma.sim.cluster.http_server import Request, Stream
+    from k8s_rdma_demo.cluster.http_server import Request, Stream
 
     Call = tuple[str, str, str]
     """Group, resource with subresource, verb."""

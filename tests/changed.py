@@ -83,7 +83,7 @@ def concerned_files(test_files: Iterable[Path], changed: frozenset[str]) -> Iter
 
 def _importers_of(changed: frozenset[str]) -> set[str]:
     """The changed modules of the product and all that import them."""
-    graph = grimp.build_graph("k8s_rdma", cache_dir=None, exclude_type_checking_imports=True)
+    graph = grimp.build_graph("k8s_rdma", "k8s_rdma_demo", cache_dir=None, exclude_type_checking_imports=True)
     importers: set[str] = set()
     for path in changed:
         if path.startswith("src/") and path.endswith(".py"):

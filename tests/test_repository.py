@@ -48,6 +48,7 @@ DOCUMENTS = [path for path in TEXT if path.suffix == ".md" and path.name != "tem
 """A template's links hold where the document is written."""
 
 MODULES = sorted((ROOT / "src").rglob("*.py"))
+OUR_PACKAGES = {"k8s_rdma", "k8s_rdma_demo"}
 
 
 def relative(path: Path) -> str:
@@ -113,7 +114,7 @@ def third_party_imports() -> set[str]:
     nodes = [node for path in MODULES for node in ast.walk(ast.parse(path.read_text()))]
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"k8s_rdma"}
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - OUR_PACKAGES
 
 
 def test_dependencies_each_have_their_reason_written_down():

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 PACKAGE = str(Path(__file__).resolve().parent.parent / "src" / "k8s_rdma") + "/"
-STAND_INS = PACKAGE + "sim/"
 
 MOST_FILES = {"filter": 36, "prioritize": 21, "bind": 41, "add": 41, "del": 22, "report": 13}
 MOST_FRAMES = 18
@@ -67,7 +66,7 @@ class Way:
 
 def _is_ours(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    return name.startswith(PACKAGE) and not name.startswith(STAND_INS)
+    return name.startswith(PACKAGE)
 
 
 def show(ways: dict[str, Way]) -> None:

@@ -98,7 +98,7 @@ class LabCluster:
         )
 
     def _stand_in(self, node: LabNode, part: str, *arguments: str) -> None:
-        node.process(part, "python3", "-m", "k8s_rdma.sim.cluster", part, *arguments)
+        node.process(part, "python3", "-m", "k8s_rdma_demo.cluster", part, *arguments)
 
     def apply(self, pods: Sequence[Wanted]) -> dict[str, dict[str, str]]:
         """Create pods one after the other; of each the node that it runs on, or why it was refused."""

@@ -19,14 +19,14 @@ from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.kube.client import connect
 from k8s_rdma.kube.time import Time
-from k8s_rdma.sim.cluster.api import Api
-from k8s_rdma.sim.cluster.command import write_kubeconfig
-from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, Stream, serving
-from k8s_rdma.sim.cluster.registry import Registry
-from k8s_rdma.sim.cluster.resources import EVENTS, PODS
-from k8s_rdma.sim.cluster.store import Store
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
+from k8s_rdma_demo.cluster.api import Api
+from k8s_rdma_demo.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
+from k8s_rdma_demo.cluster.registry import Registry
+from k8s_rdma_demo.cluster.resources import EVENTS, PODS
+from k8s_rdma_demo.cluster.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent.machine import call
 from agent.mortal import DEVICE, World
+from fakes.machine import HOST, VF_DRIVER
 from k8s_rdma.core.ledger import Attachment, Phase
 from k8s_rdma.core.step import NetnsRef, VfRef
-from k8s_rdma.sim.fake_machine import HOST, VF_DRIVER
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator

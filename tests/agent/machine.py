@@ -10,6 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from factories import PF0, PF1
+from fakes.kernel import FakeKernel
+from fakes.machine import FakeMachine, FakePf
+from fakes.nodes import FakeNodes
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, HostFiles, SharedResourceSpecs
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.cni.context import AgentContext
@@ -25,9 +28,6 @@ from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.sim.fake_kernel import FakeKernel
-from k8s_rdma.sim.fake_machine import FakeMachine, FakePf
-from k8s_rdma.sim.fake_nodes import FakeNodes
 from k8s_rdma.wire.cni_environment import parse_environment
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from policies import EVERYTHING

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from factories import PF0, PF1
+from fakes.kernel import FakeKernel
+from fakes.machine import FakeMachine, FakePf
+from fakes.nodes import FakeNodes, FakePodResources
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs, HostFiles
 from k8s_rdma.agent.cni.context import AgentContext
 from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
@@ -35,9 +38,6 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.sim.fake_kernel import FakeKernel
-from k8s_rdma.sim.fake_machine import FakeMachine, FakePf
-from k8s_rdma.sim.fake_nodes import FakeNodes, FakePodResources
 from k8s_rdma.wire.cdi import decode_specification
 from policies import EVERYTHING
 

@@ -15,12 +15,12 @@ from extender.node_server import report as make_report
 from k8s_rdma.agent.cluster.publisher import Publishing
 from k8s_rdma.agent.config import AgentConfig, PublishConfig
 from k8s_rdma.kube.client import connect
-from k8s_rdma.sim.cluster.api import Api
-from k8s_rdma.sim.cluster.command import write_kubeconfig
-from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, Stream, serving
-from k8s_rdma.sim.cluster.registry import Registry
-from k8s_rdma.sim.cluster.resources import BUILT_IN, LEASES, NODES, Target, parse_resource_type
-from k8s_rdma.sim.cluster.store import Store
+from k8s_rdma_demo.cluster.api import Api
+from k8s_rdma_demo.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
+from k8s_rdma_demo.cluster.registry import Registry
+from k8s_rdma_demo.cluster.resources import BUILT_IN, LEASES, NODES, Target, parse_resource_type
+from k8s_rdma_demo.cluster.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -12,6 +12,7 @@ import pytest
 
 from agent.machine import Machine, asks, call
 from factories import PF0
+from fakes.nodes import FakePodResources
 from k8s_rdma.agent.adoption import Adoption
 from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
 from k8s_rdma.agent.report import Reporter
@@ -21,7 +22,6 @@ from k8s_rdma.core.adoption import Scope
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import SetRates, VfRate, VfRef, Vlan
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.sim.fake_nodes import FakePodResources
 from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
 from k8s_rdma.wire.rest import decode_report
 

@@ -10,7 +10,7 @@ import pytest
 from agent.machine import asks
 from agent.pods import conf, ordinary, told
 from agent.runtime import every_version, in_turn, since_interfaces
-from k8s_rdma.sim.fake_kernel import FakeKernel
+from fakes.kernel import FakeKernel
 from k8s_rdma.wire.cni_result import SINCE_CHECK, SUPPORTED_VERSIONS, WITHOUT_INTERFACES
 from k8s_rdma.wire.frame import MAX_STDOUT_BYTES
 

@@ -17,8 +17,8 @@ from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.sim.cluster.http_server import Response
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
+from k8s_rdma_demo.cluster.http_server import Response
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agent.crash_cluster import KINDS, Cluster, Pod, new_cluster
 from agent.mortal import Fate
+from fakes.machine import HOST
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.sim.fake_machine import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

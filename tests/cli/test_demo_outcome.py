@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from k8s_rdma.cli.demo.__main__ import print_error
-from k8s_rdma.cli.demo.outcome import Outcome
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma_demo.__main__ import print_error
+from k8s_rdma_demo.outcome import Outcome
 
 PATH = "[/tmp/k8s-rdma-demo/run/state.sock]"
 

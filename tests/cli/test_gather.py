@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from k8s_rdma.sim.recorded_machine import RecordedMachine
+from fakes.recorded_machine import RecordedMachine
 from k8s_rdma.wire.machine import decode_machine
 
 

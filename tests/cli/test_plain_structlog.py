@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-KERNELS = {"linux": "k8s_rdma.linux.kernel", "virtual": "k8s_rdma.sim.virtual.kernel"}
+KERNELS = {"linux": "k8s_rdma.linux.kernel", "virtual": "k8s_rdma.linux.virtual.kernel"}
 
 
 def loaded_by(*arguments: str, config: dict[str, object], directory: Path) -> set[str]:

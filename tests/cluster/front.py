@@ -16,7 +16,7 @@ import httpx2
 
 from cluster.control_plane import Json
 from cluster.extenders import Extender
-from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, serving
+from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,7 +10,7 @@ import pytest
 from cluster.extenders import registration
 from cluster.front import front, late
 from cluster.world import cluster, placement
-from k8s_rdma.sim.cluster.http_server import Response
+from k8s_rdma_demo.cluster.http_server import Response
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,9 +20,9 @@ from e2e.node import Node
 from k8s_rdma.config.placement_keys import extender_keys
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.sim.cluster.cni_runtime import AttachError
-from k8s_rdma.sim.cluster.sandbox import PodRef
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma_demo.cluster.cni_runtime import AttachError
+from k8s_rdma_demo.cluster.sandbox import PodRef
 from key_volume import Volume, pair
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from cluster.nodes import node_object
 from cluster.publishers import AGENT, prepare
 from cluster.world import cluster, placement
 from e2e.conftest import build_dir, make_node, program
-from k8s_rdma.sim.cluster.sandbox import PodRef
+from k8s_rdma_demo.cluster.sandbox import PodRef
 from older_programs import last_without, unpack
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cluster.world import Cluster
     from e2e.node import Node
-    from k8s_rdma.sim.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 __all__ = ["build_dir", "make_node", "program"]
 

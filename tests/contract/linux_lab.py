@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from contract.lab import FRAME_BYTES
+from fakes.machine import Interface
 from k8s_rdma.core.step import NetnsRef, Route
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netns import Namespaces, create_namespace, entered
-from k8s_rdma.sim.fake_machine import Interface
 
 if TYPE_CHECKING:
     from pathlib import Path

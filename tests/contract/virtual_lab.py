@@ -12,9 +12,9 @@ from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netns import create_namespace, entered
-from k8s_rdma.sim.virtual.kernel import VirtualSriov
-from k8s_rdma.sim.virtual.pf import create_pf
-from k8s_rdma.sim.virtual.topology import VirtualPf, random_base_mac
+from k8s_rdma.linux.virtual.kernel import VirtualSriov
+from k8s_rdma.linux.virtual.pf import create_pf
+from k8s_rdma.linux.virtual.topology import VirtualPf, random_base_mac
 
 if TYPE_CHECKING:
     from pathlib import Path

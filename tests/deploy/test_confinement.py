@@ -16,7 +16,7 @@ from deploy.rendering.chart import documents, render
 from deviceplugin.plugin_process import MOUNT, SLOTS, Plugin, follows, make_world
 from e2e.conftest import build_dir, make_node, program
 from extender.world import cluster
-from k8s_rdma.sim.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.command import write_kubeconfig
 from process_status import status
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from k8s_rdma.sim.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
+from k8s_rdma_demo.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
 from process_status import resident_kib
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from k8s_rdma.config.devices_file import load_device_config
 from k8s_rdma.core.devices.device_plugin_api import PluginOptions, PluginRegistration
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.grpc_calls import RefusedCallError
-from k8s_rdma.sim.kubelet.plugins import check_registration
 from k8s_rdma.wire.resource_names import is_resource_name
+from k8s_rdma_demo.kubelet.plugins import check_registration
 
 if TYPE_CHECKING:
     from pathlib import Path

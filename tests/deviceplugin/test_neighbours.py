@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from fakes.nodes import FakePodResources
 from k8s_rdma.core.devices.device_plugin_api import Choice, Neighbour
 from k8s_rdma.deviceplugin.topology import DEADLINE_S, Neighbours
-from k8s_rdma.sim.fake_nodes import FakePodResources
 
 RDMA = "tencent.com/rdma"
 CHOICE = Choice(available=("mlx5_0", "mlx5_1"), must_include=(), size=1)
@@ -118,7 +118,7 @@ def test_machine_that_does_not_answer_keeps_one_thread_however_often_it_is_asked
 _HANGING = """
 import asyncio, threading
 from deviceplugin.test_neighbours import CHOICE, asked, neighbours
-from k8s_rdma.sim.fake_nodes import FakePodResources
+from fakes.nodes import FakePodResources
 async def main():
     pods = FakePodResources()
     pods.give("default", "old", "nvidia.com/gpu", "g9")

@@ -23,7 +23,6 @@ from k8s_rdma.deviceplugin.followers import Followers
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.grpc_calls import AioRpcError, answers, call, connect
-from k8s_rdma.sim.kubelet.pods import AdmissionError, DeviceContainer, DevicePod
 from k8s_rdma.wire.device_plugin_api import (
     ALLOCATE,
     GET_DEVICE_PLUGIN_OPTIONS,
@@ -31,6 +30,7 @@ from k8s_rdma.wire.device_plugin_api import (
     LIST_AND_WATCH,
     PRE_START_CONTAINER,
 )
+from k8s_rdma_demo.kubelet.pods import AdmissionError, DeviceContainer, DevicePod
 from server.exposition_reader import read, value
 
 if TYPE_CHECKING:

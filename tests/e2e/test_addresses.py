@@ -12,12 +12,12 @@ import pytest
 
 from e2e.node import DEADLINE_S, pod
 from k8s_rdma.linux.netns import entered
-from k8s_rdma.sim.cluster.cni_plugin import CniError
-from k8s_rdma.sim.cluster.cni_runtime import AttachError
+from k8s_rdma_demo.cluster.cni_plugin import CniError
+from k8s_rdma_demo.cluster.cni_runtime import AttachError
 
 if TYPE_CHECKING:
     from e2e.node import Node
-    from k8s_rdma.sim.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 
 def given(node: Node, sandbox: Sandbox) -> dict[str, list[str]]:

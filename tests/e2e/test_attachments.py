@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e.node import PFS, Node, pod
-from k8s_rdma.sim.cluster.cni_plugin import Invocation, run_plugin
-from k8s_rdma.sim.cluster.cni_runtime import remove_namespace_at
+from k8s_rdma_demo.cluster.cni_plugin import Invocation, run_plugin
+from k8s_rdma_demo.cluster.cni_runtime import remove_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma.sim.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 SHAPES = {
     1: [{"min_tx_rate": 100, "max_tx_rate": 200}],

@@ -15,12 +15,12 @@ import pytest
 from e2e.node import Node, pod
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.sim.cluster.api import RunningApi, serving_api
-from k8s_rdma.sim.cluster.cni_plugin import CniError
-from k8s_rdma.sim.cluster.command import write_kubeconfig
-from k8s_rdma.sim.cluster.resources import EVENTS, PODS
-from k8s_rdma.sim.cluster.sandbox import PodRef
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma_demo.cluster.api import RunningApi, serving_api
+from k8s_rdma_demo.cluster.cni_plugin import CniError
+from k8s_rdma_demo.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.resources import EVENTS, PODS
+from k8s_rdma_demo.cluster.sandbox import PodRef
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

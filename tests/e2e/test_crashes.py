@@ -16,13 +16,13 @@ import pytest
 
 from e2e.node import Node, pod
 from k8s_rdma.linux.netlink.rtnl import Rtnl
-from k8s_rdma.sim.cluster.cni_plugin import CniError
-from k8s_rdma.sim.cluster.cni_runtime import AttachError, remove_namespace_at
+from k8s_rdma_demo.cluster.cni_plugin import CniError
+from k8s_rdma_demo.cluster.cni_runtime import AttachError, remove_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from k8s_rdma.sim.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 AT_ONCE_S = 3
 """For what takes about a second on a machine that does nothing else; what nobody tells of takes ten."""

@@ -12,7 +12,7 @@ import pytest
 from e2e.conftest import PLUGINS
 from e2e.dhcp_server import DhcpServer
 from e2e.node import pod
-from k8s_rdma.sim.cluster.cni_runtime import AttachError
+from k8s_rdma_demo.cluster.cni_runtime import AttachError
 
 if TYPE_CHECKING:
     from e2e.node import Node

@@ -19,13 +19,13 @@ import yaml
 
 from e2e.node import Node, pod
 from e2e.test_cluster import cluster_of
-from k8s_rdma.sim.cluster.cni_plugin import Invocation, decode_result, run_plugin
-from k8s_rdma.sim.cluster.cni_runtime import AttachError, CniRuntime
+from k8s_rdma_demo.cluster.cni_plugin import Invocation, decode_result, run_plugin
+from k8s_rdma_demo.cluster.cni_runtime import AttachError, CniRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma.sim.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "cni"
 LEGACY = "rit-k8s-rdma-cni-linux-amd64"

@@ -13,8 +13,8 @@ import pytest
 
 from e2e.node import ANNOTATIONS, DEADLINE_S, Node, pod
 from e2e.test_attachments import inside
-from k8s_rdma.sim.cluster.cni_plugin import CniError, Invocation, run_plugin
-from k8s_rdma.sim.cluster.cni_runtime import AttachError, remove_namespace_at
+from k8s_rdma_demo.cluster.cni_plugin import CniError, Invocation, run_plugin
+from k8s_rdma_demo.cluster.cni_runtime import AttachError, remove_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e.node import PFS, Node, pod
-from k8s_rdma.sim.cluster.cni_runtime import AttachError, remove_namespace_at
+from k8s_rdma_demo.cluster.cni_runtime import AttachError, remove_namespace_at
 
 if TYPE_CHECKING:
-    from k8s_rdma.sim.cluster.sandbox import PodRef
+    from k8s_rdma_demo.cluster.sandbox import PodRef
 
 MAC = "02:11:22:33:44:55"
 ASKED = {

@@ -15,17 +15,17 @@ import pytest
 
 from e2e.containerd import IMAGE, Containerd
 from e2e.cri import CriError
-from k8s_rdma.sim.cluster.api import serving_api
-from k8s_rdma.sim.cluster.kubelet import running_kubelet
-from k8s_rdma.sim.cluster.node_devices import DevicesConfig
-from k8s_rdma.sim.cluster.node_services import KubeletConfig
-from k8s_rdma.sim.kubelet.device_manager import DeviceManagerConfig
+from k8s_rdma_demo.cluster.api import serving_api
+from k8s_rdma_demo.cluster.kubelet import running_kubelet
+from k8s_rdma_demo.cluster.node_devices import DevicesConfig
+from k8s_rdma_demo.cluster.node_services import KubeletConfig
+from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from e2e.node import Node
-    from k8s_rdma.sim.cluster.kubelet import Kubelet
+    from k8s_rdma_demo.cluster.kubelet import Kubelet
 
 DEADLINE_S = 60
 PODS = "/api/v1/namespaces/default/pods"

@@ -15,8 +15,8 @@ from e2e.test_attachments import inside, rated, told
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
-    from k8s_rdma.sim.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
+    from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 PODS = 16
 SLOW = """#!/bin/sh

@@ -20,8 +20,8 @@ from cluster.nodes import node_object
 from cluster.processes import running
 from e2e.node import Node, pod
 from e2e.test_rest import URL, serve
-from k8s_rdma.sim.cluster.api import serving_api
-from k8s_rdma.sim.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.api import serving_api
+from k8s_rdma_demo.cluster.command import write_kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

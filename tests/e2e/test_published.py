@@ -17,12 +17,12 @@ from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.node_facts import facts_of, facts_of_status
 from k8s_rdma.extender.wiring import running
 from k8s_rdma.kube.client import connect
-from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
-from k8s_rdma.sim.cluster.command import write_kubeconfig
-from k8s_rdma.sim.cluster.resources import NODES, PODS, parse_resource_type
-from k8s_rdma.sim.cluster.sandbox import PodRef
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 from k8s_rdma.wire.rdma_node import decode_status
+from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
+from k8s_rdma_demo.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.resources import NODES, PODS, parse_resource_type
+from k8s_rdma_demo.cluster.sandbox import PodRef
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

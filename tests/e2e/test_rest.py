@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from e2e.node import PFS, Node, pod
-from k8s_rdma.sim.virtual.shaper import FLOOR
+from k8s_rdma.linux.virtual.shaper import FLOOR
 
 if TYPE_CHECKING:
-    from k8s_rdma.sim.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 URL = "http://127.0.0.1:54005"
 

@@ -17,18 +17,18 @@ import pytest
 from cluster.kubelet import scratch
 from e2e.node import Node
 from k8s_rdma.config.devices import SLOT_RESOURCE
-from k8s_rdma.sim.cluster.api import RunningApi, serving_api
-from k8s_rdma.sim.cluster.kubelet import Kubelet, running_kubelet
-from k8s_rdma.sim.cluster.node_devices import DevicesConfig
-from k8s_rdma.sim.cluster.node_services import KubeletConfig
-from k8s_rdma.sim.cluster.resources import EVENTS, PODS
-from k8s_rdma.sim.kubelet.device_manager import DeviceManagerConfig
-from k8s_rdma.sim.kubelet.pods import Capacity
+from k8s_rdma_demo.cluster.api import RunningApi, serving_api
+from k8s_rdma_demo.cluster.kubelet import Kubelet, running_kubelet
+from k8s_rdma_demo.cluster.node_devices import DevicesConfig
+from k8s_rdma_demo.cluster.node_services import KubeletConfig
+from k8s_rdma_demo.cluster.resources import EVENTS, PODS
+from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig
+from k8s_rdma_demo.kubelet.pods import Capacity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from k8s_rdma.sim.cluster.containers import Container
+    from k8s_rdma_demo.cluster.containers import Container
 
 DEADLINE_S = 60
 VFS = 4

@@ -16,14 +16,14 @@ import pytest
 
 from e2e.node import pod
 from e2e.test_rest import URL, serve
-from k8s_rdma.sim.cluster.cni_runtime import AttachError, remove_namespace_at
+from k8s_rdma_demo.cluster.cni_runtime import AttachError, remove_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from e2e.node import Node
-    from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
-    from k8s_rdma.sim.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
+    from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 SOFTWARE: dict[str, Any] = {"max_tx_rate": 200, "enforce": "software"}
 OURS = re.compile(r"qdisc tbf 7264: root refcnt \d+ rate 200Mbit burst 10\d{4}b ")

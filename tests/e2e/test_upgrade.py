@@ -17,8 +17,8 @@ from e2e.node import pod
 from e2e.streams import Endpoint, Stream, flood, passed_interface, passed_vf
 from k8s_rdma.cli.main import app
 from k8s_rdma.linux.receipts import OLDEST, VERSION
-from k8s_rdma.sim.cluster.cni_runtime import AttachError, CniRuntime
-from k8s_rdma.sim.virtual.shaper import BURST
+from k8s_rdma.linux.virtual.shaper import BURST
+from k8s_rdma_demo.cluster.cni_runtime import AttachError, CniRuntime
 from older_programs import last_without, unpack
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from e2e.node import Node
-    from k8s_rdma.sim.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 TRY_AGAIN_LATER = 11
 PF, CAP_MBPS, IFNAME = "enp1s0f0", 10, "rdma0"

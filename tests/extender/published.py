@@ -10,8 +10,8 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.kube.api import LeaseView
 from k8s_rdma.kube.client import Client
 from k8s_rdma.kube.published import RdmaNodeView
-from k8s_rdma.sim.cluster.resources import parse_resource_type
 from k8s_rdma.wire.rdma_node import encode_status, status_of
+from k8s_rdma_demo.cluster.resources import parse_resource_type
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

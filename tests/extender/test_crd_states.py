@@ -19,9 +19,9 @@ from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, RdmaNodeInformer, covers
 from k8s_rdma.kube.api import Listed, Page
 from k8s_rdma.kube.client import Client
-from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
-from k8s_rdma.sim.cluster.command import kubeconfig
-from k8s_rdma.sim.cluster.resources import LEASES
+from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
+from k8s_rdma_demo.cluster.command import kubeconfig
+from k8s_rdma_demo.cluster.resources import LEASES
 
 pytestmark = pytest.mark.anyio
 

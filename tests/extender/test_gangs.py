@@ -11,8 +11,8 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.serving import served
 from extender.world import cluster, world
-from k8s_rdma.sim.cluster.extender_client import ExtenderConfig
-from k8s_rdma.sim.cluster.scheduler import SchedulerConfig, scheduling
+from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
+from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,8 @@ from k8s_rdma.extender.http_poller import HttpPoller, NodePollConfig
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.kube.client import Client
-from k8s_rdma.sim.cluster.api import ApiConfig, serving_api
-from k8s_rdma.sim.cluster.command import kubeconfig
+from k8s_rdma_demo.cluster.api import ApiConfig, serving_api
+from k8s_rdma_demo.cluster.command import kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

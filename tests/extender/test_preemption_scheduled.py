@@ -12,9 +12,9 @@ from extender.node_server import PF0, pf, report
 from extender.preemption import create, uid
 from extender.serving import served
 from extender.world import MERGE, cluster
-from k8s_rdma.sim.cluster.extender_client import ExtenderConfig
-from k8s_rdma.sim.cluster.scheduler import SchedulerConfig, scheduling
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
+from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling
 
 pytestmark = pytest.mark.anyio
 

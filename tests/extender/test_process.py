@@ -18,7 +18,7 @@ from k8s_rdma.config.files import load_config, port_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.http_server import listen
-from k8s_rdma.sim.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.command import write_kubeconfig
 
 if TYPE_CHECKING:
     from pathlib import Path

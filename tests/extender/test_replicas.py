@@ -20,9 +20,9 @@ from extender.test_process import MAIN
 from extender.world import World, cluster, extending, interfaces
 from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.kube.api import ApiRefusedError, LeaseView
-from k8s_rdma.sim.cluster.command import write_kubeconfig
-from k8s_rdma.sim.cluster.registry import MAX_OBJECT_BYTES
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma_demo.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.registry import MAX_OBJECT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

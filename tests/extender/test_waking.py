@@ -15,8 +15,8 @@ from extender.serving import Served, served
 from extender.world import World, cluster, interfaces
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.extender.config import NamespaceLimit
-from k8s_rdma.sim.cluster.extender_client import ExtenderConfig
-from k8s_rdma.sim.cluster.scheduler import SchedulerConfig, scheduling
+from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
+from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

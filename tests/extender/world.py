@@ -18,18 +18,18 @@ from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.wiring import BinderIdentity, running
 from k8s_rdma.kube.client import Client
-from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
-from k8s_rdma.sim.cluster.command import kubeconfig
-from k8s_rdma.sim.cluster.resources import parse_resource_type
 from k8s_rdma.wire.placement_keys import FixedKeys
+from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
+from k8s_rdma_demo.cluster.command import kubeconfig
+from k8s_rdma_demo.cluster.resources import parse_resource_type
 from policies import EVERYTHING_FILE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from k8s_rdma.extender.leader_election import LeaderElector
-    from k8s_rdma.sim.cluster.resources import ResourceType
     from k8s_rdma.wire.placement_keys import PlacementKeys
+    from k8s_rdma_demo.cluster.resources import ResourceType
 
 DEADLINE_S = 90
 POD_GROUPS = parse_resource_type("scheduling.k8s.io/v1alpha2/podgroups/PodGroup/namespaced")

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from contract.hardware_lab import PFS, needs_hardware
+from fakes.recorded_machine import RecordedMachine
 from hardware.netlink_lab import soft_rdma_device
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.machine import Machine, read_machine
 
 pytestmark = needs_hardware

@@ -22,13 +22,13 @@ from e2e.processes import pod
 from e2e.test_attachments import inside, told
 from hardware.sriov_node import SriovNode
 from hardware.test_init import PFS, VARIABLE, remove_vfs
-from k8s_rdma.sim.cluster.cni_runtime import AttachError, remove_namespace_at
+from k8s_rdma_demo.cluster.cni_runtime import AttachError, remove_namespace_at
 from server.exposition_reader import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from k8s_rdma.sim.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 SHIM = Path(__file__).parents[2] / "build/k8s-rdma-cni"
 CABLE = os.environ.get("K8S_RDMA_CABLE")

@@ -15,7 +15,7 @@ import pytest
 from e2e.processes import pod
 from hardware.test_node import node, nodes
 from hardware.test_node import pytestmark as needs_node
-from k8s_rdma.sim.cluster.cni_runtime import remove_namespace_at
+from k8s_rdma_demo.cluster.cni_runtime import remove_namespace_at
 
 if TYPE_CHECKING:
     from hardware.sriov_node import SriovNode

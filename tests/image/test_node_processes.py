@@ -11,13 +11,13 @@ import pytest
 
 from e2e.node import pod
 from image.contained_node import AGENT
-from k8s_rdma.sim.cluster.cni_plugin import CniError
+from k8s_rdma_demo.cluster.cni_plugin import CniError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from image.contained_node import ContainedNode
-    from k8s_rdma.sim.cluster.cni_runtime import CniRuntime
+    from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
 
     MakeNode = Callable[..., ContainedNode]
 

@@ -14,7 +14,7 @@ from cni.call import Program
 from deviceplugin.plugin_process import MOUNT, SLOTS, Plugin, follows
 from extender.world import cluster
 from image.containers import DEADLINE_S, Mount, Rights
-from k8s_rdma.sim.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.command import write_kubeconfig
 
 if TYPE_CHECKING:
     from deviceplugin.plugin_process import World

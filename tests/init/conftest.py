@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from fakes.sriov_links import MachineLinks
+from fakes.sriov_machine import Card, CardState, MachineClock, MachineSysfs, SriovMachine
 from init.receipts import BOOT_ID
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Machine
 from k8s_rdma.init.main import make_all_ready
-from k8s_rdma.sim.sriov.links import MachineLinks
-from k8s_rdma.sim.sriov.machine import Card, CardState, MachineClock, MachineSysfs, SriovMachine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from fakes.sriov_machine import Tree
 from k8s_rdma.cli.main import app
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.init.attempts import NO_CARD, Outcome, Result, all_well, summary
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import StoppableClock, StoppedError, wait_until
-from k8s_rdma.sim.sriov.machine import Tree
 
 if TYPE_CHECKING:
     from pathlib import Path

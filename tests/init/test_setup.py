@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fakes.sriov_links import MachineLinks
+from fakes.sriov_machine import Card, MachineClock, MachineSysfs
 from init.conftest import IGB, IGB2
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkType
@@ -15,8 +17,6 @@ from k8s_rdma.init.attempts import Result
 from k8s_rdma.init.job import StoppedError
 from k8s_rdma.init.vf_settings import vf_guid, vf_mac
 from k8s_rdma.linux.vf.creation import GuidOf, NetdevsOf, SriovPf
-from k8s_rdma.sim.sriov.links import MachineLinks
-from k8s_rdma.sim.sriov.machine import Card, MachineClock, MachineSysfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

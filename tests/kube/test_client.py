@@ -22,9 +22,9 @@ from k8s_rdma.kube.api import (
     PodBinding,
 )
 from k8s_rdma.kube.client import connect
-from k8s_rdma.sim.cluster.api import ApiConfig
-from k8s_rdma.sim.cluster.command import kubeconfig, write_kubeconfig
-from k8s_rdma.sim.cluster.http_server import HttpService, Response, serving
+from k8s_rdma_demo.cluster.api import ApiConfig
+from k8s_rdma_demo.cluster.command import kubeconfig, write_kubeconfig
+from k8s_rdma_demo.cluster.http_server import HttpService, Response, serving
 from kube.conftest import DEADLINE_S
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from k8s_rdma.core.ledger import Pod
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import ApiRefusedError, Changed, Deleted, Listed, ObjectEvent, PodBinding, about_pod
 from k8s_rdma.kube.client import connect
-from k8s_rdma.sim.cluster.http_server import Response
+from k8s_rdma_demo.cluster.http_server import Response
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,9 @@ from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
 from k8s_rdma.kube.pod_resources import KubeletPodResources
-from k8s_rdma.sim.kubelet.pod_resources import RateLimit
-from k8s_rdma.sim.kubelet.pods import ContainerKind
 from k8s_rdma.wire.pod_resources import GET_ALLOCATABLE_RESOURCES, LIST
+from k8s_rdma_demo.kubelet.pod_resources import RateLimit
+from k8s_rdma_demo.kubelet.pods import ContainerKind
 from sim.kubelet.conftest import RESOURCE, Node, container, init, node, pod
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ import pytest
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.kube.api import ApiRefusedError, Changed, Deleted, LeaseView, Listed
 from k8s_rdma.kube.published import RdmaNodeView
-from k8s_rdma.sim.cluster.api import ApiConfig
-from k8s_rdma.sim.cluster.resources import LEASES, NODES, parse_resource_type
+from k8s_rdma_demo.cluster.api import ApiConfig
+from k8s_rdma_demo.cluster.resources import LEASES, NODES, parse_resource_type
 
 pytestmark = pytest.mark.anyio
 

@@ -36,7 +36,7 @@ API_PORT = 8080
 API = f"http://192.168.77.1:{API_PORT}"
 EXTENDER = "http://127.0.0.1:8888"
 HOOK = "/src/tests/lab/soft-roce"
-STAND_IN = ("python3", "-m", "k8s_rdma.sim.cluster")
+STAND_IN = ("python3", "-m", "k8s_rdma_demo.cluster")
 PODS = f"{API}/api/v1/namespaces/default/pods"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from k8s_rdma.sim.cluster.command import kubeconfig
+from k8s_rdma_demo.cluster.command import kubeconfig
 from lab.places import ANNOTATIONS, ETC
 
 CONTAINERD = "/run/containerd/containerd.sock"

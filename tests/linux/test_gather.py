@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from fakes.recorded_machine import RecordedMachine, RecordedQueries
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.gather import RecordingQueries, RecordingSysfs, gather
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.error_names import error_name
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.sim.recorded_machine import RecordedMachine, RecordedQueries
 from k8s_rdma.wire.machine import (
     LinkEntry,
     Machine,

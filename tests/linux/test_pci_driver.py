@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fakes.sriov_machine import Card, MachineSysfs, SriovMachine
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.linux.vf.binding import PciDriver
-from k8s_rdma.sim.sriov.machine import Card, MachineSysfs, SriovMachine
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.recorded_machine import RecordedMachine
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Generation
@@ -22,7 +23,6 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.vfio import vfio_group
-from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.machine import Machine, read_machine
 from k8s_rdma.wire.node_report import node_report

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from contract.linux_lab import needs_namespaces
+from fakes.recorded_machine import RecordedMachine
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.core.step import VfRef
@@ -17,7 +18,6 @@ from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named
 from k8s_rdma.linux.netns import create_namespace
 from k8s_rdma.linux.vf.locator import Host, VfLocator, netdev_of, netdevs_by_device
-from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.machine import read_machine
 
 MACHINES = Path(__file__).parent.parent / "machines"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fakes.recorded_machine import RecordedMachine
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.errors import KernelError
@@ -13,7 +14,6 @@ from k8s_rdma.linux.discovery.gather import gather
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vfio import objection_to_vfio, others_in_group, vfio_group
-from k8s_rdma.sim.recorded_machine import RecordedMachine
 from linux.small_machine import SmallMachine, vf_pci
 
 if TYPE_CHECKING:

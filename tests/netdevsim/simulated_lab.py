@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from contract.lab import LINK_MBPS, PF0, PF1
 from contract.linux_lab import LinuxLab
+from fakes.sriov_machine import RENAMED, Tree
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.selection import PfRule, Selection
@@ -24,7 +25,6 @@ from k8s_rdma.linux.kernel import SriovKernel
 from k8s_rdma.linux.netlink.devlink import devlink_rates
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netns import create_namespace, entered
-from k8s_rdma.sim.sriov.machine import RENAMED, Tree
 from netdevsim.device import device
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.kernel import FakeKernel
+from fakes.machine import VF_DRIVER, FakeMachine, FakePf
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.options import LinkState, LinkType, Setting
@@ -26,8 +28,6 @@ from k8s_rdma.core.step import (
     Vlan,
 )
 from k8s_rdma.errors import KernelError
-from k8s_rdma.sim.fake_kernel import FakeKernel
-from k8s_rdma.sim.fake_machine import VF_DRIVER, FakeMachine, FakePf
 
 PF = PciAddress("0000:03:00.0")
 ALL = 1_000

@@ -8,11 +8,11 @@ import re
 
 import pytest
 
+from fakes.recorded_machine import RecordedMachine
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.queries import RdmaPort
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.sim.recorded_machine import RecordedMachine
 from k8s_rdma.wire.machine import decode_machine
 
 PF = PciAddress("0000:01:00.0")

@@ -14,7 +14,7 @@ from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.step import BringHome, ConfigureInterface, GiveVf, NetnsRef, SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, enslaved_to, in_namespace, named, of_kind, with_alias, with_mac
-from k8s_rdma.sim.virtual.kernel import VirtualSriov
+from k8s_rdma.linux.virtual.kernel import VirtualSriov
 
 pytestmark = needs_namespaces
 VF = VfRef(PF0, 1)

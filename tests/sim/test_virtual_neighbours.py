@@ -14,8 +14,8 @@ from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.step import BringHome, NetnsRef, VfHome, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import enslaved_to, named, of_kind
-from k8s_rdma.sim.virtual.pf import create_pf, destroy_pf
-from k8s_rdma.sim.virtual.topology import VirtualPf, random_base_mac
+from k8s_rdma.linux.virtual.pf import create_pf, destroy_pf
+from k8s_rdma.linux.virtual.topology import VirtualPf, random_base_mac
 
 pytestmark = needs_namespaces
 PF = VirtualPf(

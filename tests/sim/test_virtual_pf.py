@@ -16,8 +16,8 @@ from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, named, of_kind, with_alias
 from k8s_rdma.linux.netns import create_namespace, entered
-from k8s_rdma.sim.virtual.pf import create_pf, destroy_pf
-from k8s_rdma.sim.virtual.topology import VirtualPf, alias_of, pf_of, random_base_mac
+from k8s_rdma.linux.virtual.pf import create_pf, destroy_pf
+from k8s_rdma.linux.virtual.topology import VirtualPf, alias_of, pf_of, random_base_mac
 
 PF = VirtualPf(
     name="enp9s0",
@@ -234,5 +234,5 @@ def test_command_creates_and_destroys_in_the_callers_namespace_and_both_hold_whe
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "k8s_rdma.sim.virtual", *arguments]
+    command = [sys.executable, "-m", "k8s_rdma.linux.virtual", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)

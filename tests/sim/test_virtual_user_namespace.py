@@ -13,11 +13,11 @@ SCRIPT = r"""
 set -e
 ip link add up0 type veth peer name wire0
 ip link set wire0 up
-"$PYTHON" -m k8s_rdma.sim.virtual create --name enp1s0f0 --pci 0000:01:00.0 --uplink up0 --vfs 2
+"$PYTHON" -m k8s_rdma.linux.virtual create --name enp1s0f0 --pci 0000:01:00.0 --uplink up0 --vfs 2
 "$PYTHON" - <<'END'
 from k8s_rdma.core.step import ConfigureInterface, GiveVf, SetRates, VfHome, VfRate, VfRef
 from k8s_rdma.linux.netns import Namespaces, create_namespace
-from k8s_rdma.sim.virtual.kernel import VirtualSriov
+from k8s_rdma.linux.virtual.kernel import VirtualSriov
 
 namespaces = Namespaces()
 kernel = VirtualSriov(namespaces)
@@ -38,7 +38,7 @@ for step in reversed(steps):
     kernel.apply(step.inverse)
 print(kernel.observe().pfs == (before,))
 END
-"$PYTHON" -m k8s_rdma.sim.virtual destroy --name enp1s0f0
+"$PYTHON" -m k8s_rdma.linux.virtual destroy --name enp1s0f0
 ip -brief link | cut -d' ' -f1 | sort | tr '\n' ' '
 """
 IN_NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--net")

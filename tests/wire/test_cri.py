@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Mount
-from k8s_rdma.wire import cri
+from k8s_rdma_demo import cri
 
 POD = cri.PodSandboxConfig(
     namespace="default", name="p", uid="u", attempt=2, annotations={"a": "b"}, cgroup_parent="/k"

@@ -182,14 +182,16 @@ def test_method_has_the_path_of_the_api(method, path):
     assert method.path == path
 
 
-@pytest.mark.parametrize("name", ["cri", "device_plugin", "pod_resources"])
-def test_generated_module_is_that_of_its_definition(name, tmp_path):
-    source = f"src/k8s_rdma/wire/pb/{name}.proto"
+@pytest.mark.parametrize(
+    "path", ["k8s_rdma/wire/pb/device_plugin", "k8s_rdma/wire/pb/pod_resources", "k8s_rdma_demo/pb/cri"]
+)
+def test_generated_module_is_that_of_its_definition(path, tmp_path):
+    source = f"src/{path}.proto"
     command = [
         *(sys.executable, "-m", "grpc_tools.protoc", "-I", "src"),
         *(f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", source),
     ]
     subprocess.run(command, cwd=ROOT, check=True)
     for suffix in (".py", ".pyi"):
-        module = f"k8s_rdma/wire/pb/{name}_pb2{suffix}"
+        module = f"{path}_pb2{suffix}"
         assert (ROOT / "src" / module).read_text() == (tmp_path / module).read_text(), "run `make proto`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from k8s_rdma.cli.demo.kubectl import Kubectl
+from k8s_rdma_demo.kubectl import Kubectl
 
 TIMEOUT_S = 240.0
 

@@ -244,7 +244,7 @@ def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> 
     The other one is not loaded: each takes 1 to 2 MiB.
     """
     if config.kernel == "virtual":
-        from k8s_rdma.sim.virtual.kernel import VirtualSriov  # noqa: PLC0415
+        from k8s_rdma.linux.virtual.kernel import VirtualSriov  # noqa: PLC0415
 
         return VirtualSriov(namespaces)
     from k8s_rdma.linux.kernel import SriovKernel  # noqa: PLC0415

@@ -60,7 +60,16 @@ def demo(
     ] = False,
 ) -> None:
     """Take pods from their annotation to bandwidth that holds, on two virtual nodes of this machine."""
-    from k8s_rdma.cli.demo.launch import launch
+    try:
+        from k8s_rdma_demo.launch import launch
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("k8s_rdma_demo"):
+            raise
+        msg = (
+            "the demo is not installed: the container image leaves it out. "
+            "Install the k8s-rdma wheel with pip, or run `make demo` in a checkout"
+        )
+        raise K8sRdmaError(msg) from error
 
     raise typer.Exit(launch(json_file=json_file, keep=keep))
 

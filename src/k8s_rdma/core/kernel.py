@@ -1,7 +1,7 @@
 """The kernel as a parameter: what the agent needs of it, and what it answers.
 
 Three implementations pass one contract suite (`tests/contract/`): `linux.kernel` on SR-IOV hardware,
-`sim.fake_kernel` in memory, `sim.virtual` made of ordinary Linux parts.
+`linux.virtual` made of ordinary Linux parts, `fakes.kernel` of the tests in memory.
 """
 
 from __future__ import annotations

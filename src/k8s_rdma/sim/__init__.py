@@ -1,1 +1,1 @@
-"""Kernels and a cluster for machines that have no RDMA hardware and no Kubernetes."""
+"""The former place of virtual SR-IOV, which is `k8s_rdma.linux.virtual` now."""

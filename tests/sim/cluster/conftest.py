@@ -16,9 +16,9 @@ from lightkube import AsyncClient
 from lightkube.config.kubeconfig import KubeConfig
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.sim.cluster.api import ApiConfig, RunningApi, serving_api
-from k8s_rdma.sim.cluster.cni_runtime import create_namespace_at, remove_namespace_at
-from k8s_rdma.sim.cluster.command import kubeconfig
+from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
+from k8s_rdma_demo.cluster.cni_runtime import create_namespace_at, remove_namespace_at
+from k8s_rdma_demo.cluster.command import kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

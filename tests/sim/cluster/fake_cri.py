@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
-from k8s_rdma.wire import cri
+from k8s_rdma_demo import cri
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

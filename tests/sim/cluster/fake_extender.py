@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from k8s_rdma.sim.cluster.extender_client import ExtenderConfig
-from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, serving
-from k8s_rdma.sim.cluster.scheduler import SchedulerConfig, scheduling
+from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
+from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, serving
+from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from k8s_rdma.sim.cluster.api import Access, ApiConfig, serving_api
-from k8s_rdma.sim.cluster.rbac import User
+from k8s_rdma_demo.cluster.api import Access, ApiConfig, serving_api
+from k8s_rdma_demo.cluster.rbac import User
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

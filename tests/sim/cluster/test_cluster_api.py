@@ -14,10 +14,10 @@ from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
 
-from k8s_rdma.sim.cluster.api import ApiConfig
-from k8s_rdma.sim.cluster.command import write_kubeconfig
-from k8s_rdma.sim.cluster.registry import MAX_OBJECT_BYTES
-from k8s_rdma.sim.cluster.resources import PODS, parse_resource_type
+from k8s_rdma_demo.cluster.api import ApiConfig
+from k8s_rdma_demo.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.registry import MAX_OBJECT_BYTES
+from k8s_rdma_demo.cluster.resources import PODS, parse_resource_type
 
 pytestmark = pytest.mark.anyio
 

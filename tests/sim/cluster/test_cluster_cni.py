@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.errors import KernelError, MalformedError
-from k8s_rdma.sim.cluster.cni_plugin import CniError, Conflist, load_conflist, pod_ips, result_in_version
-from k8s_rdma.sim.cluster.cni_runtime import (
+from k8s_rdma_demo.cluster.cni_plugin import CniError, Conflist, load_conflist, pod_ips, result_in_version
+from k8s_rdma_demo.cluster.cni_runtime import (
     AttachError,
     CniRuntime,
     create_namespace_at,
     is_namespace,
     remove_namespace_at,
 )
-from k8s_rdma.sim.cluster.sandbox import PodRef, SandboxDirectory
+from k8s_rdma_demo.cluster.sandbox import PodRef, SandboxDirectory
 
 pytestmark = pytest.mark.anyio
 

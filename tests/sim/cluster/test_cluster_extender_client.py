@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.sim.cluster.extender_client import (
+from k8s_rdma_demo.cluster.extender_client import (
     ExtenderClient,
     ExtenderConfig,
     ExtenderError,

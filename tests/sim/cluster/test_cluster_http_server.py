@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from k8s_rdma.sim.cluster.http_server import HttpService, Request, Response, serving
+from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, serving
 
 pytestmark = pytest.mark.anyio
 

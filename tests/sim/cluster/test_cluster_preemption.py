@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from k8s_rdma.sim.cluster.extender_client import Victims
-from k8s_rdma.sim.cluster.fit import Refusal, requests_of, why_full
-from k8s_rdma.sim.cluster.preemption import NO_VICTIMS, dry_run, pick_node
+from k8s_rdma_demo.cluster.extender_client import Victims
+from k8s_rdma_demo.cluster.fit import Refusal, requests_of, why_full
+from k8s_rdma_demo.cluster.preemption import NO_VICTIMS, dry_run, pick_node
 from sim.cluster.fake_extender import bound_to, condition_list, refused, refusing, scheduled, serving_extender
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.sim.cluster.command import main
+from k8s_rdma_demo.cluster.command import main
 
 CNI_PATH = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--net")

@@ -9,11 +9,11 @@ import pytest
 from lightkube import ApiError
 from lightkube.resources.core_v1 import Node, Pod
 
-from k8s_rdma.sim.cluster.api import ApiConfig, merge_patch, strategic_merge_patch, watch_lines
-from k8s_rdma.sim.cluster.resources import NODES, PODS
-from k8s_rdma.sim.cluster.selectors import Selection
-from k8s_rdma.sim.cluster.status import StatusError
-from k8s_rdma.sim.cluster.store import Store
+from k8s_rdma_demo.cluster.api import ApiConfig, merge_patch, strategic_merge_patch, watch_lines
+from k8s_rdma_demo.cluster.resources import NODES, PODS
+from k8s_rdma_demo.cluster.selectors import Selection
+from k8s_rdma_demo.cluster.status import StatusError
+from k8s_rdma_demo.cluster.store import Store
 
 pytestmark = pytest.mark.anyio
 

@@ -29,7 +29,7 @@ class Cluster:
         ready = self.directory / f"{part}.ready"
         process = self.stack.enter_context(
             subprocess.Popen(
-                [sys.executable, "-m", "k8s_rdma.sim.cluster", part, "--ready-file", str(ready), *arguments],
+                [sys.executable, "-m", "k8s_rdma_demo.cluster", part, "--ready-file", str(ready), *arguments],
                 stdout=subprocess.PIPE,
                 text=True,
                 cwd=self.directory,

@@ -1,0 +1,317 @@
+"""`core.kernel.Kernel` on virtual PFs of the network namespace where it is made."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.kernel import Hardware, PfState, Unreadable, Vf, VfCounters
+from k8s_rdma.core.options import LinkState, VlanProto
+from k8s_rdma.core.step import (
+    BindVf,
+    BringHome,
+    CapInterface,
+    ClearInterface,
+    ConfigureInterface,
+    ConfigureVfs,
+    GiveVf,
+    ProgramVfs,
+    SetRates,
+    UnbindVf,
+    VfConfig,
+    VfRate,
+    VfRef,
+    Vlan,
+)
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.changes import Changes
+from k8s_rdma.linux.netlink.rtnl import Rtnl, counters_of_all
+from k8s_rdma.linux.netlink.subscriptions import LINKS
+from k8s_rdma.linux.netns import current_namespace
+from k8s_rdma.linux.pod_cap import CapAbility, cap_interface
+from k8s_rdma.linux.pod_interface import announce, change_interface, interfaces_in, located_vfs
+from k8s_rdma.linux.virtual.moves import Moves
+from k8s_rdma.linux.virtual.pf import DEFAULT_MTU, revive_vf
+from k8s_rdma.linux.virtual.settings import Rates, Settings, takes
+from k8s_rdma.linux.virtual.shaper import Shaper
+from k8s_rdma.linux.virtual.topology import VirtualPf, pf_of, pfs_among, require, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.kernel import LocatedVf, PodInterface
+    from k8s_rdma.core.step import NetnsRef, Step
+    from k8s_rdma.linux.netlink.rtnl import Link
+    from k8s_rdma.linux.netns import Namespaces
+    from k8s_rdma.linux.virtual.topology import PortState
+
+DRIVER, VF_DRIVER = "virtual", "veth"
+
+REVIVALS_AT_MOST = 256
+"""In one observation. Each makes all VFs anew that are dead by then, so that many would need as many
+namespaces that end one after the other meanwhile."""
+
+_LINK_STATES = {LinkState.AUTO: "Follow", LinkState.ENABLE: "Up", LinkState.DISABLE: "Down"}
+
+
+class VirtualSriov:
+    """Implements `core.kernel.Kernel`; made and used on one thread, which must stay in its namespace."""
+
+    def __init__(self, namespaces: Namespaces, rtnl: Rtnl | None = None) -> None:
+        """Find the virtual PFs that are here; none is made.
+
+        rtnl: of this namespace; it is closed with the kernel.
+        """
+        self._namespaces = namespaces
+        self._open = ExitStack()
+        self._host = current_namespace()
+        self._open.callback(os.close, self._host)
+        self._rtnl = self._open.enter_context(rtnl or Rtnl())
+        self._caps = CapAbility(self._rtnl.socket)
+        shaper = Shaper(self._rtnl)
+        self._rates, self._settings = Rates(shaper), Settings(self._rtnl, shaper)
+        self._moves = Moves(self._rtnl, self._host, namespaces)
+        self._pfs = pfs_among(self._rtnl.links())
+        self._watches: list[Changes] = []
+
+    def observe(self) -> Hardware:
+        """Everything there is now. VFs that died with a pod's namespace are made anew first."""
+        links, unreadable = self._links_with_all_vfs()
+        states = [self._observe_pf(pf, links, unreadable) for pf in self._pfs.values()]
+        seen = Hardware(pfs=tuple(filter(None, states)), unreadable=tuple(unreadable))
+        return self._caps.shown_in(seen)
+
+    def apply(self, step: Step) -> None:
+        """Make the step hold."""
+        match step:
+            case SetRates():
+                self._set_rates(step)
+            case GiveVf():
+                self._moves.give(self._known(step.vf), step)
+            case BringHome():
+                self._moves.bring_home(self._pf(step.vf), step)
+            case ConfigureVfs():
+                self._configure_vfs(step)
+            case ProgramVfs():
+                self._set_rates(step.rates)
+                self._configure_vfs(step.settings)
+            case BindVf():
+                msg = f"{_words(step.vf)}: {step.driver}: it is no PCI function, only the kernel drives it"
+                raise KernelError(msg)
+            case UnbindVf():
+                self._pf(step.vf)
+            case ConfigureInterface() | ClearInterface():
+                change_interface(step, self._namespaces)
+            case CapInterface():
+                cap_interface(step, self._namespaces)
+
+    def namespace_alive(self, netns: NetnsRef) -> bool:
+        """Whether that very namespace still exists."""
+        return self._namespaces.alive(netns)
+
+    def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
+        """What is in a namespace."""
+        return interfaces_in(netns, self._namespaces)
+
+    def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
+        """The VFs whose ports lead into a namespace."""
+        with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
+            return located_vfs(self._vfs_in(namespace, there), there, f"namespace {netns.path}")
+
+    def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
+        """Tell an interface's network of its addresses."""
+        with self._namespaces.existing(netns) as namespace:
+            announce(addresses, namespace)
+
+    def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:  # noqa: ARG002  all count here
+        """What the VFs' ports count, from the other side; wherever a VF is, its port is here."""
+        links = {link.name: link for link in self._rtnl.links()}
+        counted = counters_of_all(self._rtnl.socket)
+        return tuple(
+            VfCounters(vf=VfRef(pf.pci, index), **asdict(counted[port.index].opposite))
+            for pf in pfs_among(links.values()).values()
+            for index in range(pf.vfs)
+            if (port := links.get(pf.port_name(index))) and port.index in counted
+        )
+
+    def reset(self, vf: VfRef) -> None:
+        """Make a VF that is at home nobody's."""
+        self._moves.reset(self._pf(vf), vf)
+        without = (VfConfig(index=vf.index, vlan=Vlan(0)),)
+        self._configure_vfs(ConfigureVfs(pf=vf.pf, configs=without, previous=without))
+        self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` from a thread of the watch's own when links of this namespace changed."""
+        events = Changes(changed, (LINKS,))
+        self._watches.append(events)
+
+        def end() -> None:
+            if events in self._watches:
+                self._watches.remove(events)
+                events.close()
+
+        return end
+
+    def close(self) -> None:
+        """Release sockets and threads; once more does nothing."""
+        while self._watches:
+            self._watches.pop().close()
+        self._open.close()
+
+    # Observation
+
+    def _links_with_all_vfs(self) -> tuple[dict[str, Link], list[Unreadable]]:
+        """The links by name, and the VFs that cannot be made anew.
+
+        Namespaces end in the kernel's own time (`cleanup_net`, net/core/net_namespace.c), and VFs with them,
+        also between two looks; so a look is over when it has found nothing to make anew.
+        """
+        for _ in range(REVIVALS_AT_MOST):
+            links = {link.name: link for link in self._rtnl.links()}
+            self._pfs = pfs_among(links.values())
+            unreadable: list[Unreadable] = []
+            if not self._revive_dead(links, unreadable):
+                break
+        return links, unreadable
+
+    def _revive_dead(self, links: Mapping[str, Link], unreadable: list[Unreadable]) -> bool:
+        """Make VFs anew that died with a namespace, or whose making was cut short: then the port is down.
+
+        Whether any was.
+        """
+        dead = [
+            (pf, index)
+            for pf in self._pfs.values()
+            for index in range(pf.vfs)
+            if not _whole(links.get(pf.port_name(index)))
+        ]
+        for pf, index in dead:
+            try:
+                revive_vf(pf, index, self._rtnl)
+            except KernelError as error:
+                unreadable.append(Unreadable(f"VF {index} of PF {pf.pci}", f"cannot be made anew: {error}"))
+        return len(dead) > len(unreadable)
+
+    def _observe_pf(
+        self, pf: VirtualPf, links: Mapping[str, Link], unreadable: list[Unreadable]
+    ) -> PfState | None:
+        """The PF; None, and said why, when part of it is missing."""
+        uplink, scheduler = links.get(pf.uplink), links.get(pf.scheduler_name)
+        ports = [links.get(pf.port_name(index)) for index in range(pf.vfs)]
+        if scheduler is None or None in ports:
+            unreadable.append(Unreadable(f"PF {pf.pci}", f"links that {pf.name} is made of are missing"))
+            return None
+        try:
+            rates = self._rates.of_all(pf, scheduler.index)
+        except KernelError as error:
+            unreadable.append(Unreadable(f"PF {pf.pci}", f"rates: {error}"))
+            return None
+        here = {link.index: link for link in links.values()}
+        bridge = links.get(pf.name)
+        return PfState(
+            name=pf.name,
+            pci=pf.pci,
+            link_mbps=pf.link_mbps if _connects(uplink, bridge) else None,
+            driver=DRIVER,
+            mtu=uplink.mtu if uplink else DEFAULT_MTU,
+            supported_settings=takes(pf),
+            mac=bridge.mac if bridge else "",
+            vfs=tuple(
+                _vf(pf, index, rates[index], state_of(port), _at_home(port, here))
+                for index, port in enumerate(ports)
+                if port is not None
+            ),
+        )
+
+    # Steps
+
+    def _set_rates(self, step: SetRates) -> None:
+        if step.rates:
+            pf = self._pf(VfRef(step.pf, step.rates[0].index))
+            self._rates.set(pf, self._named(pf.scheduler_name).index, step)
+
+    def _configure_vfs(self, step: ConfigureVfs) -> None:
+        if step.configs:
+            self._settings.configure(self._pf(VfRef(step.pf, step.configs[0].index)), step)
+
+    # What is there
+
+    def _vfs_in(self, namespace: int, there: Rtnl) -> dict[PciAddress, Link]:
+        """The VFs in a namespace (a descriptor, and a socket there), as it knows their netdevs."""
+        links = {link.name: link for link in self._rtnl.links()}
+        number = self._rtnl.number_of(namespace)
+        ends = {
+            port.peer: pf.vf_pci(index)
+            for pf in pfs_among(links.values()).values()
+            for index in range(pf.vfs)
+            if (port := links.get(pf.port_name(index))) and port.peer_elsewhere == number is not None
+        }
+        return {ends[link.index]: link for link in there.links() if link.index in ends}
+
+    def _known(self, vf: VfRef) -> VirtualPf:
+        """The PF as seen last, which will do where a VF's port, known by its name, is there or is not."""
+        known = self._pfs.get(vf.pf)
+        return known if known is not None and vf.index < known.vfs else self._pf(vf)
+
+    def _pf(self, vf: VfRef) -> VirtualPf:
+        known = self._pfs.get(vf.pf)
+        bridge = self._rtnl.link(known.name) if known else None
+        if bridge is None or pf_of(bridge) != known:  # never seen, or made anew with other values since
+            self._pfs = pfs_among(self._rtnl.links())
+        return require(self._pfs, vf)
+
+    def _named(self, name: str) -> Link:
+        link = self._rtnl.link(name)
+        if link is None:
+            msg = f"link {name}: gone"
+            raise KernelError(msg)
+        return link
+
+
+def _whole(port: Link | None) -> bool:
+    return port is not None and (
+        port.is_up or port.peer_elsewhere is not None or state_of(port).link_state is LinkState.DISABLE
+    )
+
+
+def _connects(uplink: Link | None, bridge: Link | None) -> bool:
+    """Whether an uplink has a carrier and is still its bridge's port."""
+    return (
+        uplink is not None
+        and uplink.carrier
+        and bridge is not None
+        and bridge.is_up
+        and uplink.master == bridge.index
+    )
+
+
+def _at_home(port: Link, here: Mapping[int, Link]) -> Link | None:
+    return here.get(port.peer) if port.peer_elsewhere is None else None
+
+
+def _vf(pf: VirtualPf, index: int, rate: VfRate, state: PortState, netdev: Link | None) -> Vf:
+    mac = pf.mac_of(index, state)
+    return Vf(
+        index=index,
+        pci=pf.vf_pci(index),
+        netdev=netdev.name if netdev else None,
+        mac=mac,
+        mtu=netdev.mtu if netdev else DEFAULT_MTU,
+        min_tx_rate_mbps=rate.min_tx_rate_mbps,
+        max_tx_rate_mbps=rate.max_tx_rate_mbps,
+        vlan=state.vlan,
+        vlan_proto=VlanProto.DOT1Q if state.vlan else "N/A",
+        spoof_check="ON" if state.spoof_check else "OFF",
+        trust="ON" if state.trust else "OFF",
+        link_state=_LINK_STATES[state.link_state],
+        admin_mac=mac,
+        driver=VF_DRIVER,
+    )
+
+
+def _words(vf: VfRef) -> str:
+    return f"VF {vf.index} of PF {vf.pf}"

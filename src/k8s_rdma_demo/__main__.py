@@ -1,0 +1,183 @@
+"""The demo itself, as init of the namespaces that `launch` made."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma_demo.launch import INIT_PID
+from k8s_rdma_demo.outcome import Outcome
+from k8s_rdma_demo.scenes import Scenes
+from k8s_rdma_demo.watchman import OverbookingMonitor
+from k8s_rdma_demo.world import API_URL, EXTENDER_URL, SERVER_PORT, Paths, World, processes_left
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+SCENES: tuple[tuple[str, str], ...] = (
+    ("examples", "Pods of examples/: fitting, spread over both PFs, fitting nowhere"),
+    ("caps", "Caps, measured"),
+    ("contention", "Three reservations on one link, measured"),
+    ("sixty", "Two pods of 60 interfaces each"),
+    ("race", "Two pods at the same moment that fit only alone"),
+    ("crash", "kill -9 of the agent in the middle of an ADD"),
+)
+WIDTH = 110
+"""Of what is written to a file or a pipe."""
+
+KEEPS_PODS = frozenset({"examples", "sixty"})
+"""Scenes whose pods the next one goes on with."""
+
+
+def main() -> int:
+    """Play everything; the exit status: 0 when every check passed, 130 when interrupted."""
+    options = _options()
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    outcome = Outcome()
+    world = World(Paths(directory=options.directory, plugins=options.plugins, shim=options.shim))
+    status, shown = 1, False
+    try:
+        _play(world, outcome, console)
+        status = 0
+        if options.keep:
+            outcome.show(console)
+            shown = True
+            _pause(world, console)
+    except KeyboardInterrupt:
+        console.print("interrupted")
+        status = 130
+    except K8sRdmaError as error:
+        print_error(console, error)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        stubborn = world.stop()
+    outcome.check_equal("every process ended when told to", [], stubborn)
+    outcome.check_equal("no process is left", [], processes_left())
+    if not shown:
+        outcome.show(console)
+    if options.json:
+        outcome.write(options.json)
+    return status or (0 if outcome.passed else 1)
+
+
+def print_error(console: Console, error: K8sRdmaError) -> None:
+    """What went wrong, word for word: paths and addresses in brackets are no markup."""
+    console.print(str(error), style="bold red", markup=False, soft_wrap=True)
+    console.print(f"  {error.details}", markup=False, soft_wrap=True)
+
+
+def _interrupt(*_: object) -> None:
+    """The first Ctrl-C ends the scenes; none after it may end what gives everything back."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _play(world: World, outcome: Outcome, console: Console) -> None:
+    started = time.monotonic()
+    scenes = Scenes(world, outcome, examples_directory())
+    _step(console, "Two nodes with two PFs of 64 VFs each", world.build)
+    before = {node.name: world.kernel_state(node) for node in world.nodes}
+    _step(console, "Agents, servers, extender; API server, scheduler, kubelets", world.start)
+    with OverbookingMonitor(world.nodes) as watchman:
+        try:
+            for name, title in SCENES:
+                _step(console, title, getattr(scenes, name))
+                if name not in KEEPS_PODS:
+                    scenes.finish()
+        finally:
+            _give_everything_back(world, scenes, console)
+            outcome.check(
+                "no PF of any node was ever promised more than it has",
+                not watchman.overcommitted and watchman.reports > 0,
+                "at most 100 %",
+                ", ".join(
+                    [
+                        f"at most {watchman.peak_mbps:.0%} in {watchman.reports} reports",
+                        *watchman.overcommitted,
+                    ]
+                ),
+            )
+            _check_home(world, outcome, before)
+    console.print(f"[dim]{time.monotonic() - started:.0f} s[/]")
+
+
+def _give_everything_back(world: World, scenes: Scenes, console: Console) -> None:
+    """Delete what pods there still are, however the scenes ended; Ctrl-C does not stop this."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    world.restart_agents()
+    _step(console, "Everything given back", scenes.finish)
+    signal.signal(signal.SIGINT, previous)
+
+
+def _pause(world: World, console: Console) -> None:
+    """Run some pods and say how to look around, until Ctrl-C."""
+    Scenes(world, Outcome(), examples_directory()).examples()
+    directory = world.paths.directory
+    init = (directory / INIT_PID).read_text()
+    as_user = "" if os.environ.get("K8S_RDMA_DEMO_ROOT") else " --user --preserve-credentials"
+    lines = [
+        "It keeps running; Ctrl-C ends it. In another terminal, go in:",
+        f"  nsenter --target {init} --mount --net --pid{as_user} bash",
+        f"  cd {directory}",
+        f"  export K8S_RDMA_EXTENDER={EXTENDER_URL}",
+        "and look around (docs/tutorial.md):",
+        f"  curl {API_URL}/api/v1/namespaces/default/pods",
+        f"  {sys.executable} -m k8s_rdma top     # nodes, PFs, and pods that wait",
+        f"  {sys.executable} -m k8s_rdma explain pod default/fits-nowhere     # why, PF by PF",
+        *(f"  curl http://{node.address}:{SERVER_PORT}/getpfs     # {node.name}" for node in world.nodes),
+        *(f"  nsenter --net={node.netns} ip link     # {node.name}'s interfaces" for node in world.nodes),
+        f"  ls {directory}/logs",
+    ]
+    with suppress(KeyboardInterrupt):
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
+        signal.pause()
+
+
+def _check_home(world: World, outcome: Outcome, expected: Mapping[str, frozenset[str]]) -> None:
+    """Everything is as it was before the first pod."""
+    for node in world.nodes:
+        changed = sorted(expected[node.name] ^ world.kernel_state(node))
+        outcome.check_equal(f"{node.name}: VFs not home with their name, MAC and rates", [], changed)
+        used = [vf for pf in world.getpfs(node) for vf in pf["vfs"] if vf["allocated"] or vf["min_tx_rate"]]
+        outcome.check_equal(f"{node.name}: /getpfs shows no VF in use", [], used)
+        outcome.check_equal(f"{node.name}: no address is leased", [], world.leases(node))
+        outcome.check_equal(f"{node.name}: no namespace is left", [], world.sandboxes_left(node))
+
+
+def _step(console: Console, title: str, work: Callable[[], None]) -> None:
+    started = time.monotonic()
+    with console.status(title):
+        work()
+    console.print(f"[green]✓[/] {title} [dim]{time.monotonic() - started:.1f} s[/]")
+
+
+def examples_directory() -> Path:
+    """The pods of `examples/`: in a checkout, or as the wheel carries them."""
+    package = Path(__file__).resolve().parent
+    found = (package / "examples", package.parents[1] / "examples" / "pods")
+    return next(path for path in found if path.is_dir())
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--plugins", type=Path, required=True)
+    parser.add_argument("--shim", type=Path, required=True)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

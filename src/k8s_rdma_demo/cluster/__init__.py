@@ -1,0 +1,16 @@
+"""The parts of Kubernetes that a test machine lacks, each over real sockets and each its own process.
+
+An API server with pods, nodes, events, leases, roles and custom resources (`api`), a scheduler that talks
+to an extender as kube-scheduler does (`scheduler`), and a kubelet with a container runtime that calls CNI
+plugins as containerd does (`kubelet`). What real Kubernetes 1.36 and containerd 2.1 were seen to do is
+done here in the same words, and the scenarios of `tests/cluster` run on both; what this project never
+meets (admission by policy, probes, images) is left out.
+
+    python -m k8s_rdma_demo.cluster api|scheduler|kubelet --help
+
+In a test, in one event loop:
+
+    async with serving_api() as api, scheduling(api.url, SchedulerConfig(extenders=(...,))):
+        async with running_kubelet(api.url, KubeletConfig(node="w1", ...)) as kubelet:
+            ...
+"""

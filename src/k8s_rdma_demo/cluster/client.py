@@ -1,0 +1,138 @@
+"""The scheduler's and the kubelet's way to the API server: plain JSON objects, as they are on the wire."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import msgspec
+
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.wire.json import decode
+from k8s_rdma_demo.cluster.objects import metadata, name_of, namespace_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma_demo.cluster.objects import JsonObject, Key
+    from k8s_rdma_demo.cluster.resources import ResourceType
+
+_TIMEOUT_S = 30.0
+_STRATEGIC = "application/strategic-merge-patch+json"
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+class ApiError(K8sRdmaError):
+    """The API server refused a request, or could not be asked. code: its HTTP status; 0: no answer."""
+
+    reason = Reason.API_FAILURE
+
+    def __init__(self, message: str, *, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ApiClient:
+    """Requests to one API server; its connections are reused. Every method raises ApiError."""
+
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        self._http = http
+
+    @classmethod
+    @asynccontextmanager
+    async def connecting(cls, server: str, token: str = "") -> AsyncIterator[ApiClient]:
+        """A client of the API server at that URL, for as long as the block lasts; token: who it is."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        limits = httpx2.Limits(max_connections=None)
+        timeout = httpx2.Timeout(_TIMEOUT_S)
+        async with httpx2.AsyncClient(
+            base_url=server, headers=headers, timeout=timeout, limits=limits, trust_env=False
+        ) as http:
+            yield cls(http)
+
+    async def get(self, resource: ResourceType, key: Key) -> JsonObject:
+        """The object of that namespace and name."""
+        return await self._send("GET", resource.path(namespace=key[0], name=key[1]))
+
+    async def list(self, resource: ResourceType, field_selector: str = "") -> tuple[list[JsonObject], str]:
+        """All objects of all namespaces that the selector takes, and the revision at which they were so."""
+        answer = await self._send("GET", resource.path(), params={"fieldSelector": field_selector})
+        return answer["items"], metadata(answer)["resourceVersion"]
+
+    async def watch(
+        self, resource: ResourceType, revision: str, field_selector: str = ""
+    ) -> AsyncIterator[tuple[str, JsonObject]]:
+        """Type and object of every change after a revision; ends when the server ends it.
+
+        ApiError 410 when the revision is too old.
+        """
+        params = {"watch": "true", "resourceVersion": revision, "fieldSelector": field_selector}
+        try:
+            async with self._http.stream(
+                "GET", resource.path(), params=params, timeout=httpx2.Timeout(_TIMEOUT_S, read=None)
+            ) as answer:
+                if answer.is_error:
+                    raise _refused("GET", resource.path(), answer.status_code, await answer.aread())
+                async for line in answer.aiter_lines():
+                    event = decode(line, _decoder, f"watch {resource.plural}")
+                    if event["type"] == "ERROR":
+                        raise ApiError(event["object"]["message"], code=event["object"]["code"])
+                    yield event["type"], event["object"]
+        except httpx2.HTTPError as error:
+            raise _unanswered("GET", resource.path(), error) from error
+
+    async def create(self, resource: ResourceType, obj: JsonObject) -> JsonObject:
+        """Create an object in its own namespace."""
+        return await self._send("POST", resource.path(namespace=namespace_of(obj)), document=obj)
+
+    async def post(self, path: str, document: JsonObject) -> JsonObject:
+        """Post to a subresource."""
+        return await self._send("POST", path, document=document)
+
+    async def patch_status(self, resource: ResourceType, key: Key, status: JsonObject) -> JsonObject:
+        """Merge into an object's status, strategically."""
+        path = resource.path(namespace=key[0], name=key[1], subresource="status")
+        return await self._send("PATCH", path, document={"status": status}, content_type=_STRATEGIC)
+
+    async def delete(self, resource: ResourceType, obj: JsonObject) -> None:
+        """Delete as gracefully as the object wants."""
+        await self._send("DELETE", resource.path(namespace=namespace_of(obj), name=name_of(obj)))
+
+    async def delete_now(self, resource: ResourceType, obj: JsonObject) -> None:
+        """Delete with a grace period of 0, if the object is still the one with that UID."""
+        path = resource.path(namespace=namespace_of(obj), name=name_of(obj))
+        preconditions = {"uid": metadata(obj)["uid"]}
+        await self._send("DELETE", path, document={"gracePeriodSeconds": 0, "preconditions": preconditions})
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        document: JsonObject | None = None,
+        content_type: str = "application/json",
+        params: dict[str, str] | None = None,
+    ) -> JsonObject:
+        content = b"" if document is None else msgspec.json.encode(document)
+        headers = {"Content-Type": content_type} if document is not None else {}
+        try:
+            answer = await self._http.request(method, path, content=content, headers=headers, params=params)
+        except httpx2.HTTPError as error:
+            raise _unanswered(method, path, error) from error
+        if answer.is_error:
+            raise _refused(method, path, answer.status_code, answer.content)
+        return decode(answer.content, _decoder, f"{method} {path}")
+
+
+def _refused(method: str, path: str, code: int, body: bytes) -> ApiError:
+    try:
+        message = json.loads(body)["message"]
+    except (ValueError, KeyError, TypeError):
+        message = f"HTTP status {code}"
+    return ApiError(f"{method} {path}: {message}", code=code)
+
+
+def _unanswered(method: str, path: str, error: httpx2.HTTPError) -> ApiError:
+    return ApiError(f"{method} {path}: no answer from the API server: {error!r}")

@@ -1,0 +1,281 @@
+"""The command line of the stand-ins.
+
+One stand-in as a process: it says when it is ready, and stops cleanly on SIGTERM or SIGINT.
+
+A kubeconfig by which clients find the API server stand-in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma_demo.cluster.api import ApiConfig, serving_api
+from k8s_rdma_demo.cluster.kubelet import running_kubelet
+from k8s_rdma_demo.cluster.node_devices import CDI_DIRS, DevicesConfig
+from k8s_rdma_demo.cluster.node_services import KubeletConfig
+from k8s_rdma_demo.cluster.resources import parse_resource_type
+from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling
+from k8s_rdma_demo.cluster.scheduler_config import load_scheduler_config, rdma_extender
+from k8s_rdma_demo.kubelet.device_manager import KUBELET_SOCKET, DeviceManagerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from k8s_rdma_demo.cluster.objects import JsonObject
+
+_NAME = "k8s-rdma-sim"
+
+
+def kubeconfig(server: str, *, namespace: str = "default", token: str = "") -> JsonObject:
+    """A kubeconfig document with one context, without TLS.
+
+    server: e.g. `http://127.0.0.1:8080`. token: whom the API server is to take its user for; empty: nobody.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": _NAME,
+        "clusters": [{"name": _NAME, "cluster": {"server": server}}],
+        "users": [{"name": _NAME, "user": {"token": token} if token else {}}],
+        "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME, "namespace": namespace}}],
+    }
+
+
+def write_kubeconfig(path: Path, server: str, *, namespace: str = "default", token: str = "") -> Path:
+    """Write `kubeconfig(server)` as YAML; returns the path."""
+    document = kubeconfig(server, namespace=namespace, token=token)
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+def run(service: AbstractAsyncContextManager[str], ready_file: Path | None = None) -> None:
+    """Run a service until the process is told to stop.
+
+    The service gives, once it is ready, one word about where it is; `ready <word>` is then printed, and
+    written to `ready_file`. What the service raises ends the process.
+    """
+    asyncio.run(_run(service, ready_file))
+
+
+async def _run(service: AbstractAsyncContextManager[str], ready_file: Path | None) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with service as where:
+        _announce(f"ready {where}\n", ready_file)
+        await stop.wait()
+
+
+def _announce(line: str, ready_file: Path | None) -> None:
+    if ready_file is not None:  # whole or not there, for whoever waits for it
+        written = ready_file.with_name(f".{ready_file.name}.new")
+        written.write_text(line)
+        written.replace(ready_file)
+    sys.stdout.write(line)
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the stand-in that the arguments name until SIGTERM; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        service: AbstractAsyncContextManager[str] = options.service(options)
+        run(service, options.ready_file)
+    except (K8sRdmaError, OSError) as error:
+        sys.stderr.write(f"{options.part}: {error}\n")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m k8s_rdma_demo.cluster",
+        description="The parts of Kubernetes that a test machine lacks. Each prints `ready <where>` once it "
+        "works, and stops on SIGTERM.",
+    )
+    parts = parser.add_subparsers(dest="part", required=True)
+    _add_api(parts.add_parser("api", help="the API server"))
+    _add_scheduler(parts.add_parser("scheduler", help="the scheduler"))
+    _add_kubelet(parts.add_parser("kubelet", help="the kubelet of one node, with its container runtime"))
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ready-file", type=Path, metavar="FILE", help="written once ready")
+
+
+def _add_api(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: any (%(default)s)")
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="write a kubeconfig for clients")
+    parser.add_argument(
+        "--resource",
+        action="append",
+        default=[],
+        metavar="GROUP/VERSION/PLURAL/KIND[/namespaced]",
+        help="serve this custom resource too; may be given repeatedly",
+    )
+    parser.set_defaults(service=_api)
+
+
+@asynccontextmanager
+async def _api(options: argparse.Namespace) -> AsyncIterator[str]:
+    config = ApiConfig(
+        host=options.host,
+        port=options.port,
+        custom_resources=tuple(parse_resource_type(text) for text in options.resource),
+    )
+    async with serving_api(config) as api:
+        if options.kubeconfig is not None:
+            write_kubeconfig(options.kubeconfig, api.url)
+        yield api.url
+
+
+def _add_scheduler(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument("--server", required=True, metavar="URL", help="the API server")
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument("--config", type=Path, metavar="FILE", help="KubeSchedulerConfiguration")
+    given.add_argument(
+        "--extender",
+        metavar="URL",
+        help="this project's extender, with all its verbs and nodes by name; e.g. http://127.0.0.1:8888/scheduler",
+    )
+    parser.add_argument("--seed", type=int, help="draw among equal nodes with this seed; else: first by name")
+    parser.set_defaults(service=_scheduler)
+
+
+@asynccontextmanager
+async def _scheduler(options: argparse.Namespace) -> AsyncIterator[str]:
+    if options.config is not None:
+        config = load_scheduler_config(options.config, seed=options.seed)
+    else:
+        extenders = (rdma_extender(options.extender),) if options.extender else ()
+        config = SchedulerConfig(seed=options.seed, extenders=extenders)
+    async with scheduling(options.server, config):
+        yield config.name
+
+
+def _add_kubelet(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument("--server", required=True, metavar="URL", help="the API server")
+    parser.add_argument("--node", required=True, metavar="NAME", help="the node")
+    parser.add_argument("--node-ip", metavar="ADDRESS", help="its address; default: of its Node object")
+    _add_runtime(parser.add_argument_group("container runtime", "a real one, or one that only runs networks"))
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        help="where sandboxes are recorded, one JSON file each (`sandboxes` beside the namespaces)",
+    )
+    parser.add_argument(
+        "--late-delete-s",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="seconds from a pod's end to the DELs without a namespace; negative: none (%(default)s)",
+    )
+    _add_devices(
+        parser.add_argument_group("device plugins", "of which it knows none without their directory")
+    )
+    parser.set_defaults(service=_kubelet)
+
+
+def _add_runtime(parser: argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--runtime-endpoint",
+        type=Path,
+        metavar="FILE",
+        help="socket of a real one (/run/containerd/containerd.sock); needs devices and --state-dir",
+    )
+    parser.add_argument("--conflist", type=Path, metavar="FILE", help="the CNI network")
+    parser.add_argument(
+        "--cni-path",
+        default=[],
+        action="append",
+        type=Path,
+        metavar="DIR",
+        help="directory with CNI plugins; may be given repeatedly",
+    )
+    parser.add_argument("--netns-dir", type=Path, metavar="DIR", help="where pods' namespaces are bound")
+
+
+def _check_runtime(options: argparse.Namespace) -> None:
+    real = options.runtime_endpoint is not None
+    needed = ("device_plugin_dir", "state_dir") if real else ("conflist", "cni_path", "netns_dir")
+    missing = [f"--{name.replace('_', '-')}" for name in needed if not getattr(options, name)]
+    if missing:
+        given = "with" if real else "without"
+        raise MalformedError(f"needed {given} --runtime-endpoint: {', '.join(missing)}")
+
+
+def _add_devices(parser: argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--device-plugin-dir",
+        type=Path,
+        metavar="DIR",
+        help="of kubelet's and the plugins' sockets (/var/lib/kubelet/device-plugins on a real node)",
+    )
+    parser.add_argument(
+        "--pod-resources-socket",
+        type=Path,
+        metavar="FILE",
+        help="of the PodResources API (`pod-resources/kubelet.sock` beside that directory)",
+    )
+    parser.add_argument(
+        "--cdi-dir",
+        action="append",
+        type=Path,
+        metavar="DIR",
+        help="directory with CDI specifications; may be given repeatedly (/etc/cdi and /var/run/cdi)",
+    )
+    parser.add_argument(
+        "--host-root",
+        type=Path,
+        default=Path("/"),
+        metavar="DIR",
+        help="where the host's device nodes are (%(default)s)",
+    )
+
+
+def _devices(options: argparse.Namespace) -> DevicesConfig | None:
+    plugin_dir: Path | None = options.device_plugin_dir
+    if plugin_dir is None:
+        return None
+    beside = plugin_dir.parent / "pod-resources" / KUBELET_SOCKET
+    return DevicesConfig(
+        manager=DeviceManagerConfig(
+            plugin_dir=plugin_dir, pod_resources=options.pod_resources_socket or beside
+        ),
+        cdi_dirs=tuple(options.cdi_dir) if options.cdi_dir else CDI_DIRS,
+        host_root=options.host_root,
+    )
+
+
+@asynccontextmanager
+async def _kubelet(options: argparse.Namespace) -> AsyncIterator[str]:
+    _check_runtime(options)
+    config = KubeletConfig(
+        node=options.node,
+        node_ip=options.node_ip,
+        conflist=options.conflist,
+        cni_path=options.cni_path,
+        netns_dir=options.netns_dir,
+        runtime_endpoint=options.runtime_endpoint,
+        state_dir=options.state_dir,
+        late_delete_s=None if options.late_delete_s < 0 else options.late_delete_s,
+        devices=_devices(options),
+    )
+    async with running_kubelet(options.server, config):
+        yield config.node

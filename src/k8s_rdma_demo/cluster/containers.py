@@ -1,0 +1,327 @@
+"""Containers, as the runtime makes them of what kubelet asks for: the record of what each was given.
+
+Source: containerd `internal/cri/opts` and `pkg/oci/utils_unix.go`.
+
+A container runtime's view of CDI specifications: what a container that asks for a device is given.
+
+Source: CNCF Container Device Interface, SPEC.md, and its library's `pkg/cdi`: files are read strictly, of two
+directories the later one counts, of one directory no device that two files have.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import yaml
+
+from k8s_rdma.core.devices.device_plugin_api import Mount
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.wire.json import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec
+    from k8s_rdma_demo.cluster.objects import JsonObject
+
+_VERSIONS = frozenset(
+    {"0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"}
+)
+_SUFFIXES = frozenset({".json", ".yaml", ".yml"})
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Whatever a specification has: a key that nobody knows makes it unreadable."""
+
+
+class CdiDeviceNode(_Part, frozen=True, kw_only=True):
+    """A device node. type: empty: whatever the host has at that path."""
+
+    path: str
+    host_path: str = ""
+    type: str = ""
+    major: int = 0
+    minor: int = 0
+    file_mode: int | None = None
+    permissions: str = ""
+    uid: int | None = None
+    gid: int | None = None
+
+
+class CdiMount(_Part, frozen=True, kw_only=True):
+    """A file or directory of the host."""
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ()
+    type: str = ""
+
+
+class Edits(_Part, frozen=True, kw_only=True):
+    """What is done to a container. hooks and the like: not run here."""
+
+    env: tuple[str, ...] = ()
+    device_nodes: tuple[CdiDeviceNode, ...] = ()
+    mounts: tuple[CdiMount, ...] = ()
+    hooks: tuple[Any, ...] = ()
+    net_devices: tuple[Any, ...] = ()
+    intel_rdt: Any = None
+    additional_gids: tuple[int, ...] = msgspec.field(default=(), name="additionalGids")
+
+
+class _Device(_Part, frozen=True, kw_only=True):
+    name: str
+    annotations: dict[str, str] = {}
+    container_edits: Edits
+
+
+class _Specification(_Part, frozen=True, kw_only=True):
+    cdi_version: str
+    kind: str
+    devices: tuple[_Device, ...]
+    annotations: dict[str, str] = {}
+    container_edits: Edits = Edits()
+
+
+class UnresolvableError(Exception):
+    """No specification, or two, have these devices."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"unresolvable CDI devices {', '.join(names)}")
+
+
+def edits_for(names: Sequence[str], directories: Sequence[Path]) -> list[Edits]:
+    """The edits for devices by their qualified names, as the files are now; UnresolvableError."""
+    known: dict[str, tuple[_Specification, _Device]] = {}
+    for directory in directories:
+        known |= _devices_in(directory)
+    if missing := [name for name in names if name not in known]:
+        raise UnresolvableError(missing)
+    edits: list[Edits] = []
+    for specification, device in (known[name] for name in names):
+        if specification.container_edits not in edits:
+            edits.append(specification.container_edits)
+        edits.append(device.container_edits)
+    return edits
+
+
+def _devices_in(directory: Path) -> dict[str, tuple[_Specification, _Device]]:
+    found = [
+        (f"{specification.kind}={device.name}", (specification, device))
+        for specification in _specifications(directory)
+        for device in specification.devices
+    ]
+    times = Counter(name for name, _ in found)
+    return {name: device for name, device in found if times[name] == 1}
+
+
+def _specifications(directory: Path) -> Iterator[_Specification]:
+    if not directory.is_dir():
+        return
+    for path in sorted(directory.iterdir()):
+        if path.suffix not in _SUFFIXES:
+            continue
+        try:
+            read = msgspec.convert(yaml.safe_load(path.read_bytes()), _Specification)
+        except (FileNotFoundError, msgspec.ValidationError, yaml.YAMLError):
+            continue
+        if read.cdi_version in _VERSIONS:
+            yield read
+
+
+_ALL = "rwm"
+
+
+class ContainerError(K8sRdmaError):
+    """A container could not be made; kubelet tries again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    """A device node in a container; kind: `c` or `b`."""
+
+    path: str
+    kind: str
+    major: int
+    minor: int
+    permissions: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """What a container was given besides its image; cdi_devices: as they were asked for.
+
+    id: the runtime's; empty where the record is all there is of it.
+    """
+
+    name: str
+    id: str = ""
+    envs: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+
+    @property
+    def device_paths(self) -> tuple[str, ...]:
+        """Where it has device nodes, in order."""
+        return tuple(sorted(device.path for device in self.devices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodContainers:
+    """A pod's containers. sandbox: the id of theirs; empty in the host's network."""
+
+    namespace: str
+    name: str
+    uid: str
+    sandbox: str
+    containers: tuple[Container, ...]
+
+
+_decoder = msgspec.json.Decoder(PodContainers)
+
+
+class ContainerDirectory:
+    """One JSON file a pod, `<uid>.json`, for a restarted kubelet and for onlookers."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def save(self, pod: PodContainers) -> None:
+        """Write a pod's containers, whole or not at all."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        written = self._directory / f".{pod.uid}.new"
+        written.write_bytes(msgspec.json.format(msgspec.json.encode(pod)))
+        written.replace(self._path(pod.uid))
+
+    def remove(self, uid: str) -> None:
+        """The pod's containers are gone."""
+        self._path(uid).unlink(missing_ok=True)
+
+    def of(self, uid: str) -> PodContainers | None:
+        """A pod's containers, None when there are none; MalformedError."""
+        try:
+            content = self._path(uid).read_bytes()
+        except FileNotFoundError:
+            return None
+        return decode(content, _decoder, str(self._path(uid)))
+
+    def of_pod(self, namespace: str, name: str) -> PodContainers | None:
+        """The same by the pod's name."""
+        uids = [path.stem for path in self._directory.glob("*.json")]
+        found = (pod for pod in map(self.of, uids) if pod and (pod.namespace, pod.name) == (namespace, name))
+        return next(found, None)
+
+    def _path(self, uid: str) -> Path:
+        return self._directory / f"{uid}.json"
+
+
+class ContainerMaker(Protocol):
+    """Who makes the containers of pods."""
+
+    async def make(self, pod: JsonObject, sandbox: str, name: str, given: AllocateResponse) -> Container:
+        """The container of that name, with what plugins gave it, in a sandbox; ContainerError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedContainers:
+    """Containers that are records alone; fields as of `make_container`."""
+
+    cdi_dirs: Sequence[Path]
+    host_root: Path
+
+    async def make(self, pod: JsonObject, sandbox: str, name: str, given: AllocateResponse) -> Container:  # noqa: ARG002
+        """What it would have."""
+        return make_container(name, given, self.cdi_dirs, self.host_root)
+
+
+def make_container(
+    name: str, given: AllocateResponse, cdi_dirs: Sequence[Path], host_root: Path
+) -> Container:
+    """A container with what kubelet asks for, and what CDI specifications say of its devices.
+
+    host_root: where the host's device nodes are. ContainerError.
+    """
+    try:
+        devices = {node.path: node for spec in given.devices for node in _host_nodes(spec, host_root)}
+        edits = edits_for(given.cdi_devices, cdi_dirs)
+        for edit in edits:
+            devices |= {node.path: _cdi_node(node, host_root) for node in edit.device_nodes}
+    except (UnresolvableError, OSError) as error:
+        told = f"CDI device injection failed: {error}" if isinstance(error, UnresolvableError) else str(error)
+        raise ContainerError(f"failed to create containerd container: {told}") from error
+    return Container(
+        name=name,
+        envs={**given.envs, **_environment(edits)},
+        annotations=given.annotations,
+        devices=tuple(devices.values()),
+        mounts=(*given.mounts, *_mounts(edits)),
+        cdi_devices=given.cdi_devices,
+    )
+
+
+def _environment(edits: Sequence[Edits]) -> dict[str, str]:
+    pairs = (variable.partition("=") for edit in edits for variable in edit.env)
+    return {name: value for name, _, value in pairs}
+
+
+def _mounts(edits: Sequence[Edits]) -> Iterator[Mount]:
+    for edit in edits:
+        for mount in edit.mounts:
+            yield Mount(path=mount.container_path, host_path=mount.host_path, read_only="ro" in mount.options)
+
+
+def _host_nodes(spec: DeviceSpec, host_root: Path) -> Iterator[DeviceNode]:
+    """The device node at a path of the host, or all below it if that is a directory; OSError."""
+    at_host = _below(host_root, spec.host_path or spec.path)
+    if not stat.S_ISDIR(at_host.stat().st_mode):
+        yield _node(at_host, spec.path, spec.permissions or _ALL)
+        return
+    for directory, _, names in os.walk(at_host):
+        for name in sorted(names):
+            path = Path(directory) / name
+            if _kind(path.lstat().st_mode):
+                inside = Path(spec.path) / path.relative_to(at_host)
+                yield _node(path, str(inside), spec.permissions or _ALL)
+
+
+def _cdi_node(node: CdiDeviceNode, host_root: Path) -> DeviceNode:
+    """A node as the specification has it, or the host where it does not say; OSError."""
+    permissions = node.permissions or _ALL
+    if node.type and (node.major or node.minor):
+        return DeviceNode(
+            path=node.path, kind=node.type, major=node.major, minor=node.minor, permissions=permissions
+        )
+    return _node(_below(host_root, node.host_path or node.path), node.path, permissions)
+
+
+def _node(at_host: Path, path: str, permissions: str) -> DeviceNode:
+    status = at_host.stat()
+    kind = _kind(status.st_mode)
+    if not kind:
+        raise ContainerError(f"failed to create containerd container: {at_host}: not a device node")
+    return DeviceNode(
+        path=path,
+        kind=kind,
+        major=os.major(status.st_rdev),
+        minor=os.minor(status.st_rdev),
+        permissions=permissions,
+    )
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISCHR(mode):
+        return "c"
+    return "b" if stat.S_ISBLK(mode) else ""
+
+
+def _below(root: Path, path: str) -> Path:
+    return root / path.lstrip("/")

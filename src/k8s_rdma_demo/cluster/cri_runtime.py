@@ -1,0 +1,237 @@
+"""A real container runtime (containerd, CRI-O) in the place of the stand-in's own: pods' sandboxes by CRI.
+
+Source: kubelet's `pkg/kubelet/kuberuntime/kuberuntime_sandbox.go`; containerd 1.6 `pkg/cri/server`.
+
+    async with CriRuntime.connecting(Path("/run/containerd/containerd.sock")) as runtime:
+        sandbox = await runtime.attach(await runtime.create(PodRef(...)))
+
+A pod's containers in a real runtime: what its object says, and what device plugins gave.
+
+Of the object these count: image, command, args, plain variables, mounts of `hostPath` volumes, added
+capabilities, `privileged`. Init containers are started beside the others.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from k8s_rdma.core.devices.device_plugin_api import Mount
+from k8s_rdma.kube import grpc_calls
+from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
+from k8s_rdma_demo import cri
+from k8s_rdma_demo.cluster.cni_plugin import CniError
+from k8s_rdma_demo.cluster.containers import Container, ContainerError
+from k8s_rdma_demo.cluster.objects import name_of, namespace_of, spec_of, uid_of
+from k8s_rdma_demo.cluster.sandbox import IFNAME, AttachError, PodRef, Sandbox
+from k8s_rdma_demo.cri import ContainerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from k8s_rdma.core.devices.device_plugin_api import AllocateResponse
+    from k8s_rdma.wire.protobuf import Method
+    from k8s_rdma_demo.cluster.objects import JsonObject
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+CGROUP_PARENT = "/k8s-rdma"
+_TIMEOUT_S = 240.0  # kubelet gives RunPodSandbox twice its `runtimeRequestTimeout` of 2 minutes
+_BEGUN = "begun-"
+
+
+class CriRuntime:
+    """Over one connection, which is made again whenever the runtime comes back.
+
+    A sandbox whose id begins with `begun-` is one that was asked for, and of which no answer is known: what
+    is done to it is done to every sandbox of its pod.
+    """
+
+    def __init__(self, socket: Path, timeout_s: float = _TIMEOUT_S) -> None:
+        self._channel = grpc_calls.connect(socket)
+        self._timeout_s = timeout_s
+
+    @classmethod
+    @asynccontextmanager
+    async def connecting(cls, socket: Path, timeout_s: float = _TIMEOUT_S) -> AsyncIterator[CriRuntime]:
+        """For as long as the block lasts; the socket need not be there yet."""
+        runtime = cls(socket, timeout_s)
+        try:
+            yield runtime
+        finally:
+            await runtime.close()
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self._channel.close()
+
+    async def create(self, pod: PodRef) -> Sandbox:
+        """Nothing but a name for what `attach` will ask for."""
+        return Sandbox(container_id=f"{_BEGUN}{uuid.uuid4()}", pod=pod, netns="")
+
+    async def attach(self, sandbox: Sandbox) -> Sandbox:
+        """RunPodSandbox."""
+        try:
+            attempts = [each.attempt for each in await self._of_pod(sandbox.pod.uid)]
+            config = pod_config(sandbox.pod, attempt=max(attempts, default=-1) + 1)
+            made = await self._call(cri.RUN_POD_SANDBOX, config)
+            status = await self._call(cri.POD_SANDBOX_STATUS, made)
+        except CniError as error:
+            raise AttachError(error, sandbox, told=error.message) from error
+        return replace(sandbox, container_id=made, netns=_netns(status), result=_result(status))
+
+    async def delete(self, sandbox: Sandbox) -> None:
+        """StopPodSandbox, which ends its containers as well."""
+        if sandbox.container_id.startswith(_BEGUN):
+            await self.detach(sandbox)
+        else:
+            await self._call(cri.STOP_POD_SANDBOX, sandbox.container_id)
+
+    async def detach(self, sandbox: Sandbox) -> None:
+        """RemovePodSandbox."""
+        ids = [sandbox.container_id]
+        if sandbox.container_id.startswith(_BEGUN):
+            ids = [each.id for each in await self._of_pod(sandbox.pod.uid)]
+        for each in ids:
+            await self._call(cri.STOP_POD_SANDBOX, each)
+            await self._call(cri.REMOVE_POD_SANDBOX, each)
+
+    async def lost(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
+        """Those that the runtime does not list as ready; none while it does not answer."""
+        try:
+            listed = await self._call(cri.LIST_POD_SANDBOX, None)
+        except CniError:
+            return ()
+        ready = {each.id for each in listed if each.ready}
+        return [each for each in sandboxes if each.container_id not in ready]
+
+    async def status(self) -> None:
+        """Whether the runtime and its network are ready."""
+        for condition in await self._call(cri.STATUS, None):
+            if not condition.status:
+                raise CniError(f"{condition.reason}: {condition.message}")
+
+    async def start_container(self, sandbox: str, pod: PodRef, container: cri.ContainerConfig) -> str:
+        """CreateContainer and StartContainer in a pod's sandbox; the container's id."""
+        status = await self._call(cri.POD_SANDBOX_STATUS, sandbox)
+        attempt = status.sandbox.attempt  # the name without it may be taken, in a sandbox of before
+        new = cri.NewContainer(
+            sandbox=sandbox,
+            pod=pod_config(pod, attempt=attempt),
+            container=replace(container, attempt=attempt),
+        )
+        made = await self._call(cri.CREATE_CONTAINER, new)
+        await self._call(cri.START_CONTAINER, made)
+        return made
+
+    async def _of_pod(self, uid: str) -> list[cri.PodSandbox]:
+        return [each for each in await self._call(cri.LIST_POD_SANDBOX, None) if each.uid == uid]
+
+    async def _call(self, method: Method[Asked, Answer], asked: Asked) -> Answer:
+        try:
+            return await grpc_calls.call(self._channel, method, asked, timeout_s=self._timeout_s)
+        except AioRpcError as error:
+            if error.code() is StatusCode.UNAVAILABLE:
+                raise CniError(f"the container runtime does not answer: {error.details()}") from error
+            raise CniError(error.details() or str(error.code())) from error
+
+
+def pod_config(pod: PodRef, *, attempt: int) -> cri.PodSandboxConfig:
+    """A pod's sandbox as it is asked for."""
+    return cri.PodSandboxConfig(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        attempt=attempt,
+        annotations=pod.annotations,
+        cgroup_parent=CGROUP_PARENT,
+    )
+
+
+def _info(status: cri.PodSandboxStatus) -> dict[str, Any]:
+    """What containerd says of a sandbox beyond the interface; nothing of a runtime that says nothing."""
+    told: dict[str, Any] = msgspec.json.decode(status.info.get("info") or "{}")
+    return told
+
+
+def _netns(status: cri.PodSandboxStatus) -> str:
+    spec = _info(status).get("runtimeSpec") or {}
+    namespaces = (spec.get("linux") or {}).get("namespaces") or []
+    return next(
+        (namespace.get("path") or "" for namespace in namespaces if namespace["type"] == "network"), ""
+    )
+
+
+def _result(status: cri.PodSandboxStatus) -> JsonObject:
+    """The network as a CNI result. Addresses have no prefix length: containerd keeps none."""
+    told: dict[str, Any] = (_info(status).get("cniResult") or {}).get("Interfaces") or {}
+    told = told or {IFNAME: {"IPConfigs": [{"IP": ip} for ip in status.ips]}}
+    interfaces: list[JsonObject] = []
+    ips: list[JsonObject] = []
+    for name, each in sorted(told.items()):
+        ips += [{"address": ip["IP"], "interface": len(interfaces)} for ip in each.get("IPConfigs") or []]
+        interfaces.append({"name": name, "mac": each.get("Mac", ""), "sandbox": each.get("Sandbox", "")})
+    return {"cniVersion": "1.0.0", "interfaces": interfaces, "ips": ips}
+
+
+@dataclass(frozen=True, slots=True)
+class CriContainers:
+    """Made and started by a runtime."""
+
+    runtime: CriRuntime
+
+    async def make(self, pod: JsonObject, sandbox: str, name: str, given: AllocateResponse) -> Container:
+        """The container of that name; ContainerError."""
+        config = container_config(pod, name, given)
+        reference = PodRef(namespace=namespace_of(pod), name=name_of(pod), uid=uid_of(pod))
+        try:
+            made = await self.runtime.start_container(sandbox, reference, config)
+        except CniError as error:
+            raise ContainerError(error.message) from error
+        return Container(
+            name=name,
+            id=made,
+            envs=config.envs,
+            annotations=given.annotations,
+            mounts=config.mounts,
+            cdi_devices=given.cdi_devices,
+        )
+
+
+def container_config(pod: JsonObject, name: str, given: AllocateResponse) -> ContainerConfig:
+    """A container of the pod as the runtime is asked for it."""
+    spec = spec_of(pod)
+    every = [*(spec.get("initContainers") or []), *spec["containers"]]
+    container = next(each for each in every if each["name"] == name)
+    security = container.get("securityContext") or {}
+    variables = {each["name"]: each.get("value", "") for each in container.get("env") or []}
+    return ContainerConfig(
+        name=name,
+        image=container["image"],
+        command=tuple(container.get("command") or ()),
+        args=tuple(container.get("args") or ()),
+        envs={**given.envs, **variables},
+        annotations=given.annotations,
+        mounts=(*_volumes(spec, container), *given.mounts),
+        devices=given.devices,
+        cdi_devices=given.cdi_devices,
+        capabilities=tuple((security.get("capabilities") or {}).get("add") or ()),
+        privileged=security.get("privileged", False),
+    )
+
+
+def _volumes(spec: JsonObject, container: JsonObject) -> tuple[Mount, ...]:
+    paths = {
+        each["name"]: each["hostPath"]["path"] for each in spec.get("volumes") or [] if each.get("hostPath")
+    }
+    return tuple(
+        Mount(path=each["mountPath"], host_path=paths[each["name"]], read_only=each.get("readOnly", False))
+        for each in container.get("volumeMounts") or []
+        if each["name"] in paths
+    )

@@ -1,0 +1,313 @@
+"""kube-scheduler's side of the extender protocol, byte for byte.
+
+Source: recorded exchanges of kube-scheduler 1.36; `pkg/scheduler/extender.go`;
+`k8s.io/kube-scheduler/extender/v1`. Errors are worded as Go words them, since users see them.
+
+Objects as kube-scheduler keeps them, and so sends them.
+
+preempt of the extender protocol, as kube-scheduler sends and reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
+from urllib.parse import urlsplit
+
+import httpx2
+import msgspec
+
+from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma_demo.cluster.go_json import fields_regardless_of_case, go_json, go_quote
+from k8s_rdma_demo.cluster.objects import JsonObject, metadata, name_of, namespace_of, spec_of, uid_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """Pods to evict from a node, and how many of the evictions no disruption budget allows."""
+
+    pods: tuple[JsonObject, ...]
+    violations: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetaVictims:
+    """As `Victims`, by UID."""
+
+    uids: tuple[str, ...]
+    violations: int
+
+
+class PreemptReply(msgspec.Struct, frozen=True, rename=lambda name: name.replace("_", "")):
+    """`ExtenderPreemptionResult`, its field in lower case."""
+
+    node_name_to_meta_victims: dict[str, dict[str, Any] | None] | None = None
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    pods: list[dict[str, Any]] | None = None
+    numpdbviolations: int = 0
+
+
+class _MetaPod(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+def preemption_arguments(pod: JsonObject, victims: Mapping[str, Victims], *, uids_only: bool) -> bytes:
+    """The body of preempt (`ExtenderPreemptionArgs`); nodes in alphabetical order, as Go writes maps."""
+    by_node = {node: victims[node] for node in sorted(victims)}
+    whole = None if uids_only else {node: _whole(each) for node, each in by_node.items()}
+    meta = {node: _meta(each) for node, each in by_node.items()} if uids_only else None
+    return go_json({"Pod": cached_pod(pod), "NodeNameToVictims": whole, "NodeNameToMetaVictims": meta})
+
+
+def meta_victims(reply: PreemptReply) -> dict[str, MetaVictims]:
+    """The victims by node; msgspec.ValidationError when they are none."""
+    return {
+        node: _read(msgspec.convert(fields_regardless_of_case(each or {}), _Meta))
+        for node, each in (reply.node_name_to_meta_victims or {}).items()
+    }
+
+
+def _read(meta: _Meta) -> MetaVictims:
+    pods = [msgspec.convert(fields_regardless_of_case(pod), _MetaPod) for pod in meta.pods or ()]
+    return MetaVictims(tuple(pod.uid for pod in pods), meta.numpdbviolations)
+
+
+def _whole(victims: Victims) -> JsonObject:
+    return {"Pods": [cached_pod(pod) for pod in victims.pods], "NumPDBViolations": victims.violations}
+
+
+def _meta(victims: Victims) -> JsonObject:
+    return {"Pods": [{"UID": uid_of(pod)} for pod in victims.pods], "NumPDBViolations": victims.violations}
+
+
+def untyped(obj: JsonObject) -> JsonObject:
+    """Without `kind` and `apiVersion`."""
+    return {name: value for name, value in obj.items() if name not in {"kind", "apiVersion"}}
+
+
+def cached_pod(pod: JsonObject) -> JsonObject:
+    """kube-scheduler drops pods' `managedFields` on receipt, to save memory; it keeps those of nodes."""
+    kept = {name: value for name, value in metadata(pod).items() if name != "managedFields"}
+    return {**untyped(pod), "metadata": kept}
+
+
+T = TypeVar("T")
+
+_OK = 200
+
+_IDLE_S = 90.0
+"""How long a connection is kept for the next request (Go's `DefaultTransport.IdleConnTimeout`)."""
+
+
+class ExtenderError(K8sRdmaError):
+    """A call to the extender failed, or it answered with an error."""
+
+    reason = Reason.API_FAILURE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderConfig:
+    """An entry of `extenders` in KubeSchedulerConfiguration; an empty verb is not called.
+
+    ignored_resources: those of the managed ones that the scheduler does not count itself.
+    """
+
+    url_prefix: str
+    filter_verb: str = ""
+    prioritize_verb: str = ""
+    preempt_verb: str = ""
+    bind_verb: str = ""
+    weight: int = 1
+    node_cache_capable: bool = False
+    managed_resources: frozenset[str] = frozenset()
+    ignored_resources: frozenset[str] = frozenset()
+    ignorable: bool = False
+    http_timeout_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filtered:
+    """What a filter call left: node objects in the extender's order, and messages by refused node.
+
+    unresolvable: those of the refused nodes that no eviction could help.
+    """
+
+    nodes: list[JsonObject]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    unresolvable: frozenset[str] = frozenset()
+
+
+class _NodeList(msgspec.Struct, frozen=True):
+    items: list[dict[str, Any]] | None = None
+
+
+class _FilterReply(msgspec.Struct, frozen=True, rename=lambda name: name.replace("_", "")):
+    nodes: _NodeList | None = None
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] | None = None
+    failed_and_unresolvable_nodes: dict[str, str] | None = None
+    error: str = ""
+
+
+class _HostPriority(msgspec.Struct, frozen=True):
+    host: str = ""
+    score: int = 0
+
+
+class _BindReply(msgspec.Struct, frozen=True):
+    error: str = ""
+
+
+def scheduling_arguments(pod: JsonObject, nodes: Iterable[JsonObject], *, names_only: bool) -> bytes:
+    """The body of filter and prioritize (`ExtenderArgs`); objects keep the order of their fields."""
+    return go_json(
+        {
+            "Pod": cached_pod(pod),
+            "Nodes": None if names_only else {"metadata": {}, "items": [untyped(node) for node in nodes]},
+            "NodeNames": [name_of(node) for node in nodes] if names_only else None,
+        }
+    )
+
+
+def binding_arguments(pod: JsonObject, node: str) -> bytes:
+    """The body of bind (`ExtenderBindingArgs`)."""
+    return go_json(
+        {
+            "PodName": name_of(pod),
+            "PodNamespace": namespace_of(pod),
+            "PodUID": uid_of(pod),
+            "Node": node,
+        }
+    )
+
+
+class ExtenderClient:
+    """Calls one extender over kept-alive connections; every call raises ExtenderError."""
+
+    def __init__(self, config: ExtenderConfig, http: httpx2.AsyncClient) -> None:
+        self.config = config
+        self._http = http
+
+    @classmethod
+    @asynccontextmanager
+    async def connecting(cls, config: ExtenderConfig) -> AsyncIterator[ExtenderClient]:
+        """A client for as long as the block lasts."""
+        limits = httpx2.Limits(max_connections=None, keepalive_expiry=_IDLE_S)
+        async with httpx2.AsyncClient(limits=limits, timeout=None, trust_env=False) as http:
+            yield cls(config, http)
+
+    def is_interested(self, pod: JsonObject) -> bool:
+        """Whether the extender is asked about the pod at all (`managedResources`)."""
+        managed = self.config.managed_resources
+        spec = spec_of(pod)
+        containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
+        asked = (
+            name
+            for container in containers
+            for amounts in (container.get("resources") or {}).values()
+            if isinstance(amounts, dict)
+            for name in amounts
+        )
+        return not managed or any(name in managed for name in asked)
+
+    async def filter(self, pod: JsonObject, nodes: list[JsonObject]) -> Filtered:
+        """Ask which of the nodes the pod can go to."""
+        if not self.config.filter_verb:
+            return Filtered(nodes=nodes)
+        names_only = self.config.node_cache_capable
+        body = scheduling_arguments(pod, nodes, names_only=names_only)
+        reply = await self._call(self.config.filter_verb, body, _FilterReply)
+        if reply.error:
+            raise ExtenderError(reply.error)
+        # A node in both maps counts as unresolvable.
+        never = reply.failed_and_unresolvable_nodes or {}
+        refused = {**(reply.failed_nodes or {}), **never}
+        # Full nodes are taken as they come back: kube-scheduler does not check their names either.
+        left = reply.nodes.items if reply.nodes is not None else None
+        if names_only and reply.node_names is not None:
+            left = self._by_name(nodes, reply.node_names)
+        return Filtered(nodes=left or [], refused=refused, unresolvable=frozenset(never))
+
+    async def prioritize(self, pod: JsonObject, nodes: list[JsonObject]) -> dict[str, int]:
+        """Ask for the nodes' scores, weighted; a reply with one score that is no integer fails as a whole."""
+        if not self.config.prioritize_verb:
+            return {}
+        body = scheduling_arguments(pod, nodes, names_only=self.config.node_cache_capable)
+        scores = await self._call(self.config.prioritize_verb, body, list[_HostPriority])
+        return {score.host: score.score * self.config.weight for score in scores}
+
+    async def preempt(self, pod: JsonObject, victims: Mapping[str, Victims]) -> dict[str, MetaVictims]:
+        """Ask which evictions make room; UIDs by node."""
+        body = preemption_arguments(pod, victims, uids_only=self.config.node_cache_capable)
+        reply = await self._call(self.config.preempt_verb, body, PreemptReply)
+        try:
+            return meta_victims(reply)
+        except (msgspec.ValidationError, AttributeError) as error:
+            raise ExtenderError(f"json: {error}") from error
+
+    async def bind(self, pod: JsonObject, node: str) -> None:
+        """Have the extender bind the pod."""
+        reply = await self._call(self.config.bind_verb, binding_arguments(pod, node), _BindReply)
+        if reply.error:
+            raise ExtenderError(reply.error)
+
+    def _by_name(self, nodes: list[JsonObject], names: list[str]) -> list[JsonObject]:
+        known = {name_of(node): node for node in nodes}
+        for name in names:
+            if name not in known:
+                msg = (
+                    f"extender {go_quote(self.config.url_prefix)} claims a filtered node {go_quote(name)} "
+                    "which is not found in the input node list"
+                )
+                raise ExtenderError(msg)
+        return [known[name] for name in names]
+
+    async def _call(self, verb: str, body: bytes, reply: type[T]) -> T:
+        url = f"{self.config.url_prefix.rstrip('/')}/{verb}"
+        try:
+            async with asyncio.timeout(self.config.http_timeout_s):
+                answer = await self._http.send(_request(url, body))
+        except TimeoutError as error:
+            why = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+            raise ExtenderError(f'Post "{url}": {why}') from error
+        except httpx2.ConnectError as error:
+            why = f"dial tcp {urlsplit(url).netloc}: connect: connection refused"
+            raise ExtenderError(f'Post "{url}": {why}') from error
+        except httpx2.HTTPError as error:
+            raise ExtenderError(f'Post "{url}": {error or "EOF"}') from error
+        if answer.status_code != _OK:
+            msg = f"failed {verb} with extender at URL {url}, code {answer.status_code}"
+            raise ExtenderError(msg)
+        return _decoded(answer.content, reply)
+
+
+def _request(url: str, body: bytes) -> httpx2.Request:
+    headers = [
+        ("Host", urlsplit(url).netloc),
+        ("User-Agent", "Go-http-client/1.1"),
+        ("Content-Length", str(len(body))),
+        ("Content-Type", "application/json"),
+        ("Accept-Encoding", "gzip"),
+    ]
+    return httpx2.Request("POST", url, headers=headers, content=body)
+
+
+def _decoded(content: bytes, reply: type[T]) -> T:
+    """As json.Unmarshal: names regardless of case, unknown ones passed over, null for the empty value."""
+    try:
+        document = msgspec.json.decode(content)
+        if get_origin(reply) is list:
+            document = [fields_regardless_of_case(element or {}) for element in document or []]
+        else:
+            document = fields_regardless_of_case(document or {})
+        return msgspec.convert(document, reply)
+    except (msgspec.MsgspecError, AttributeError, TypeError, UnicodeDecodeError) as error:
+        raise ExtenderError(f"json: {error}") from error

@@ -1,0 +1,164 @@
+"""Why a pod fits on no node, in kube-scheduler's words; and the few of its own filters that matter here.
+
+Source: `pkg/scheduler/framework/types.go` (FitError), the plugins NodeAffinity, NodeUnschedulable and
+TaintToleration.
+
+What pods request of a node, against what it has (source: the plugin NodeResourcesFit).
+
+A node without `status.allocatable` has room for everything; one that does not tell of `cpu`, `memory`,
+`ephemeral-storage` or `pods` has enough of that: the nodes of most tests say no more than their name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.quantities import quantity
+from k8s_rdma_demo.cluster.objects import condition_of, labels_of, spec_of, status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from k8s_rdma_demo.cluster.objects import JsonObject
+
+NO_NODES = "no nodes available to schedule pods"
+_KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
+_NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+_UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a pod cannot go to a node. unresolvable: evicting other pods would not help."""
+
+    reasons: tuple[str, ...]
+    unresolvable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit:
+    """The refusal: how many nodes there are, and why each of those with a reason was refused.
+
+    preemption: what came of trying to make room; empty when room is being made.
+    """
+
+    nodes: int
+    refusals: Mapping[str, Refusal]
+    preemption: str = ""
+
+    @property
+    def message(self) -> str:
+        """`0/3 nodes are available: 1 <message a>, 2 <message b>.`: equal messages counted, then sorted."""
+        if not self.nodes:
+            return NO_NODES
+        reasons = Counter(reason for refusal in self.refusals.values() for reason in refusal.reasons)
+        counted = sorted(f"{count} {why}" for why, count in reasons.items())
+        told = f" {', '.join(counted)}." if counted else ""
+        after = f" {self.preemption}" if self.preemption else ""
+        return f"0/{self.nodes} nodes are available:{told}{after}"
+
+
+def why_unfit(pod: JsonObject, node: JsonObject) -> str | None:
+    """Why a pod cannot go to a node by what the pod and the node say themselves; None when it can."""
+    tolerations: list[JsonObject] = spec_of(pod).get("tolerations") or []
+    if spec_of(node).get("unschedulable") and not _tolerated(_UNSCHEDULABLE, tolerations):
+        return "node(s) were unschedulable"
+    if any(not _tolerated(taint, tolerations) for taint in _taints(node)):
+        return "node(s) had untolerated taint(s)"
+    wanted: dict[str, str] = spec_of(pod).get("nodeSelector") or {}
+    labels = labels_of(node)
+    if any(labels.get(name) != value for name, value in wanted.items()):
+        return "node(s) didn't match Pod's node affinity/selector"
+    return None
+
+
+def _taints(node: JsonObject) -> list[JsonObject]:
+    taints = [taint for taint in spec_of(node).get("taints") or [] if taint["effect"] in _KEEPS_AWAY]
+    # The node lifecycle controller, which there is none of here, would taint a node that is not ready.
+    ready = condition_of(node, "Ready")
+    return [*taints, _NOT_READY] if ready is not None and ready["status"] != "True" else taints
+
+
+def _tolerated(taint: JsonObject, tolerations: list[JsonObject]) -> bool:
+    """Source: `k8s.io/api/core/v1/toleration.go`, ToleratesTaint."""
+    for toleration in tolerations:
+        if toleration.get("effect", "") not in {"", taint["effect"]}:
+            continue
+        if toleration.get("key", "") not in {"", taint["key"]}:
+            continue
+        exists = toleration.get("operator", "Equal") == "Exists"
+        if exists or toleration.get("value", "") == taint.get("value", ""):
+            return True
+    return False
+
+
+_NATIVE = frozenset({"cpu", "memory", "ephemeral-storage"})
+_ZERO = Fraction(0)
+
+
+def requests_of(pod: JsonObject) -> dict[str, Fraction]:
+    """What the pod requests (source: `PodRequests`, `k8s.io/component-helpers/resource`)."""
+    spec = spec_of(pod)
+    together: dict[str, Fraction] = {}
+    before: dict[str, Fraction] = {}
+    for init in spec.get("initContainers") or []:
+        asked = _amounts(init)
+        if init.get("restartPolicy") == "Always":
+            together = _sum(together, asked)
+            before = _most(before, together)
+        else:
+            before = _most(before, _sum(together, asked))
+    for container in spec.get("containers") or []:
+        together = _sum(together, _amounts(container))
+    overhead = {name: quantity(str(amount)) for name, amount in (spec.get("overhead") or {}).items()}
+    return _sum(_most(together, before), overhead)
+
+
+def why_full(
+    pod: JsonObject, node: JsonObject, others: Collection[JsonObject], ignored: Collection[str] = ()
+) -> Refusal | None:
+    """Why the node has not enough left beside other pods; None when it has.
+
+    ignored: resources that do not count.
+    """
+    allocatable = status_of(node).get("allocatable")
+    if allocatable is None:
+        return None
+    has = {name: quantity(str(amount)) for name, amount in allocatable.items()}
+    reasons = [] if len(others) + 1 <= has.get("pods", len(others) + 1) else ["Too many pods"]
+    wanted = {
+        name: amount
+        for name, amount in requests_of(pod).items()
+        if amount and name not in ignored and (name in has or name not in _NATIVE)
+    }
+    used = _total(requests_of(other) for other in others)
+    short = [n for n, amount in wanted.items() if used.get(n, _ZERO) + amount > has.get(n, _ZERO)]
+    reasons += [f"Insufficient {name}" for name in short]
+    if not reasons:
+        return None
+    never = any(wanted[name] > has.get(name, _ZERO) for name in short)
+    return Refusal(reasons=tuple(reasons), unresolvable=never)
+
+
+def _amounts(container: JsonObject) -> dict[str, Fraction]:
+    requests = (container.get("resources") or {}).get("requests") or {}
+    return {name: quantity(str(amount)) for name, amount in requests.items()}
+
+
+def _total(parts: Iterable[Mapping[str, Fraction]]) -> dict[str, Fraction]:
+    total: dict[str, Fraction] = {}
+    for part in parts:
+        total = _sum(total, part)
+    return total
+
+
+def _sum(some: Mapping[str, Fraction], more: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    return {**some, **{name: some.get(name, _ZERO) + amount for name, amount in more.items()}}
+
+
+def _most(some: Mapping[str, Fraction], more: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    return {**some, **{name: max(some.get(name, _ZERO), amount) for name, amount in more.items()}}

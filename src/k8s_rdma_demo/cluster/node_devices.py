@@ -1,0 +1,142 @@
+"""Devices of plugins on a node: pods are admitted with them, containers made with them, the node has them.
+
+Source: `pkg/kubelet/cm/admission/errors.go`, `kubelet.go` (`rejectPod`), `kubelet_node_status.go`.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.quantities import quantity
+from k8s_rdma_demo.cluster.containers import (
+    ContainerDirectory,
+    ContainerError,
+    ContainerMaker,
+    PodContainers,
+    RecordedContainers,
+)
+from k8s_rdma_demo.cluster.objects import JsonObject, name_of, namespace_of, spec_of, uid_of
+from k8s_rdma_demo.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
+from k8s_rdma_demo.kubelet.pods import (
+    AdmissionError,
+    Capacity,
+    ContainerKind,
+    DeviceContainer,
+    DevicePod,
+    PreparationError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+CDI_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+REJECTED = "UnexpectedAdmissionError"
+_NONE = Capacity(capacity=0, allocatable=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesConfig:
+    """How a node gives devices to containers.
+
+    manager: kubelet's part. cdi_dirs: where the runtime looks for CDI specifications; the last counts most.
+    host_root: where the host's device nodes are.
+    """
+
+    manager: DeviceManagerConfig
+    cdi_dirs: tuple[Path, ...] = CDI_DIRS
+    host_root: Path = Path("/")
+
+
+class RejectedError(Exception):
+    """The pod cannot run here, now or later."""
+
+
+@asynccontextmanager
+async def running_node_devices(
+    config: DevicesConfig, containers: Path, maker: ContainerMaker | None = None
+) -> AsyncIterator[NodeDevices]:
+    """Until the block ends. containers: the directory of their records. maker: None for records alone."""
+    maker = maker or RecordedContainers(cdi_dirs=config.cdi_dirs, host_root=config.host_root)
+    async with running_device_manager(config.manager) as manager:
+        yield NodeDevices(manager=manager, containers=ContainerDirectory(containers), maker=maker)
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeDevices:
+    """Kubelet's device manager and the runtime's containers."""
+
+    manager: DeviceManager
+    containers: ContainerDirectory
+    maker: ContainerMaker
+    _told: set[str] = field(default_factory=set, init=False)
+
+    async def admit(self, pod: JsonObject) -> None:
+        """Give a pod its devices before anything of it is started; RejectedError."""
+        made = self.containers.of(uid_of(pod))
+        running = frozenset(container.name for container in made.containers) if made else frozenset()
+        try:
+            await self.manager.admit(device_pod(pod), running=running)
+        except AdmissionError as error:
+            raise RejectedError(f"Allocate failed due to {error.message}, which is unexpected") from error
+
+    async def create(self, pod: JsonObject, sandbox: str) -> None:
+        """Make a pod's containers in its sandbox, unless they are there; ContainerError."""
+        made = self.containers.of(uid_of(pod))
+        if made is not None and made.sandbox == sandbox:
+            return
+        containers = []
+        asking = device_pod(pod)
+        for container in asking.containers:
+            try:
+                given = await self.manager.prepare(asking, container.name)
+            except PreparationError as error:
+                raise ContainerError(error.message) from error
+            containers.append(await self.maker.make(pod, sandbox, container.name, given))
+        self.containers.save(
+            PodContainers(
+                namespace=asking.namespace,
+                name=asking.name,
+                uid=asking.uid,
+                sandbox=sandbox,
+                containers=tuple(containers),
+            )
+        )
+
+    async def release(self, uid: str) -> None:
+        """The pod is over for kubelet, whatever is left of it."""
+        await self.manager.release(uid)
+
+    def status(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Capacity and allocatable of plugins' resources; 0 of what there was and is not any more."""
+        there = self.manager.capacity()
+        self._told |= there.keys()
+        every = {name: there.get(name, _NONE) for name in sorted(self._told)}
+        return (
+            {name: str(each.capacity) for name, each in every.items()},
+            {name: str(each.allocatable) for name, each in every.items()},
+        )
+
+
+def device_pod(pod: JsonObject) -> DevicePod:
+    """A pod as the device manager needs it."""
+    spec = spec_of(pod)
+    init = [
+        _container(
+            each, ContainerKind.SIDECAR if each.get("restartPolicy") == "Always" else ContainerKind.INIT
+        )
+        for each in spec.get("initContainers") or []
+    ]
+    app = [_container(each, ContainerKind.APP) for each in spec.get("containers") or []]
+    return DevicePod(
+        namespace=namespace_of(pod), name=name_of(pod), uid=uid_of(pod), containers=(*init, *app)
+    )
+
+
+def _container(container: JsonObject, kind: ContainerKind) -> DeviceContainer:
+    """Limits of resources with a domain: those are whole numbers, as the API server has seen to."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    whole = {name: int(quantity(str(amount))) for name, amount in limits.items() if "/" in name}
+    return DeviceContainer(name=container["name"], limits=whole, kind=kind)

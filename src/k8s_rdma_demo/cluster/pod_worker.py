@@ -1,0 +1,356 @@
+"""One pod on its node, from its sandbox to its end (in Kubernetes: a pod worker).
+
+Source: `pkg/kubelet/pod_workers.go`, `kuberuntime_manager.go`, `kuberuntime_gc.go`; events and the order
+of DELs as recorded from kubelet 1.36 with containerd 2.1.
+
+What a kubelet reports of a pod that runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.errors import K8sRdmaError, KernelError
+from k8s_rdma_demo.cluster.client import ApiError
+from k8s_rdma_demo.cluster.cni_plugin import CniError
+from k8s_rdma_demo.cluster.containers import ContainerError
+from k8s_rdma_demo.cluster.node_devices import REJECTED, RejectedError
+from k8s_rdma_demo.cluster.objects import (
+    annotations_of,
+    is_terminating,
+    key_of,
+    metadata,
+    name_of,
+    namespace_of,
+    nano_timestamp,
+    spec_of,
+    status_of,
+    timestamp,
+    uid_of,
+)
+from k8s_rdma_demo.cluster.resources import PODS
+from k8s_rdma_demo.cluster.sandbox import AttachError, PodRef, Sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from k8s_rdma_demo.cluster.node_services import NodeServices
+    from k8s_rdma_demo.cluster.objects import JsonObject
+
+_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+
+
+def running_status(pod: JsonObject, sandbox: Sandbox | None, node_ip: str, now: datetime) -> JsonObject:
+    """The status patch of a pod whose sandbox is up: running, ready, with its addresses.
+
+    sandbox: None for a pod in the host's network, which has the node's address.
+    """
+    ips = sandbox.ips if sandbox is not None else [node_ip]
+    moment = timestamp(now)
+    former = [ip["ip"] for ip in status_of(pod).get("podIPs") or [] if ip["ip"] not in ips]
+    return {
+        "phase": "Running",
+        "conditions": [_condition(kind, pod, moment) for kind in _CONDITIONS],
+        "hostIP": node_ip,
+        "hostIPs": [{"ip": node_ip}],
+        "podIP": ips[0],
+        # The list is merged by address: former ones have to be told away.
+        "podIPs": [*({"ip": ip, "$patch": "delete"} for ip in former), *({"ip": ip} for ip in ips)],
+        "startTime": status_of(pod).get("startTime") or moment,
+        "containerStatuses": [_container(container, moment) for container in spec_of(pod)["containers"]],
+    }
+
+
+def _condition(kind: str, pod: JsonObject, moment: str) -> JsonObject:
+    generation = metadata(pod).get("generation", 1)
+    return {
+        "type": kind,
+        "observedGeneration": generation,
+        "status": "True",
+        "lastTransitionTime": moment,
+        "reason": None,
+        "message": None,
+    }
+
+
+def _container(container: JsonObject, moment: str) -> JsonObject:
+    return {
+        "name": container["name"],
+        "state": {"running": {"startedAt": moment}},
+        "lastState": {},
+        "ready": True,
+        "restartCount": 0,
+        "image": container["image"],
+        "imageID": "",
+        "started": True,
+    }
+
+
+_NOT_THERE = frozenset({404, 409})  # no such pod, or another one of that name
+_OVER = frozenset({"Succeeded", "Failed"})
+_LATE_DELETES = 2
+_log = structlog.get_logger()
+
+
+class _NotStartedError(K8sRdmaError):
+    """A sandbox could not be had; about: the `reason` of the event that says so."""
+
+    def __init__(self, about: str, message: str) -> None:
+        super().__init__(message)
+        self.about = about
+
+
+class PodWorker:
+    """Keeps a sandbox for the pod until the pod shall end, then takes it down and lets the object go.
+
+    sandboxes: what a former kubelet left of the pod.
+    """
+
+    def __init__(self, services: NodeServices, pod: JsonObject, sandboxes: list[Sandbox]) -> None:
+        self._services = services
+        self._config = services.config
+        self._pod = pod
+        self._seen_at = nano_timestamp()
+        self._sandboxes = {sandbox.container_id: sandbox for sandbox in sandboxes}
+        self._taken_down: list[Sandbox] = []
+        self._gone = False
+        self._lost = False
+        self._ending = asyncio.Event()
+        self._woken = asyncio.Event()
+        self.update(pod)
+
+    def update(self, pod: JsonObject | None) -> None:
+        """The pod's object changed; None: it is gone, and with it the reason to run."""
+        if pod is None:
+            self._gone = True
+        else:
+            self._pod = pod
+        if self._gone or is_terminating(self._pod):
+            self._ending.set()
+            self._woken.set()
+
+    def lose_sandbox(self, container_id: str | None = None) -> None:
+        """The sandbox has died: it is taken down, and another one made.
+
+        container_id: of the one that has; None: whichever it has.
+        """
+        if container_id is not None and container_id not in self._sandboxes:
+            return
+        self._lost = True
+        self._woken.set()
+
+    async def run(self) -> None:
+        """The pod's life on this node; returns when nothing of it is left."""
+        if not await self._admitted():
+            await self._ending.wait()
+        elif spec_of(self._pod).get("hostNetwork"):
+            await self._keep_in_host_network()
+        else:
+            await self._keep_sandbox()
+        if self._gone:
+            await self._release()
+        await self._repeat_until_done(self._take_down)
+        await self._release()
+        await self._let_go()
+        await self._delete_late()
+
+    # While it runs
+
+    async def _admitted(self) -> bool:
+        """Whether the pod may run here: kubelet rejects, for good, one that cannot have its devices."""
+        if status_of(self._pod).get("phase") in _OVER:
+            return False
+        if self._ending.is_set() or self._services.devices is None:
+            return True
+        try:
+            await self._services.devices.admit(self._pod)
+        except RejectedError as error:
+            await self._services.recorder.warning(self._pod, REJECTED, str(error))
+            await self._tell({"phase": "Failed", "reason": REJECTED, "message": f"Pod was rejected: {error}"})
+            return False
+        return True
+
+    async def _release(self) -> None:
+        if self._services.devices is not None:
+            await self._services.devices.release(uid_of(self._pod))
+
+    async def _keep_in_host_network(self) -> None:
+        if await self._create_containers(None):
+            await self._report(None)
+        await self._ending.wait()
+
+    async def _keep_sandbox(self) -> None:
+        current = await self._usable()
+        while not self._ending.is_set():
+            if current is None:
+                current = await self._start()
+                continue
+            self._lost = False
+            self._woken.clear()
+            if await self._create_containers(current):
+                await self._report(current)
+            while not self._ending.is_set() and not self._lost:
+                await self._woken.wait()
+                self._woken.clear()
+            if not self._ending.is_set():
+                current = None
+                message = "Pod sandbox changed, it will be killed and re-created."
+                await self._services.recorder.normal(self._pod, "SandboxChanged", message)
+
+    async def _usable(self) -> Sandbox | None:
+        """The sandbox that a former kubelet had up, if it is still there."""
+        up = [sandbox for sandbox in self._sandboxes.values() if sandbox.result is not None]
+        lost = await self._services.runtime.lost(up)
+        return next((sandbox for sandbox in up if sandbox not in lost), None)
+
+    async def _start(self) -> Sandbox | None:
+        """A sandbox, after as many tries as it takes; None when the pod shall end meanwhile."""
+        pause_s = self._config.start_retry_s
+        while not self._ending.is_set():
+            try:
+                return await self._try_to_start()
+            except _NotStartedError as error:
+                await self._services.recorder.warning(self._pod, error.about, error.message)
+            await self._until(self._ending, pause_s)
+            pause_s = min(2 * pause_s, self._config.max_start_retry_s)
+        return None
+
+    async def _try_to_start(self) -> Sandbox:
+        await self._take_down_before_start()
+        if why := self._services.network_error:
+            message = f"network is not ready: container runtime network not ready: {why}"
+            raise _NotStartedError("NetworkNotReady", message)
+        try:
+            sandbox = await self._services.runtime.create(self._reference())
+        except KernelError as error:
+            raise _NotStartedError("FailedCreatePodSandBox", _not_created(error.message)) from error
+        self._keep(sandbox)
+        try:
+            attached = await self._services.runtime.attach(sandbox)
+        except AttachError as error:
+            self._forget(sandbox)
+            if error.left is not None:
+                self._keep(error.left)
+            raise _NotStartedError("FailedCreatePodSandBox", _not_created(error.told)) from error
+        self._keep(attached)
+        if attached.container_id != sandbox.container_id:
+            self._forget(sandbox)
+        return attached
+
+    async def _create_containers(self, sandbox: Sandbox | None) -> bool:
+        """Make the containers, after as many tries as it takes; False: their sandbox shall end meanwhile."""
+        pause_s = self._config.start_retry_s
+        while not self._ending.is_set() and not self._lost:
+            if self._services.devices is None:
+                return True
+            try:
+                await self._services.devices.create(self._pod, sandbox.container_id if sandbox else "")
+            except ContainerError as error:
+                await self._services.recorder.warning(self._pod, "Failed", f"Error: {error.message}")
+            else:
+                return True
+            await self._until(self._woken, pause_s)
+            pause_s = min(2 * pause_s, self._config.max_start_retry_s)
+        return False
+
+    async def _take_down_before_start(self) -> None:
+        try:
+            await self._take_down()
+        except CniError as error:
+            raise _NotStartedError("FailedKillPod", self._not_killed(error)) from error
+
+    def _reference(self) -> PodRef:
+        """The pod as the runtime is told of it, with what kubelet adds to its annotations."""
+        added = {"kubernetes.io/config.seen": self._seen_at, "kubernetes.io/config.source": "api"}
+        return PodRef(
+            namespace=namespace_of(self._pod),
+            name=name_of(self._pod),
+            uid=uid_of(self._pod),
+            annotations={**annotations_of(self._pod), **added},
+        )
+
+    async def _report(self, sandbox: Sandbox | None) -> None:
+        await self._tell(running_status(self._pod, sandbox, self._services.node_ip, self._config.clock()))
+
+    async def _tell(self, status: JsonObject) -> None:
+        try:
+            await self._services.client.patch_status(PODS, key_of(self._pod), status)
+        except ApiError as error:
+            if error.code not in _NOT_THERE:
+                _log.warning("pod.not_reported", pod=name_of(self._pod), error=error.message)
+
+    # When it ends
+
+    async def _take_down(self) -> None:
+        """Stop containers and every sandbox there is; CniError leaves those that are not yet stopped."""
+        if self._services.devices is not None:
+            self._services.devices.containers.remove(uid_of(self._pod))
+        for sandbox in list(self._sandboxes.values()):
+            await self._services.runtime.delete(sandbox)
+            self._forget(sandbox)
+            self._taken_down.append(sandbox)
+
+    async def _let_go(self) -> None:
+        """Delete the pod's object for good, unless that was done without waiting for this node."""
+        while not self._gone:
+            try:
+                await self._services.client.delete_now(PODS, self._pod)
+            except ApiError as error:
+                if error.code not in _NOT_THERE:
+                    await asyncio.sleep(self._config.stop_retry_s)
+                    continue
+            return
+
+    async def _delete_late(self) -> None:
+        """Removing a stopped sandbox runs DEL again, without its namespace and the result of ADD."""
+        if self._config.late_delete_s is None or not self._taken_down:
+            return
+        await asyncio.sleep(self._config.late_delete_s)
+        for sandbox in self._taken_down:
+            remove = partial(self._services.runtime.detach, replace(sandbox, result=None))
+            for _ in range(_LATE_DELETES):
+                await self._repeat_until_done(remove)
+
+    async def _repeat_until_done(self, step: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                return await step()
+            except CniError as error:
+                await self._services.recorder.warning(self._pod, "FailedKillPod", self._not_killed(error))
+            await asyncio.sleep(self._config.stop_retry_s)
+
+    # What is kept
+
+    def _keep(self, sandbox: Sandbox) -> None:
+        self._sandboxes[sandbox.container_id] = sandbox
+        self._services.sandboxes.save(sandbox)
+
+    def _forget(self, sandbox: Sandbox) -> None:
+        self._sandboxes.pop(sandbox.container_id, None)
+        self._services.sandboxes.remove(sandbox)
+
+    @staticmethod
+    async def _until(event: asyncio.Event, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            return
+
+    def _not_killed(self, error: CniError) -> str:
+        sandbox = next(iter(self._sandboxes), "")
+        return (
+            f'error killing pod: failed to "KillPodSandbox" for "{uid_of(self._pod)}" with '
+            f'KillPodSandboxError: "rpc error: code = Unknown desc = failed to destroy network for sandbox '
+            f'\\"{sandbox}\\": {error}"'
+        )
+
+
+def _not_created(why: str) -> str:
+    return f"Failed to create pod sandbox: rpc error: code = Unknown desc = {why}"

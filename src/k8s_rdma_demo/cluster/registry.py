@@ -1,0 +1,513 @@
+"""The API server's verbs on the store (in Kubernetes: `pkg/registry`).
+
+Every function here is one request: it either changes the store once or raises StatusError.
+
+What the API server does to objects of custom resources.
+
+Source: `pkg/registry/customresource/strategy.go` and `status_strategy.go` of apiextensions-apiserver.
+
+Evictions and what forbids them (source: `pkg/registry/core/pod/storage/eviction.go`).
+
+No disruption controller runs here: a budget's `status.disruptionsAllowed` is what was written there.
+
+What the API server does to pods: defaults, validation, and how they go.
+
+Source: `pkg/apis/core/v1/defaults.go`, `pkg/registry/core/pod/strategy.go`, the admission plugins
+DefaultTolerationSeconds and Priority. Service account tokens are not mounted.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from k8s_rdma_demo.cluster.go_json import in_field_order
+from k8s_rdma_demo.cluster.objects import (
+    Clock,
+    JsonObject,
+    is_finished,
+    is_terminating,
+    labels_of,
+    metadata,
+    name_of,
+    node_name_of,
+    parse_timestamp,
+    spec_of,
+    status_of,
+    system_clock,
+    timestamp,
+    uid_of,
+)
+from k8s_rdma_demo.cluster.preconditions import DeleteOptions, Preconditions, parse_delete_options
+from k8s_rdma_demo.cluster.resources import (
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    PRIORITY_CLASSES,
+    ResourceType,
+    Target,
+)
+from k8s_rdma_demo.cluster.selectors import selects
+from k8s_rdma_demo.cluster.shapes import check_shape
+from k8s_rdma_demo.cluster.status import (
+    StatusError,
+    already_exists,
+    bad_request,
+    conflict,
+    denied,
+    details,
+    invalid,
+    modified,
+    not_found,
+    success,
+    too_large_for_etcd,
+    too_many_requests,
+)
+from k8s_rdma_demo.cluster.store import Store
+
+_TOLERATED_SECONDS = 300
+_DEFAULT_GRACE_S = 30
+_SPEC_DEFAULTS: JsonObject = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": _DEFAULT_GRACE_S,
+    "dnsPolicy": "ClusterFirst",
+    "serviceAccountName": "default",
+    "serviceAccount": "default",
+    "securityContext": {},
+    "schedulerName": "default-scheduler",
+    "priority": 0,
+    "enableServiceLinks": True,
+    "preemptionPolicy": "PreemptLowerPriority",
+}
+_CONTAINER_DEFAULTS: JsonObject = {
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+}
+_MUTABLE_SPEC = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
+
+
+def new_pod(pod: JsonObject, priority: JsonObject) -> JsonObject:
+    """The pod as it is created: defaults filled in, status pending; StatusError 422 when it is wrong.
+
+    priority: what a PriorityClass sets in its spec.
+    """
+    _validate(pod)
+    given = spec_of(pod)
+    spec = {**_SPEC_DEFAULTS, **given, **priority}
+    spec["containers"] = [_with_defaults(container) for container in given["containers"]]
+    if given.get("initContainers"):
+        spec["initContainers"] = [_with_defaults(container) for container in given["initContainers"]]
+    spec["tolerations"] = _tolerations(given.get("tolerations") or [])
+    return {**pod, "spec": spec, "status": {"phase": "Pending", "qosClass": _qos_class(spec)}}
+
+
+def check_spec_update(old: JsonObject, new: JsonObject) -> None:
+    """Refuse (StatusError 422) an update of a pod's spec beyond what may change while it exists."""
+    if not _gates(new) <= _gates(old):
+        added = ", ".join(sorted(_gates(new) - _gates(old)))
+        why = f"Forbidden: only deletion is allowed, but found new scheduling gates '{added}'"
+        raise invalid(PODS, name_of(old), "spec.schedulingGates", "FieldValueForbidden", why)
+    if _immutable(spec_of(old)) != _immutable(spec_of(new)):
+        why = (
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions "
+            "to existing tolerations)"
+        )
+        raise invalid(PODS, name_of(old), "spec", "FieldValueForbidden", why)
+
+
+def grace_period_s(pod: JsonObject, asked_s: int | None) -> int:
+    """How long a pod has to go, in seconds; 0: its object is removed at once.
+
+    A pod that runs nowhere has nothing to be graceful about (source: `podStrategy.CheckGracefulDelete`).
+    """
+    if not node_name_of(pod) or is_finished(pod):
+        return 0
+    if asked_s is None:
+        asked_s = int(spec_of(pod).get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S))
+    return asked_s if asked_s >= 0 else 1
+
+
+def _validate(pod: JsonObject) -> None:
+    containers = spec_of(pod).get("containers")
+    if not containers:
+        raise invalid(PODS, name_of(pod), "spec.containers", "FieldValueRequired", "Required value")
+    for index, container in enumerate(containers):
+        for key in ("name", "image"):
+            if not container.get(key):
+                path = f"spec.containers[{index}].{key}"
+                raise invalid(PODS, name_of(pod), path, "FieldValueRequired", "Required value")
+
+
+def _with_defaults(container: JsonObject) -> JsonObject:
+    resources = container.get("resources") or {}
+    if limits := resources.get("limits"):
+        resources = {**resources, "requests": {**limits, **(resources.get("requests") or {})}}
+    tag = container["image"].rpartition("/")[2].partition(":")[2]
+    pull = "Always" if tag in {"", "latest"} else "IfNotPresent"
+    return {**_CONTAINER_DEFAULTS, "imagePullPolicy": pull, **container, "resources": resources}
+
+
+def _tolerations(given: list[JsonObject]) -> list[JsonObject]:
+    added = []
+    for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        if not any(_tolerates_no_execute(toleration, taint) for toleration in given):
+            toleration: dict[str, Any] = {"key": taint, "operator": "Exists", "effect": "NoExecute"}
+            added.append({**toleration, "tolerationSeconds": _TOLERATED_SECONDS})
+    return [*given, *added]
+
+
+def _tolerates_no_execute(toleration: JsonObject, taint: str) -> bool:
+    about = toleration.get("key", "") in {"", taint}
+    return about and toleration.get("effect", "") in {"", "NoExecute"}
+
+
+def _qos_class(spec: JsonObject) -> str:
+    """Source: `pkg/apis/core/v1/helper/qos/qos.go`."""
+    containers = [*spec["containers"], *spec.get("initContainers", [])]
+    resources = [container["resources"] for container in containers]
+    counted = [
+        {name: amount for name, amount in part.get(kind, {}).items() if name in {"cpu", "memory"}}
+        for part in resources
+        for kind in ("limits", "requests")
+    ]
+    if not any(counted):
+        return "BestEffort"
+    complete = all(set(amounts) == {"cpu", "memory"} for amounts in counted)
+    if complete and all(part["limits"] == part["requests"] for part in resources):
+        return "Guaranteed"
+    return "Burstable"
+
+
+def _gates(pod: JsonObject) -> set[str]:
+    return {gate["name"] for gate in spec_of(pod).get("schedulingGates") or ()}
+
+
+def _immutable(spec: JsonObject) -> JsonObject:
+    kept = {name: value for name, value in spec.items() if name not in _MUTABLE_SPEC}
+    for key in ("containers", "initContainers"):
+        if key in kept:
+            kept[key] = [{**container, "image": ""} for container in kept[key]]
+    return kept
+
+
+def check_eviction(target: Target, eviction: JsonObject) -> None:
+    """Refuse (StatusError 400) an Eviction that is for another pod than the URL's."""
+    if name_of(eviction) not in {"", target.name}:
+        raise bad_request("name in URL does not match name in Eviction object")
+
+
+def spend_budget(store: Store, pod: JsonObject) -> None:
+    """Take the pod's eviction off its budgets; StatusError 429 when one of them has none left.
+
+    A pod that has not begun to run, or has ended, or is going, disrupts nothing.
+    """
+    if is_finished(pod) or is_terminating(pod) or status_of(pod).get("phase") == "Pending":
+        return
+    namespace = pod["metadata"]["namespace"]
+    budgets = [each for each in store.items(POD_DISRUPTION_BUDGETS, namespace) if _covers(each, pod)]
+    for budget in budgets:
+        if status_of(budget).get("disruptionsAllowed", 0) <= 0:
+            raise too_many_requests(
+                "Cannot evict pod as it would violate the pod's disruption budget.", name_of(budget)
+            )
+    for budget in budgets:
+        status = status_of(budget)
+        left = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1}
+        store.put(POD_DISRUPTION_BUDGETS, {**budget, "status": left})
+
+
+def _covers(budget: JsonObject, pod: JsonObject) -> bool:
+    """Whether a budget is for that pod; one with an empty selector is for all, one without for none."""
+    selector = spec_of(budget).get("selector")
+    return selector is not None and selects(selector, labels_of(pod))
+
+
+_NOT_COUNTED = frozenset({"metadata", "kind", "apiVersion"})
+"""What may change without a new generation."""
+
+
+def new_object(obj: JsonObject, *, has_status: bool) -> JsonObject:
+    """As it is created: without a status where that is a subresource of its own."""
+    made = {**obj, "metadata": {**metadata(obj), "generation": 1}}
+    if has_status:
+        made.pop("status", None)
+    return made
+
+
+def updated(target: Target, old: JsonObject, new: JsonObject) -> JsonObject:
+    """As it is written: the status alone by its subresource, all but the status by the object itself.
+
+    Another generation with every change but of the metadata (labels and annotations among them).
+    """
+    if target.subresource == "status":
+        return _with_status_of(old, new)
+    if target.resource.has_status:
+        new = _with_status_of(new, old)
+    if _counted(new) != _counted(old):
+        new["metadata"] = {**metadata(new), "generation": metadata(old).get("generation", 0) + 1}
+    return new
+
+
+def _with_status_of(obj: JsonObject, other: JsonObject) -> JsonObject:
+    made = {name: value for name, value in obj.items() if name != "status"}
+    return {**made, "status": other["status"]} if "status" in other else made
+
+
+def _counted(obj: JsonObject) -> JsonObject:
+    return {name: value for name, value in obj.items() if name not in _NOT_COUNTED}
+
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SUBDOMAIN_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must "
+    "start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
+_MAX_NAME = 253
+_MAX_ANNOTATIONS = 256 * 1024  # bytes of all keys and values (`TotalAnnotationSizeLimitB`)
+MAX_OBJECT_BYTES = 1_572_266
+"""Beside what etcd adds to its `--max-request-bytes` of 1.5 MiB; here of JSON, there of Protocol Buffers."""
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words (k8s.io/apimachinery/pkg/util/rand)
+_OWNED_BY_SERVER = (
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+
+
+def random_suffix() -> str:
+    """What is appended to a `generateName`."""
+    return "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """Creates, reads, updates and deletes objects as the API server does.
+
+    clock, new_uid, new_suffix: where times, UIDs and the ends of generated names come from.
+    """
+
+    store: Store
+    clock: Clock = system_clock
+    new_uid: Callable[[], str] = field(default=lambda: str(uuid.uuid4()))
+    new_suffix: Callable[[], str] = random_suffix
+
+    def get(self, target: Target) -> JsonObject:
+        """The object; StatusError 404."""
+        obj = self.store.get(target.resource, (target.namespace, target.name))
+        if obj is None:
+            raise not_found(target.resource, target.name)
+        return obj
+
+    def create(self, target: Target, given: JsonObject) -> JsonObject:
+        """Create an object, which the server gives uid, resourceVersion and creationTimestamp."""
+        resource = target.resource
+        check_shape(resource.kind, given)
+        meta = {k: v for k, v in metadata(given).items() if k not in _OWNED_BY_SERVER}
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"] = f"{meta['generateName']}{self.new_suffix()}"
+        name = _checked_name(resource, str(meta.get("name", "")))
+        if self.store.get(resource, (target.namespace, name)) is not None:
+            raise already_exists(resource, name)
+        meta["uid"] = self.new_uid()
+        meta["creationTimestamp"] = timestamp(self.clock())
+        if resource.has_status:
+            meta["generation"] = 1
+        obj = {**given, "metadata": meta}
+        _check_annotations(target.resource, obj)
+        if resource == PODS:
+            obj = new_pod(obj, self._priority_of(target, obj))
+        elif resource.custom:
+            obj = new_object(obj, has_status=resource.has_status)
+        return self._write(target, obj)
+
+    def update(self, target: Target, given: JsonObject) -> JsonObject:
+        """Replace an object, or of a subresource `status` its status."""
+        old = self.get(target)
+        check_shape(target.resource.kind, given)
+        if name_of(given) != target.name:
+            found = name_of(given)
+            msg = f"the name of the object ({found}) does not match the name on the URL ({target.name})"
+            raise bad_request(msg)
+        if not metadata(given).get("resourceVersion") and not target.resource.unconditional_update:
+            why = "Invalid value: 0: must be specified for an update"
+            raise invalid(target.resource, target.name, "metadata.resourceVersion", "FieldValueInvalid", why)
+        return self._replace(target, old, given)
+
+    def patch(self, target: Target, merge: Callable[[JsonObject], JsonObject]) -> JsonObject:
+        """Replace an object by what `merge` makes of it."""
+        old = self.get(target)
+        new = merge(old)
+        check_shape(target.resource.kind, new)
+        if name_of(new) != target.name:
+            raise bad_request("the name of the object may not be changed by a patch")
+        return self._replace(target, old, new)
+
+    def delete(self, target: Target, options: DeleteOptions) -> JsonObject:
+        """Delete an object.
+
+        A pod on a node goes gracefully: it stays, with a `deletionTimestamp`, until its kubelet deletes it
+        with a grace period of 0.
+        """
+        old = self.get(target)
+        options.preconditions.check(target.resource, old)
+        if target.resource != PODS:
+            self.store.remove(target.resource, (target.namespace, target.name))
+            return success(about={**details(target.resource, target.name), "uid": uid_of(old)})
+        grace_s = grace_period_s(old, options.grace_period_s)
+        if grace_s == 0:
+            return self.store.remove(PODS, (target.namespace, target.name))
+        return self._write(target, self._terminating(old, grace_s))
+
+    def bind(self, target: Target, binding: JsonObject) -> JsonObject:
+        """Assign a pod to a node, and merge the Binding's annotations into the pod, in one write.
+
+        Source: `pkg/registry/core/pod/storage/storage.go`, BindingREST. The nomination goes with it since
+        Kubernetes 1.35 (feature gate `ClearingNominatedNodeNameAfterBinding`). The pod is not validated then:
+        annotations that are too long with the Binding's have every later write refused.
+        """
+        check_shape("Binding", binding)
+        node = _binding_target(target, binding)
+        pod = self.get(target)
+        asked = metadata(binding)
+        Preconditions(
+            uid=str(asked.get("uid") or ""), resource_version=str(asked.get("resourceVersion") or "")
+        ).check(PODS, pod)
+        if is_terminating(pod):
+            why = f"pod {target.name} is being deleted, cannot be assigned to a host"
+            raise conflict(PODS, target.name, why, "binding")
+        if assigned := spec_of(pod).get("nodeName"):
+            why = f'pod {target.name} is already assigned to node "{assigned}"'
+            raise conflict(PODS, target.name, why, "binding")
+        try:
+            self._write(target, self._bound(pod, node, asked.get("annotations") or {}))
+        except StatusError as refused:  # whatever it is, as BindingREST.Create has it
+            raise conflict(PODS, target.name, refused.message, "binding") from refused
+        return success(201)
+
+    def evict(self, target: Target, eviction: JsonObject) -> JsonObject:
+        """Delete a pod as its disruption budgets allow."""
+        check_shape("Eviction", eviction)
+        check_eviction(target, eviction)
+        options = parse_delete_options(eviction.get("deleteOptions") or {})
+        pod = self.get(target)
+        options.preconditions.check(PODS, pod)
+        spend_budget(self.store, pod)
+        self.delete(target, options)
+        return success(201)
+
+    def _priority_of(self, target: Target, pod: JsonObject) -> JsonObject:
+        """What the pod's PriorityClass sets; StatusError 403 where there is none of that name.
+
+        Source: `plugin/pkg/admission/priority`. There is no class that is everybody's default.
+        """
+        name = str(spec_of(pod).get("priorityClassName") or "")
+        if not name:
+            return {}
+        found = self.store.get(PRIORITY_CLASSES, ("", name))
+        if found is None:
+            raise denied(target.resource, name_of(pod), f"no PriorityClass with name {name} was found")
+        policy = found.get("preemptionPolicy", "PreemptLowerPriority")
+        return {"priority": found.get("value", 0), "preemptionPolicy": policy}
+
+    def _bound(self, pod: JsonObject, node: str, annotations: dict[str, str]) -> JsonObject:
+        meta = {**metadata(pod), "annotations": {**(metadata(pod).get("annotations") or {}), **annotations}}
+        if not meta["annotations"]:
+            del meta["annotations"]
+        scheduled = {
+            "type": "PodScheduled",
+            "status": "True",
+            "lastTransitionTime": timestamp(self.clock()),
+        }
+        status = {name: value for name, value in pod["status"].items() if name != "nominatedNodeName"}
+        others = [c for c in status.get("conditions", []) if c["type"] != "PodScheduled"]
+        return {
+            **pod,
+            "metadata": meta,
+            "spec": {**pod["spec"], "nodeName": node},
+            "status": {**status, "conditions": [*others, scheduled]},
+        }
+
+    def _terminating(self, pod: JsonObject, grace_s: int) -> JsonObject:
+        """A later request may shorten the time, never lengthen it (`rest.BeforeDelete`)."""
+        meta = dict(metadata(pod))
+        left_s = meta.get("deletionGracePeriodSeconds")
+        if left_s is not None:
+            if grace_s >= left_s:
+                return pod
+            asked_at = parse_timestamp(meta["deletionTimestamp"]) - timedelta(seconds=left_s)
+        else:
+            asked_at = self.clock()
+            meta["generation"] = meta.get("generation", 0) + 1
+        meta["deletionTimestamp"] = timestamp(asked_at + timedelta(seconds=grace_s))
+        meta["deletionGracePeriodSeconds"] = grace_s
+        return {**pod, "metadata": meta}
+
+    def _replace(self, target: Target, old: JsonObject, given: JsonObject) -> JsonObject:
+        resource, asked = target.resource, metadata(given)
+        Preconditions(uid=str(asked.get("uid") or "")).check(resource, old)
+        if asked.get("resourceVersion") not in {None, "", metadata(old)["resourceVersion"]}:
+            raise modified(resource, target.name)
+        kept = {name: metadata(old)[name] for name in _OWNED_BY_SERVER if name in metadata(old)}
+        new = {**given, "metadata": {**asked, **kept}}
+        _check_annotations(resource, new)
+        if resource.custom:
+            return self._write(target, updated(target, old, new))
+        if target.subresource == "status":
+            new = {**old, "metadata": new["metadata"], "status": given.get("status") or {}}
+        elif resource.has_status:
+            new = {**new, "status": old.get("status") or {}}
+        if resource == PODS and not target.subresource:
+            check_spec_update(old, new)
+        if resource.has_status and spec_of(new) != spec_of(old):
+            new["metadata"]["generation"] = kept.get("generation", 0) + 1
+        return self._write(target, new)
+
+    def _write(self, target: Target, obj: JsonObject) -> JsonObject:
+        resource = target.resource
+        meta = {"resourceVersion": "0", **metadata(obj)}
+        if resource.namespaced:
+            meta["namespace"] = target.namespace
+        typed = {**obj, "kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
+        if len(msgspec.json.encode(typed)) > MAX_OBJECT_BYTES:
+            raise too_large_for_etcd()
+        return self.store.put(resource, in_field_order(typed))
+
+
+def _checked_name(resource: ResourceType, name: str) -> str:
+    if not name:
+        why = "Required value: name or generateName is required"
+        raise invalid(resource, name, "metadata.name", "FieldValueRequired", why)
+    if len(name) > _MAX_NAME or not _SUBDOMAIN.fullmatch(name):
+        why = f'Invalid value: "{name}": {_SUBDOMAIN_RULE}'
+        raise invalid(resource, name, "metadata.name", "FieldValueInvalid", why)
+    return name
+
+
+def _check_annotations(resource: ResourceType, obj: JsonObject) -> None:
+    """Refuse (StatusError 422) too long ones (source: `ValidateAnnotationsSize`, apimachinery)."""
+    annotations = metadata(obj).get("annotations") or {}
+    if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > _MAX_ANNOTATIONS:
+        why = f"Too long: may not be more than {_MAX_ANNOTATIONS} bytes"
+        raise invalid(resource, name_of(obj), "metadata.annotations", "FieldValueTooLong", why)
+
+
+def _binding_target(target: Target, binding: JsonObject) -> str:
+    if name_of(binding) not in {"", target.name}:
+        raise bad_request("name in URL does not match name in Binding object")
+    wanted = binding.get("target") or {}
+    if wanted.get("kind", "Node") not in {"", "Node"}:
+        why = f'Unsupported value: "{wanted["kind"]}": supported values: "Node", "<empty>"'
+        raise invalid(PODS, target.name, "target.kind", "FieldValueNotSupported", why)
+    if not wanted.get("name"):
+        raise invalid(PODS, target.name, "target.name", "FieldValueRequired", "Required value")
+    return str(wanted["name"])

@@ -1,0 +1,124 @@
+"""Pod sandboxes: what a container runtime keeps of each, in memory and on disk.
+
+What a kubelet has of its container runtime: sandboxes with a network, and their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from k8s_rdma.wire.json import decode
+from k8s_rdma_demo.cluster.cni_plugin import CniError, pod_ips
+from k8s_rdma_demo.cluster.objects import JsonObject, Key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+class AttachError(CniError):
+    """A sandbox's network could not be set up.
+
+    left: what could not be taken back either, for `delete`; None when nothing is left of it.
+    told: what the runtime says of it to kubelet.
+    """
+
+    def __init__(self, error: CniError, left: Sandbox | None, *, told: str = "") -> None:
+        super().__init__(error.message, code=error.code, details=error.details)
+        self.left = left
+        self.told = told or str(self)
+
+
+class Runtime(Protocol):
+    """Fails with CniError in the runtime's own words."""
+
+    async def create(self, pod: PodRef) -> Sandbox:
+        """What can be noted of a pod's sandbox before there is a network; KernelError."""
+
+    async def attach(self, sandbox: Sandbox) -> Sandbox:
+        """The sandbox with its network, perhaps under an id that only now is known; AttachError."""
+
+    async def delete(self, sandbox: Sandbox) -> None:
+        """End what runs in it, and its network; may be repeated until it succeeds."""
+
+    async def detach(self, sandbox: Sandbox) -> None:
+        """What follows a pod's end later: DEL once more, without a namespace."""
+
+    async def lost(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
+        """Which of these are there no more, or do not run; none where that cannot be asked."""
+
+    async def status(self) -> None:
+        """Nothing, if pods can be started."""
+
+
+IFNAME = "eth0"
+"""The interface that containerd asks for, and whose addresses are the pod's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRef:
+    """The pod that a sandbox is for; annotations: all that the runtime is told."""
+
+    namespace: str
+    name: str
+    uid: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """A network namespace for a pod. result: of the chain's ADD; None until that has succeeded."""
+
+    container_id: str
+    pod: PodRef
+    netns: str
+    result: JsonObject | None = None
+
+    @property
+    def ips(self) -> list[str]:
+        """The pod's addresses."""
+        return pod_ips(self.result, IFNAME) if self.result is not None else []
+
+
+_decoder = msgspec.json.Decoder(Sandbox)
+
+
+class SandboxDirectory:
+    """One JSON file a sandbox, `<container id>.json`, for a restarted kubelet and for onlookers."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def save(self, sandbox: Sandbox) -> None:
+        """Write a sandbox, whole or not at all."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        written = self._directory / f".{sandbox.container_id}.new"
+        written.write_bytes(msgspec.json.format(msgspec.json.encode(sandbox)))
+        written.replace(self._path(sandbox))
+
+    def remove(self, sandbox: Sandbox) -> None:
+        """Forget a sandbox."""
+        self._path(sandbox).unlink(missing_ok=True)
+
+    def load(self) -> list[Sandbox]:
+        """All sandboxes; MalformedError names a file that is none."""
+        return [
+            decode(path.read_bytes(), _decoder, str(path)) for path in sorted(self._directory.glob("*.json"))
+        ]
+
+    def of_pod(self, namespace: str, name: str) -> Sandbox | None:
+        """The sandbox of a pod that is running, None when there is none."""
+        found = (s for s in self.load() if s.pod.key == (namespace, name) and s.result is not None)
+        return next(found, None)
+
+    def _path(self, sandbox: Sandbox) -> Path:
+        return self._directory / f"{sandbox.container_id}.json"

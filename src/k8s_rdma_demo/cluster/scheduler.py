@@ -1,0 +1,295 @@
+"""The scheduler stand-in: kube-scheduler's cycle around its extenders, one pod at a time.
+
+Filter, prioritize when there is a choice, then bind in the background, several at once; refused pods wait
+for an event, failed ones back off; for those that fit nowhere others are evicted (`preempting`). Source:
+`pkg/scheduler/schedule_one.go`, `eventhandlers.go`.
+
+    async with scheduling("http://127.0.0.1:8080", SchedulerConfig(extenders=(...,))):
+        ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NoReturn
+
+import structlog
+
+from k8s_rdma_demo.cluster.assignments import Assignments
+from k8s_rdma_demo.cluster.background import in_background
+from k8s_rdma_demo.cluster.client import ApiClient, ApiError
+from k8s_rdma_demo.cluster.events import EventRecorder
+from k8s_rdma_demo.cluster.extender_client import ExtenderConfig, ExtenderError
+from k8s_rdma_demo.cluster.extenders import Extenders
+from k8s_rdma_demo.cluster.fit import Refusal, Unfit, why_full, why_unfit
+from k8s_rdma_demo.cluster.informer import Informer
+from k8s_rdma_demo.cluster.objects import (
+    Clock,
+    JsonObject,
+    condition_of,
+    is_finished,
+    is_terminating,
+    key_of,
+    metadata,
+    name_of,
+    namespace_of,
+    node_name_of,
+    spec_of,
+    status_of,
+    system_clock,
+    timestamp,
+    uid_of,
+)
+from k8s_rdma_demo.cluster.preemption import Preemptor
+from k8s_rdma_demo.cluster.resources import NODES, PODS
+from k8s_rdma_demo.cluster.scheduling_queue import (
+    SchedulingQueue,
+    assigned_pod_ended,
+    node_change_may_help,
+    own_change_may_help,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """How the scheduler is run.
+
+    name: it takes pods whose `schedulerName` this is.
+    seed: nodes of equal score are drawn from by a generator with this seed; None: the first by name.
+    """
+
+    name: str = "default-scheduler"
+    extenders: tuple[ExtenderConfig, ...] = ()
+    initial_backoff_s: float = 1.0
+    max_backoff_s: float = 10.0
+    seed: int | None = None
+    clock: Clock = system_clock
+
+
+@asynccontextmanager
+async def scheduling(server: str, config: SchedulerConfig, token: str = "") -> AsyncIterator[None]:
+    """Schedule the pods of the API server at that URL until the block ends; entered once pods are seen.
+
+    token: of a user that may do what a scheduler does, where the API server asks for one.
+    """
+    async with (
+        ApiClient.connecting(server, token) as client,
+        Extenders.connecting(config.extenders) as extenders,
+    ):
+        scheduler = Scheduler(client, config, extenders)
+        async with in_background(scheduler.run()):
+            await scheduler.synced()
+            yield
+
+
+class Scheduler:
+    """Binds pods that have no node; `run` for as long as it shall."""
+
+    def __init__(self, client: ApiClient, config: SchedulerConfig, extenders: Extenders) -> None:
+        self._client = client
+        self._config = config
+        self._extenders = extenders
+        self._queue = SchedulingQueue(
+            initial_backoff_s=config.initial_backoff_s, max_backoff_s=config.max_backoff_s
+        )
+        self._pods = Informer(client, PODS, self._on_pod)
+        self._nodes = Informer(client, NODES, self._on_node)
+        self._assignments = Assignments()
+        self._recorder = EventRecorder(client=client, component=config.name, clock=config.clock)
+        self._preemptor = Preemptor(
+            client=client,
+            extenders=extenders,
+            recorder=self._recorder,
+            assignments=self._assignments,
+            fits=self._refusal,
+            component=config.name,
+            clock=config.clock,
+        )
+        self._ignored = frozenset(
+            name for extender in config.extenders for name in extender.ignored_resources
+        )
+        self._random = None if config.seed is None else random.Random(config.seed)
+        self._woken = asyncio.Event()
+
+    async def synced(self) -> None:
+        """Return when all pods and nodes that there were are known."""
+        await self._nodes.synced.wait()
+        await self._pods.synced.wait()
+
+    async def run(self) -> NoReturn:
+        """Schedule until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._nodes.run())
+            group.create_task(self._pods.run())
+            await self.synced()
+            while True:
+                pod = self._queue.pop(self._now())
+                if pod is None:
+                    await self._wait()
+                else:
+                    await self._schedule(pod, group)
+        raise AssertionError
+
+    async def _wait(self) -> None:
+        due = self._queue.next_due()
+        try:
+            async with asyncio.timeout(None if due is None else max(0.0, due - self._now())):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+        self._woken.clear()
+
+    async def _schedule(self, pod: JsonObject, binds: asyncio.TaskGroup) -> None:
+        if is_terminating(pod):
+            self._queue.drop(uid_of(pod))
+            return
+        try:
+            choice = await self._choose(pod)
+        except ExtenderError as error:
+            self._queue.fail(uid_of(pod), self._now())
+            await self._report(pod, "SchedulerError", error.message)
+            return
+        if isinstance(choice, Unfit):
+            made = await self._preemptor.make_room(pod, choice.refusals, choice.nodes)
+            if made.node is not None and self._known(pod):
+                self._assignments.nominate(pod, made.node)
+            self._queue.refuse(uid_of(pod))
+            unfit = replace(choice, preemption=made.message)
+            await self._report(pod, "Unschedulable", unfit.message, nominated=made.node)
+        else:
+            self._assignments.assume(pod, choice)
+            binds.create_task(self._bind(pod, choice))
+
+    async def _choose(self, pod: JsonObject) -> str | Unfit:
+        """The node for a pod, by its own word and then the extenders'; where room was made first."""
+        everywhere = [self._nodes.objects[key] for key in sorted(self._nodes.objects)]
+        nominated = self._assignments.nominated(uid_of(pod))
+        if nominated:
+            there = await self._choose_of(pod, [n for n in everywhere if name_of(n) == nominated])
+            if not isinstance(there, Unfit):
+                return there
+        return await self._choose_of(pod, everywhere)
+
+    async def _choose_of(self, pod: JsonObject, nodes: list[JsonObject]) -> str | Unfit:
+        refusals = {
+            name_of(node): refusal
+            for node in nodes
+            if (refusal := self._refusal(pod, name_of(node), self._assignments.on(name_of(node))))
+        }
+        left = [node for node in nodes if name_of(node) not in refusals]
+        answer = await self._extenders.filter(pod, left)
+        if not answer.nodes:
+            told = {
+                node: Refusal(reasons=(why,), unresolvable=node in answer.unresolvable)
+                for node, why in answer.refused.items()
+            }
+            return Unfit(nodes=len(nodes), refusals={**refusals, **told})
+        if len(answer.nodes) == 1:  # no choice: prioritize is not called
+            return name_of(answer.nodes[0])
+        best = await self._extenders.best(pod, answer.nodes)
+        return self._random.choice(best) if self._random is not None else best[0]
+
+    def _refusal(self, pod: JsonObject, name: str, pods: tuple[JsonObject, ...]) -> Refusal | None:
+        """Why the pod does not fit on a node that has these pods, by the scheduler's own filters."""
+        node = self._nodes.objects.get(("", name))
+        if node is None:
+            return Refusal(reasons=("node(s) not found",), unresolvable=True)
+        why = why_unfit(pod, node)
+        if why is not None:
+            return Refusal(reasons=(why,), unresolvable=True)
+        return why_full(pod, node, (*pods, *self._assignments.beside(pod, name)), self._ignored)
+
+    async def _bind(self, pod: JsonObject, node: str) -> None:
+        try:
+            if not await self._extenders.bind(pod, node):
+                await self._bind_here(pod, node)
+        except (ExtenderError, ApiError) as error:
+            if self._known(pod):
+                self._assignments.fail(pod)
+            else:
+                self._assignments.forget(uid_of(pod))
+            self._queue.fail(uid_of(pod), self._now())
+            self._queue.on_event()  # what was assumed to be used is free again
+            self._woken.set()
+            await self._report(pod, "SchedulerError", error.message)
+            return
+        self._queue.assume(uid_of(pod))
+        where = f"{namespace_of(pod)}/{name_of(pod)} to {node}"
+        await self._recorder.normal(pod, "Scheduled", f"Successfully assigned {where}")
+
+    async def _bind_here(self, pod: JsonObject, node: str) -> None:
+        namespace, name = key_of(pod)
+        binding = {
+            "kind": "Binding",
+            "apiVersion": "v1",
+            "metadata": {"name": name, "namespace": namespace, "uid": uid_of(pod)},
+            "target": {"kind": "Node", "name": node},
+        }
+        await self._client.post(PODS.path(namespace=namespace, name=name, subresource="binding"), binding)
+
+    async def _report(
+        self, pod: JsonObject, reason: str, message: str, *, nominated: str | None = None
+    ) -> None:
+        """Say on the pod, and in an event, why it was not scheduled; not once it is gone or has a node.
+
+        nominated: where room is made for it; None when that stays as it is.
+        """
+        known = self._known(pod)
+        if known is None or node_name_of(known):
+            return
+        await self._recorder.warning(pod, "FailedScheduling", message)
+        told = condition_of(known, "PodScheduled") or {}
+        same = (told.get("status"), told.get("reason"), told.get("message")) == ("False", reason, message)
+        before = str(status_of(known).get("nominatedNodeName") or "")
+        if same and nominated in (None, before):
+            return
+        condition = {
+            "type": "PodScheduled",
+            "observedGeneration": metadata(known).get("generation", 1),
+            "status": "False",
+            "lastTransitionTime": told.get("lastTransitionTime") or timestamp(self._config.clock()),
+            "reason": reason,
+            "message": message,
+        }
+        try:
+            status: JsonObject = {"conditions": [condition]}
+            if nominated is not None:
+                status["nominatedNodeName"] = nominated or None
+            await self._client.patch_status(PODS, key_of(pod), status)
+        except ApiError as error:
+            _log.warning("pod.not_reported", pod=name_of(pod), error=error.message)
+
+    def _known(self, pod: JsonObject) -> JsonObject | None:
+        """The pod as it was last seen, None once it is gone."""
+        known = self._pods.objects.get(key_of(pod))
+        return known if known is not None and uid_of(known) == uid_of(pod) else None
+
+    def _on_pod(self, old: JsonObject | None, new: JsonObject | None) -> None:
+        self._assignments.take(old, new)
+        if new is None or node_name_of(new) or is_finished(new):
+            self._queue.drop(uid_of(new or old or {}))
+            if assigned_pod_ended(old, new):
+                self._queue.on_event()
+        elif self._is_ours(new):
+            self._queue.put(new, worth_retry=old is None or own_change_may_help(old, new))
+        self._woken.set()
+
+    def _on_node(self, old: JsonObject | None, new: JsonObject | None) -> None:
+        if node_change_may_help(old, new):
+            self._queue.on_event()
+            self._woken.set()
+
+    def _is_ours(self, pod: JsonObject) -> bool:
+        spec = spec_of(pod)
+        return spec.get("schedulerName") == self._config.name and not spec.get("schedulingGates")
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

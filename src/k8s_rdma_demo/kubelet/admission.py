@@ -1,0 +1,217 @@
+"""Devices for the containers of a pod, before it starts and as it starts.
+
+Which devices a container gets.
+
+Source: `devicesToAllocate` in `pkg/kubelet/cm/devicemanager/manager.go`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, DeviceSpec, Mount
+from k8s_rdma_demo.kubelet.plugins import Listed, PluginClient, PluginError
+from k8s_rdma_demo.kubelet.pods import (
+    AdmissionError,
+    ContainerKind,
+    Held,
+    HeldDevices,
+    PanicError,
+    PreparationError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from k8s_rdma_demo.kubelet.pods import DeviceContainer, DevicePod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a container lacks of a resource.
+
+    reusable: what an earlier init container of the pod had. in_use: what anybody has.
+    """
+
+    resource: str
+    size: int
+    reusable: frozenset[str]
+    in_use: frozenset[str]
+
+
+async def choose(need: Need, listed: Listed, plugin: PluginClient, random: Random) -> tuple[str, ...]:
+    """Devices of an init container first, then what the plugin prefers, then any; AdmissionError."""
+    chosen = shuffled(need.reusable, random)[: need.size]
+    if len(chosen) == need.size:
+        return tuple(chosen)
+    available = listed.healthy - need.in_use
+    missing = need.size - len(chosen)
+    if len(available) < missing:
+        raise AdmissionError(
+            f"requested number of devices unavailable for {need.resource}. Requested: {missing}, "
+            f"Available: {len(available)}"
+        )
+    if plugin.options.preferred_allocation:
+        choice = Choice(
+            available=tuple(shuffled(available | set(chosen), random)),
+            must_include=tuple(shuffled(chosen, random)),
+            size=need.size,
+        )
+        try:
+            preferred = await plugin.preferred(choice)
+        except PluginError as error:
+            message = f"device plugin GetPreferredAllocation rpc failed with err: {error}"
+            raise AdmissionError(message) from error
+        chosen += [each for each in dict.fromkeys(preferred) if each in available - set(chosen)][:missing]
+    rest = shuffled(available - set(chosen), random)
+    return tuple(chosen + rest[: need.size - len(chosen)])
+
+
+def shuffled(ids: Iterable[str], random: Random) -> list[str]:
+    """In an order that is drawn, the same for the same draws."""
+    drawn = sorted(ids)
+    random.shuffle(drawn)
+    return drawn
+
+
+_NO_NUMA_NODE = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class Admission:
+    """One pod after the other, as kubelet's main loop does it. save: called when something was given."""
+
+    held: HeldDevices
+    listed: Mapping[str, Listed]
+    plugins: Mapping[str, PluginClient]
+    random: Random
+    save: Callable[[], None]
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def admit(self, pod: DevicePod, running: frozenset[str]) -> None:
+        """See `DeviceManager.admit`."""
+        async with self._turn:
+            reusable: dict[str, set[str]] = {}
+            for container in pod.containers:
+                if container.name not in running:
+                    await self._allocate(pod, container, reusable)
+                self._reuse(pod, container, reusable)
+
+    async def prepare(self, pod: DevicePod, container: DeviceContainer) -> AllocateResponse:
+        """See `DeviceManager.prepare`."""
+        for resource in self._wanted(container):
+            await self._pre_start(pod, container, resource)
+        return merged(held.given for held in self.held.of_container(pod.uid, container.name).values())
+
+    def _wanted(self, container: DeviceContainer) -> dict[str, int]:
+        """What it wants of plugins, be they gone; the limits of other resources are other people's."""
+        plugins = set(self.listed) | self.held.resources()
+        return {name: size for name, size in container.limits.items() if size and name in plugins}
+
+    async def _allocate(
+        self, pod: DevicePod, container: DeviceContainer, reusable: Mapping[str, set[str]]
+    ) -> None:
+        for resource, size in self._wanted(container).items():
+            self._check(pod, container, resource, size)
+            if self.held.get(pod.uid, container.name, resource) is not None:
+                continue
+            need = Need(
+                resource=resource,
+                size=size,
+                reusable=frozenset(reusable.get(resource, ())),
+                in_use=frozenset(self.held.in_use(resource)),
+            )
+            plugin = self._plugin(resource)
+            ids = await choose(need, self.listed[resource], plugin, self.random)
+            try:
+                given = await plugin.allocate(ids)
+            except PluginError as error:
+                raise AdmissionError(error.message) from error
+            held = Held(ids=ids, numa=self._by_numa_node(resource, ids), given=given)
+            self.held.insert(pod.uid, container.name, resource, held)
+            self.save()
+
+    def _check(self, pod: DevicePod, container: DeviceContainer, resource: str, size: int) -> None:
+        held = self.held.get(pod.uid, container.name, resource)
+        if held is not None and len(held.ids) != size:
+            raise AdmissionError(
+                f'pod "{pod.uid}" container "{container.name}" changed request for resource "{resource}" '
+                f"from {len(held.ids)} to {size}"
+            )
+        if resource not in self.listed:
+            raise AdmissionError(f"cannot allocate unregistered device {resource}")
+        healthy = self.listed[resource].healthy
+        if not healthy:
+            raise AdmissionError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
+        if held is not None and not healthy.issuperset(held.ids):
+            raise AdmissionError(
+                "previously allocated devices are no longer healthy; cannot allocate unhealthy devices "
+                f"{resource}"
+            )
+
+    def _plugin(self, resource: str) -> PluginClient:
+        if resource not in self.plugins:
+            raise AdmissionError(f"endpoint {resource} has been stopped")
+        return self.plugins[resource]
+
+    def _by_numa_node(self, resource: str, ids: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
+        """PanicError where kubelet 1.36, other than 1.28, looks at a device that is listed no more."""
+        nodes: dict[int, tuple[str, ...]] = {}
+        for each in ids:
+            device = self.listed[resource].devices.get(each)
+            if device is None:
+                raise PanicError(f"{each} of {resource} vanished from ListAndWatch while it was allocated")
+            for node in device.numa_nodes or (_NO_NUMA_NODE,):
+                nodes[node] = (*nodes.get(node, ()), each)
+        return nodes
+
+    def _reuse(self, pod: DevicePod, container: DeviceContainer, reusable: dict[str, set[str]]) -> None:
+        """An init container that runs to its end leaves its devices to those that follow."""
+        for resource, held in self.held.of_container(pod.uid, container.name).items():
+            if container.kind is ContainerKind.INIT:
+                reusable.setdefault(resource, set()).update(held.ids)
+            else:
+                reusable.get(resource, set()).difference_update(held.ids)
+
+    async def _pre_start(self, pod: DevicePod, container: DeviceContainer, resource: str) -> None:
+        if resource not in self.listed:
+            raise PreparationError(f"endpoint not found in cache for a registered resource: {resource}")
+        if not self.listed[resource].options.pre_start_required:
+            return
+        held = self.held.get(pod.uid, container.name, resource)
+        if held is None:
+            raise PreparationError(
+                f"no devices found allocated in local cache for pod {pod.uid}, container {container.name}, "
+                f"resource {resource}"
+            )
+        try:
+            await self._plugin(resource).pre_start(held.ids)
+        except (PluginError, AdmissionError) as error:
+            message = f"device plugin PreStartContainer rpc failed with err: {error}"
+            raise PreparationError(message) from error
+
+
+def merged(parts: Iterable[AllocateResponse]) -> AllocateResponse:
+    """What all of a container's resources give it; of two that contradict each other the first."""
+    envs: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    devices: dict[str, DeviceSpec] = {}
+    mounts: dict[str, Mount] = {}
+    cdi_devices: dict[str, None] = {}
+    for part in parts:
+        envs = {**part.envs, **envs}
+        annotations = {**part.annotations, **annotations}
+        devices = {each.path: each for each in part.devices} | devices
+        mounts = {each.path: each for each in part.mounts} | mounts
+        cdi_devices |= dict.fromkeys(part.cdi_devices)
+    return AllocateResponse(
+        envs=envs,
+        annotations=annotations,
+        devices=tuple(devices.values()),
+        mounts=tuple(mounts.values()),
+        cdi_devices=tuple(cdi_devices),
+    )

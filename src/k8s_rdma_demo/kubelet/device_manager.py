@@ -1,0 +1,236 @@
+"""Kubelet's device manager: plugins that registered, and the devices that containers have of them.
+
+Source: `pkg/kubelet/cm/devicemanager/manager.go`; calls and their order as recorded from kubelet 1.36.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, NoReturn
+
+import structlog
+
+from k8s_rdma.kube import grpc_calls
+from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
+from k8s_rdma.wire.device_plugin_api import REGISTER
+from k8s_rdma_demo.cluster.background import in_background
+from k8s_rdma_demo.kubelet.admission import Admission
+from k8s_rdma_demo.kubelet.plugins import Listed, PluginClient, PluginError, check_registration
+from k8s_rdma_demo.kubelet.pod_resources import PodResourcesServer, RateLimit
+from k8s_rdma_demo.kubelet.pods import CHECKPOINT, Capacity, HeldDevices
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, OfferedDevice, PluginRegistration
+    from k8s_rdma_demo.kubelet.pods import DevicePod
+
+KUBELET_SOCKET = "kubelet.sock"
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceManagerConfig:
+    """How it is run.
+
+    plugin_dir: for the sockets of kubelet and plugins (`/var/lib/kubelet/device-plugins`).
+    pod_resources: the socket of the PodResources API (`/var/lib/kubelet/pod-resources/kubelet.sock`).
+    rate_limit: of that API; None: none. get: whether it has Get, which older kubelets have not.
+    stop_grace_s: how long devices of a plugin that is gone are counted as unhealthy ones.
+    dial_timeout_s: how long a plugin that registers may take to serve.
+    seed: of all orders that are drawn.
+    """
+
+    plugin_dir: Path
+    pod_resources: Path
+    rate_limit: RateLimit | None = field(default_factory=RateLimit)
+    get: bool = True
+    stop_grace_s: float = 300.0
+    dial_timeout_s: float = 10.0
+    seed: int | None = None
+
+
+@asynccontextmanager
+async def running_device_manager(config: DeviceManagerConfig) -> AsyncIterator[DeviceManager]:
+    """Run one until the block ends: kubelet has stopped, plugins and pods go on.
+
+    Entering again is kubelet's restart: sockets are deleted, what pods hold is read again, and no resource
+    has any device until its plugin registers.
+    """
+    manager = DeviceManager(config)
+    async with in_background(manager.run()):
+        await manager.started.wait()
+        yield manager
+
+
+class DeviceManager:
+    """`run` for as long as it shall; all else is for then. registrations: all that succeeded, in order."""
+
+    def __init__(self, config: DeviceManagerConfig) -> None:
+        self.started = asyncio.Event()
+        self.registrations: list[PluginRegistration] = []
+        self._config = config
+        self._held = HeldDevices()
+        self._listed: dict[str, Listed] = {}
+        self._plugins: dict[str, PluginClient] = {}
+        self._random = Random(config.seed)
+        self._pods: dict[str, DevicePod] = {}
+        self._changed = asyncio.Condition()
+        self._group = asyncio.TaskGroup()
+        self._admission = Admission(
+            held=self._held, listed=self._listed, plugins=self._plugins, random=self._random, save=self._save
+        )
+
+    async def run(self) -> NoReturn:
+        """Serve until cancelled."""
+        self._clear_directory()
+        for resource in self._held.load(self._config.plugin_dir):
+            self._listed[resource] = Listed(stopped=self._now())
+        registry = grpc_calls.new_server()
+        grpc_calls.add_service(registry, {REGISTER: grpc_calls.handler(REGISTER, self._register)})
+        registry.add_insecure_port(grpc_calls.address(self._config.plugin_dir / KUBELET_SOCKET))
+        async with self._group as group, self._serving_pod_resources():
+            await registry.start()
+            try:
+                self.started.set()
+                await group.create_task(asyncio.Event().wait())
+            finally:
+                await self._disconnect_all()
+                await registry.stop(None)
+        raise AssertionError
+
+    # Pods
+
+    async def admit(self, pod: DevicePod, *, running: frozenset[str] = frozenset()) -> None:
+        """Give a pod its devices, container by container; AdmissionError: kubelet rejects it.
+
+        running: containers that a former kubelet started: they have their devices, whoever serves them now.
+        """
+        self._pods[pod.uid] = pod
+        try:
+            await self._admission.admit(pod, running)
+        except BaseException:
+            await self.release(pod.uid)
+            raise
+        await self._tell()
+
+    async def prepare(self, pod: DevicePod, container: str) -> AllocateResponse:
+        """Before a container starts: what the runtime is asked to give it; PreparationError."""
+        return await self._admission.prepare(pod, pod.container(container))
+
+    async def release(self, uid: str) -> None:
+        """The pod is not active any more: others may have its devices."""
+        self._pods.pop(uid, None)
+        self._held.drop(uid)
+        self._save()
+        await self._tell()
+
+    def held(self, pod: DevicePod, container: str) -> dict[str, tuple[str, ...]]:
+        """The devices that a container has, by resource."""
+        return {name: held.ids for name, held in self._held.of_container(pod.uid, container).items()}
+
+    # The node
+
+    def capacity(self) -> dict[str, Capacity]:
+        """How many devices there are of each resource, as the node's status has it."""
+        for resource, listed in list(self._listed.items()):
+            if listed.stopped is not None and self._now() - listed.stopped >= self._config.stop_grace_s:
+                del self._listed[resource]
+                self._save()
+        return {
+            resource: Capacity(
+                capacity=len(listed.healthy) + len(listed.unhealthy), allocatable=len(listed.healthy)
+            )
+            for resource, listed in self._listed.items()
+        }
+
+    def devices(self, resource: str) -> tuple[OfferedDevice, ...]:
+        """As its plugin listed them last; those of a plugin that is gone included."""
+        return tuple(self._listed[resource].devices.values()) if resource in self._listed else ()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Return once something is so of plugins, devices and pods."""
+        async with self._changed:
+            await self._changed.wait_for(condition)
+
+    async def changes(self) -> None:
+        """Return at the next change."""
+        async with self._changed:
+            await self._changed.wait()
+
+    # Plugins
+
+    async def _register(self, registration: PluginRegistration) -> None:
+        check_registration(registration)
+        resource = registration.resource
+        plugin = PluginClient(resource, self._config.plugin_dir / registration.endpoint)
+        self._plugins[resource] = plugin
+        try:
+            await plugin.connect(timeout_s=self._config.dial_timeout_s)
+        except PluginError as error:
+            self._plugins.pop(resource, None)
+            await plugin.close()
+            raise RefusedCallError(StatusCode.UNKNOWN, error.message) from error
+        self._listed.setdefault(resource, Listed()).start(plugin.options)
+        self.registrations.append(registration)
+        self._group.create_task(self._follow(plugin))
+        await self._tell()
+
+    async def _follow(self, plugin: PluginClient) -> None:
+        """Take the plugin's lists. Their end is that of whichever plugin is registered for the resource."""
+        try:
+            async for devices in plugin.lists():
+                self._listed.setdefault(plugin.resource, Listed()).update(devices)
+                self._save()
+                await self._tell()
+        except PluginError as error:
+            _log.info("device_plugin.lost", resource=plugin.resource, error=error.message)
+        await plugin.close()
+        if registered := self._plugins.pop(plugin.resource, None):
+            await registered.close()
+            self._listed[plugin.resource].stop(self._now())
+            await self._tell()
+
+    async def _disconnect_all(self) -> None:
+        for plugin in self._plugins.values():
+            await plugin.close()
+
+    # The rest
+
+    def _clear_directory(self) -> None:
+        """As kubelet starts: every socket in the directory is an old one."""
+        directory = self._config.plugin_dir
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        for path in directory.iterdir():
+            if path.name != CHECKPOINT and stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink(missing_ok=True)
+
+    def _save(self) -> None:
+        healthy = {resource: listed.healthy for resource, listed in self._listed.items()}
+        self._held.save(self._config.plugin_dir, healthy)
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    @asynccontextmanager
+    async def _serving_pod_resources(self) -> AsyncIterator[None]:
+        server = PodResourcesServer(
+            pods=self._pods,
+            held=self._held,
+            listed=self._listed,
+            random=self._random,
+            rate_limit=self._config.rate_limit,
+        )
+        async with server.serving(self._config.pod_resources, get=self._config.get):
+            yield
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

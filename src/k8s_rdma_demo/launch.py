@@ -1,0 +1,124 @@
+"""Put the demo into namespaces of its own, so that whatever happens nothing of it stays.
+
+`unshare(1)` makes new network, mount and PID namespaces (and a user namespace for an ordinary user);
+the demo runs in them as init. When it ends, or is killed, the kernel ends every process and takes down
+every device and mount that it made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.install.program import PROGRAM, find_program
+
+TOOLS = {
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "iperf3": "iperf3",
+}
+"""Programs the demo runs, and the Debian package of each."""
+
+CNI_PLUGINS = ("bridge", "host-local")
+CNI_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin")
+MAX_SCRATCH = 48
+
+INIT_PID = "init.pid"
+"""Where the demo learns its PID outside, to say how to look around."""
+
+ISOLATION = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+AS_USER = ("--user", "--map-root-user")
+
+
+def launch(*, json_file: Path | None, keep: bool) -> int:
+    """Run the demo; its exit status: 0 when every check passed."""
+    plugins, shim = _requirements()
+    isolation = (*ISOLATION, *(AS_USER if os.geteuid() else ()))
+    _probe(isolation)
+    with tempfile.TemporaryDirectory(prefix="k8s-rdma-demo-", dir=_scratch()) as directory:
+        command = [
+            "unshare",
+            *isolation,
+            sys.executable,
+            "-m",
+            "k8s_rdma_demo",
+            *("--directory", directory, "--plugins", str(plugins), "--shim", str(shim)),
+            *(("--json", str(json_file.absolute())) if json_file else ()),
+            *(("--keep",) if keep else ()),
+        ]
+        return _run(command, Path(directory))
+
+
+def _scratch() -> str:
+    """Where the demo's files go: a socket's path has 107 bytes, which a long TMPDIR would use up."""
+    directory = tempfile.gettempdir()
+    return directory if len(directory) <= MAX_SCRATCH else "/tmp"  # noqa: S108 - a fresh directory is made in it
+
+
+def _run(command: list[str], directory: Path) -> int:
+    """Wait for the demo. Ctrl-C reaches it by the terminal, a SIGTERM is passed on; it cleans up itself."""
+    signal.signal(signal.SIGINT, lambda *_: None)  # a handler, unlike SIG_IGN, is not inherited
+    environment = os.environ | ({"K8S_RDMA_DEMO_ROOT": "1"} if os.geteuid() == 0 else {})
+    process = subprocess.Popen(command, env=environment)
+    init = _child_of(process)
+    if init is not None:
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGINT))
+        (directory / INIT_PID).write_text(str(init))
+    return process.wait()
+
+
+def _child_of(process: subprocess.Popen[bytes]) -> int | None:
+    """The PID of unshare's child, which is init inside; None when there is none and will be none."""
+    while process.poll() is None:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        if children:
+            return int(children[0])
+        time.sleep(0.01)
+    return None
+
+
+def _requirements() -> tuple[Path, Path]:
+    """Where the CNI plugins and our executable are; K8sRdmaError names everything that is missing."""
+    missing = [
+        f"{tool} (Debian package {package})" for tool, package in TOOLS.items() if not shutil.which(tool)
+    ]
+    plugins = _plugin_directory()
+    if plugins is None:
+        missing.append(f"CNI plugins {', '.join(CNI_PLUGINS)} (Debian package containernetworking-plugins)")
+    shim = find_program()
+    if shim is None:
+        missing.append(f"{PROGRAM} (build it with `make cni`, or name it in K8S_RDMA_CNI)")
+    if missing or plugins is None or shim is None:
+        msg = f"the demo needs {'; '.join(missing)}; `make demo` sets everything up"
+        raise K8sRdmaError(msg)
+    return plugins, shim
+
+
+def _plugin_directory() -> Path | None:
+    candidates = [*os.environ.get("CNI_PATH", "").split(":"), *CNI_DIRECTORIES]
+    for directory in map(Path, filter(None, candidates)):
+        if all(os.access(directory / plugin, os.X_OK) for plugin in CNI_PLUGINS):
+            return directory
+    return None
+
+
+def _probe(isolation: tuple[str, ...]) -> None:
+    """K8sRdmaError when this machine does not let us make namespaces."""
+    attempt = subprocess.run(["unshare", *isolation, "true"], capture_output=True, text=True, check=False)
+    if attempt.returncode == 0:
+        return
+    who = "root" if os.geteuid() == 0 else "this user"
+    msg = (
+        f"the demo needs network, mount and PID namespaces, which {who} may not make here "
+        f"({attempt.stderr.strip()}); run it as root, or allow user namespaces "
+        "(sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; "
+        "in a container: --privileged)"
+    )
+    raise K8sRdmaError(msg)

@@ -1,0 +1,326 @@
+"""The demo's scenes, after the evaluation of the paper behind it: each creates pods and checks what holds.
+
+Every scene starts on empty nodes and leaves its pods to `finish`, which deletes them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.wire.annotation import ANNOTATION, parse_request
+from k8s_rdma_demo.kubectl import POLL_S, unschedulable
+from k8s_rdma_demo.network import LINK_MBPS
+from k8s_rdma_demo.outcome import TCP_SHARE, TOLERANCE, FlowShown, PodShown
+from k8s_rdma_demo.traffic import Endpoint, Flow, measure, unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from k8s_rdma.wire.rest import Allocation
+    from k8s_rdma_demo.network import DemoNode
+    from k8s_rdma_demo.outcome import Outcome
+    from k8s_rdma_demo.world import World
+
+MEASURE_S = 4
+_TRIES = 5
+POD_TIMEOUT_S = 20.0
+LEGACY_REFUSAL = "RDMA Scheduler Extension: Node did not have enough free RDMA resources."
+SIXTY = 60
+CAPPED = "reservations-and-caps"
+COMPETING = {"gold": 500, "silver": 200, "bronze": 110}
+"""Reservations, Mb/s; 190 Mb/s of the link are left."""
+
+
+class Scenes:
+    """Plays scenes in a world and records what it finds."""
+
+    def __init__(self, world: World, outcome: Outcome, examples: Path) -> None:
+        """examples: the folder with the pods' manifests."""
+        self._world = world
+        self._outcome = outcome
+        self._examples = examples
+        self._created: list[str] = []
+
+    # Scenes
+
+    def examples(self) -> None:
+        """Pods of `examples/`: some fit, one only over both PFs, one nowhere."""
+        check = self._outcome.check_equal
+        self._run("without-rdma")
+        self._run(CAPPED)
+        self._run("needs-both-pfs")
+        plain = sorted(self._world.sandbox("without-rdma").macs)
+        check("without-rdma has its ordinary interface only", ["eth0"], plain)
+        pfs = {interface.pf for interface in self._allocation_of("needs-both-pfs").interfaces}
+        check("needs-both-pfs has VFs of both PFs", 2, len(pfs))
+        refusal = self._refused("fits-nowhere")
+        numbers = LEGACY_REFUSAL in refusal and "600 Mb/s" in refusal
+        check("fits-nowhere stays Pending, told why with numbers", True, numbers)
+
+    def caps(self) -> None:
+        """Caps hold while nothing else competes, towards the other node and between VFs of one PF."""
+        other = "needs-both-pfs"
+        self._measure(
+            "caps",
+            Flow(
+                name="rdma0, to the other node",
+                source=self._endpoint(CAPPED, 0),
+                destination=self._endpoint(other, 0),
+            ),
+            Flow(
+                name="rdma2, to the other node",
+                source=self._endpoint(CAPPED, 2),
+                destination=self._endpoint(other, 1),
+            ),
+        )
+        # 450 of the 500 Mb/s left on that PF: the tightest fit there is.
+        self._apply("neighbour", {"min_tx_rate": 450})
+        self._await("neighbour")
+        same = self._pf_of(CAPPED, 2) == self._pf_of("neighbour", 0)
+        self._outcome.check_equal(f"neighbour is on the same PF as {CAPPED}", True, same)
+        self._measure(
+            "caps",
+            Flow(
+                name="rdma2, to a VF of the same PF",
+                source=self._endpoint(CAPPED, 2),
+                destination=self._endpoint("neighbour", 0),
+            ),
+        )
+
+    def contention(self) -> None:
+        """Three pods fill one link: each has its reservation, and they share what is left."""
+        self._apply("receiver", {"min_tx_rate": 900}, {"min_tx_rate": 900})
+        self._await("receiver")
+        for name, rate in COMPETING.items():
+            self._apply(name, {"min_tx_rate": rate})
+            self._await(name)
+        pfs = {self._pf_of(name, 0) for name in COMPETING}
+        self._outcome.check_equal("gold, silver and bronze compete on one PF", 1, len(pfs))
+        wanted = (1 - TOLERANCE) * TCP_SHARE * LINK_MBPS
+        measured = self._measure(
+            "contention",
+            *(
+                Flow(name=name, source=self._endpoint(name, 0), destination=self._endpoint("receiver", 0))
+                for name in COMPETING
+            ),
+            together=wanted,
+        )
+        filled = sum(measured.values())
+        self._outcome.check(
+            "together they fill the link",
+            filled >= wanted,
+            f"at least {wanted:.0f} Mb/s",
+            f"{filled:.0f} Mb/s",
+        )
+        left = [measured[name] - TCP_SHARE * rate for name, rate in COMPETING.items()]
+        self._outcome.check(
+            "each has its part of what is left",
+            max(left) - min(left) <= TOLERANCE * LINK_MBPS,
+            f"parts within {TOLERANCE * LINK_MBPS:.0f} Mb/s of each other",
+            ", ".join(f"{part:.0f}" for part in left) + " Mb/s",
+        )
+
+    def sixty(self) -> None:
+        """Two pods of 60 interfaces each: every one named, addressed and reaching its peer."""
+        check = self._outcome.check_equal
+        for name in ("sixty-a", "sixty-b"):
+            self._run("sixty-interfaces", name)
+            self._check_names(name)
+        check("they are on two nodes", 2, len({self._node("sixty-a"), self._node("sixty-b")}))
+        pairs = [(self._endpoint("sixty-a", i), self._endpoint("sixty-b", i)) for i in range(SIXTY)]
+        addresses = {endpoint.address for pair in pairs for endpoint in pair}
+        check("addresses of their 120 interfaces", 2 * SIXTY, len(addresses))
+        check("interfaces that do not reach their peer", [], unreachable(pairs))
+
+    def race(self) -> None:
+        """Two pods at the same moment that fit alone and not together: one node is taken already."""
+        self.finish("sixty-b")
+        for name in ("racer-1", "racer-2"):
+            self._apply(name, {"min_tx_rate": 600}, {"min_tx_rate": 600})
+        placed, pending = self._settle(("racer-1", "racer-2"))
+        self._outcome.check_equal("of two pods that fit only alone, placed", 1, len(placed))
+        self._outcome.check_equal("and refused", 1, len(pending))
+        for name in placed:
+            self._await(name)
+        for name in pending:
+            self._outcome.refusals[name] = self._world.kubectl.refused(name, timeout_s=POD_TIMEOUT_S)
+
+    def crash(self) -> None:
+        """`kill -9` of the agent in the middle of an ADD; the pod runs after all, nothing is left over."""
+        check = self._outcome.check_equal
+        self._apply_manifest("sixty-interfaces", "survivor")
+        node = self._wait_for_half_an_add("survivor")
+        self._world.processes.kill(f"{node.name}-agent")
+        phases, moved = self._world.receipts(node), self._world.vfs_away(node)
+        self._outcome.check(
+            "the agent dies in the middle of an ADD",
+            phases == ["prepared"] and moved > 0,
+            "receipt prepared, VFs moved",
+            f"receipt {', '.join(phases) or 'none'}, {moved} of {SIXTY} VFs moved",
+        )
+        self._apply_manifest("without-rdma", "bystander", node=node.name)
+        self._await("bystander")
+        self.finish("bystander")
+        check("a pod without RDMA starts and stops meanwhile", None, self._world.kubectl.pod("bystander"))
+        self._world.start_agent(node)
+        self._await("survivor")
+        self._check_names("survivor")
+
+    # Pods
+
+    def finish(self, *names: str) -> None:
+        """Delete pods (all of them without names) and wait until they are gone."""
+        chosen = list(names or self._created)
+        self._world.kubectl.delete(*chosen, timeout_s=2 * POD_TIMEOUT_S)
+        self._created = [name for name in self._created if name not in chosen]
+
+    def _run(self, example: str, name: str | None = None) -> None:
+        self._await(self._apply_manifest(example, name))
+
+    def _refused(self, example: str) -> str:
+        name = self._apply_manifest(example)
+        refusal = self._world.kubectl.refused(name, timeout_s=POD_TIMEOUT_S)
+        self._outcome.refusals[name] = refusal
+        asked = describe(self._manifest(example))
+        self._outcome.pods.append(PodShown(name=name, asked=asked, node="-", got="Pending"))
+        return refusal
+
+    def _manifest(self, example: str) -> dict[str, Any]:
+        return dict(yaml.safe_load((self._examples / f"{example}.yaml").read_text(encoding="utf-8")))
+
+    def _apply_manifest(self, example: str, name: str | None = None, *, node: str | None = None) -> str:
+        self._created.append(name or example)  # first: what is under way is deleted as well
+        return self._world.kubectl.apply(self._manifest(example), name=name, node=node)
+
+    def _apply(self, name: str, *interfaces: Mapping[str, int]) -> None:
+        manifest = self._manifest("without-rdma")
+        manifest["metadata"]["annotations"] = {ANNOTATION: json.dumps(interfaces)}
+        self._created.append(name)
+        self._world.kubectl.apply(manifest, name=name)
+
+    def _await(self, name: str) -> None:
+        """Wait until a pod runs, and note where and with what."""
+        pod = self._world.kubectl.running(name, timeout_s=POD_TIMEOUT_S)
+        node = self._world.node(pod["spec"]["nodeName"])
+        shown = PodShown(
+            name=name, asked=describe(pod), node=node.name, got=self._allocation_text(name, node)
+        )
+        self._outcome.pods.append(shown)
+
+    def _allocation_text(self, name: str, node: DemoNode) -> str:
+        allocation = self._allocation(name)
+        if allocation is None:
+            return "eth0"
+        report = self._world.report(node)
+        names = {pf.pci: pf.name for pf in (report.pfs if report else ())}
+        counts: dict[str, int] = {}
+        for interface in allocation.interfaces:
+            counts[names[interface.pf]] = counts.get(names[interface.pf], 0) + 1
+        return "eth0, " + ", ".join(f"{pf} x {count}" for pf, count in sorted(counts.items()))
+
+    def _settle(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Wait until each pod is either bound or refused; which is which."""
+        end = time.monotonic() + POD_TIMEOUT_S
+        while time.monotonic() < end:
+            pods = {name: self._world.kubectl.pod(name) or {} for name in names}
+            placed = [name for name, pod in pods.items() if pod["spec"].get("nodeName")]
+            refused = [name for name, pod in pods.items() if name not in placed and unschedulable(pod)]
+            if len(placed) + len(refused) == len(names):
+                return placed, refused
+            time.sleep(POLL_S)
+        msg = f"pods {', '.join(names)}: neither placed nor refused after {POD_TIMEOUT_S:g} s"
+        raise K8sRdmaError(msg)
+
+    def _wait_for_half_an_add(self, name: str) -> DemoNode:
+        """The node that has begun to move functions into the pod."""
+        end = time.monotonic() + POD_TIMEOUT_S
+        while time.monotonic() < end:
+            for node in self._world.nodes:
+                if self._world.vfs_away(node):
+                    return node
+        msg = f"pod {name}: no agent began to attach it within {POD_TIMEOUT_S:g} s"
+        raise K8sRdmaError(msg)
+
+    # What a pod got
+
+    def _node(self, name: str) -> str:
+        pod = self._world.kubectl.pod(name) or {}
+        return str(pod["spec"]["nodeName"])
+
+    def _allocation(self, name: str) -> Allocation | None:
+        report = self._world.report(self._world.node(self._node(name)))
+        found = (each for each in (report.allocations if report else ()) if each.pod.name == name)
+        return next(found, None)
+
+    def _allocation_of(self, name: str) -> Allocation:
+        allocation = self._allocation(name)
+        if allocation is None:
+            msg = f"pod {name}: node {self._node(name)} reports no interfaces for it"
+            raise K8sRdmaError(msg)
+        return allocation
+
+    def _pf_of(self, name: str, index: int) -> tuple[str, str]:
+        """Node and PF of a pod's interface."""
+        return self._node(name), self._allocation_of(name).interfaces[index].pf
+
+    def _endpoint(self, name: str, index: int) -> Endpoint:
+        sandbox = self._world.sandbox(name)
+        return Endpoint(
+            pod=name,
+            netns=sandbox.netns,
+            ifname=f"rdma{index}",
+            address=sandbox.addresses[f"rdma{index}"],
+        )
+
+    # Checks
+
+    def _check_names(self, name: str) -> None:
+        sandbox = self._world.sandbox(name)
+        held = {interface.ifname: interface.mac for interface in self._allocation_of(name).interfaces}
+        found = {ifname: mac for ifname, mac in sandbox.macs.items() if ifname.startswith("rdma")}
+        wanted = [f"rdma{index}" for index in range(SIXTY)]
+        named = sorted(found, key=wanted.index) == wanted
+        self._outcome.check_equal(
+            f"{name} has rdma0 to rdma{SIXTY - 1}, the VFs it was given", True, named and held == found
+        )
+
+    def _measure(self, scene: str, *flows: Flow, together: float = 0.0) -> dict[str, float]:
+        """Measure, and again while something lacks what it must have: a busy machine carries less.
+
+        together: Mb/s that the sum must reach.
+        """
+        rates = {flow.name: self._rates(flow) for flow in flows}
+        for _ in range(_TRIES):
+            measured = measure(flows, seconds=MEASURE_S)
+            shown = [
+                FlowShown(scene=scene, name=name, reserved=reserved, cap=cap, measured=measured[name])
+                for name, (reserved, cap) in rates.items()
+            ]
+            if all(flow.measured >= flow.floor for flow in shown) and sum(measured.values()) >= together:
+                break
+        for flow in shown:
+            self._outcome.check_flow(flow)
+        return measured
+
+    def _rates(self, flow: Flow) -> tuple[int, int]:
+        """Reservation and cap of the sending interface, as programmed."""
+        held = self._allocation_of(flow.source.pod).interfaces
+        interface = next(each for each in held if each.ifname == flow.source.ifname)
+        return interface.min_tx_rate, interface.max_tx_rate
+
+
+def describe(pod: Mapping[str, Any]) -> str:
+    """What a pod asks for, in a few words."""
+    request = parse_request(pod["metadata"].get("annotations", {}).get(ANNOTATION))
+    groups: dict[str, int] = {}
+    for interface in request.interfaces:
+        low, high = interface.min_tx_rate_mbps, interface.max_tx_rate_mbps
+        words = " ".join(filter(None, (f"min {low}" if low else "", f"max {high}" if high else ""))) or "any"
+        groups[words] = groups.get(words, 0) + 1
+    return ", ".join(f"{count} x {words}" if count > 1 else words for words, count in groups.items()) or "-"

@@ -1,0 +1,353 @@
+"""The demo's cluster: nodes, wires, and every process in its place."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.wire.rest import NodeReport, decode_report
+from k8s_rdma_demo.cluster.sandbox import SandboxDirectory
+from k8s_rdma_demo.kubectl import Kubectl
+from k8s_rdma_demo.network import (
+    CONTROL_ADDRESS,
+    LINK_MBPS,
+    PFS_PER_NODE,
+    VFS_PER_PF,
+    DemoNode,
+    Processes,
+    build,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+API_PORT = 6443
+API_URL = f"http://{CONTROL_ADDRESS}:{API_PORT}"
+EXTENDER_PORT = 8888
+EXTENDER_URL = f"http://{CONTROL_ADDRESS}:{EXTENDER_PORT}"
+SERVER_PORT = 54005
+RDMA_NETWORK = "10.56.0.0/16"
+START_TIMEOUT_S = 30
+_POLICIES = 'policies: [{name: everything, namespaces: ["*"], allow: ["*"]}]\n'
+"""Its pods show what the annotation can ask for, and nobody else is there."""
+
+_LEAF = re.compile(r" leaf \S+")
+"""The number of a class's queue, which says nothing about its rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """Where things are.
+
+    directory: everything the demo writes. plugins: CNI plugins of the machine. shim: our executable.
+    """
+
+    directory: Path
+    plugins: Path
+    shim: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodInside:
+    """A pod's namespace: its interfaces' MACs and IPv4 addresses by name, loopback left out."""
+
+    netns: Path
+    macs: dict[str, str]
+    addresses: dict[str, str]
+
+
+class World:
+    """Two nodes and a control plane; make one, `start` it, `stop` it."""
+
+    def __init__(self, paths: Paths) -> None:
+        """Nothing is made yet."""
+        self.paths = paths
+        self.nodes = tuple(
+            DemoNode(
+                name=f"w{number}",
+                number=number,
+                netns=paths.directory / "nodes" / f"w{number}.netns",
+                directory=paths.directory / "nodes" / f"w{number}",
+            )
+            for number in (1, 2)
+        )
+        self.processes = Processes(logs=paths.directory / "logs")
+        self.kubectl = Kubectl.for_server(API_URL)
+        self._http = httpx2.Client(timeout=5, trust_env=False)
+
+    def node(self, name: str) -> DemoNode:
+        """A node by name."""
+        return next(node for node in self.nodes if node.name == name)
+
+    # Making it
+
+    def build(self) -> None:
+        """Namespaces, wires and functions."""
+        build(self.nodes)
+        for node in self.nodes:
+            for index in range(PFS_PER_NODE):
+                self._create_pf(node, index)
+            self._write_files(node)
+        (self.paths.directory / "placement.key").write_text(secrets.token_hex(32))
+        (self.paths.directory / "policies.yaml").write_text(_POLICIES)
+
+    def start(self) -> None:
+        """Every process, and the nodes known to the API server; returns when all answer."""
+        self._start_stand_in("api", "--host", CONTROL_ADDRESS, "--port", str(API_PORT), *self._kubeconfig())
+        self._wait("API server", lambda: self._http.get(f"{API_URL}/healthz").is_success)
+        for node in self.nodes:
+            self.start_agent(node)
+            self._start_k8s_rdma("server", node, {"runDir": str(self.run_dir(node))})
+        for node in self.nodes:
+            self._wait(f"{node.name}'s server", lambda node=node: self.report(node) is not None)  # type: ignore[misc]
+        extender = {
+            "kubeconfig": str(self.paths.directory / "kubeconfig"),
+            "listen": CONTROL_ADDRESS,
+            "placementKeyFile": str(self.paths.directory / "placement.key"),
+            "policyFile": str(self.paths.directory / "policies.yaml"),
+        }
+        self._start_k8s_rdma("extender", None, extender)
+        self._wait("extender", lambda: self._http.get(f"{EXTENDER_URL}/readyz").is_success)
+        self._start_stand_in("scheduler", *self._api(), "--extender", f"{EXTENDER_URL}/scheduler")
+        for node in self.nodes:
+            self._start_kubelet(node)
+
+    def start_agent(self, node: DemoNode) -> None:
+        """The node's agent; returns at once."""
+        config = {
+            "node": node.name,
+            "kernel": "virtual",
+            "runDir": str(self.run_dir(node)),
+            "stateDir": str(node.directory / "lib"),
+            "placementKeyFile": str(self.paths.directory / "placement.key"),
+            "policyFile": str(self.paths.directory / "policies.yaml"),
+        }
+        self._start_k8s_rdma("agent", node, config)
+
+    def restart_agents(self) -> None:
+        """Start the agents that were killed."""
+        for node in self.nodes:
+            if f"{node.name}-agent" not in self.processes.running:
+                self.start_agent(node)
+
+    def stop(self) -> list[str]:
+        """End every process; the names of those that did not end by themselves."""
+        self._http.close()
+        self.kubectl.client.close()
+        return self.processes.stop()
+
+    # Looking at it
+
+    def run_dir(self, node: DemoNode) -> Path:
+        """The agent's sockets and markers."""
+        return node.directory / "run"
+
+    def report(self, node: DemoNode) -> NodeReport | None:
+        """`/v1/node` of a node; None while it has no agent."""
+        try:
+            reply = self._http.get(f"http://{node.address}:{SERVER_PORT}/v1/node")
+        except httpx2.TransportError:
+            return None
+        return decode_report(reply.content) if reply.is_success else None
+
+    def getpfs(self, node: DemoNode) -> list[dict[str, Any]]:
+        """`/getpfs` of a node."""
+        return list(self._http.get(f"http://{node.address}:{SERVER_PORT}/getpfs").raise_for_status().json())
+
+    def sandbox(self, name: str) -> PodInside:
+        """A running pod, seen from within; K8sRdmaError when it does not run."""
+        for node in self.nodes:
+            found = SandboxDirectory(node.directory / "sandboxes").of_pod("default", name)
+            if found is not None:
+                return _look_inside(Path(found.netns))
+        msg = f"pod {name}: no node runs it"
+        raise K8sRdmaError(msg)
+
+    def sandboxes_left(self, node: DemoNode) -> list[str]:
+        """Namespaces and records of pods on a node."""
+        left = [*(node.directory / "netns").glob("*"), *(node.directory / "sandboxes").glob("*.json")]
+        return sorted(path.name for path in left)
+
+    def vfs_away(self, node: DemoNode) -> int:
+        """How many VFs' interfaces are in pods now."""
+        with node.netns.open("rb") as netns, Rtnl(netns.fileno()) as rtnl:
+            home = sum(_is_vf(link.name) for link in rtnl.links())
+        return PFS_PER_NODE * VFS_PER_PF - home
+
+    def receipts(self, node: DemoNode) -> list[str]:
+        """The phases of the receipts in the ledger of a node whose agent does not run."""
+        ledger = Receipts(node.directory / "lib" / "ledger.db")
+        try:
+            return [receipt.phase.value for receipt in ledger.load().receipts.values()]
+        finally:
+            ledger.close()
+
+    def kernel_state(self, node: DemoNode) -> frozenset[str]:
+        """The VFs' names and MACs and each PF's rates, as `ip` and `tc` show them, a line each."""
+        links = json.loads(self._in_node(node, "ip", "-details", "-json", "link", "show"))
+        schedulers = [link["ifname"] for link in links if link.get("linkinfo", {}).get("info_kind") == "ifb"]
+        return frozenset(
+            [
+                *(f"{link['ifname']} {link['address']}" for link in links if _is_vf(link["ifname"])),
+                *(
+                    f"{name}: {_LEAF.sub('', line)}"
+                    for name in schedulers
+                    for line in self._in_node(node, "tc", "class", "show", "dev", name).splitlines()
+                ),
+            ]
+        )
+
+    def leases(self, node: DemoNode, network: str = "*") -> list[str]:
+        """Addresses that the IPAM plugin holds: those of `pods`, those of `rdma`, or both."""
+        found = (node.directory / "ipam").glob(f"{network}/*/*")
+        return sorted(path.name for path in found if path.name[0].isdigit())
+
+    def _in_node(self, node: DemoNode, *command: str) -> str:
+        return subprocess.run(
+            ["nsenter", f"--net={node.netns}", *command], capture_output=True, text=True, check=True
+        ).stdout
+
+    # Parts
+
+    def _create_pf(self, node: DemoNode, index: int) -> None:
+        name, pci, uplink = node.pf(index)
+        arguments = ["--name", name, "--pci", pci, "--uplink", uplink]
+        sizes = ["--link-mbps", str(LINK_MBPS), "--vfs", str(VFS_PER_PF)]
+        command = [sys.executable, "-m", "k8s_rdma.linux.virtual", "create", *arguments, *sizes]
+        ended = subprocess.run(
+            ["nsenter", f"--net={node.netns}", "--", *command], capture_output=True, text=True, check=False
+        )
+        if ended.returncode:
+            msg = f"demo: PF {name} of {node.name} cannot be made"
+            raise K8sRdmaError(msg, details=ended.stderr.strip())
+
+    def _write_files(self, node: DemoNode) -> None:
+        for name in ("run", "lib", "ipam", "cni"):
+            (node.directory / name).mkdir(parents=True, exist_ok=True)
+        for plugin in (*self.paths.plugins.iterdir(), self.paths.shim):
+            link = node.directory / "cni" / plugin.name
+            if not link.exists():
+                link.symlink_to(plugin)
+        (node.directory / "pods.conflist").write_text(json.dumps(self._conflist(node), indent=2))
+
+    def _conflist(self, node: DemoNode) -> dict[str, Any]:
+        """`examples/cni/10-pods.conflist` with this node's subnets and directories."""
+        leases = node.directory / "ipam"
+        pods = {
+            "type": "host-local",
+            "ranges": [[{"subnet": f"10.244.{node.number}.0/24"}]],
+            "dataDir": str(leases / "pods"),
+        }
+        first, last = f"10.56.{node.number}.1", f"10.56.{node.number}.254"
+        ranges = [[{"subnet": RDMA_NETWORK, "rangeStart": first, "rangeEnd": last}]]
+        return {
+            "cniVersion": "1.0.0",
+            "name": "pods",
+            "plugins": [
+                {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipam": pods},
+                {
+                    "type": "k8s-rdma-cni",
+                    "runDir": str(self.run_dir(node)),
+                    "capabilities": {"io.kubernetes.cri.pod-annotations": True},
+                    "ipam": {"type": "host-local", "ranges": ranges, "dataDir": str(leases / "rdma")},
+                },
+            ],
+        }
+
+    def _start_kubelet(self, node: DemoNode) -> None:
+        self._start_stand_in(
+            "kubelet",
+            *self._api(),
+            *("--node", node.name, "--conflist", str(node.directory / "pods.conflist")),
+            *("--cni-path", str(node.directory / "cni"), "--netns-dir", str(node.directory / "netns")),
+            *("--state-dir", str(node.directory / "sandboxes"), "--late-delete-s", "1"),
+            *("--node-ip", node.address),
+            node=node,
+        )
+
+    def _start_stand_in(self, part: str, *arguments: str, node: DemoNode | None = None) -> None:
+        name = f"{node.name}-{part}" if node else part
+        netns = node.netns if node else None
+        self.processes.start(name, "k8s_rdma_demo.cluster", part, *arguments, netns=netns)
+
+    def _start_k8s_rdma(self, command: str, node: DemoNode | None, config: dict[str, Any]) -> None:
+        name = f"{node.name}-{command}" if node else command
+        path = self.paths.directory / f"{name}.yaml"
+        path.write_text(json.dumps(config))  # JSON is YAML
+        environment = {"PORT": str(EXTENDER_PORT if command == "extender" else SERVER_PORT)}
+        self.processes.start(
+            name,
+            "k8s_rdma",
+            command,
+            "--config",
+            str(path),
+            netns=node.netns if node else None,
+            environment=environment,
+        )
+
+    def _api(self) -> tuple[str, ...]:
+        return ("--server", API_URL)
+
+    def _kubeconfig(self) -> tuple[str, ...]:
+        return ("--kubeconfig", str(self.paths.directory / "kubeconfig"))
+
+    def _wait(self, condition: str, ready: Callable[[], bool]) -> None:
+        end = time.monotonic() + START_TIMEOUT_S
+        while True:
+            self.processes.check()
+            try:
+                if ready():
+                    return
+            except httpx2.TransportError:
+                pass  # not listening yet
+            if time.monotonic() > end:
+                msg = (
+                    f"demo: {condition} did not answer within {START_TIMEOUT_S} s; see {self.processes.logs}"
+                )
+                raise K8sRdmaError(msg)
+            time.sleep(0.05)
+
+
+def _look_inside(netns: Path) -> PodInside:
+    command = ["nsenter", f"--net={netns}", "ip", "-json", "address", "show"]
+    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    links = {link["ifname"]: link for link in shown if link["ifname"] != "lo"}
+    return PodInside(
+        netns=netns,
+        macs={name: link["address"] for name, link in links.items()},
+        addresses={
+            name: address["local"]
+            for name, link in links.items()
+            for address in link["addr_info"]
+            if address["family"] == "inet"
+        },
+    )
+
+
+def _is_vf(name: str) -> bool:
+    pf, _, index = name.rpartition("v")
+    return pf.startswith("enp") and index.isdigit()
+
+
+def processes_left() -> list[int]:
+    """What runs in this PID namespace besides this process, which is its init."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass  # ended, and orphaned by a parent that was killed
+    own = os.getpid()
+    numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [number for number in numbers if number != own]

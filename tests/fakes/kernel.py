@@ -1,0 +1,550 @@
+"""A kernel in memory: applies steps to a `FakeMachine`, and fails on command.
+
+Minimum rates that would add up to more than the link carries are refused, as ice does; mlx5 takes them
+as weights and checks no sum, so nothing may rely on the refusal.
+
+Interfaces in the namespaces of a pretended machine: configured, cleared and limited.
+
+ConfigureVfs on a pretended machine: one setting after the other, as netlink hands them to a driver.
+
+Source: Linux `net/core/rtnetlink.c` (do_setvfinfo) and the checks that drivers have in common, 6.1.
+
+VFs of a pretended machine on their way into namespaces and to other drivers, and home again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from fakes.machine import HOST, VF_DRIVER
+from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, Vf
+from k8s_rdma.core.options import LinkState, LinkType, Setting, VlanProto
+from k8s_rdma.core.rates import check_rates
+from k8s_rdma.core.software_caps import NOT_KEPT, without_software_caps
+from k8s_rdma.core.step import (
+    BindVf,
+    BringHome,
+    CapInterface,
+    ClearInterface,
+    ConfigureInterface,
+    ConfigureVfs,
+    GiveVf,
+    ProgramVfs,
+    SetRates,
+    UnbindVf,
+    VfRate,
+    VfRef,
+    Vlan,
+)
+from k8s_rdma.errors import KernelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from fakes.machine import Device, FakeMachine, FakePf, Function
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.kernel import VfCounters
+    from k8s_rdma.core.step import NetnsRef, Step, VfConfig, VfHome
+
+_MIN_MTU = 68
+"""ETH_MIN_MTU, `include/uapi/linux/if_ether.h`."""
+
+
+def move(machine: FakeMachine, step: GiveVf | BringHome | BindVf | UnbindVf) -> Iterator[None]:
+    """Make the step hold; yields before every change, and makes none that holds already."""
+    match step:
+        case GiveVf():
+            return _give(machine, step)
+        case BringHome():
+            return _bring_home(machine, step)
+        case BindVf():
+            return _bind(machine, step)
+        case UnbindVf():
+            return _unbind(machine, step)
+
+
+def _give(machine: FakeMachine, step: GiveVf) -> Iterator[None]:
+    """Make a VF's netdev be in a namespace under a name, with its MAC and MTU there."""
+    function, target = machine.function(step.vf), machine.inode(step.netns)
+    device = _netdev(function, step.vf)
+    if device.place not in (HOST, target):
+        where = machine.where(device.place)
+        msg = f"{_words(step.vf)}: wanted in {step.netns.path}, but it is in {where}"
+        raise KernelError(msg)
+    _check_mtu(machine, step)
+    mac = step.mac or (step.home.mac if device.place == HOST else device.mac)
+    if function.rdma_device and function.rdma_place != target:
+        yield
+        machine.move_rdma(function, target)
+    if (device.place, device.name) != (target, step.ifname):
+        yield
+        machine.move(device, target, step.ifname)
+    if step.mtu not in (None, device.mtu):
+        yield
+        device.mtu = step.mtu or device.mtu
+    if mac != device.mac:
+        yield
+        device.mac = mac
+
+
+def _bring_home(machine: FakeMachine, step: BringHome) -> Iterator[None]:
+    """Make a VF's netdev be at home as it was, unless it serves another namespace or driver."""
+    function = machine.function(step.vf)
+    device = function.device
+    if not function.is_netdev or device.place not in (HOST, step.netns.inode):
+        return
+    if function.rdma_place != HOST:
+        yield
+        machine.move_rdma(function, HOST)
+    yield from _as_at_home(machine, device, step.home)
+
+
+def _bind(machine: FakeMachine, step: BindVf) -> Iterator[None]:
+    """Make a VF that is at home another driver's."""
+    function = _function(machine, step)
+    if Setting.VFIO_PCI not in machine.pfs[step.vf.pf].taken():
+        msg = f"{_words(step.vf)}: {step.driver}: this machine cannot give it as a PCI function"
+        raise KernelError(msg)
+    if function.driver not in ("", VF_DRIVER, step.driver):
+        msg = f"{_words(step.vf)}: wanted by {step.driver}, but {function.driver} has it"
+        raise KernelError(msg)
+    if function.is_netdev and function.device.place != HOST:
+        where = machine.where(function.device.place)
+        msg = f"{_words(step.vf)}: wanted by {step.driver}, but its netdev is in {where}"
+        raise KernelError(msg)
+    if function.override != step.driver:
+        yield
+        function.override = step.driver
+    yield from _drive(machine, function, step.driver)
+
+
+def _unbind(machine: FakeMachine, step: UnbindVf) -> Iterator[None]:
+    """Make a VF the kernel driver's, at home as it was, unless it serves a namespace or a third driver."""
+    function = _function(machine, step)
+    if function.driver not in ("", VF_DRIVER, step.driver):
+        return
+    if function.is_netdev and function.device.place != HOST:
+        return
+    if function.override:
+        yield
+        function.override = ""
+    yield from _drive(machine, function, VF_DRIVER)
+    yield from _as_at_home(machine, function.device, step.home)
+
+
+def _drive(machine: FakeMachine, function: Function, driver: str) -> Iterator[None]:
+    """Take the VF from whatever drives it, then let `driver` have it."""
+    if function.driver not in ("", driver):
+        yield
+        if function.is_netdev:
+            machine.take_netdev(function)
+        function.driver = ""
+    if not function.driver:
+        yield
+        function.driver = driver
+        if function.is_netdev:
+            machine.make_netdev(function)
+
+
+def _as_at_home(machine: FakeMachine, device: Device, home: VfHome) -> Iterator[None]:
+    if (device.place, device.name) != (HOST, home.name):
+        yield
+        machine.move(device, HOST, home.name)
+    if (device.mac, device.mtu, device.up, device.addresses) != (home.mac, home.mtu, False, ()):
+        yield
+        device.mac, device.mtu = home.mac, home.mtu
+        device.up, device.addresses, device.routes = False, (), ()
+
+
+def _function(machine: FakeMachine, step: BindVf | UnbindVf) -> Function:
+    function = machine.function(step.vf)
+    if function.pci != step.pci:
+        msg = f"{_words(step.vf)}: at {function.pci}, not at {step.pci}"
+        raise KernelError(msg)
+    if step.kernel_driver != VF_DRIVER:
+        msg = f"{_words(step.vf)}: driven by {VF_DRIVER} at home, not by {step.kernel_driver!r}"
+        raise KernelError(msg)
+    return function
+
+
+def _netdev(function: Function, vf: VfRef) -> Device:
+    if not function.is_netdev:
+        msg = f"{_words(vf)}: it has no netdev: {function.driver or 'no driver'} has it"
+        raise KernelError(msg)
+    return function.device
+
+
+def _check_mtu(machine: FakeMachine, step: GiveVf) -> None:
+    most = machine.pfs[step.vf.pf].mtu
+    if step.mtu is not None and not _MIN_MTU <= step.mtu <= most:
+        msg = f"{_words(step.vf)}: MTU {step.mtu}: it takes {_MIN_MTU} to {most}, its PF's"
+        raise KernelError(msg)
+
+
+def _words(vf: VfRef) -> str:
+    return f"VF {vf.index} of PF {vf.pf}"
+
+
+_MAX_VLAN, _MAX_QOS = 4094, 7
+
+
+def configure(machine: FakeMachine, step: ConfigureVfs) -> Iterator[None]:
+    """Make these settings hold; yields before every change, and makes none that holds already.
+
+    KernelError, and nothing is set, when a VF is unknown or the driver has no means for a setting.
+    """
+    functions = [machine.function(VfRef(step.pf, config.index)) for config in step.configs]
+    for config in step.configs:
+        _check(machine.pfs[step.pf], config)
+    for function, config in zip(functions, step.configs, strict=True):
+        yield from _set(function, _with_node_guid(config))
+        if config.guid and function.is_netdev and function.device.place == HOST:
+            function.device.mac = function.own_mac()  # bound anew
+
+
+def _set(function: Function, config: VfConfig) -> Iterator[None]:
+    settings = function.settings
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name == "index" or value is None or getattr(settings, field.name) == value:
+            continue
+        yield
+        setattr(settings, field.name, value)
+
+
+def _with_node_guid(config: VfConfig) -> VfConfig:
+    return replace(config, node_guid=config.node_guid or config.guid)
+
+
+def _check(pf: FakePf, config: VfConfig) -> None:
+    for setting, words in _asked(config):
+        if setting not in pf.taken():
+            msg = f"VF {config.index} of PF {pf.pci}: {words}: {pf.driver} has no means for it"
+            raise KernelError(msg)
+    fault = _fault(pf, config)
+    if fault:
+        msg = f"VF {config.index} of PF {pf.pci}: {fault}"
+        raise KernelError(msg)
+
+
+def _asked(config: VfConfig) -> Iterator[tuple[Setting, str]]:
+    """What of a driver the settings need, and the words for that."""
+    if config.vlan is not None:
+        yield from _asked_of_vlan(config.vlan)
+    for setting, value in {
+        Setting.MAC: config.mac,
+        Setting.TRUST: config.trust,
+        Setting.SPOOF_CHECK: config.spoof_check,
+        Setting.LINK_STATE: config.link_state,
+        Setting.GUID: config.guid,
+    }.items():
+        if value is not None:
+            yield setting, f"{setting} {value}"
+
+
+def _asked_of_vlan(vlan: Vlan) -> Iterator[tuple[Setting, str]]:
+    yield Setting.VLAN, f"VLAN {vlan.id}"
+    if vlan.qos:
+        yield Setting.QOS, f"QoS {vlan.qos}"
+    if vlan.proto is not VlanProto.DOT1Q:
+        yield Setting.VLAN_PROTO, f"VLAN protocol {vlan.proto}"
+
+
+def _fault(pf: FakePf, config: VfConfig) -> str:
+    """What no driver takes, in words; empty when it does."""
+    vlan = config.vlan
+    if vlan is not None and not (0 <= vlan.id <= _MAX_VLAN and 0 <= vlan.qos <= _MAX_QOS):
+        return f"VLAN {vlan.id} with QoS {vlan.qos}: a VLAN is 0 to {_MAX_VLAN}, QoS 0 to {_MAX_QOS}"
+    if config.mac is not None and int(config.mac[:2], 16) & 1:
+        return f"MAC {config.mac}: a multicast address"
+    if config.guid is not None and pf.link_type is not LinkType.INFINIBAND:
+        return f"GUID {config.guid}: its link is {pf.link_type}"
+    return ""
+
+
+def change(machine: FakeMachine, step: ConfigureInterface | ClearInterface | CapInterface) -> Iterator[None]:
+    """Make the step hold; yields before every change, and makes none that holds already."""
+    match step:
+        case ConfigureInterface():
+            return _configure(machine, step)
+        case ClearInterface():
+            return _clear(machine, step)
+        case CapInterface():
+            return _cap(machine, step)
+
+
+def _configure(machine: FakeMachine, step: ConfigureInterface) -> Iterator[None]:
+    device = machine.device(step.netns, step.ifname)
+    for address in step.addresses:
+        if address not in device.addresses:
+            yield
+            device.addresses += (address,)
+            device.duplicates = machine.duplicates(device)
+    if not device.up:
+        yield
+        device.up = True
+    for route in step.routes:
+        if route not in device.routes:
+            yield
+            device.routes += (route,)
+
+
+def _clear(machine: FakeMachine, step: ClearInterface) -> Iterator[None]:
+    device = _found(machine, step)
+    if device is None:
+        return
+    if device.up:
+        yield
+        device.up, device.routes = False, ()
+    if device.addresses:
+        yield
+        device.addresses = ()
+
+
+def _cap(machine: FakeMachine, step: CapInterface) -> Iterator[None]:
+    without_limit = not step.max_tx_rate_mbps
+    if not (without_limit or machine.token_bucket):
+        raise KernelError(NOT_KEPT)
+    device = _found(machine, step) if without_limit else machine.device(step.netns, step.ifname)
+    if device is not None and device.max_tx_rate_mbps != step.max_tx_rate_mbps:
+        yield
+        device.max_tx_rate_mbps = step.max_tx_rate_mbps
+
+
+def _found(machine: FakeMachine, step: ClearInterface | CapInterface) -> Device | None:
+    """The netdev; None when that or its namespace is gone."""
+    return machine.find(step.ifname, step.netns.inode) if machine.alive(step.netns) else None
+
+
+_LINK_STATES = {LinkState.AUTO: "Follow", LinkState.ENABLE: "Up", LinkState.DISABLE: "Down"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fault:
+    at: int
+    after_changes: int
+    times: int
+
+
+class FakeKernel:
+    """Implements `core.kernel.Kernel`. Safe to use from several threads.
+
+    machine: what it acts on; another FakeKernel on the same machine is the agent after a restart.
+    applied: every step that was asked for, failed ones too.
+    observations, samples, looks_inside: how often the hardware was looked at, its traffic, a namespace's VFs.
+    """
+
+    def __init__(self, machine: FakeMachine) -> None:
+        """Act on this machine."""
+        self.machine = machine
+        self.applied: list[Step] = []
+        self.observations = self.samples = self.looks_inside = 0
+        self._faults: list[_Fault] = []
+        self._watches: list[Callable[[], None]] = []
+
+    def fail(self, *, at: int = 0, after_changes: int = 0, times: int = 1) -> None:
+        """Make a coming step fail.
+
+        at: which, counted from 0 for the next one.
+        after_changes: how many of its changes it still makes before it fails; a large number: all of them.
+        times: how many steps in a row fail from there on.
+        """
+        self._faults.append(_Fault(at=len(self.applied) + at, after_changes=after_changes, times=times))
+
+    def observe(self) -> Hardware:
+        """Everything there is now."""
+        with self.machine.lock:
+            self.observations += 1
+            self._require_answers()
+            self.machine.count_look()
+            found = (pf for pci, pf in self.machine.pfs.items() if pci not in self.machine.hidden)
+            seen = Hardware(
+                pfs=tuple(map(self._observe_pf, found)),
+                unreadable=self.machine.unreadable,
+            )
+            return seen if self.machine.token_bucket else without_software_caps(seen)
+
+    def apply(self, step: Step) -> None:
+        """Make the step hold, or fail as `fail` said."""
+        try:
+            with self.machine.lock:
+                self._carry_out(step)
+        finally:
+            self.machine.changed()
+
+    def namespace_alive(self, netns: NetnsRef) -> bool:
+        """Whether that very namespace still exists."""
+        return self.machine.alive(netns)
+
+    def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
+        """What is in a namespace."""
+        place = self.machine.inode(netns)
+        with self.machine.lock:
+            return {
+                device.name: PodInterface(
+                    mac=device.mac,
+                    mtu=device.mtu,
+                    is_up=device.up,
+                    addresses=frozenset(device.addresses),
+                    duplicates=device.duplicates & set(device.addresses),
+                    max_tx_rate_mbps=device.max_tx_rate_mbps,
+                )
+                for device in self.machine.devices_in(place)
+            }
+
+    def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
+        """The VFs in a namespace."""
+        place = self.machine.inode(netns)
+        with self.machine.lock:
+            self.looks_inside += 1
+            self._require_answers()
+            return {
+                function.pci: LocatedVf(
+                    ifname=function.device.name,
+                    mac=function.device.mac,
+                    max_tx_rate_mbps=function.device.max_tx_rate_mbps,
+                    qdisc="tbf" if function.device.max_tx_rate_mbps else "pfifo_fast",
+                )
+                for function in self.machine.functions.values()
+                if function.is_netdev and function.device.place == place
+            }
+
+    def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
+        """Note what is told of what is there."""
+        place = self.machine.inode(netns)
+        with self.machine.lock:
+            for device in self.machine.devices_in(place):
+                told = [each for each in addresses.get(device.name, ()) if each in device.addresses]
+                self.machine.announced += [(device.name, address) for address in told]
+
+    def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
+        """The counters of the machine, which tells them wherever a VF is."""
+        with self.machine.lock:
+            self.samples += 1
+            self._require_answers()
+            return tuple(self.machine.counters[vf] for vf in sorted(self.machine.functions))
+
+    def reset(self, vf: VfRef) -> None:
+        """Make a VF nobody's."""
+        try:
+            with self.machine.lock:
+                function = self.machine.function(vf)
+                if not function.is_netdev or (function.device.place, function.rdma_place) != (HOST, HOST):
+                    msg = f"VF {vf.index} of PF {vf.pf}: not in the host's namespace, so it is not reset"
+                    raise KernelError(msg)
+                function.min_tx_rate_mbps = function.max_tx_rate_mbps = 0
+                function.settings.vlan = Vlan(0)
+                function.device.up, function.device.addresses, function.device.routes = False, (), ()
+        finally:
+            self.machine.changed()
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` on the thread that makes a change."""
+        end = self.machine.watch(changed)
+        self._watches.append(end)
+        return end
+
+    def close(self) -> None:
+        """End all watches; the machine stays as it is."""
+        for end in self._watches:
+            end()
+
+    def _require_answers(self) -> None:
+        if self.machine.silent:
+            raise KernelError(self.machine.silent)
+
+    def _carry_out(self, step: Step) -> None:
+        stop = self._stop()
+        self.applied.append(step)
+        for number, _ in enumerate(self._changes(step)):
+            if number == stop:
+                break
+        if stop is not None:
+            msg = f"{type(step).__name__}: made to fail after {stop} changes"
+            raise KernelError(msg)
+
+    def _stop(self) -> int | None:
+        now = len(self.applied)
+        hit = (fault for fault in self._faults if fault.at <= now < fault.at + fault.times)
+        return next((fault.after_changes for fault in hit), None)
+
+    def _changes(self, step: Step) -> Iterator[None]:
+        """Carry a step out; yields before every change, and makes none that holds already."""
+        match step:
+            case SetRates():
+                return self._set_rates(step)
+            case GiveVf() | BringHome() | BindVf() | UnbindVf():
+                return move(self.machine, step)
+            case ConfigureInterface() | ClearInterface() | CapInterface():
+                return change(self.machine, step)
+            case ConfigureVfs():
+                return configure(self.machine, step)
+            case ProgramVfs():
+                return chain(self._changes(step.rates), self._changes(step.settings))
+
+    def _set_rates(self, step: SetRates) -> Iterator[None]:
+        functions = {rate.index: self.machine.function(VfRef(step.pf, rate.index)) for rate in step.rates}
+        before = {
+            vf.index: VfRate(vf.index, each.min_tx_rate_mbps, each.max_tx_rate_mbps)
+            for vf, each in self.machine.functions.items()
+            if vf.pf == step.pf
+        }
+        ability, link_mbps = self.machine.pfs[step.pf].rates, self.machine.links.get(step.pf) or 0
+        check_rates(step, ability=ability, link_mbps=link_mbps, current=before)
+        for rate in step.rates:
+            function = functions[rate.index]
+            wanted = (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)
+            if (function.min_tx_rate_mbps, function.max_tx_rate_mbps) != wanted:
+                yield
+                function.min_tx_rate_mbps, function.max_tx_rate_mbps = wanted
+
+    def _observe_pf(self, pf: FakePf) -> PfState:
+        functions = self.machine.functions
+        return PfState(
+            name=pf.name,
+            pci=pf.pci,
+            link_mbps=self.machine.links[pf.pci],
+            driver=pf.driver,
+            vfs=tuple(_observe_vf(index, functions[VfRef(pf.pci, index)], pf.mtu) for index in range(pf.vfs)),
+            mtu=pf.mtu,
+            link_type=pf.link_type,
+            rates=pf.rates,
+            enforce=pf.enforce,
+            supported_settings=pf.taken(),
+            mac=pf.mac,
+        )
+
+
+def _observe_vf(index: int, function: Function, pf_mtu: int) -> Vf:
+    device, settings = function.device, function.settings
+    at_home = function.is_netdev and device.place == HOST
+    return Vf(
+        index=index,
+        pci=function.pci,
+        netdev=device.name if at_home else None,
+        mac=device.mac if at_home else settings.guid or settings.mac,
+        mtu=device.mtu if at_home else pf_mtu,
+        min_tx_rate_mbps=function.min_tx_rate_mbps,
+        max_tx_rate_mbps=function.max_tx_rate_mbps,
+        vlan=settings.vlan.id,
+        qos=settings.vlan.qos,
+        vlan_proto=settings.vlan.proto if settings.vlan.id or settings.vlan.qos else "N/A",
+        spoof_check="ON" if settings.spoof_check else "OFF",
+        trust="ON" if settings.trust else "OFF",
+        link_state=_LINK_STATES[settings.link_state],
+        rdma_device=function.rdma_device if function.is_netdev and function.rdma_place == HOST else None,
+        admin_mac=settings.guid or settings.mac,
+        node_guid=settings.node_guid,
+        driver=function.driver,
+        unusable=_unusable(function),
+    )
+
+
+def _unusable(function: Function) -> str:
+    if function.is_netdev:
+        return ""
+    if not function.driver:
+        return "no driver is bound to it"
+    return f"it is bound to {function.driver}, which makes no netdev"

@@ -1,0 +1,123 @@
+"""The device nodes of a machine in memory.
+
+What a kubelet without a kubelet says of its pods.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
+from k8s_rdma.core.devices.rdma_devices import INFINIBAND, CharacterDevice, NodeKind
+from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from fakes.machine import FakeMachine, Function
+    from k8s_rdma.core.ids import PciAddress
+
+
+class FakePodResources:
+    """As `kube.pod_resources.PodResources`.
+
+    silent: whether it has no answer. questions: how many it was asked.
+    """
+
+    def __init__(self) -> None:
+        """Nobody holds anything."""
+        self._held: dict[tuple[str, str], PodDevices] = {}
+        self.silent = False
+        self.questions = 0
+
+    def give(self, namespace: str, name: str, resource: str, *ids: str, container: str = "app") -> None:
+        """Give a pod's container devices, besides what it holds."""
+        before = self.held(namespace, name)
+        more = ContainerDevices(container=container, resource=resource, ids=ids)
+        devices = (*before.devices, more)
+        self._held[namespace, name] = PodDevices(namespace=namespace, name=name, devices=devices)
+
+    def forget(self, namespace: str, name: str) -> None:
+        """Have a pod be over: what it held may be given to others."""
+        self._held.pop((namespace, name), None)
+
+    def held(self, namespace: str, name: str) -> PodDevices:
+        """What it would say of a pod."""
+        return self._held.get((namespace, name), PodDevices(namespace=namespace, name=name))
+
+    async def of_pod(self, namespace: str, name: str) -> PodDevices:
+        """As `PodResources`."""
+        self._ask()
+        return self.held(namespace, name)
+
+    async def all(self) -> tuple[PodDevices, ...]:
+        """As `PodResources`."""
+        self._ask()
+        return tuple(self._held.values())
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _ask(self) -> None:
+        self.questions += 1
+        if self.silent:
+            msg = "kubelet does not say what pods hold: made to be silent"
+            raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE)
+
+
+MAJOR, FIRST_MINOR = 231, 192
+"""Linux `drivers/infiniband/core/uverbs_main.c`, IB_UVERBS_MAJOR and IB_UVERBS_BASE_MINOR."""
+
+RDMA_CM_NUMBERS = (10, 58)
+
+
+class FakeNodes:
+    """As `PodNodes`: each RDMA device has one `uverbs`, another one once it moved."""
+
+    def __init__(self, machine: FakeMachine) -> None:
+        """Knows what the machine is whenever it is asked."""
+        self._machine = machine
+
+    def vfio_group(self, pci: PciAddress) -> str:
+        """By the order of the functions; KernelError while vfio-pci does not have it."""
+        for number, function in enumerate(self._machine.functions.values()):
+            if function.pci == pci and function.driver == "vfio-pci":
+                return f"/dev/vfio/{number}"
+        msg = f"{pci}: no VFIO group"
+        raise KernelError(msg)
+
+    def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:
+        """Of the VF at this address, or of one by its device's name."""
+        own = [function for function in self._machine.functions.values() if function.pci == pci]
+        return _verbs(own) or self.of_devices([rdma_device])
+
+    def of_devices(self, rdma_devices: Collection[str]) -> tuple[CharacterDevice, ...]:
+        """By name."""
+        return _verbs(
+            [
+                function
+                for function in self._machine.functions.values()
+                if function.rdma_device in rdma_devices
+            ]
+        )
+
+    def rdma_cm(self) -> tuple[int, int] | None:
+        """There where any VF has an RDMA device."""
+        return (
+            RDMA_CM_NUMBERS
+            if any(function.rdma_device for function in self._machine.functions.values())
+            else None
+        )
+
+
+def _verbs(functions: list[Function]) -> tuple[CharacterDevice, ...]:
+    return tuple(
+        CharacterDevice(
+            kind=NodeKind.UVERBS,
+            path=f"{INFINIBAND}/uverbs{function.verbs}",
+            major=MAJOR,
+            minor=FIRST_MINOR + function.verbs,
+        )
+        for function in functions
+        if function.verbs is not None
+    )

@@ -1,0 +1,223 @@
+"""Netlink of a pretended machine: what is asked of it, and what is set on its VFs."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+from k8s_rdma.core.options import LinkType
+from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.netlink.rtnl import Link
+from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.vf.creation import GuidOf, VfLinkState, VfMac, VfTrust
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fakes.sriov_machine import CardState, SriovMachine, VfState
+    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.linux.netlink.queries import DevlinkRate
+    from k8s_rdma.linux.vf.creation import Setting
+
+_FIRST_VLAN = 1_000_000
+_TYPES = {LinkType.ETHERNET: 1, LinkType.INFINIBAND: 32}
+
+
+class MachineLinks:
+    """`linux.netlink.queries.Queries` and `linux.vf.creation.SriovLinks` of a pretended machine."""
+
+    def __init__(self, machine: SriovMachine) -> None:
+        """Of this machine."""
+        self._machine = machine
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def links(self) -> Sequence[Link]:
+        """PFs and VFs that have a netdev here."""
+        with self._machine.lock:
+            return [link for state in self._machine.cards.values() for link in self._links_of(state)]
+
+    def link(self, name: str) -> Link | None:
+        """The one of that name."""
+        return next((link for link in self.links() if link.name == name), None)
+
+    def addressed_links(self) -> frozenset[int]:
+        """Of VFs with an address that is not link-local."""
+        with self._machine.lock:
+            return frozenset(
+                vf.netdev_index
+                for state in self._machine.cards.values()
+                for vf in state.vfs.values()
+                if vf.netdev and not vf.away and any(not address.ip.is_link_local for address in vf.addresses)
+            )
+
+    def permanent_address(self, link: Link) -> str:
+        """The PF's."""
+        return self._pf(link.index).card.mac
+
+    def vf_infos(self, index: int) -> Sequence[VfInfo]:
+        """As the PF has them."""
+        with self._machine.lock:
+            return [
+                VfInfo(
+                    index=vf,
+                    mac=each.mac,
+                    trust=each.trust,
+                    link_state=each.link_state,
+                    node_guid=each.node_guid,
+                    port_guid=each.port_guid,
+                )
+                for vf, each in self._pf(index).vfs.items()
+            ]
+
+    def set_vf(self, pf: Link, vf: int, setting: Setting) -> bool:
+        """Where the card's driver takes such settings. EINVAL for a VF that is not there."""
+        with self._machine.lock:
+            state = self._pf(pf.index)
+            if setting.kind not in state.card.settings:
+                return False
+            if vf not in state.vfs:
+                what = f"PF {pf.name}: VF {vf}"
+                raise NetlinkError(what, errno.EINVAL)
+            _set(state.vfs[vf], setting)
+            return True
+
+    def bring_up(self, link: Link) -> None:
+        """A PF."""
+        self._machine.bring_up(self._pf(link.index).card.pci)
+
+    def rename(self, link: Link, name: str) -> None:
+        """A VF's netdev; EEXIST when the name is taken."""
+        with self._machine.lock:
+            if self.link(name):
+                what = f"{link.name}: name {name}"
+                raise NetlinkError(what, errno.EEXIST)
+            self._machine.rename(self._by_index(link.index)[1], name)
+
+    def default_route_links(self) -> frozenset[int]:
+        """None of the cards."""
+        return frozenset()
+
+    def rdma_devices(self) -> Sequence[RdmaDevice]:
+        """Those of PFs."""
+        with self._machine.lock:
+            return [
+                RdmaDevice(
+                    index=state.index,
+                    name=state.rdma_device,
+                    ports=(RdmaPort(number=1, state="ACTIVE", netdev_index=state.index),),
+                )
+                for state in self._machine.cards.values()
+                if state.rdma_device
+            ]
+
+    def eswitch_modes(self) -> Mapping[str, str]:
+        """No card has an embedded switch."""
+        return {}
+
+    def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
+        """None, as without an embedded switch."""
+        return {}
+
+    def firmware(self, name: str) -> str:
+        """None; ENODEV when there is no such link."""
+        if self.link(name) is None:
+            what = f"firmware of {name}"
+            raise NetlinkError(what, errno.ENODEV)
+        return ""
+
+    def _links_of(self, state: CardState) -> list[Link]:
+        pf = [self._pf_link(state)] if state.has_driver else []
+        here = [vf for vf in state.vfs.values() if vf.netdev and not vf.away]
+        vlans = [self._vlan_link(self._vf_link(state, vf)) for vf in here if vf.has_vlan]
+        return [*pf, *(self._vf_link(state, vf) for vf in here), *vlans]
+
+    def _vlan_link(self, lower: Link) -> Link:
+        return replace(
+            lower,
+            index=_FIRST_VLAN + lower.index,
+            name=f"vlan{lower.index}",
+            kind="vlan",
+            peer=lower.index,
+            device="",
+        )
+
+    def _device(self, pci: PciAddress) -> str:
+        return pci if self._machine.tells_devices else ""
+
+    def _pf_link(self, state: CardState) -> Link:
+        return _link(
+            state,
+            state.index,
+            state.card.name,
+            state.card.mac,
+            device=self._device(state.card.pci),
+            up=state.up_at is not None,
+            carrier=state.has_link(self._machine.now_s),
+        )
+
+    def _vf_link(self, state: CardState, vf: VfState) -> Link:
+        return _link(
+            state, vf.netdev_index, vf.netdev, vf.netdev_mac, device=self._device(vf.pci), master=vf.master
+        )
+
+    def _pf(self, index: int) -> CardState:
+        for state in self._machine.cards.values():
+            if state.index == index and state.has_driver:
+                return state
+        what = f"link #{index}"
+        raise NetlinkError(what, errno.ENODEV)
+
+    def _by_index(self, index: int) -> tuple[CardState, VfState]:
+        for state in self._machine.cards.values():
+            for vf in state.vfs.values():
+                if vf.netdev and vf.netdev_index == index:
+                    return state, vf
+        what = f"link #{index}"
+        raise NetlinkError(what, errno.ENODEV)
+
+
+def _link(
+    state: CardState,
+    index: int,
+    name: str,
+    mac: str,
+    *,
+    device: str,
+    up: bool = False,
+    carrier: bool = False,
+    master: int = 0,
+) -> Link:
+    return Link(
+        index=index,
+        name=name,
+        mac=mac,
+        mtu=1500,
+        is_up=up,
+        carrier=carrier,
+        kind="",
+        master=master,
+        alias="",
+        peer=0,
+        peer_elsewhere=None,
+        type=_TYPES[state.card.link_type],
+        device=device,
+    )
+
+
+def _set(vf: VfState, setting: Setting) -> None:
+    if isinstance(setting, VfMac):
+        vf.mac = setting.value
+    elif isinstance(setting, VfTrust):
+        vf.trust = setting.value
+    elif isinstance(setting, VfLinkState):
+        vf.link_state = setting.value
+    elif setting.guid_of is GuidOf.NODE:
+        vf.node_guid = setting.value
+    else:
+        vf.port_guid = setting.value
