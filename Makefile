@@ -135,7 +135,7 @@ proto: $(PYTHON_READY) ## the generated modules of protocol buffers, made from t
 	@$(RUN) python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/k8s_rdma/wire/pb/*.proto src/k8s_rdma_demo/pb/*.proto
 
 .PHONY: chart
-chart: $(PYTHON_READY) ## what is made of deploy/chart: the values' schema, deploy/manifests, the table in docs/install.md
+chart: $(PYTHON_READY) ## what is made of deploy/chart: the values' schema, deploy/manifests, the table in docs/permissions.md
 	@$(RUN) python -m deploy.rendering
 
 .PHONY: lock

@@ -1,4 +1,4 @@
-"""The table of `docs/install.md`: what each container may do on its node and in the cluster, as rendered."""
+"""The table of `docs/permissions.md`: what each container may do on its node and in the cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from deploy.rendering.chart import documents, render
 
-INSTALL = Path(__file__).parents[2] / "docs/install.md"
+PAGE = Path(__file__).parents[2] / "docs/permissions.md"
 BEGIN, END = "<!-- privileges -->\n", "<!-- /privileges -->\n"
 HEAD = (
     "| container | user | capabilities | network | confined by | writes | reads | API server |\n"
@@ -36,7 +36,7 @@ def with_table(page: str) -> str:
 
 def write_table() -> None:
     """Write it into the page."""
-    INSTALL.write_text(with_table(INSTALL.read_text()))
+    PAGE.write_text(with_table(PAGE.read_text()))
 
 
 def _row(container: Json, pod: Json, objects: list[Json]) -> tuple[str, ...]:

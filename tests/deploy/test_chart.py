@@ -64,7 +64,7 @@ def test_schema_is_what_the_configuration_models_say():
 
 
 def test_documentation_has_the_privileges_of_the_manifests():
-    page = privileges.INSTALL.read_text()
+    page = privileges.PAGE.read_text()
     assert privileges.table() in page, "make chart"
 
 
