@@ -98,7 +98,9 @@ def looks(http: httpx2.Client) -> int:
     """How often the agent has looked at the hardware."""
     lines = http.get("/metrics").text.splitlines()
     return next(
-        int(line.split()[-1]) for line in lines if line.startswith("k8s_rdma_scan_duration_seconds_count")
+        int(float(line.split()[-1]))
+        for line in lines
+        if line.startswith("k8s_rdma_scan_duration_seconds_count")
     )
 
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, cast
 
 from docs_site.reference.tables import code, table
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.deviceplugin.app import render_figures
+from k8s_rdma.deviceplugin import app as device_plugin
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor, Host
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.metrics import Metrics
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.wiring import running
 from k8s_rdma.kube.api import AbsentApi
-from k8s_rdma.server.metrics import render_metrics
-from k8s_rdma.server.traffic import render_age, render_traffic
+from k8s_rdma.server.metrics import render_age, render_metrics, render_traffic
 from k8s_rdma.wire.rest import NodeReport
 from k8s_rdma.wire.state import Counters, ScanCounts
 
@@ -104,4 +103,4 @@ async def _of_a_device_plugin() -> str:
     with TemporaryDirectory() as nothing:
         host = Host(sysfs=Path(nothing), dev=Path(nothing))
         async with DeviceMonitor(DevicePluginConfig(run_dir=nothing), host=host) as looking:
-            return render_figures((), looking)
+            return device_plugin.render_metrics((), looking)

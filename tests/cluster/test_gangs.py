@@ -55,7 +55,7 @@ async def filtered(extender: Extender, count: int) -> None:
 
 async def requests_of(http: httpx2.AsyncClient) -> int:
     text = (await http.get("/metrics")).text
-    return sum(int(n) for n in re.findall(r'decisions_total\{verb="filter",reason="\w+"\} (\d+)', text))
+    return sum(int(n) for n in re.findall(r'decisions_total\{reason="\w+",verb="filter"\} (\d+)', text))
 
 
 async def test_none_of_a_gang_is_bound_where_bandwidth_is_for_all_but_one(tmp_path: Path):

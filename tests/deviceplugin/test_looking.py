@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from deviceplugin.played_agent import PlayedAgent, report
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.deviceplugin.app import render_figures
+from k8s_rdma.deviceplugin.app import render_metrics
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from linux.small_machine import INFINIBAND, PF, vf_pci
 from rdma_machine import MAJOR, RdmaMachine
@@ -103,10 +103,10 @@ def test_device_is_ill_while_its_node_is_missing(tmp_path: Path, machine: RdmaMa
             assert not seen.devices["mlx5_2"].faults
             why = "/dev/infiniband/uverbs1 is missing"
             reading = f'_unhealthy_rdma_device{{device="mlx5_1",pf="eth0",why="{why}"}} 1'
-            assert reading in render_figures((), look)
+            assert reading in render_metrics((), look)
             machine.make_node("uverbs1", MAJOR, 193)
             await until(look, healthy("mlx5_1"))
-            figures = render_figures((), look)
+            figures = render_metrics((), look)
             assert '_health_changes_total{device="mlx5_1",health="unhealthy"} 1' in figures
             assert '_health_changes_total{device="mlx5_1",health="healthy"} 1' in figures
         assert [(each.device.name, each.healthy) for each in heard] == [("mlx5_1", False), ("mlx5_1", True)]
@@ -231,14 +231,14 @@ def test_nothing_is_known_until_the_host_can_be_looked_at(tmp_path: Path, machin
 _UNPRIVILEGED = """
 import asyncio, os, sys
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.deviceplugin.app import render_figures
+from k8s_rdma.deviceplugin.app import render_metrics
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 os.setgroups([]); os.setgid(65534); os.setuid(65534)  # after the imports: it may not read this Python
 assert "CapEff:\\t0000000000000000" in open("/proc/self/status").read()
 async def main():
     async with DeviceMonitor(DevicePluginConfig(run_dir=sys.argv[1])) as look:
-        assert look.succeeded, look.seen
-        assert not look.seen.unreadable, look.seen
+        assert look.succeeded, look.inventory
+        assert not look.inventory.unreadable, look.inventory
 asyncio.run(main())
 """
 

@@ -156,9 +156,9 @@ def test_server_counts_caps_that_were_put_back(node: Node) -> None:
             [allocation] = http.get("/v1/node").json()["allocations"]
             assert allocation["interfaces"][0]["enforced"] == {"min": None, "max": "software"}
             removed(sandbox)
-            counted = 'k8s_rdma_software_caps_restored_total{node="w1"} 1\n'
+            counted = 'k8s_rdma_software_caps_restored_total{node="w1"} 1.0\n'
             node.wait("the metric", lambda: counted in http.get("/metrics").text)
-            assert 'k8s_rdma_software_caps_lost{node="w1"} 0\n' in http.get("/metrics").text
+            assert 'k8s_rdma_software_caps_lost{node="w1"} 0.0\n' in http.get("/metrics").text
 
     run(node, scenario)
 

@@ -85,7 +85,7 @@ async def test_verbs_and_figures_take_a_token_where_tokens_are_configured(tokens
             answer = await s.http.post(FILTER, content=c.args("p"), headers=bearing(token))
             assert answer.json()["NodeNames"] == ["w1"]
         metrics = await s.http.get("/metrics", headers=bearing("secret-1"))
-        assert 'requests_total{verb="filter",outcome="unauthorized"} 2\n' in metrics.text
+        assert 'requests_total{outcome="unauthorized",verb="filter"} 2.0\n' in metrics.text
         await assert_probes_are_answered(s)
 
 

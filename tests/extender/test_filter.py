@@ -347,7 +347,7 @@ async def test_filter_passes_node_objects_through_unread_when_nothing_is_wanted(
         body = body.replace('"Nodes": 0', f'"Nodes":{FULL}')
         answer = await w.extender.filter(body.encode())
         assert f'"Nodes":{FULL},"NodeNames":null'.encode() in answer
-        assert w.metric('decisions_total{verb="filter",reason="nothing_asked"}') == 1
+        assert w.metric('decisions_total{reason="nothing_asked",verb="filter"}') == 1
 
 
 async def test_filter_and_bind_serve_pods_that_ask_for_nothing_before_anything_is_known():

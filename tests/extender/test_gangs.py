@@ -26,7 +26,7 @@ def room_for(w, vfs: int, *pcis: str) -> None:
 
 def decided(text: str, verb: str) -> dict[str, int]:
     """How many decisions of a verb there were, by reason."""
-    found = re.findall(rf'decisions_total{{verb="{verb}",reason="(\w+)"}} (\d+)', text)
+    found = re.findall(rf'decisions_total{{reason="(\w+)",verb="{verb}"}} (\d+)', text)
     return {reason: int(count) for reason, count in found}
 
 

@@ -359,4 +359,4 @@ async def test_served_extender_filters_by_what_nodes_told_by_themselves():
             while (await s.post(FILTER, args)).json()["NodeNames"] != ["w2"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
             figures = (await s.http.get("/metrics")).text
-        assert 'k8s_rdma_extender_nodes{source="watched"} 2\n' in figures
+        assert 'k8s_rdma_extender_nodes{source="watched"} 2.0\n' in figures

@@ -154,7 +154,7 @@ async def test_nobody_is_evicted_while_budgets_were_never_read_and_who_waits_is_
             await until(lambda: w.api.touched == ["w1"])  # for who waited before the extender was ready
             await guarded_and_free(w)
             assert await asked(w, "high", w1=["idle"]) == {}
-            assert w.metric('decisions_total{verb="preempt",reason="budgets_unknown"}') == 1
+            assert w.metric('decisions_total{reason="budgets_unknown",verb="preempt"}') == 1
             assert w.api.touched == ["w1"]
             c.api.budgets_refused = False
             await until(lambda: w.api.touched == ["w1"] * 2)

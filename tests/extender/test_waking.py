@@ -80,7 +80,7 @@ async def scheduled(*names: str, source: str = "http", **settings: Any) -> Async
 
 async def waiting(w: Scheduled) -> None:
     """Until a pod waits."""
-    while "pods_waiting 1\n" not in (await w.served.http.get("/metrics")).text:  # noqa: ASYNC110
+    while "pods_waiting 1.0\n" not in (await w.served.http.get("/metrics")).text:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 

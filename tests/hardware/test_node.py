@@ -472,7 +472,7 @@ def test_cap_that_software_keeps_is_put_back_and_counted_and_never_programmed(no
         assert allocation["interfaces"][0]["enforced"] == {"min": None, "max": "software"}
         run(*root, "del", "dev", "eth0", "root")
         node.wait("the cap", lambda: "tbf 7264:" in run(*root, "show", "dev", "eth0"))
-        told = 'k8s_rdma_software_caps_restored_total{node="w1"} 1\n'
+        told = 'k8s_rdma_software_caps_restored_total{node="w1"} 1.0\n'
         node.wait("the metric", lambda: told in node.http.get("/metrics").text)
         await runtime.delete(sandbox)
 

@@ -61,7 +61,7 @@ def test_documents_are_those_of_the_agents_report(tmp_path: Path) -> None:
             assert (health.status_code, health.text) == (200, "ok\nagent: answers\n")
             metrics = await client.get("/metrics")
             assert metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-            assert "k8s_rdma_agent_reachable 1\n" in metrics.text
+            assert "k8s_rdma_agent_reachable 1.0\n" in metrics.text
 
     run(scenario())
 
@@ -117,7 +117,7 @@ def test_documents_are_unavailable_when_no_agent_was_ever_there(tmp_path: Path) 
             assert (await client.get("/healthz")).status_code == 200
             assert "does not answer since 2026-01-02" in (await client.get("/healthz")).text
             metrics = (await client.get("/metrics")).text
-            assert "k8s_rdma_agent_reachable 0\n" in metrics
+            assert "k8s_rdma_agent_reachable 0.0\n" in metrics
             assert "k8s_rdma_pf_vfs" not in metrics
 
     run(scenario())
@@ -243,7 +243,7 @@ def test_scan_stands_in_for_the_agent_while_it_is_away(tmp_path: Path) -> None:
             assert node.status_code == 200
             assert (node.json()["ledger"], node.json()["allocations"]) == ("unavailable", [])
             assert (await client.get("/getpfs")).content == encode_getpfs(seen)
-            assert "k8s_rdma_agent_reachable 0\n" in (await client.get("/metrics")).text
+            assert "k8s_rdma_agent_reachable 0.0\n" in (await client.get("/metrics")).text
             assert "ledger is unavailable" in (await client.get("/healthz")).text
             async with telling_agent(tmp_path, report("e.1")):
                 assert (await until_generation(client, "e.1")).json()["ledger"] == "ok"
@@ -283,7 +283,7 @@ def test_incomplete_scan_is_unavailable_and_never_less_hardware(tmp_path: Path) 
                 error = answer.json()["error"]
                 assert (error["reason"], error["problems"]) == ("unreadable_node", list(problems))
                 assert error["message"].startswith("node w1: 2 of what it has")
-            assert 'k8s_rdma_unreadable{node="w1"} 2\n' in (await client.get("/metrics")).text
+            assert 'k8s_rdma_unreadable{node="w1"} 2.0\n' in (await client.get("/metrics")).text
             assert (await client.get("/healthz")).text == "ok\nagent: answers\n"
             await agent.send(report("e.3"))
             await until_generation(client, "e.3")

@@ -3,151 +3,117 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from k8s_rdma import __version__
 from k8s_rdma.http_server.access import EVERYBODY
 from k8s_rdma.http_server.answer import Answer, error_answer
-from k8s_rdma.http_server.exposition import CONTENT_TYPE, family, labels
+from k8s_rdma.http_server.exposition import CONTENT_TYPE, counter, exposition, gauge
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from prometheus_client import Metric
+
     from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
     from k8s_rdma.deviceplugin.plugin_server import PluginServer
     from k8s_rdma.http_server.access import Access
     from k8s_rdma.http_server.answer import Receive, Scope, Send
-    from k8s_rdma.http_server.exposition import Sample
+    from k8s_rdma.http_server.exposition import Samples
 
 _PREFIX = "k8s_rdma_device_plugin_"
 _OUTCOMES = {True: "taken", False: "failed"}
 
 
-def render_figures(keepers: Sequence[PluginServer], monitor: DeviceMonitor) -> str:
+def render_metrics(keepers: Sequence[PluginServer], monitor: DeviceMonitor) -> str:
     """The exposition."""
-    parts = (*_of_build(), *_of_resources(keepers), *_of_health(monitor), *_scan_lines(monitor))
-    return "\n".join(parts) + "\n"
+    build = gauge(f"{_PREFIX}build_info", "1, with the program's version.", [({"version": __version__}, 1)])
+    metrics = chain([build], _resource_metrics(keepers), _health_metrics(monitor), _scan_metrics(monitor))
+    return exposition(metrics).decode()
 
 
-def _of_build() -> Iterator[str]:
-    sample = labels({"version": __version__}), 1
-    yield from family(f"{_PREFIX}build_info", "gauge", "1, with the program's version.", [sample])
-
-
-def _of_resources(keepers: Sequence[PluginServer]) -> Iterator[str]:
-    yield from family(
+def _resource_metrics(keepers: Sequence[PluginServer]) -> Iterator[Metric]:
+    resources = [({"resource": keeper.resource.name}, keeper) for keeper in keepers]
+    yield gauge(
         f"{_PREFIX}kubelet_up",
-        "gauge",
         "Whether kubelet follows the list of any resource.",
-        [("", any(keeper.followed for keeper in keepers))],
+        [({}, any(keeper.followed for keeper in keepers))],
     )
-    yield from family(
+    yield gauge(
         f"{_PREFIX}followed",
-        "gauge",
         "Whether kubelet follows the resource's list.",
-        [(labels({"resource": keeper.resource.name}), keeper.followed) for keeper in keepers],
+        [(labels, keeper.followed) for labels, keeper in resources],
     )
-    yield from family(f"{_PREFIX}devices", "gauge", "Devices offered, by health.", _devices(keepers))
-    yield from family(
+    yield gauge(f"{_PREFIX}devices", "Devices offered, by health.", _devices(keepers))
+    yield gauge(
         f"{_PREFIX}unusable_resource",
-        "gauge",
         "Resources that no container can have, and why.",
         [
-            (labels({"resource": keeper.resource.name, "why": keeper.resource.fault}), 1)
-            for keeper in keepers
+            ({**labels, "why": keeper.resource.fault}, 1)
+            for labels, keeper in resources
             if keeper.resource.fault
         ],
     )
-    yield from family(
+    yield counter(
         f"{_PREFIX}allocations_total",
-        "counter",
         "Containers that were given devices.",
-        [
-            (labels({"resource": keeper.resource.name}), keeper.resource.counts.allocations)
-            for keeper in keepers
-        ],
+        [(labels, keeper.resource.counts.allocations) for labels, keeper in resources],
     )
-    yield from family(
-        f"{_PREFIX}refusals_total", "counter", "Allocations refused, by reason.", _refusals(keepers)
-    )
-    yield from family(
-        f"{_PREFIX}registrations_total", "counter", "Registrations with kubelet.", _registrations(keepers)
-    )
+    yield counter(f"{_PREFIX}refusals_total", "Allocations refused, by reason.", _refusals(keepers))
+    yield counter(f"{_PREFIX}registrations_total", "Registrations with kubelet.", _registrations(keepers))
 
 
-def _devices(keepers: Sequence[PluginServer]) -> Iterator[Sample]:
+def _devices(keepers: Sequence[PluginServer]) -> Samples:
     for keeper in keepers:
         counts = Counter("unhealthy" if device.unhealthy else "healthy" for device in keeper.resource.devices)
         for health in ("healthy", "unhealthy"):
-            yield labels({"resource": keeper.resource.name, "health": health}), counts[health]
+            yield {"resource": keeper.resource.name, "health": health}, counts[health]
 
 
-def _refusals(keepers: Sequence[PluginServer]) -> Iterator[Sample]:
+def _refusals(keepers: Sequence[PluginServer]) -> Samples:
     for keeper in keepers:
         for reason, count in sorted(keeper.resource.counts.refusals.items()):
-            yield labels({"resource": keeper.resource.name, "reason": reason}), count
+            yield {"resource": keeper.resource.name, "reason": reason}, count
 
 
-def _registrations(keepers: Sequence[PluginServer]) -> Iterator[Sample]:
+def _registrations(keepers: Sequence[PluginServer]) -> Samples:
     for keeper in keepers:
         for took, outcome in _OUTCOMES.items():
             count = keeper.resource.counts.registrations[took]
-            yield labels({"resource": keeper.resource.name, "outcome": outcome}), count
+            yield {"resource": keeper.resource.name, "outcome": outcome}, count
 
 
-def _of_health(monitor: DeviceMonitor) -> Iterator[str]:
-    yield from family(
+def _health_metrics(monitor: DeviceMonitor) -> Iterator[Metric]:
+    yield gauge(
         f"{_PREFIX}unhealthy_rdma_device",
-        "gauge",
         "RDMA devices that are not healthy, and why.",
         [
-            (
-                labels(
-                    {
-                        "device": device.name,
-                        "pf": device.pf_name or device.pf,
-                        "why": "; ".join(device.faults),
-                    }
-                ),
-                1,
-            )
+            ({"device": device.name, "pf": device.pf_name or device.pf, "why": "; ".join(device.faults)}, 1)
             for device in monitor.inventory.devices.values()
             if device.faults
         ],
     )
-    yield from family(
+    yield counter(
         f"{_PREFIX}health_changes_total",
-        "counter",
         "How often RDMA devices became healthy, or unhealthy.",
         [
-            (labels({"device": name, "health": "healthy" if healthy else "unhealthy"}), count)
+            ({"device": name, "health": "healthy" if healthy else "unhealthy"}, count)
             for (name, healthy), count in sorted(monitor.health_changes.items())
         ],
     )
 
 
-def _scan_lines(monitor: DeviceMonitor) -> Iterator[str]:
-    looks = monitor.scan_counts
-    yield from family(f"{_PREFIX}looks_total", "counter", "Looks at the hardware.", [("", looks.total)])
-    yield from family(
-        f"{_PREFIX}failed_looks_total",
-        "counter",
-        "Looks at the hardware that could not see everything.",
-        [("", looks.failed)],
-    )
-    yield from family(
-        f"{_PREFIX}look_age_seconds",
-        "gauge",
-        "Time since the last look at the hardware.",
-        [("", monitor.look_age_s)],
-    )
-    yield from family(
-        f"{_PREFIX}unreadable",
-        "gauge",
-        "What could not be looked at the last time.",
-        [("", len(monitor.inventory.unreadable))],
-    )
+def _scan_metrics(monitor: DeviceMonitor) -> Iterator[Metric]:
+    scans = monitor.scan_counts
+    yield counter(f"{_PREFIX}looks_total", "Looks at the hardware.", [({}, scans.total)])
+    help_text = "Looks at the hardware that could not see everything."
+    yield counter(f"{_PREFIX}failed_looks_total", help_text, [({}, scans.failed)])
+    help_text = "Time since the last look at the hardware."
+    yield gauge(f"{_PREFIX}look_age_seconds", help_text, [({}, monitor.look_age_s)])
+    help_text = "What could not be looked at the last time."
+    yield gauge(f"{_PREFIX}unreadable", help_text, [({}, len(monitor.inventory.unreadable))])
 
 
 INDEX = """\
@@ -172,7 +138,7 @@ class PluginApp:
         self._access = access
         self._paths: dict[str, Callable[[], Answer]] = {
             "/": lambda: Answer(INDEX),
-            "/metrics": lambda: Answer(render_figures(keepers, monitor), content_type=CONTENT_TYPE),
+            "/metrics": lambda: Answer(render_metrics(keepers, monitor), content_type=CONTENT_TYPE),
             "/healthz": lambda: Answer(f"ok\n{self._state()}"),
             "/readyz": self._readyz,
         }

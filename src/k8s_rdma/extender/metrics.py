@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
+from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
+
 from k8s_rdma import __version__
-from k8s_rdma.http_server.exposition import Histogram, family, histograms, labels
+from k8s_rdma.http_server.exposition import counter, exposition, gauge
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+    import collections
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
-    Samples: TypeAlias = Iterable[tuple[Mapping[str, str], float]]
+    from prometheus_client import Metric
+
+    from k8s_rdma.http_server.exposition import Samples
+
     Reading: TypeAlias = tuple[str, Literal["counter", "gauge"], Callable[[], float | Samples]]
 
 T = TypeVar("T")
 
 
-def counted(api: T, failures: Counter[tuple[str, ...]]) -> T:
+def counted(api: T, failures: collections.Counter[tuple[str, ...]]) -> T:
     """The same API; `failures` gets those of its calls, by the call's name and the kind of failure.
 
     Kinds: `refused`, `unreachable` and `uncertain`, as the errors of `kube.api`.
@@ -28,7 +33,7 @@ def counted(api: T, failures: Counter[tuple[str, ...]]) -> T:
 
 
 class _Counted:
-    def __init__(self, api: object, failures: Counter[tuple[str, ...]]) -> None:
+    def __init__(self, api: object, failures: collections.Counter[tuple[str, ...]]) -> None:
         self._api = api
         self._failures = failures
 
@@ -75,15 +80,26 @@ SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class Metrics:
-    """Requests by verb, and what is read from elsewhere when somebody asks."""
+    """Requests by verb, and what is read from elsewhere at a scrape."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._requests = Counter(
+            f"{_PREFIX}requests_total", "Requests by verb and outcome.", ("verb", "outcome"), registry=None
+        )
+        self._seconds = Histogram(
+            f"{_PREFIX}request_duration_seconds",
+            "Time from a request's head to its answer.",
+            ("verb",),
+            registry=None,
+            buckets=SECONDS,
+        )
+        self._under_way = Gauge(
+            f"{_PREFIX}requests_under_way", "Requests that are not answered yet.", ("verb",), registry=None
+        )
         self._readings: dict[str, Reading] = {
             "build_info": ("1, with the program's version.", "gauge", lambda: [({"version": __version__}, 1)])
         }
-        self._requests: Counter[tuple[str, ...]] = Counter()
-        self._seconds: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(SECONDS))
-        self._under_way: Counter[tuple[str, ...]] = Counter()
 
     def add(self, readings: Mapping[str, Reading]) -> None:
         """Also show these: name without prefix, to help text, type, and what reads number or `Samples`."""
@@ -91,34 +107,26 @@ class Metrics:
 
     def count(self, verb: str, outcome: str, seconds: float) -> None:
         """One request was answered, in so long."""
-        self._requests[verb, outcome] += 1
-        self._seconds[verb].observe(seconds)
+        self._requests.labels(verb, outcome).inc()
+        self._seconds.labels(verb).observe(seconds)
 
     @contextmanager
     def under_way(self, verb: str) -> Iterator[None]:
         """A request is under way until the block ends."""
-        self._under_way[verb,] += 1
-        try:
+        with self._under_way.labels(verb).track_inprogress():
             yield
-        finally:
-            self._under_way[verb,] -= 1
 
     def render(self) -> str:
         """The exposition."""
-        return "\n".join(self._lines()) + "\n"
+        return exposition(self._collect()).decode()
 
-    def _lines(self) -> Iterator[str]:
-        requests = labelled(("verb", "outcome"), self._requests)
-        yield from _family("requests_total", "Requests by verb and outcome.", "counter", requests)
-        yield from histograms(
-            f"{_PREFIX}request_duration_seconds",
-            "Time from a request's head to its answer.",
-            (({"verb": verb}, histogram) for verb, histogram in sorted(self._seconds.items())),
-        )
-        under_way = labelled(("verb",), self._under_way)
-        yield from _family("requests_under_way", "Requests that are not answered yet.", "gauge", under_way)
+    def _collect(self) -> Iterator[Metric]:
+        for metric in (self._requests, self._seconds, self._under_way):
+            yield from metric.collect()
         for name, (help_text, kind, read) in self._readings.items():
-            yield from _family(name, help_text, kind, read)
+            value = read()
+            shown: Samples = [({}, value)] if isinstance(value, int | float) else value
+            yield (counter if kind == "counter" else gauge)(f"{_PREFIX}{name}", help_text, shown)
 
 
 def labelled(names: tuple[str, ...], counts: Mapping[tuple[str, ...], float]) -> Callable[[], Samples]:
@@ -129,13 +137,3 @@ def labelled(names: tuple[str, ...], counts: Mapping[tuple[str, ...], float]) ->
 def samples(names: tuple[str, ...], counts: Mapping[tuple[str, ...], float]) -> Samples:
     """Counts by what their keys are of."""
     return [(dict(zip(names, key, strict=True)), count) for key, count in sorted(counts.items())]
-
-
-def _family(
-    name: str, help_text: str, kind: Literal["counter", "gauge"], read: Callable[[], float | Samples]
-) -> Iterator[str]:
-    told = read()
-    shown: Samples = [({}, told)] if isinstance(told, int | float) else told
-    yield from family(
-        f"{_PREFIX}{name}", kind, help_text, ((labels(values), number) for values, number in shown)
-    )

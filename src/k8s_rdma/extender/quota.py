@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.core.request import Request
     from k8s_rdma.extender.config import NamespaceLimit
-    from k8s_rdma.extender.metrics import Reading, Samples
+    from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.http_server.exposition import Samples
 
 EVERY_NAMESPACE = "*"
 

@@ -314,7 +314,7 @@ class Assembly:
         components = self.components
         metrics = Metrics()
         metrics.add(
-            figures_of_nodes(
+            node_metrics(
                 components.state,
                 components.fit_cache,
                 self.readiness.states,
@@ -323,11 +323,9 @@ class Assembly:
             )
         )
         metrics.add(components.limits.readings())
-        metrics.add(figures_of_policies(components.policies))
+        metrics.add(policy_metrics(components.policies))
         metrics.add(
-            figures_of_decisions(
-                components.decision_log, components.nominations, self.api_failures, self.lease
-            )
+            decision_metrics(components.decision_log, components.nominations, self.api_failures, self.lease)
         )
         metrics.add(components.assumed_pods.readings())
         metrics.add(components.fit_cache.quarantine.readings())
@@ -365,7 +363,7 @@ class Readiness:
         )
 
 
-def figures_of_nodes(
+def node_metrics(
     state: ClusterState,
     fit_cache: FitCache,
     states: ObservableNodeSource,
@@ -395,7 +393,7 @@ def figures_of_nodes(
     }
 
 
-def figures_of_policies(policies: Reloaded[NamespacePolicies]) -> dict[str, Reading]:
+def policy_metrics(policies: Reloaded[NamespacePolicies]) -> dict[str, Reading]:
     """Of the file of policies."""
     return {
         "policies_not_reloaded": (
@@ -406,7 +404,7 @@ def figures_of_policies(policies: Reloaded[NamespacePolicies]) -> dict[str, Read
     }
 
 
-def figures_of_decisions(
+def decision_metrics(
     decision_log: DecisionLog,
     nominations: NominatedPods,
     api_failures: Counter[tuple[str, ...]],

@@ -1,7 +1,6 @@
-"""A node's state in the Prometheus text format.
+"""Metrics of a node's state, and of its VFs' traffic: one series a VF, with the pod that holds it.
 
-Written by hand: gauges that change with the report only, rendered once for each. What is not known has no
-sample, since 0 would be a statement.
+What is not known has no sample, since 0 would be a statement.
 """
 
 from __future__ import annotations
@@ -9,59 +8,81 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from k8s_rdma.http_server.exposition import family, labels
+from prometheus_client.core import SummaryMetricFamily
+
+from k8s_rdma.http_server.exposition import counter, exposition, gauge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from prometheus_client import Metric
+
     from k8s_rdma.wire.rest import NodeReport, PfReport
+    from k8s_rdma.wire.state import Counters, VfTraffic
 
     Value = Callable[[PfReport], int | None]
     """Of a PF; None where it is not known."""
 
 _BITS_PER_MEGABIT = 1_000_000
 
+_TRAFFIC: tuple[tuple[str, str, Callable[[VfTraffic], int]], ...] = (
+    ("transmitted_bytes", "Bytes sent", lambda vf: vf.tx_bytes),
+    ("received_bytes", "Bytes received", lambda vf: vf.rx_bytes),
+    ("transmitted_packets", "Packets sent", lambda vf: vf.tx_packets),
+    ("received_packets", "Packets received", lambda vf: vf.rx_packets),
+)
+
 
 def render_metrics(report: NodeReport | None) -> bytes:
-    """The exposition; None while nothing is known of the node."""
+    """The exposition of a node; None while nothing is known of it."""
+    return exposition(_node_metrics(report))
+
+
+def render_traffic(counters: Counters) -> bytes:
+    """The exposition of the last sample, but for its age, which changes without it."""
+    return exposition(_traffic_metrics(counters))
+
+
+def render_age(counters: Counters, age_s: float) -> bytes:
+    """The exposition of the sample's age."""
+    name, sample = "k8s_rdma_sample_age_seconds", ({"node": counters.node}, round(age_s, 3))
+    return exposition([gauge(name, "Age of the traffic counters shown here.", [sample])])
+
+
+def _node_metrics(report: NodeReport | None) -> Iterator[Metric]:
     reachable = report is not None and report.ledger == "ok"
-    help_text = "Whether the node's agent answers."
-    lines = [*family("k8s_rdma_agent_reachable", "gauge", help_text, [("", reachable)])]
-    if report is not None:
-        lines += _node_lines(report)
-    return ("\n".join(lines) + "\n").encode()
-
-
-def _node_lines(report: NodeReport) -> Iterator[str]:
-    node = labels({"node": report.node})
+    yield gauge("k8s_rdma_agent_reachable", "Whether the node's agent answers.", [({}, reachable)])
+    if report is None:
+        return
+    node = {"node": report.node}
     if report.ledger == "ok":
         help_text = "Sandboxes that hold interfaces."
-        yield from family("k8s_rdma_allocations", "gauge", help_text, [(node, len(report.allocations))])
+        yield gauge("k8s_rdma_allocations", help_text, [(node, len(report.allocations))])
     help_text = "What the last look at the hardware could not see."
-    yield from family("k8s_rdma_unreadable", "gauge", help_text, [(node, len(report.unreadable))])
+    yield gauge("k8s_rdma_unreadable", help_text, [(node, len(report.unreadable))])
     help_text = "What an operator should know of the node; /v1/node has the sentences."
-    yield from family("k8s_rdma_problems", "gauge", help_text, [(node, len(report.problems))])
-    labelled = [(labels({"node": report.node, "pf": pf.name, "pci": pf.pci}), pf) for pf in report.pfs]
-    for name, help_text, value in _of_pfs(report):
-        samples = [(text, number) for text, pf in labelled if (number := value(pf)) is not None]
-        yield from family(f"k8s_rdma_pf_{name}", "gauge", help_text, samples)
-    yield from _of_pools(report)
+    yield gauge("k8s_rdma_problems", help_text, [(node, len(report.problems))])
+    pfs = [({**node, "pf": pf.name, "pci": pf.pci}, pf) for pf in report.pfs]
+    for name, help_text, value in _pf_metrics(report):
+        samples = [(labels, number) for labels, pf in pfs if (number := value(pf)) is not None]
+        yield gauge(f"k8s_rdma_pf_{name}", help_text, samples)
+    yield from _pool_metrics(report)
 
 
-def _of_pools(report: NodeReport) -> Iterator[str]:
-    taken, _ = _vf_counts(report)
-    exist, held = [], []
+def _pool_metrics(report: NodeReport) -> Iterator[Metric]:
+    counts, _ = _vf_counts(report)
+    vfs, taken = [], []
     for pf in report.pfs:
-        for resource, vfs in pf.pools.items():
-            text = labels({"node": report.node, "pf": pf.name, "pci": pf.pci, "resource": resource})
-            exist.append((text, vfs))
-            held.append((text, taken[pf.pci, resource]))
-    yield from family("k8s_rdma_pool_vfs", "gauge", "Virtual functions of an exclusive resource.", exist)
+        for resource, count in pf.pools.items():
+            labels = {"node": report.node, "pf": pf.name, "pci": pf.pci, "resource": resource}
+            vfs.append((labels, count))
+            taken.append((labels, counts[pf.pci, resource]))
+    yield gauge("k8s_rdma_pool_vfs", "Virtual functions of an exclusive resource.", vfs)
     help_text = "Virtual functions of an exclusive resource that are taken, by whomever."
-    yield from family("k8s_rdma_pool_vfs_taken", "gauge", help_text, held)
+    yield gauge("k8s_rdma_pool_vfs_taken", help_text, taken)
 
 
-def _of_pfs(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
+def _pf_metrics(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
     """Name, explanation and value of every metric of a PF."""
     vfs, mbps = _vf_counts(report)
 
@@ -108,3 +129,39 @@ def _vf_counts(report: NodeReport) -> tuple[Counter[tuple[str, str]], Counter[st
             vfs[interface.pf, interface.pool] += 1
             mbps[interface.pf] += max(interface.min_tx_rate, interface.set_min_tx_rate)
     return vfs, mbps
+
+
+def _traffic_metrics(counters: Counters) -> Iterator[Metric]:
+    node, scans = {"node": counters.node}, counters.scans
+    help_text = "Looks of the agent at the hardware, and what they took."
+    summary = SummaryMetricFamily("k8s_rdma_scan_duration_seconds", help_text, labels=("node",))
+    summary.add_metric((counters.node,), scans.total, scans.seconds)
+    yield summary
+    help_text = "Looks at the hardware that failed or could not see everything."
+    yield counter("k8s_rdma_scan_errors_total", help_text, [(node, scans.failed)])
+    help_text = "Samples of traffic counters that failed."
+    yield counter("k8s_rdma_sample_errors_total", help_text, [(node, counters.failed_samples)])
+    help_text = "Caps kept by software that did not hold, and were put back."
+    yield counter("k8s_rdma_software_caps_restored_total", help_text, [(node, counters.caps.restored)])
+    help_text = "Caps kept by software that do not hold, and cannot be put back."
+    yield gauge("k8s_rdma_software_caps_lost", help_text, [(node, counters.caps.lost)])
+    if counters.age_s is not None:
+        yield from _vf_metrics(counters)
+
+
+def _vf_metrics(counters: Counters) -> Iterator[Metric]:
+    vfs = [(_vf_labels(counters, vf), vf) for vf in counters.vfs]
+    for name, what, value in _TRAFFIC:
+        help_text = f"{what} by a virtual function's holder since its interface was made."
+        yield counter(f"k8s_rdma_vf_{name}_total", help_text, [(labels, value(vf)) for labels, vf in vfs])
+    yield counter(
+        "k8s_rdma_vf_rdma_counter_total",
+        "Hardware counters of a virtual function's RDMA device, by the kernel's names.",
+        [({**labels, "counter": name}, count) for labels, vf in vfs for name, count in vf.rdma.items()],
+    )
+
+
+def _vf_labels(counters: Counters, vf: VfTraffic) -> dict[str, str]:
+    """PF and VF; of one that a pod holds also the pod, and the interface's name in it."""
+    held = vf.pod and {"namespace": vf.pod.namespace, "pod": vf.pod.name, "interface": vf.ifname}
+    return {"node": counters.node, "pf": vf.pf_name, "pci": vf.pf, "vf": str(vf.vf), **(held or {})}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
 
 from k8s_rdma.config.devices import MOUNT_RESOURCE
 from k8s_rdma.doctor.cluster.keys import KeyUsage
@@ -16,6 +16,8 @@ from k8s_rdma.wire.rdma_node import GROUP, KIND, VERSION, RdmaNodeStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from prometheus_client.core import Sample
 
     from k8s_rdma.kube.documents import Documents
 
@@ -80,18 +82,25 @@ def of_images(pods: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 def in_metrics(text: str) -> str:
     """That of a process, in its metrics; empty where an older one does not tell it."""
-    found = re.search(r"^k8s_rdma_\w+_build_info\{version=\"([^\"]*)\"\} 1$", text, re.MULTILINE)
-    return found[1] if found else ""
+    infos = (sample for sample in _samples(text) if sample.name.endswith("_build_info"))
+    return next((sample.labels.get("version", "") for sample in infos), "")
 
 
 def key_usage_in_metrics(text: str) -> tuple[KeyUsage, ...]:
     """Bound pods by the key that signed their placements, in the extender's metrics."""
-    found = re.findall(
-        r'^k8s_rdma_extender_pods_signed\{key="(.*?)",algorithm="(.*?)",use="(.*?)"\} (\d+)',
-        text,
-        re.MULTILINE,
+    return tuple(
+        KeyUsage(int(sample.value), *(sample.labels.get(name, "") for name in ("key", "algorithm", "use")))
+        for sample in _samples(text)
+        if sample.name == "k8s_rdma_extender_pods_signed"
     )
-    return tuple(KeyUsage(int(pods), key, algorithm, use) for key, algorithm, use, pods in found)
+
+
+def _samples(text: str) -> list[Sample]:
+    """The samples of an exposition; none of what is no exposition."""
+    try:
+        return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    except ValueError:
+        return []
 
 
 def mounts_of(nodes: Iterable[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
