@@ -67,7 +67,7 @@ def others(lab, but=1):
 
 
 def test_pf_tells_what_it_takes(lab):
-    told = {pf.pci: pf.takes for pf in lab.kernel.observe().pfs}
+    told = {pf.pci: pf.supported_settings for pf in lab.kernel.observe().pfs}
     assert [told[pci] for pci in lab.pcis] == [lab.takes, lab.takes]
 
 

@@ -49,7 +49,7 @@ def test_link_is_the_same_by_name_by_index_and_in_the_list(rtnl):
         link.index, "change", with_alias("x y"), with_mac("02:00:00:00:00:07"), with_mtu(9000), up=True
     )
     link = rtnl.link("a0")
-    assert (link.alias, link.mac, link.mtu, link.up, link.carrier, link.kind) == (
+    assert (link.alias, link.mac, link.mtu, link.is_up, link.carrier, link.kind) == (
         "x y", "02:00:00:00:00:07", 9000, True, False, "veth",
     )  # fmt: skip
     assert rtnl.link_at(link.index) == link

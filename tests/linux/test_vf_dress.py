@@ -88,7 +88,7 @@ def test_refused_mac_is_an_error_that_says_why_and_leaves_the_netdev_down(rtnl, 
         apply_link_settings(rtnl.link_at(index), replace(GIVE, mac=REFUSED), rtnl)
     assert "the PF has given the VF another MAC" in caught.value.details
     found = rtnl.link_at(index)
-    assert (found.mac, found.up) == (HOME.mac, False)
+    assert (found.mac, found.is_up) == (HOME.mac, False)
 
 
 class Resetting:

@@ -36,7 +36,7 @@ def test_netdev_is_as_at_home_whatever_it_was(rtnl, index):
     for _ in range(2):
         restore_netdev(index, VF, HOME, rtnl)
         link = rtnl.link_at(index)
-        assert (link.name, link.mac, link.mtu, link.up) == (HOME.name, HOME.mac, HOME.mtu, False)
+        assert (link.name, link.mac, link.mtu, link.is_up) == (HOME.name, HOME.mac, HOME.mtu, False)
         assert rtnl.addresses(index) == []
 
 

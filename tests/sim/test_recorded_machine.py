@@ -116,7 +116,7 @@ def test_sysfs_cannot_be_written_to(machine) -> None:
 
 def test_queries_answer_from_the_file(machine) -> None:
     queries = machine.queries
-    assert [(link.index, link.name, link.up, link.alias) for link in queries.links()] == [
+    assert [(link.index, link.name, link.is_up, link.alias) for link in queries.links()] == [
         (2, "eth0", True, ""),
         (3, "eth1", False, ""),
         (4, "eth2", False, ""),

@@ -59,7 +59,7 @@ def test_port_is_made_anew_when_its_making_was_cut_short(lab):
     bridge = lab.rtnl.link("enp3s0f0")
     lab.rtnl.create("a port and no more", named("enp3s0f0r1"), enslaved_to(bridge.index), of_kind("veth"))
     assert lab.kernel.observe() == before
-    assert lab.rtnl.link("enp3s0f0r1").up
+    assert lab.rtnl.link("enp3s0f0r1").is_up
 
 
 def test_class_is_made_anew_when_its_making_was_cut_short(lab):
@@ -75,7 +75,7 @@ def test_pf_is_unreadable_and_the_other_seen_when_its_scheduler_is_missing(lab):
     delete(lab.rtnl, "enp3s0f0-tx")
     hardware = lab.kernel.observe()
     assert [pf.pci for pf in hardware.pfs] == [PF1]
-    assert hardware.unreadable[0].what == f"PF {PF0}"
+    assert hardware.unreadable[0].subject == f"PF {PF0}"
     with pytest.raises(KernelError, match="enp3s0f0-tx: gone"):
         lab.kernel.apply(SetRates(pf=PF0, rates=(VfRate(0, 1, 2),), previous=(VfRate(0),)))
 
@@ -85,7 +85,7 @@ def test_vf_that_cannot_be_made_anew_is_unreadable(lab):
     lab.occupy("enp3s0f0v1")
     hardware = lab.kernel.observe()
     assert [pf.pci for pf in hardware.pfs] == [PF1]
-    assert hardware.unreadable[0].what == f"VF 1 of PF {PF0}"
+    assert hardware.unreadable[0].subject == f"VF 1 of PF {PF0}"
     assert "EEXIST" in hardware.unreadable[0].why
 
 

@@ -90,7 +90,7 @@ def test_pf_is_unreadable_and_the_other_seen_when_somebody_took_its_qdisc_away(l
     hardware = lab.kernel.observe()
     assert [pf.pci for pf in hardware.pfs] == [PF1]
     (unreadable,) = hardware.unreadable
-    assert unreadable.what == f"PF {PF0}"
+    assert unreadable.subject == f"PF {PF0}"
 
 
 def test_vf_is_made_anew_for_the_pf_that_there_is_when_it_was_replaced_since_the_last_look(lab):

@@ -56,7 +56,7 @@ def test_pf_is_a_bridge_with_uplink_ports_and_vfs(rtnl):
         "enp9s0r1",
     }
     vf, port = rtnl.link("enp9s0v1"), rtnl.link("enp9s0r1")
-    assert (vf.mac, vf.up, port.peer) == ("02:00:00:00:00:01", False, vf.index)
+    assert (vf.mac, vf.is_up, port.peer) == ("02:00:00:00:00:01", False, vf.index)
 
 
 @needs_namespaces

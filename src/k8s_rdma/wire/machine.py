@@ -265,7 +265,7 @@ class LinkEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: str
     mac: str = ""
     mtu: int = 1500
-    up: bool = False
+    is_up: bool = msgspec.field(default=False, name="up")
     carrier: bool = False
     kind: str = ""
     master: int = 0
