@@ -97,6 +97,17 @@ def test_cni_executable_runs(image: Image) -> None:
     assert json.loads(asked.stdout)["supportedVersions"] == list(SUPPORTED_VERSIONS)
 
 
+def test_image_leaves_the_demo_and_its_stand_ins_out(image: Image) -> None:
+    (packages,) = (image.root / "opt/k8s-rdma/lib").glob("python3*/site-packages")
+    (record,) = packages.glob("k8s_rdma-*.dist-info/RECORD")
+    assert not (packages / "k8s_rdma_demo").exists()
+    assert "k8s_rdma_demo/" not in record.read_text()
+    stand_ins = {"api_server", "kubelet", "cri", "cri_pb2", "fakes"}
+    assert not [
+        path for path in (packages / "k8s_rdma").rglob("*.py") if {path.stem, path.parent.name} & stand_ins
+    ]
+
+
 def test_every_library_is_for_the_images_architecture(image: Image) -> None:
     elf = [path for path in files(image) if not path.is_symlink() and path.read_bytes()[:4] == b"\x7fELF"]
     machines = {struct.unpack_from("<H", path.read_bytes(), 18)[0] for path in elf}

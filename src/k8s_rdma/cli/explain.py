@@ -125,7 +125,7 @@ def _heading(explanation: Explanation) -> str:
 def _about(explanation: Explanation) -> Iterator[str]:
     """The pod itself."""
     pod = f"{escape(explanation.namespace)}/{escape(explanation.name)}"
-    yield f"[bold]pod {pod}[/] ({explanation.uid}): [bold]{explanation.state}[/]"
+    yield f"[bold]pod {pod}[/] ({escape(explanation.uid)}): [bold]{explanation.state}[/]"
     if explanation.extender.role != "active":
         missing = escape("; ".join(explanation.extender.missing))
         role = explanation.extender.role
@@ -140,7 +140,7 @@ def _about(explanation: Explanation) -> Iterator[str]:
         yield f"nominated: preemption makes room for it on {escape(explanation.nominated)}"
     if explanation.refused:
         refused = explanation.refused
-        yield f"last refused {seconds(refused.ago_s)} ago by {refused.verb}: {escape(refused.text)}"
+        yield f"last refused {seconds(refused.ago_s)} ago by {escape(refused.verb)}: {escape(refused.text)}"
     if explanation.limit:
         limit = explanation.limit
         yield (
@@ -155,7 +155,7 @@ def _about(explanation: Explanation) -> Iterator[str]:
 def _request_lines(explanation: Explanation) -> Iterator[str]:
     """What it asks for, and where it has it."""
     if explanation.interfaces:
-        policy = "" if explanation.policy == "any" else f", policy {explanation.policy}"
+        policy = "" if explanation.policy == "any" else f", policy {escape(explanation.policy)}"
         more = f"{explanation.reserved_mbps} Mb/s reserved{policy}, priority {explanation.priority}"
         yield f"asks for {_describe_interfaces(explanation.interfaces)}; {more}"
     elif not explanation.malformed:
