@@ -17,8 +17,8 @@ from k8s_rdma.doctor.finding import Kind, Severity
 from k8s_rdma.errors import visible
 from k8s_rdma.wire.cluster_view import PATH, Totals
 
-ORDERS = "\x1b[2J\x1b]0;x\x07\r\nforged \u202egnp\u2066\x9b31m\x7f\u2028"
-"""Clear the screen, set the title, forge a line, write from right to left, the 8-bit CSI, and so on."""
+ORDERS = "\x1b[2J\x1b]0;x\x07\r\nforged \u202egnp\u2066\x9b31m\x7f\u2028 [/tmp/x]"
+"""Clear the screen, set the title, forge a line, write from right to left, the 8-bit CSI, and so on; end a style of ours."""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def anyio_backend() -> str:
 
 
 def test_visible_escapes_what_is_no_text_and_nothing_else() -> None:
-    assert visible(ORDERS) == (r"\x1b[2J\x1b]0;x\x07\r\nforged \u202egnp\u2066\x9b31m\x7f\u2028")
+    assert visible(ORDERS) == (r"\x1b[2J\x1b]0;x\x07\r\nforged \u202egnp\u2066\x9b31m\x7f\u2028 [/tmp/x]")
     assert visible("PF größer als ½ — 光") == "PF größer als ½ — 光"
 
 
