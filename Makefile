@@ -67,7 +67,7 @@ lab-tools:
 	@scripts/setup-lab
 
 .PHONY: check
-check: lint types layers wheel cni docs ## everything that needs no run: style, types, layers, the wheel, C warnings, links of the docs
+check: lint types layers unused wheel cni docs ## everything that needs no run: style, types, layers, dead code, the wheel, C warnings, links of the docs
 
 .PHONY: lint
 lint: $(PYTHON_READY)
@@ -86,6 +86,10 @@ types: $(DOCS_READY)
 .PHONY: layers
 layers: $(PYTHON_READY)
 	@echo "import-linter" && { report=$$($(RUN) lint-imports --no-logo) || { echo "$$report"; exit 1; }; }
+
+.PHONY: unused
+unused: $(PYTHON_READY)
+	@echo "vulture" && $(RUN) vulture
 
 .PHONY: wheel
 wheel: $(PYTHON_READY) tools

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cdi_documents import decode_specification
 from factories import PF0, PF1
 from fakes.kernel import FakeKernel
 from fakes.machine import FakeMachine, FakePf
@@ -38,7 +39,6 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.wire.cdi import decode_specification
 from policies import EVERYTHING
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from k8s_rdma.agent.plugins.delegate import Delegate
 from k8s_rdma.agent.plugins.runner import Plugins, Target
 from k8s_rdma.core.ledger import DelegatedPlugin
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.linux.netns import create_namespace
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
+from network_namespaces import create_namespace
 
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 TARGET = Target(container="c1", netns="/run/netns/c1", ifname="eth0")

@@ -9,6 +9,7 @@ import pytest
 from agent.machine import Machine
 from agent.pods import KnowingCluster, conf, requests
 from agent.runtime import in_turn
+from cdi_documents import decode_specification
 from factories import PF0, PF1
 from fakes.nodes import FakePodResources
 from k8s_rdma.agent.cni.pod_request import NETWORKS_ANNOTATION
@@ -17,7 +18,6 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import STATUS, Reason
-from k8s_rdma.wire.cdi import decode_specification
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.machine import Machine
+from cdi_documents import decode_specification
 from fakes.nodes import FakeNodes
 from k8s_rdma.agent.unix_sockets import CdiSocket, listen_unix, serve_connections
-from k8s_rdma.wire.cdi import decode_specification
 from k8s_rdma.wire.shared_devices import MAX_LINE_BYTES, Declared, decode_written, encode_line
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.ledger import Attachment, Phase, Pod, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.plan import plan
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
@@ -29,6 +28,7 @@ from k8s_rdma.wire.netconf import decode_netconf
 from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys
+from plans import plan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -18,7 +18,7 @@ from k8s_rdma.errors import visible
 from k8s_rdma.wire.cluster_view import PATH, Totals
 
 ORDERS = "\x1b[2J\x1b]0;x\x07\r\nforged \u202egnp\u2066\x9b31m\x7f\u2028 [/tmp/x]"
-"""Clear the screen, set the title, forge a line, write from right to left, the 8-bit CSI, and so on; end a style of ours."""
+"""Clear the screen, set the title, forge a line, write from right to left, the 8-bit CSI; end a style."""
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from cluster.policies import SINCE
 from cluster.publishers import AGENT, prepare, publishing
 from cluster.test_rbac import role_without
 from cluster.world import cluster
+from doctor_documents import decode_doctor
 from k8s_rdma import __version__
 from k8s_rdma.doctor.collectors.cluster import asking_pods
 from k8s_rdma.kube.documents import Documents
-from k8s_rdma.wire.doctor import decode_doctor
 
 if TYPE_CHECKING:
     from cluster.control_plane import Json

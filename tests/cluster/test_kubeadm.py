@@ -28,9 +28,9 @@ from cluster.test_real_daemonset import leading_to
 from cluster.typed import Shell, obstacle, printed
 from cluster.world import Cluster, cluster, placement
 from deploy.rendering.chart import documents, render
+from doctor_documents import decode_doctor
 from documents import ROOT
 from k8s_rdma.config.placement_keys import extender_keys
-from k8s_rdma.wire.doctor import decode_doctor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

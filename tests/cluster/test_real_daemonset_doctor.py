@@ -10,8 +10,8 @@ import yaml
 from cluster.kubelet import runtime_class
 from cluster.publishers import CRD
 from cluster.test_real_daemonset import node, published, pytestmark, ready, start_pod
+from doctor_documents import decode_doctor
 from k8s_rdma import __version__
-from k8s_rdma.wire.doctor import decode_doctor
 
 if TYPE_CHECKING:
     from pathlib import Path

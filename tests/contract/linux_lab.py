@@ -16,7 +16,8 @@ from contract.lab import FRAME_BYTES
 from fakes.machine import Interface
 from k8s_rdma.core.step import NetnsRef, Route
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netns import Namespaces, create_namespace, entered
+from k8s_rdma.linux.netns import Namespaces, entered
+from network_namespaces import create_namespace
 
 if TYPE_CHECKING:
     from pathlib import Path

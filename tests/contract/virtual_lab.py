@@ -11,10 +11,11 @@ from contract.linux_lab import LinuxLab, run
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
-from k8s_rdma.linux.netns import create_namespace, entered
+from k8s_rdma.linux.netns import entered
 from k8s_rdma.linux.virtual.kernel import VirtualSriov
 from k8s_rdma.linux.virtual.pf import create_pf
 from k8s_rdma.linux.virtual.topology import VirtualPf, random_base_mac
+from network_namespaces import create_namespace
 
 if TYPE_CHECKING:
     from pathlib import Path

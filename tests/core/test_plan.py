@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import PF0, PF1, interface, receipt
-from k8s_rdma.core.plan import claims, configurations, plan, undo
+from k8s_rdma.core.plan import claims, configurations, undo
 from k8s_rdma.core.step import (
     BringHome,
     CapInterface,
@@ -18,6 +18,7 @@ from k8s_rdma.core.step import (
     SetRates,
     VfRate,
 )
+from plans import plan
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ledger import AllocatedInterface

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.looks import device, seen
-from fakes.recorded_machine import RecordedMachine
+from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.config.devices import ExclusiveResource
 from k8s_rdma.core.devices.device_plugin_api import OfferedDevice
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
@@ -23,7 +23,6 @@ from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.gpus import Gpus
 from k8s_rdma.linux.pci import PciFunction
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.wire.machine import read_machine
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig, running_device_manager
 from k8s_rdma_demo.kubelet.plain_plugin import PlainPlugin
 from k8s_rdma_demo.kubelet.pods import DeviceContainer, DevicePod

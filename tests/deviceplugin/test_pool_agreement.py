@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.recorded_machine import RecordedMachine
+from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool, in_pools
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.core.options import LinkType
@@ -15,7 +15,6 @@ from k8s_rdma.deviceplugin.modes.selecting import PoolMembers
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.rdma.character_devices import DeviceNodes
 from k8s_rdma.linux.rdma.observation import RdmaObserver
-from k8s_rdma.wire.machine import read_machine
 
 MACHINES = sorted((Path(__file__).parent.parent / "machines").glob("*.yaml"))
 RESOURCE = "tencent.com/rdma"

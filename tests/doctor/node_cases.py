@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fakes.recorded_machine import RecordedMachine
+from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.config.devices import (
     DevicePluginConfig,
     ExactResource,
@@ -32,7 +32,6 @@ from k8s_rdma.doctor.node.modules import ModuleFacts, State, check_modules
 from k8s_rdma.doctor.node.processes import Answer, ProcessFacts, check_processes, check_vfs
 from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts, check_isolation, check_rdma_namespaces
 from k8s_rdma.doctor.node.runtime import Runtime, RuntimeFacts, check_runtime
-from k8s_rdma.wire.machine import read_machine
 from k8s_rdma.wire.rates import Rates
 from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod
 

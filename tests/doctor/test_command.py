@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.wire.doctor import decode_doctor
+from doctor_documents import decode_doctor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

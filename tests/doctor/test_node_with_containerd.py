@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from doctor_documents import decode_doctor
 from e2e.containerd import Containerd
 from k8s_rdma import __version__
-from k8s_rdma.wire.doctor import decode_doctor
 from k8s_rdma.wire.rest import decode_report
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from e2e.processes import ANNOTATIONS, DEADLINE_S, NodeProcesses, pod
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.linux.netlink.rtnl import Rtnl
-from k8s_rdma.linux.netns import create_namespace, entered
+from k8s_rdma.linux.netns import entered
 from k8s_rdma.linux.virtual.pf import create_pf
 from k8s_rdma.linux.virtual.topology import VirtualPf, random_base_mac
+from network_namespaces import create_namespace
 
 if TYPE_CHECKING:
     from pathlib import Path

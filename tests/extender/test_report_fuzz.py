@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from deploy.rdma_node_crd import custom_resource_definition
 from extender.memory_api import MemoryApi
 from extender.node_server import PF0, PF1, pf, rates, report
 from extender.virtual_loop import VirtualLoop
@@ -42,7 +43,6 @@ from k8s_rdma.wire.rdma_node import (
     encode_status,
     status_of,
 )
-from k8s_rdma.wire.rdma_node_crd import custom_resource_definition
 from k8s_rdma.wire.rest import decode_report, encode_report
 from wire.test_report_bounds import WHOLE
 

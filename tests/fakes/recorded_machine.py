@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
+from k8s_rdma.errors import MalformedError
 from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.wire.machine import Refused, SymbolicLink
+from k8s_rdma.wire.machine import Refused, SymbolicLink, decode_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.linux.netlink.dcb import DcbState
@@ -326,3 +328,12 @@ class RecordedQueries:
 def _rdma_device(entry: RdmaEntry) -> RdmaDevice:
     ports = tuple(RdmaPort(**msgspec.structs.asdict(port)) for port in entry.ports)
     return RdmaDevice(**msgspec.structs.asdict(entry) | {"ports": ports})
+
+
+def read_machine(path: Path) -> Machine:
+    """The machine of a file; MalformedError names file and field."""
+    try:
+        return decode_machine(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, MalformedError) as error:
+        msg = f"{path}: {error}"
+        raise MalformedError(msg) from error

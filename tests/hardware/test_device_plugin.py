@@ -31,11 +31,11 @@ from k8s_rdma.core.devices.rdma_devices import RDMA_CM, NetnsMode
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netns import create_namespace
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 from k8s_rdma_demo.cluster.containers import Container, ContainerError, make_container
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig, running_device_manager
 from k8s_rdma_demo.kubelet.pods import AdmissionError, DeviceContainer, DevicePod
+from network_namespaces import create_namespace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator

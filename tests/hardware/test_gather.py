@@ -5,17 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from contract.hardware_lab import PFS, needs_hardware
-from fakes.recorded_machine import RecordedMachine
+from fakes.recorded_machine import RecordedMachine, read_machine
 from hardware.netlink_lab import soft_rdma_device
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.wire.machine import Machine, read_machine
+
+if TYPE_CHECKING:
+    from k8s_rdma.wire.machine import Machine
 
 pytestmark = needs_hardware
 

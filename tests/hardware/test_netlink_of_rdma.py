@@ -14,7 +14,8 @@ from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.rdma import NetnsMode, RdmaNetlink
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netns import create_namespace, current_namespace
+from k8s_rdma.linux.netns import current_namespace
+from network_namespaces import create_namespace
 
 pytestmark = needs_hardware
 

@@ -28,7 +28,8 @@ from k8s_rdma.linux.netlink.sriov import (
     vf_stats,
     vlan,
 )
-from k8s_rdma.linux.netns import create_namespace, current_namespace
+from k8s_rdma.linux.netns import current_namespace
+from network_namespaces import create_namespace
 
 pytestmark = needs_hardware
 

@@ -19,7 +19,7 @@ from k8s_rdma.core.step import VfRef
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netns import create_namespace
+from network_namespaces import create_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from doctor_documents import decode_doctor
 from e2e.containerd import Containerd
-from k8s_rdma.wire.doctor import decode_doctor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

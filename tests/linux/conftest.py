@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.linux.netlink.rtnl import Rtnl
-from k8s_rdma.linux.netns import create_namespace, entered
+from k8s_rdma.linux.netns import entered
 from linux.small_machine import SmallMachine
+from network_namespaces import create_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,8 @@ ANNOUNCE = """
 import sys
 from k8s_rdma.linux.pod_interface import send_announcements
 from k8s_rdma.linux.netlink.rtnl import Rtnl
-from k8s_rdma.linux.netns import create_namespace, entered
+from network_namespaces import create_namespace
+from k8s_rdma.linux.netns import entered
 
 namespace = create_namespace()
 with entered(namespace), Rtnl() as rtnl:
@@ -35,6 +37,7 @@ def test_announcing_without_raw_sockets_refuses_only_ipv6_and_says_why(address: 
         capture_output=True,
         check=False,
         text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
     )
     assert refusal in announced.stderr
     assert announced.returncode == bool(refusal), announced.stderr

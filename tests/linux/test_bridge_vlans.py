@@ -11,7 +11,7 @@ from contract.linux_lab import needs_namespaces
 from k8s_rdma.linux.netlink import bridge_vlans
 from k8s_rdma.linux.netlink.rtnl import Rtnl, enslaved_to, named, of_kind
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netns import create_namespace
+from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
 DEFAULT = 4094

@@ -15,8 +15,9 @@ from contract.linux_lab import needs_namespaces
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netlink.subscriptions import ADDRESSES, DEVICE_UEVENTS, LINKS, UEVENTS, Dirty, Gathering
-from k8s_rdma.linux.netns import create_namespace, entered
+from k8s_rdma.linux.netns import entered
 from linux.watcher import Watcher
+from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
 DEADLINE_S = 10

@@ -9,7 +9,7 @@ import pytest
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.ethtool import DriverInfo, Ethtool
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
-from k8s_rdma.linux.netns import create_namespace
+from network_namespaces import create_namespace
 
 
 def test_driver_is_told(rtnl):

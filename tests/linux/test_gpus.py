@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fakes.recorded_machine import RecordedMachine
+from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.devices.device_plugin_api import Neighbour
 from k8s_rdma.linux.gpus import Gpus
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.wire.machine import read_machine
 
 FOLDER = Path(__file__).with_name("gpus")
 NVIDIA = "nvidia.com/gpu"

@@ -10,7 +10,8 @@ import pytest
 from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netns import Namespaces, create_namespace, current_namespace, entered
+from k8s_rdma.linux.netns import Namespaces, current_namespace, entered
+from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
 

@@ -15,7 +15,7 @@ from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.step import ConfigureInterface, NetnsRef, Route
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import AddressState, Rtnl, in_namespace, named, of_kind
-from k8s_rdma.linux.netns import Namespaces, create_namespace, entered
+from k8s_rdma.linux.netns import Namespaces, entered
 from k8s_rdma.linux.pod_interface import (
     ANSWER_MS,
     USUAL_ANSWER_MS,
@@ -24,6 +24,7 @@ from k8s_rdma.linux.pod_interface import (
     configure,
     interfaces_in,
 )
+from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
 DEADLINE_S = 20

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from fakes.recorded_machine import RecordedMachine
+from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Generation
@@ -24,8 +25,10 @@ from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.vfio import vfio_group
 from k8s_rdma.wire.getpfs import encode_getpfs
-from k8s_rdma.wire.machine import Machine, read_machine
 from k8s_rdma.wire.node_report import node_report
+
+if TYPE_CHECKING:
+    from k8s_rdma.wire.machine import Machine
 
 OF_MLX5 = frozenset(
     {

@@ -14,8 +14,9 @@ from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.step import ConfigureInterface, NetnsRef, Route
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named, of_kind, with_alias, with_mac, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netns import create_namespace, entered
+from k8s_rdma.linux.netns import entered
 from k8s_rdma.linux.pod_interface import configure
+from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
 

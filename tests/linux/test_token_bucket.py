@@ -21,7 +21,8 @@ from k8s_rdma.linux.netlink.traffic_control import (
     limit,
     root_qdiscs,
 )
-from k8s_rdma.linux.netns import create_namespace, entered
+from k8s_rdma.linux.netns import entered
+from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
 

@@ -10,7 +10,7 @@ from contract.linux_lab import needs_namespaces
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netlink.traffic_control import HtbClass, Source, TrafficControl
-from k8s_rdma.linux.netns import create_namespace
+from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
 QDISC = 0x10000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contract.linux_lab import needs_namespaces
-from fakes.recorded_machine import RecordedMachine
+from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.selection import Selection
 from k8s_rdma.core.step import VfRef
@@ -16,9 +16,8 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import files_without_events
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named
-from k8s_rdma.linux.netns import create_namespace
 from k8s_rdma.linux.vf.locator import Host, VfLocator, netdev_of, netdevs_by_device
-from k8s_rdma.wire.machine import read_machine
+from network_namespaces import create_namespace
 
 MACHINES = Path(__file__).parent.parent / "machines"
 PF = PciAddress("0000:01:00.0")

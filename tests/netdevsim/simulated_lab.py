@@ -24,8 +24,9 @@ from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.kernel import SriovKernel
 from k8s_rdma.linux.netlink.devlink import devlink_rates
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
-from k8s_rdma.linux.netns import create_namespace, entered
+from k8s_rdma.linux.netns import entered
 from netdevsim.device import device
+from network_namespaces import create_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

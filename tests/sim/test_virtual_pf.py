@@ -15,9 +15,10 @@ from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, named, of_kind, with_alias
-from k8s_rdma.linux.netns import create_namespace, entered
+from k8s_rdma.linux.netns import entered
 from k8s_rdma.linux.virtual.pf import create_pf, destroy_pf
 from k8s_rdma.linux.virtual.topology import VirtualPf, alias_of, pf_of, random_base_mac
+from network_namespaces import create_namespace
 
 PF = VirtualPf(
     name="enp9s0",

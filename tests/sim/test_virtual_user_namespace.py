@@ -16,7 +16,8 @@ ip link set wire0 up
 "$PYTHON" -m k8s_rdma.linux.virtual create --name enp1s0f0 --pci 0000:01:00.0 --uplink up0 --vfs 2
 "$PYTHON" - <<'END'
 from k8s_rdma.core.step import ConfigureInterface, GiveVf, SetRates, VfHome, VfRate, VfRef
-from k8s_rdma.linux.netns import Namespaces, create_namespace
+from network_namespaces import create_namespace
+from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.virtual.kernel import VirtualSriov
 
 namespaces = Namespaces()

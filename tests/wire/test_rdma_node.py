@@ -11,11 +11,11 @@ import pytest
 import yaml
 from hypothesis import given
 
+from deploy.rdma_node_crd import custom_resource_definition
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of, vfs_for_pods
-from k8s_rdma.wire.rdma_node_crd import custom_resource_definition
 from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod
 from wire.rdma_node_values import reports
 

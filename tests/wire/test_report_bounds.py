@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from deploy.rdma_node_crd import custom_resource_definition
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire import report_bounds as bounds
 from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of
-from k8s_rdma.wire.rdma_node_crd import custom_resource_definition
 from k8s_rdma.wire.rest import ForeignVf, NodeReport
 from wire.test_rdma_node import held, pf, report
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from dataclasses import dataclass
@@ -74,7 +73,7 @@ def document(subject: Literal["node", "cluster"], findings: Sequence[Finding]) -
         version=__version__,
         worst=worst(findings).value,
         findings=tuple(
-            msgspec.convert(dataclasses.asdict(finding), FindingDocument, strict=False)
+            msgspec.convert(finding, FindingDocument, strict=False, from_attributes=True)
             for finding in findings
         ),
     )

@@ -27,14 +27,6 @@ Addressing = tuple[tuple[str, ...], tuple[Route, ...]]
 """The addresses (CIDR form) and routes of one interface."""
 
 
-def plan(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tuple[Step, ...]:
-    """Rates first, settings, then the moves, then addresses: nothing is in a pod before its rates hold.
-
-    addressing: by interface name; an interface that is not in it comes up without addresses.
-    """
-    return hand_over(receipt) + configurations(receipt, addressing)
-
-
 def hand_over(receipt: Receipt) -> tuple[Step, ...]:
     """The part of the plan that `claims` undoes; rates and settings of a PF together, so it is asked once."""
     settings = {step.pf: step for step in _settings(receipt.interfaces)}

@@ -53,19 +53,6 @@ def current_namespace() -> int:
         raise KernelError(msg) from error
 
 
-def create_namespace() -> int:
-    """A descriptor of a new network namespace; without mount or process it ends when that is closed."""
-    home = current_namespace()
-    try:
-        _call("unshare", _CLONE_NEWNET)
-        try:
-            return current_namespace()
-        finally:
-            _call("setns", home, _CLONE_NEWNET)
-    finally:
-        os.close(home)
-
-
 class Namespaces:
     """Resolves a `NetnsRef` to the namespace it means, or to the certainty that this is gone.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.json import decode, shown
+from k8s_rdma.wire.json import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,6 @@ class _Specification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(_Specification)
 
 
 def encode_specification(devices: Sequence[Device], *, vendor: str, device_class: str) -> bytes:
@@ -80,14 +79,6 @@ def encode_specification(devices: Sequence[Device], *, vendor: str, device_class
     _check(vendor, device_class, devices)
     kind = f"{vendor}/{device_class}"
     return _encoder.encode(_Specification(cdi_version=VERSION, kind=kind, devices=tuple(devices)))
-
-
-def decode_specification(data: bytes) -> tuple[str, tuple[Device, ...]]:
-    """The kind and its devices; MalformedError as in `encode_specification`."""
-    found = decode(data, _decoder, "CDI specification")
-    vendor, _, device_class = found.kind.partition("/")
-    _check(vendor, device_class, found.devices)
-    return found.kind, found.devices
 
 
 def qualified_name(device: str, *, vendor: str = VENDOR, device_class: str = VF_CLASS) -> str:

@@ -6,8 +6,6 @@ from typing import Literal
 
 import msgspec
 
-from k8s_rdma.wire.json import decode
-
 FORMAT = 1
 """Grows when a field changes its meaning or goes; new fields and new ids do not count."""
 
@@ -23,7 +21,7 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     found: str
     source: str
-    wanted: str
+    expected: str = msgspec.field(name="wanted")
     fix: str
 
 
@@ -38,14 +36,8 @@ class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(DoctorDocument)
 
 
 def encode_doctor(document: DoctorDocument) -> bytes:
     """The document's bytes, on several lines."""
     return msgspec.json.format(_encoder.encode(document), indent=2) + b"\n"
-
-
-def decode_doctor(data: bytes) -> DoctorDocument:
-    """Parse the document; MalformedError names the field that does not fit."""
-    return decode(data, _decoder, "doctor's document")

@@ -32,7 +32,6 @@ from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
-    from pathlib import Path
 
 _PCI = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _ADDRESS = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2})+|[0-9a-f]{4}(:[0-9a-f]{4})+")
@@ -342,15 +341,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     devlink_rates: dict[str, dict[VfIndex, DevlinkRateEntry]] = {}
     firmware: dict[str, str] = {}
     refused: dict[str, ErrorName] = {}
-
-
-def read_machine(path: Path) -> Machine:
-    """The machine of a file; MalformedError names file and field."""
-    try:
-        return decode_machine(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, MalformedError) as error:
-        msg = f"{path}: {error}"
-        raise MalformedError(msg) from error
 
 
 def decode_machine(text: str) -> Machine:

@@ -3,7 +3,7 @@
 A node is not trusted for being one of the cluster: what it publishes is read by the process that schedules
 for all others. So every list, text and number has a bound, generous above real machines (docs/limits.md,
 "Sizes"), and what goes beyond it makes this one node unreadable. The schema is made of the same types
-(`wire.rdma_node_crd`), so that the API server refuses what the decoder would.
+(`deploy/rdma_node_crd.py`), so that the API server refuses what the decoder would.
 """
 
 from __future__ import annotations

@@ -1,0 +1,13 @@
+"""CDI specification files, as a container runtime reads them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from k8s_rdma.wire.cdi import Device
+
+
+def decode_specification(data: bytes) -> tuple[str, tuple[Device, ...]]:
+    """The kind and its devices."""
+    document = msgspec.json.decode(data)
+    return document["kind"], msgspec.convert(document["devices"], tuple[Device, ...])
