@@ -244,7 +244,7 @@ def _id(message: type[M], name: str) -> Form[str]:
 RUN_POD_SANDBOX = Method(
     service=RUNTIME_SERVICE,
     name="RunPodSandbox",
-    asked=form(
+    request=form(
         pb.RunPodSandboxRequest,
         lambda pod: pb.RunPodSandboxRequest(config=_pod_to(pod)),
         lambda message: _pod_from(message.config),
@@ -254,19 +254,19 @@ RUN_POD_SANDBOX = Method(
 STOP_POD_SANDBOX = Method(
     service=RUNTIME_SERVICE,
     name="StopPodSandbox",
-    asked=_id(pb.StopPodSandboxRequest, "pod_sandbox_id"),
+    request=_id(pb.StopPodSandboxRequest, "pod_sandbox_id"),
     answer=_empty(pb.StopPodSandboxResponse),
 )
 REMOVE_POD_SANDBOX = Method(
     service=RUNTIME_SERVICE,
     name="RemovePodSandbox",
-    asked=_id(pb.RemovePodSandboxRequest, "pod_sandbox_id"),
+    request=_id(pb.RemovePodSandboxRequest, "pod_sandbox_id"),
     answer=_empty(pb.RemovePodSandboxResponse),
 )
 POD_SANDBOX_STATUS = Method(
     service=RUNTIME_SERVICE,
     name="PodSandboxStatus",
-    asked=form(
+    request=form(
         pb.PodSandboxStatusRequest,
         lambda sandbox: pb.PodSandboxStatusRequest(pod_sandbox_id=sandbox, verbose=True),
         lambda message: message.pod_sandbox_id,
@@ -276,24 +276,24 @@ POD_SANDBOX_STATUS = Method(
 LIST_POD_SANDBOX = Method(
     service=RUNTIME_SERVICE,
     name="ListPodSandbox",
-    asked=_empty(pb.ListPodSandboxRequest),
+    request=_empty(pb.ListPodSandboxRequest),
     answer=form(pb.ListPodSandboxResponse, _sandboxes_to, _sandboxes_from),
 )
 CREATE_CONTAINER = Method(
     service=RUNTIME_SERVICE,
     name="CreateContainer",
-    asked=form(pb.CreateContainerRequest, _new_to, _new_from),
+    request=form(pb.CreateContainerRequest, _new_to, _new_from),
     answer=_id(pb.CreateContainerResponse, "container_id"),
 )
 START_CONTAINER = Method(
     service=RUNTIME_SERVICE,
     name="StartContainer",
-    asked=_id(pb.StartContainerRequest, "container_id"),
+    request=_id(pb.StartContainerRequest, "container_id"),
     answer=_empty(pb.StartContainerResponse),
 )
 STATUS = Method(
     service=RUNTIME_SERVICE,
     name="Status",
-    asked=_empty(pb.StatusRequest),
+    request=_empty(pb.StatusRequest),
     answer=form(pb.StatusResponse, _conditions_to, _conditions_from),
 )

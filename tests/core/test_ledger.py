@@ -32,9 +32,9 @@ def test_ledger_is_unchanged_when_a_receipt_is_added() -> None:
 
 def test_ledger_frees_vfs_when_an_attachment_ends() -> None:
     held = receipt("a", interface(PF0, 2))
-    ledger = Ledger().with_receipt(held).without(held.attachment)
+    ledger = Ledger().with_receipt(held).without_attachments(held.attachment)
     assert not ledger.holders()
-    assert ledger.without(held.attachment) == ledger
+    assert ledger.without_attachments(held.attachment) == ledger
 
 
 def test_ledger_adds_up_a_pod_over_its_sandboxes() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LISTS: Method[None, bytes] = Method(
     service=LIST_AND_WATCH.service,
     name=LIST_AND_WATCH.name,
-    asked=LIST_AND_WATCH.asked,
+    request=LIST_AND_WATCH.request,
     answer=Form(encode=bytes, decode=bytes),
     streams=True,
 )

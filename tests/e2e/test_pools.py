@@ -15,7 +15,7 @@ from e2e.node import PFS, Node, pod
 from e2e.test_rebuild_ledger import keep, lost, rebuild, spoilt
 from fakes.nodes import FakePodResources
 from k8s_rdma.kube import grpc_calls
-from k8s_rdma.wire.pod_resources import GET, LIST
+from k8s_rdma.wire.pod_resources import GET_METHOD, LIST
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ async def kubelet(node: Node) -> AsyncIterator[FakePodResources]:
         return await held.all()
 
     server = grpc_calls.new_server()
-    handlers = {GET: grpc_calls.handler(GET, get), LIST: grpc_calls.handler(LIST, every)}
+    handlers = {GET_METHOD: grpc_calls.handler(GET_METHOD, get), LIST: grpc_calls.handler(LIST, every)}
     grpc_calls.add_service(server, handlers)
     server.add_insecure_port(grpc_calls.address(node.directory / "kubelet.sock"))
     await server.start()

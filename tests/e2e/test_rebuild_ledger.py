@@ -20,7 +20,7 @@ from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.wire.pod_resources import GET, LIST, PodName
+from k8s_rdma.wire.pod_resources import GET_METHOD, LIST, PodName
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.cni_runtime import remove_namespace_at
 
@@ -244,7 +244,7 @@ async def kubelet_with_slot(socket: Path) -> AsyncIterator[None]:
         return (known,)
 
     server = grpc_calls.new_server()
-    handlers = {GET: grpc_calls.handler(GET, one), LIST: grpc_calls.handler(LIST, every)}
+    handlers = {GET_METHOD: grpc_calls.handler(GET_METHOD, one), LIST: grpc_calls.handler(LIST, every)}
     grpc_calls.add_service(server, handlers)
     server.add_insecure_port(grpc_calls.address(socket))
     await server.start()

@@ -59,7 +59,7 @@ def test_answer_comes_back(method, value):
 def test_sandbox_is_asked_for_in_the_apis_bytes():
     """Field 1 of the request is the configuration, its field 1 the metadata; `attempt` 0 is left out."""
     config = cri.PodSandboxConfig(namespace="n", name="p", uid="u")
-    asked = cri.RUN_POD_SANDBOX.asked.encode(config)
+    asked = cri.RUN_POD_SANDBOX.request.encode(config)
     assert asked == b"\x0a\x10" + b"\x0a\x09\x0a\x01p\x12\x01u\x1a\x01n" + b"\x12\x01p" + b"\x42\x00"
 
 

@@ -120,7 +120,7 @@ def test_recordings_are_of_every_method_that_a_plugin_has():
 
 @pytest.mark.parametrize("recorded", CALLS, ids=lambda recorded: recorded["method"])
 def test_request_is_written_as_recorded_and_read_again(recorded):
-    form = METHODS[recorded["method"]].asked
+    form = METHODS[recorded["method"]].request
     assert form.encode(asked_in(recorded)).hex() == recorded["request_hex"]
     assert form.decode(bytes.fromhex(recorded["request_hex"])) == asked_in(recorded)
 
@@ -175,7 +175,7 @@ def test_bytes_that_are_no_message_are_refused_by_the_messages_name(method):
     [
         (device_plugin_api.REGISTER, "/v1beta1.Registration/Register"),
         (device_plugin_api.ALLOCATE, "/v1beta1.DevicePlugin/Allocate"),
-        (pod_resources.GET, "/v1.PodResourcesLister/Get"),
+        (pod_resources.GET_METHOD, "/v1.PodResourcesLister/Get"),
     ],
 )
 def test_method_has_the_path_of_the_api(method, path):

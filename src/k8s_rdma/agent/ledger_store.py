@@ -300,7 +300,7 @@ class LedgerStore:
     def forget(self, attachment: Attachment) -> None:
         """Drop a receipt. LedgerError: all is as before."""
         self._receipts.remove(attachment)
-        self.ledger = self.ledger.without(attachment)
+        self.ledger = self.ledger.without_attachments(attachment)
         with suppress(LedgerError):  # `mend` will
             self._deferred_deletes.drop(attachment)
         self._unmark(attachment.container)

@@ -265,7 +265,7 @@ class Node:
         K8sRdmaError (`HELD_BY_OLDER_SANDBOX`) when the pod holds interfaces in another sandbox: it is given
         what it asks for once, however many sandboxes ask at the same time.
         """
-        ledger = self.ledger.without(*inherited)
+        ledger = self.ledger.without_attachments(*inherited)
         self._require_once(sandbox, ledger)
         interfaces: tuple[AllocatedInterface, ...] | Rejection = ()
         if request:

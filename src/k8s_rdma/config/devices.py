@@ -228,7 +228,7 @@ class DevicePluginConfig(
             for resource in self.resources
             if isinstance(resource, ExclusiveResource) and resource.share
         )
-        return (*(each.name for each in self.resources), *shared)
+        return (*(entry.name for entry in self.resources), *shared)
 
     def pools(self) -> tuple[Pool, ...]:
         """The exclusive resources' pools, in their order: a VF is in the first that selects it."""

@@ -110,20 +110,20 @@ def _without_unknown_keys(
     """The value with keys as they are written in the documents of that program, and no others."""
     if isinstance(value, list):
         return [
-            _without_unknown_keys(each, keys, f"{path}[{index}]", ignored) for index, each in enumerate(value)
+            _without_unknown_keys(item, keys, f"{path}[{index}]", ignored) for index, item in enumerate(value)
         ]
     if not isinstance(value, dict) or keys is None:
         return value
     names = {name.lower(): name for name in keys}
-    known: dict[str, object] = {}
+    result: dict[str, object] = {}
     for key, each in value.items():
-        at = f"{path}.{key}".lstrip(".")
+        key_path = f"{path}.{key}".lstrip(".")
         name = names.get(str(key).lower())
         if name is None:
-            ignored.append(at)
+            ignored.append(key_path)
         elif each is not None:
-            known[name] = _without_unknown_keys(each, keys[name], at, ignored)
-    return known
+            result[name] = _without_unknown_keys(each, keys[name], key_path, ignored)
+    return result
 
 
 def _rescan_s(read: MellanoxConfig) -> int:
@@ -193,17 +193,17 @@ def _select(entry: Entry, path: str) -> dict[str, Any]:
 
 def _netdevs(names: Sequence[str]) -> list[str]:
     """Those that a netdev can have; where none is, one that selects nothing, as no name would select all."""
-    known = [name for name in names if is_netdev_name(name)]
-    return known or [_NO_NETDEV for _ in names[:1]]
+    netdevs = [name for name in names if is_netdev_name(name)]
+    return netdevs or [_NO_NETDEV for _ in names[:1]]
 
 
 def _names_of_nothing(entries: Sequence[Entry]) -> Iterator[str]:
     """Where names are that no netdev can have, such as patterns: that program takes them, for nothing."""
     for index, entry in enumerate(entries):
         for key, names in (("devices", entry.devices), ("selectors.ifNames", entry.selectors.if_names)):
-            for at, name in enumerate(names):
+            for position, name in enumerate(names):
                 if not is_netdev_name(name):
-                    yield f"configList[{index}].{key}[{at}]"
+                    yield f"configList[{index}].{key}[{position}]"
 
 
 def _hex(values: Sequence[str], path: str) -> list[str]:
@@ -250,9 +250,9 @@ def load_mellanox_config(path: str, overrides: Mapping[str, Any], *, cdi: bool) 
 
 
 def _from_mellanox(document: object, path: str, overrides: Mapping[str, Any], *, cdi: bool) -> Read:
-    given = {key: value for key, value in overrides.items() if value is not None}
+    fields = {key: value for key, value in overrides.items() if value is not None}
     try:
-        return from_mellanox(document, cdi=cdi, overrides=given)
+        return from_mellanox(document, cdi=cdi, overrides=fields)
     except MalformedError as error:
         raise MalformedError(f"{path}: {error.message}") from error
 

@@ -60,8 +60,8 @@ def found(kind: Any, value: object) -> str:
 
 def either(values: Iterable[object]) -> str:
     """`a`, `a or b`, `a, b or c`."""
-    *others, last = map(str, values)
-    return f"{', '.join(others)} or {last}" if others else last
+    *leading, last = map(str, values)
+    return f"{', '.join(leading)} or {last}" if leading else last
 
 
 def sort(value: object) -> str:
@@ -72,8 +72,8 @@ def sort(value: object) -> str:
 def _members(info: inspect.Type) -> Iterator[inspect.Type]:
     """The types that are not null, each with its description."""
     if isinstance(info, inspect.UnionType):
-        for each in info.types:
-            yield from _members(each)
+        for member in info.types:
+            yield from _members(member)
     elif not isinstance(info, inspect.NoneType):
         yield info
 
@@ -85,7 +85,7 @@ def _noun(info: inspect.Type) -> str:
         case inspect.LiteralType():
             return either(info.values)
         case inspect.EnumType():
-            return either(each.value for each in info.cls)
+            return either(member.value for member in info.cls)
         case inspect.IntType() | inspect.FloatType():
             return _number(info)
         case _:
@@ -97,8 +97,8 @@ def _number(info: inspect.IntType | inspect.FloatType) -> str:
     if info.ge is not None and info.le is not None:
         return f"{noun} from {info.ge} to {info.le}"
     bounds = ((info.ge, "of at least"), (info.gt, "above"), (info.le, "at most"))
-    told = [f"{word} {bound:g}" for bound, word in bounds if bound is not None]
-    return " ".join([noun, " and ".join(told)]).rstrip()
+    limits = [f"{relation} {bound:g}" for bound, relation in bounds if bound is not None]
+    return " ".join([noun, " and ".join(limits)]).rstrip()
 
 
 def _sorts(info: inspect.Type) -> Iterator[str]:
@@ -156,11 +156,11 @@ def convert(kind: type[T], document: object) -> T:
     Patterns do not see to that: Python's `$` also matches before a newline at the end of a text, and what
     Python has in its place no other reader of a model's schema knows.
     """
-    made = msgspec.convert(document, kind)
+    result = msgspec.convert(document, kind)
     if has_control(document):
         msg = "has a control character"
         raise msgspec.ValidationError(msg)
-    return made
+    return result
 
 
 def fit(kind: type[T], document: object) -> T:
@@ -177,9 +177,9 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
     Each override is an option of that name on the command line. MalformedError names the file, or the option,
     and the field.
     """
-    given = {key: value for key, value in overrides.items() if value is not None}
+    flags = {key: value for key, value in overrides.items() if value is not None}
     document = _read(path) if path else {}
-    settings = {**document, **given} if isinstance(document, dict) else document
+    settings = {**document, **flags} if isinstance(document, dict) else document
     try:
         return convert(kind, settings)
     except msgspec.ValidationError as error:
@@ -205,16 +205,16 @@ def _read(path: str) -> Any:
 
 def _refusal(kind: type[Any], settings: Any, path: str | None, overrides: Mapping[str, Any]) -> str:
     """What does not fit, and where it was written."""
-    told, said = [], ""
+    lines, previous = [], ""
     for fault in faults(kind, settings):
         key = fault.field.partition(".")[0].partition("[")[0]
         if fault.field in overrides and key not in settings:
-            told.append(f"{key}: not set; --{key} NAME, or {key}: in {path or '--config FILE'}")
+            lines.append(f"{key}: not set; --{key} NAME, or {key}: in {path or '--config FILE'}")
             continue
-        where = "command line" if path is None or overrides.get(key) is not None else path
-        told.append(str(fault) if where == said else f"{where}: {fault}")
-        said = where
-    return _ALSO.join(told)
+        origin = "command line" if path is None or overrides.get(key) is not None else path
+        lines.append(str(fault) if origin == previous else f"{origin}: {fault}")
+        previous = origin
+    return _ALSO.join(lines)
 
 
 def port_of(config: Listening, environment: Mapping[str, str]) -> int:
@@ -262,7 +262,7 @@ def _faults(kind: Any, value: object, field: str) -> Iterator[Fault]:
     if refusal is None:
         return
     meant = _meant(kind)
-    structs = [each for each in meant if _is_struct(each)]
+    structs = [candidate for candidate in meant if _is_struct(candidate)]
     items = next((get_args(each)[0] for each in meant if get_origin(each) is tuple), None)
     if structs and isinstance(value, dict):
         yield from _in_struct(structs, value, field, refusal)
@@ -287,7 +287,7 @@ def _meant(kind: Any) -> tuple[Any, ...]:
     if origin is Annotated:
         return _meant(get_args(kind)[0])
     if origin in {Union, UnionType}:
-        return tuple(each for arg in get_args(kind) if arg is not NoneType for each in _meant(arg))
+        return tuple(meaning for arg in get_args(kind) if arg is not NoneType for meaning in _meant(arg))
     return (kind,)
 
 
@@ -299,7 +299,7 @@ def _in_struct(
     structs: list[type[msgspec.Struct]], value: dict[Any, Any], field: str, refusal: BaseException
 ) -> Iterator[Fault]:
     tag = structs[0].__struct_config__.tag_field
-    by_tag = {each.__struct_config__.tag: each for each in structs}
+    by_tag = {variant.__struct_config__.tag: variant for variant in structs}
     struct = by_tag.get(value.get(tag)) if tag and isinstance(value.get(tag), str) else None
     if tag and struct is None:
         why = f"{shown(str(value[tag]))}; wanted" if tag in value else "not set; wanted"
@@ -310,16 +310,16 @@ def _in_struct(
 
 
 def _in_fields(struct: type[msgspec.Struct], value: dict[Any, Any], field: str) -> Iterator[Fault]:
-    fields = {each.encode_name: each for each in msgspec.structs.fields(struct)}
+    fields = {info.encode_name: info for info in msgspec.structs.fields(struct)}
     tag = struct.__struct_config__.tag_field
-    known = [*fields, *([tag] if tag else [])]
+    names = [*fields, *([tag] if tag else [])]
     if struct.__struct_config__.forbid_unknown_fields:
-        told = set()
+        reported = set()
         for key in value:
-            if key not in known:
-                why = describe_unknown(str(key), known)
-                yield Fault(_below(field, shown(str(key))), "unknown key" if why in told else why)
-                told.add(why)
+            if key not in names:
+                why = describe_unknown(str(key), names)
+                yield Fault(_below(field, shown(str(key))), "unknown key" if why in reported else why)
+                reported.add(why)
     for name, each in fields.items():
         if each.required and name not in value:
             yield Fault(_below(field, name), f"not set; wanted {describe_type(each.type)}")
@@ -340,8 +340,8 @@ def _hint(kind: Any, value: object) -> str:
         return ", without control characters"
     if not isinstance(value, list | dict) and _refusal_of_field(kind, [value]) is None:
         return f", such as [{value}]"
-    is_other = value is not None and not isinstance(value, str | list | dict)
-    return ", in quotes" if is_other and str in _meant(kind) else ""
+    is_scalar = value is not None and not isinstance(value, str | list | dict)
+    return ", in quotes" if is_scalar and str in _meant(kind) else ""
 
 
 def _below(field: str, name: str) -> str:

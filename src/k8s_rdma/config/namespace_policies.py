@@ -79,8 +79,8 @@ class PfChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
     def to_core(self) -> PfSelector:
         """The selector. MalformedError names the key."""
-        given = {key: value for key, value in msgspec.structs.asdict(self).items() if value is not None}
-        return read_selector(msgspec.json.encode(given).decode(), "pfs")
+        fields = {key: value for key, value in msgspec.structs.asdict(self).items() if value is not None}
+        return read_selector(msgspec.json.encode(fields).decode(), "pfs")
 
 
 class NamespacePolicyConfig(
@@ -129,7 +129,7 @@ class NamespacePolicyConfig(
 
     def to_core(self) -> NamespacePolicy:
         """The policy. ValueError or MalformedError names the key."""
-        allow = {each.value for each in Key} if "*" in self.allow else {*BY_DEFAULT, *self.allow}
+        allow = {key.value for key in Key} if "*" in self.allow else {*BY_DEFAULT, *self.allow}
         return NamespacePolicy(
             name=self.name,
             namespaces=self.namespaces,
@@ -185,9 +185,9 @@ def _addresses(key: str, text: str, octets: int) -> Span:
     """Of a prefix all addresses that begin so."""
     first, _, last = text.lower().partition("-")
     missing = octets - len(first.split(":"))
-    most = (1 << 8 * octets) - 1
+    mask = (1 << 8 * octets) - 1
     if last:
-        return _span(key, address_number(first), address_number(last), text, most)
+        return _span(key, address_number(first), address_number(last), text, mask)
     low = address_number(first) << 8 * missing
     return Span(low, low + (1 << 8 * missing) - 1, text)
 

@@ -75,7 +75,11 @@ def agent_keys(path: str | None) -> KeySource:
 
 def _load_signing(path: Path) -> PlacementKeys:
     files = _read(path)
-    name = path.name if path in files else next((each for each in SIGNING_FILES if path / each in files), "")
+    name = (
+        path.name
+        if path in files
+        else next((file_name for file_name in SIGNING_FILES if path / file_name in files), "")
+    )
     if not name:
         raise MalformedError(f"{FIELD} {path}: has no file {' or '.join(SIGNING_FILES)}, by which to sign")
     signing = path if path in files else path / name
@@ -119,8 +123,8 @@ def _keys(file: Path) -> Sequence[Key]:
     if content.startswith(_PUBLIC) or _PEM in content.replace(b"\0", b""):  # in UTF-16 each other byte is 0
         raise MalformedError(f"{FIELD} {file}: is a public key in another form than PEM; {_HOW_TO_CREATE}")
     if len(content) < LEAST_KEY_BYTES:
-        has = f"has a key of {8 * len(content)} bits" if content else "is empty"
-        msg = f"{FIELD} {file}: {has}; wanted {LEAST_KEY_BYTES} bytes or more, such as 32 random ones"
+        problem = f"has a key of {8 * len(content)} bits" if content else "is empty"
+        msg = f"{FIELD} {file}: {problem}; wanted {LEAST_KEY_BYTES} bytes or more, such as 32 random ones"
         raise MalformedError(msg)
     return (SharedKey(content),)
 

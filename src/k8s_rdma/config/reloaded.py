@@ -50,10 +50,10 @@ class Reloaded(Generic[T]):
         return self._value
 
     def _look_again(self) -> None:
-        seen = self._identities()
-        if seen == self._loaded_identities:
+        identities = self._identities()
+        if identities == self._loaded_identities:
             return
-        self._loaded_identities = seen
+        self._loaded_identities = identities
         try:
             self._value = self._load()
         except MalformedError as error:
@@ -97,7 +97,7 @@ def _identity(path: Path) -> Identity:
     try:
         stat = path.stat()
         if S_ISDIR(stat.st_mode):
-            return tuple((each.name, _identity(each)) for each in files_of(path))
+            return tuple((file.name, _identity(file)) for file in files_of(path))
     except OSError:
         return None
     return stat.st_ino, stat.st_mtime_ns, stat.st_size

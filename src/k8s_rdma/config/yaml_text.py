@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """As its own, but without the last one of a key's values taking the place of those before."""
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
+                if key.value in keys:
                     problem = f"the key {key.value!r} stands twice in one mapping"
                     raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                seen.add(key.value)
+                keys.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 

@@ -62,7 +62,7 @@ def candidates(
         for pf in _pfs(hardware, scope)
         for vf in _vfs(pf, scope)
     ]
-    return tuple(each for each in found if scope.vf is not None or each.foreign)
+    return tuple(candidate for candidate in found if scope.vf is not None or candidate.foreign)
 
 
 def _user(vf: Vf, in_use: Mapping[str, str]) -> str:
@@ -71,16 +71,16 @@ def _user(vf: Vf, in_use: Mapping[str, str]) -> str:
 
 def _judged(pf: PfState, vf: Vf, holder: Receipt | None, user: str) -> Candidate:
     foreign = "" if holder else why_not_free(vf)
-    spared = ""
+    reason = ""
     if holder is not None:
-        spared = f"held by pod {holder.pod.namespace}/{holder.pod.name}"
+        reason = f"held by pod {holder.pod.namespace}/{holder.pod.name}"
     elif not foreign:
-        spared = "free already"
+        reason = "free already"
     elif user:
-        spared = f"its device was given to pod {user}, says kubelet"
+        reason = f"its device was given to pod {user}, says kubelet"
     elif vf.netdev is None or vf.unusable:
-        spared = foreign
-    return Candidate(ref=VfRef(pf.pci, vf.index), pf_name=pf.name, vf=vf, foreign=foreign, exemption=spared)
+        reason = foreign
+    return Candidate(ref=VfRef(pf.pci, vf.index), pf_name=pf.name, vf=vf, foreign=foreign, exemption=reason)
 
 
 def _pfs(hardware: Hardware, scope: Scope) -> Sequence[PfState]:
@@ -88,8 +88,8 @@ def _pfs(hardware: Hardware, scope: Scope) -> Sequence[PfState]:
         return hardware.pfs
     found = [pf for pf in hardware.pfs if scope.pf in (pf.name, pf.pci)]
     if not found:
-        there = ", ".join(pf.name for pf in hardware.pfs) or "none"
-        msg = f"PF {scope.pf}: not among those of this node that are ours: {there}"
+        pf_names = ", ".join(pf.name for pf in hardware.pfs) or "none"
+        msg = f"PF {scope.pf}: not among those of this node that are ours: {pf_names}"
         raise MalformedError(msg)
     return found
 

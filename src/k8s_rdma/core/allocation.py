@@ -62,7 +62,7 @@ def why_not_free(vf: Vf) -> str:
 
 def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
     """VFs that the ledger does not know but that someone moved away or rated, or that cannot be given."""
-    held = _allocated_vfs(ledger)
+    allocated = _allocated_vfs(ledger)
     return tuple(
         ForeignVf(
             vf=VfRef(pf.pci, vf.index),
@@ -73,20 +73,20 @@ def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
         )
         for pf in hardware.pfs
         for vf in pf.vfs
-        if vf.index not in held.get(pf.pci, ()) and (why := why_not_free(vf))
+        if vf.index not in allocated.get(pf.pci, ()) and (why := why_not_free(vf))
     )
 
 
 def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
     """What foreign VFs take of each PF: their minimum rates are used bandwidth."""
     pfs = {pf.pci: pf for pf in hardware.pfs}
-    taken: dict[PciAddress, list[Used]] = {}
+    usages: dict[PciAddress, list[Used]] = {}
     for foreign in foreign_vfs(hardware, ledger):
         pci = foreign.vf.pf
         pool_vfs = pfs[pci].pools()[foreign.pool] if foreign.pool else 0
         used = foreign_use(pfs[pci].rates, foreign.min_tx_rate_mbps, foreign.pool, pool_vfs)
-        taken.setdefault(pci, []).append(used)
-    return {pci: Used.joined(each) for pci, each in taken.items()}
+        usages.setdefault(pci, []).append(used)
+    return {pci: Used.joined(pf_usages) for pci, pf_usages in usages.items()}
 
 
 def foreign_use(
@@ -161,9 +161,9 @@ def choose_vfs(
             message = f"no free VF left on PF {placed.pf} for interface {ifname}"
             return Rejection(node=placement.node, reason=Reason.STALE_PLACEMENT, message=message)
         chosen.append(allocated(vf, pf, placed, ifname, entry))
-    taken = taken_mac(chosen, hardware, ledger)
-    if taken:
-        return Rejection(node=placement.node, reason=Reason.CONFLICT, message=taken)
+    conflict = taken_mac(chosen, hardware, ledger)
+    if conflict:
+        return Rejection(node=placement.node, reason=Reason.CONFLICT, message=conflict)
     return tuple(chosen)
 
 
@@ -171,15 +171,15 @@ def _picked(interfaces: Sequence[PlacedInterface], free: Mapping[PciAddress, lis
     """A VF for each, of those that are free, ordered by index; None where there is none left."""
     picked: list[Vf | None] = [None] * len(interfaces)
     for index, placed in enumerate(interfaces):
-        left, mac = free.get(placed.pf, []), placed.options.mac
-        having = [vf for vf in left if mac in (vf.mac, vf.admin_mac)] if mac else []
+        free_vfs, mac = free.get(placed.pf, []), placed.options.mac
+        having = [vf for vf in free_vfs if mac in (vf.mac, vf.admin_mac)] if mac else []
         for vf in having[:1]:
             picked[index] = vf
-            left.remove(vf)
+            free_vfs.remove(vf)
     for index, placed in enumerate(interfaces):
-        left = free.get(placed.pf, [])
-        if picked[index] is None and left:
-            picked[index] = left.pop(0)
+        free_vfs = free.get(placed.pf, [])
+        if picked[index] is None and free_vfs:
+            picked[index] = free_vfs.pop(0)
     return picked
 
 
@@ -208,16 +208,16 @@ def allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int) 
 
 
 def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
-    held = _allocated_vfs(ledger).get(pf.pci, ())
-    return [vf for vf in pf.vfs if vf.index not in held and not vf.pool and is_free(vf)]
+    allocated = _allocated_vfs(ledger).get(pf.pci, ())
+    return [vf for vf in pf.vfs if vf.index not in allocated and not vf.pool and is_free(vf)]
 
 
 def _allocated_vfs(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:
     """Allocated VFs by index: looking for each of a node by its `VfRef` takes ten times as long."""
-    held: dict[PciAddress, set[int]] = {}
+    indexes: dict[PciAddress, set[int]] = {}
     for vf in ledger.holders():
-        held.setdefault(vf.pf, set()).add(vf.index)
-    return held
+        indexes.setdefault(vf.pf, set()).add(vf.index)
+    return indexes
 
 
 def with_allocations(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:

@@ -40,7 +40,7 @@ def assign(classes: Sequence[int], offers: Sequence[Offer], work: Work) -> list[
     """
     work.spend(len(classes) + len(offers[0].costs) * len(offers) // 4)
     order = _order(classes, offers)
-    chosen = _assign([classes[at] for at in order], offers, work)
+    chosen = _assign([classes[index] for index in order], offers, work)
     if isinstance(chosen, Verdict):
         return chosen
     found = dict(zip(order, chosen, strict=True))
@@ -52,7 +52,7 @@ def _order(kinds: Sequence[int], offers: Sequence[Offer]) -> Sequence[int]:
     if any(offer.round_robin for offer in offers):
         return sorted(range(len(kinds)), key=kinds.__getitem__)
     takers = {kind: sum(offer.costs[kind] is not None for offer in offers) for kind in set(kinds)}
-    return sorted(range(len(kinds)), key=lambda at: (takers[kinds[at]], kinds[at]))
+    return sorted(range(len(kinds)), key=lambda index: (takers[kinds[index]], kinds[index]))
 
 
 def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[int] | Verdict:
@@ -67,8 +67,8 @@ def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[i
     costs = [least[kind] or 0 for kind in kinds]
     board = _Board(kinds, offers, costs)
     try:
-        with work.share(_BY_NUMBERS_PERCENT) as some:
-            found = match_counts(numbers, offers, some)
+        with work.share(_BY_NUMBERS_PERCENT) as share:
+            found = match_counts(numbers, offers, share)
             if isinstance(found, Verdict):
                 return found
             chosen = dealt(kinds, found)
@@ -84,7 +84,7 @@ def _searched(
 ) -> list[int] | Verdict:
     """By what packing the least costs says, and by a search of everything."""
     falling = sorted(range(len(costs)), key=costs.__getitem__, reverse=True)
-    packed = arrange([costs[at] for at in falling], [offer.room for offer in offers], work)
+    packed = arrange([costs[index] for index in falling], [offer.room for offer in offers], work)
     if isinstance(packed, Verdict):
         return packed
     homes = dict(zip(falling, packed, strict=True))
@@ -146,11 +146,11 @@ class _Board:
     def holds(self, chosen: Sequence[int]) -> bool:
         """Whether every offer takes what is to go there."""
         berths: list[_Berth] = list(self._start)
-        for at, kind in zip(chosen, self._kinds, strict=True):
-            after = self._berth_after(berths[at], at, kind)
+        for index, kind in zip(chosen, self._kinds, strict=True):
+            after = self._berth_after(berths[index], index, kind)
             if after is None:
                 return False
-            berths[at] = after
+            berths[index] = after
         return True
 
     def search(self, work: Work) -> list[int] | None:
@@ -159,18 +159,18 @@ class _Board:
         levels = [self._level(0, 0, self._start)]
         while levels:
             level = levels[-1]
-            at = len(levels) - 1
+            depth = len(levels) - 1
             work.spend(8 + 2 * len(self._offers))
-            after = self._step(level, at)
+            after = self._step(level, depth)
             if after is None:
-                failed.add((at, level.floor, level.berths))
+                failed.add((depth, level.floor, level.berths))
                 levels.pop()
                 continue
-            if at + 1 == len(self._kinds):
-                return [each.tried for each in levels]
-            floor = level.tried if self._kinds[at + 1] == self._kinds[at] else 0
-            if self._room_for(at + 1, after) and (at + 1, floor, after) not in failed:
-                levels.append(self._level(at + 1, floor, after))
+            if depth + 1 == len(self._kinds):
+                return [entry.tried for entry in levels]
+            floor = level.tried if self._kinds[depth + 1] == self._kinds[depth] else 0
+            if self._room_for(depth + 1, after) and (depth + 1, floor, after) not in failed:
+                levels.append(self._level(depth + 1, floor, after))
         return None
 
     def _level(self, depth: int, floor: int, berths: _Berths) -> _Level:
@@ -179,12 +179,12 @@ class _Board:
         Nor does it make one that offers do, which take all alike and of which as much is left.
         """
         kind = self._kinds[depth]
-        seen: set[tuple[int, _Berth]] = set()
+        visited: set[tuple[int, _Berth]] = set()
         tries = []
         for offer in range(floor, len(berths)):
             key = self._alike[offer], berths[offer]
-            if self._offers[offer].costs[kind] is not None and key not in seen:
-                seen.add(key)
+            if self._offers[offer].costs[kind] is not None and key not in visited:
+                visited.add(key)
                 tries.append(offer)
         tries.sort(key=lambda offer: berths[offer][:2])
         return _Level(berths, floor, iter(tries))

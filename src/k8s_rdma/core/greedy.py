@@ -71,8 +71,8 @@ class Bin:
 
     def preference(self, strategy: Strategy) -> tuple[int, ...]:
         """See `core.strategy`; of one more of the kind."""
-        there = Standing(self.mbps, self.vfs, self.offer.pf.link_mbps or 0, self.offer.pf.capacity_vfs)
-        return preference(strategy, there, self.cost)
+        standing = Standing(self.mbps, self.vfs, self.offer.pf.link_mbps or 0, self.offer.pf.capacity_vfs)
+        return preference(strategy, standing, self.cost)
 
     def _has_room(self) -> bool:
         return self.cost <= self.mbps and self.vfs > 0
@@ -113,18 +113,18 @@ def _fit(
     chosen: list[int] = []
     for kind, number in kind_counts:
         work.spend(1 + len(bins) // 2)
-        takers = [each for each in bins if each.turn_to(kind)]
-        left = number
-        while left:
+        takers = [candidate for candidate in bins if candidate.turn_to(kind)]
+        remaining = number
+        while remaining:
             work.spend(1 + (weighed * len(takers) or len(takers) // 2))
             takers.sort(key=order)
             best = next((each for each in takers if each.accepts(work)), None)
             if best is None:
                 return None
-            some = best.room_for(left) if order is _room else 1
-            best.add(some)
-            chosen += [best.index] * some
-            left -= some
+            batch = best.room_for(remaining) if order is _room else 1
+            best.add(batch)
+            chosen += [best.index] * batch
+            remaining -= batch
     return chosen
 
 

@@ -102,10 +102,10 @@ class DeviceUse(NamedTuple):
     @classmethod
     def joined(cls, uses: Sequence[DeviceUse]) -> tuple[DeviceUse, tuple[int, ...]]:
         """All of one resource together, and what does not count then."""
-        held = sum(use.held_vfs for use in uses)
-        vfs = max(held, *(use.vfs for use in uses))
+        held_vfs = sum(use.held_vfs for use in uses)
+        vfs = max(held_vfs, *(use.vfs for use in uses))
         mins = tuple(sorted((rate for use in uses for rate in use.mins), reverse=True))
-        return cls(uses[0].resource, vfs, mins[:vfs], held), mins[vfs:]
+        return cls(uses[0].resource, vfs, mins[:vfs], held_vfs), mins[vfs:]
 
 
 EVERY_DEVICE = 1 << 16
@@ -131,9 +131,9 @@ class Used:
         """All VFs that anybody has: they share the link."""
         return self.vfs + sum(len(use.mins) for use in self.devices)
 
-    def __add__(self, other: Used) -> Used:
+    def __add__(self, addend: Used) -> Used:
         """Both together."""
-        return Used.joined((self, other))
+        return Used.joined((self, addend))
 
     @classmethod
     def joined(cls, usages: Sequence[Used]) -> Used:
@@ -158,9 +158,9 @@ def _joined_devices(uses: Iterable[DeviceUse]) -> tuple[tuple[DeviceUse, ...], l
 
 
 def _removed(mins: tuple[int, ...], beyond: Iterable[int]) -> tuple[int, ...]:
-    left = Counter(mins)
-    left.subtract(each for each in beyond if each in left)
-    return tuple(left.elements())
+    remaining = Counter(mins)
+    remaining.subtract(rate for rate in beyond if rate in remaining)
+    return tuple(remaining.elements())
 
 
 NOTHING_USED = Used()
@@ -168,8 +168,8 @@ NOTHING_USED = Used()
 
 def total(*usages: Mapping[PciAddress, Used]) -> dict[PciAddress, Used]:
     """Add usages PF by PF."""
-    there: dict[PciAddress, list[Used]] = {}
+    by_pf: dict[PciAddress, list[Used]] = {}
     for usage in usages:
         for pci, used in usage.items():
-            there.setdefault(pci, []).append(used)
-    return {pci: each[0] if len(each) == 1 else Used.joined(each) for pci, each in there.items()}
+            by_pf.setdefault(pci, []).append(used)
+    return {pci: parts[0] if len(parts) == 1 else Used.joined(parts) for pci, parts in by_pf.items()}

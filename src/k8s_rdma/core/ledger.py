@@ -99,11 +99,11 @@ class AllocatedInterface:
 
     def rate(self) -> VfRate:
         """What is programmed on its VF."""
-        least, most = self.set_min_tx_rate_mbps, self.set_max_tx_rate_mbps
+        least, maximum = self.set_min_tx_rate_mbps, self.set_max_tx_rate_mbps
         return VfRate(
             self.vf.index,
             self.min_tx_rate_mbps if least is None else least,
-            self.max_tx_rate_mbps if most is None else most,
+            self.max_tx_rate_mbps if maximum is None else maximum,
         )
 
     def placed(self) -> PlacedInterface:
@@ -167,7 +167,7 @@ class Receipt:
     @property
     def all_ipams(self) -> tuple[DelegatedPlugin, ...]:
         """What gives addresses in any of its networks."""
-        return tuple(each for each in (self.ipam, *dict(self.ipams).values()) if each is not None)
+        return tuple(ipam for ipam in (self.ipam, *dict(self.ipams).values()) if ipam is not None)
 
     def ipam_of(self, interface: AllocatedInterface) -> DelegatedPlugin | None:
         """What gives an interface its addresses; None when it gets none."""
@@ -195,7 +195,7 @@ class Ledger:
                 raise LedgerError(msg)
         return Ledger({**self.receipts, receipt.attachment: receipt})
 
-    def without(self, *attachments: Attachment) -> Ledger:
+    def without_attachments(self, *attachments: Attachment) -> Ledger:
         """Without these attachments' receipts, if there are any."""
         return Ledger({key: receipt for key, receipt in self.receipts.items() if key not in attachments})
 
@@ -223,7 +223,9 @@ class Ledger:
                 sandboxes.setdefault(receipt.attachment.container, []).extend(receipt.interfaces)
         return {
             slot: tuple(
-                each for each in sandboxes.get(receipt.attachment.container, ()) if each.uses_slot(slot)
+                candidate
+                for candidate in sandboxes.get(receipt.attachment.container, ())
+                if candidate.uses_slot(slot)
             )
             for receipt in self.receipts.values()
             for slot in receipt.slots

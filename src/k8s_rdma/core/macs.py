@@ -27,8 +27,8 @@ def home_mac(vf: Vf) -> str:
     The netdev has another where somebody told the PF after the VF's driver had asked it: `igb` and others
     then drop what it sends and give it nothing. An InfiniBand netdev's address is not to be chosen.
     """
-    told = len(vf.admin_mac) == len(vf.mac) == len(NO_MAC) and vf.admin_mac != NO_MAC
-    return vf.admin_mac if told else vf.mac
+    is_reported = len(vf.admin_mac) == len(vf.mac) == len(NO_MAC) and vf.admin_mac != NO_MAC
+    return vf.admin_mac if is_reported else vf.mac
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ class MacRanges:
             return None
         if len(macs) > len(self.firsts):
             for first, last in self:
-                at = bisect_left(macs, first)
-                if at < len(macs) and macs[at] <= last:
-                    return macs[at]
+                index = bisect_left(macs, first)
+                if index < len(macs) and macs[index] <= last:
+                    return macs[index]
             return None
         for mac in macs:
-            at = bisect_right(self.firsts, mac) - 1
-            if at >= 0 and mac <= self.lasts[at]:
+            index = bisect_right(self.firsts, mac) - 1
+            if index >= 0 and mac <= self.lasts[index]:
                 return mac
         return None
 
@@ -79,14 +79,14 @@ NO_MACS = MacRanges.merge(())
 
 def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
     """The MACs of the node's PFs and VFs, and those that VFs have in pods; two of a VF at most."""
-    held = {
+    allocated = {
         interface.vf: interface for receipt in ledger.receipts.values() for interface in receipt.interfaces
     }
     macs = {pf.mac for pf in hardware.pfs}
     for pf in hardware.pfs:
         for vf in pf.vfs:
-            given = held.get(VfRef(pf.pci, vf.index))
-            macs |= {given.mac, given.home.mac} if given else {vf.mac, vf.admin_mac}
+            interface_mac = allocated.get(VfRef(pf.pci, vf.index))
+            macs |= {interface_mac.mac, interface_mac.home.mac} if interface_mac else {vf.mac, vf.admin_mac}
     numbers = (address_number(mac) for mac in macs if len(mac) == len(NO_MAC) and mac != NO_MAC)
     return MacRanges.merge((number, number) for number in numbers)
 
@@ -97,25 +97,25 @@ def taken_mac(chosen: Iterable[AllocatedInterface], hardware: Hardware, ledger: 
     Of two functions with one MAC a card gives the frames to either, or takes it from the first: with a PF's,
     a pod would get what is for the node. A VF that a pod has will have that of home again.
     """
-    asking = [each for each in chosen if each.options.mac]
-    if not asking:
+    requesting = [interface for interface in chosen if interface.options.mac]
+    if not requesting:
         return ""
     having: dict[str, list[tuple[VfRef | None, str]]] = {}
-    for mac, vf, who in (*_of_pods(ledger), *_of_hardware(hardware)):
-        having.setdefault(mac, []).append((vf, who))
-    for each in asking:
-        for vf, who in having.get(each.mac, ()):
+    for mac, vf, owner in (*_of_pods(ledger), *_of_hardware(hardware)):
+        having.setdefault(mac, []).append((vf, owner))
+    for each in requesting:
+        for vf, owner in having.get(each.mac, ()):
             if vf != each.vf:
-                return f"interface {each.ifname} asks for MAC {each.mac}, which {who} has"
+                return f"interface {each.ifname} asks for MAC {each.mac}, which {owner} has"
     return ""
 
 
 def _of_pods(ledger: Ledger) -> Iterator[tuple[str, VfRef, str]]:
     for receipt in ledger.receipts.values():
         for interface in receipt.interfaces:
-            who = f"interface {interface.ifname} of pod {receipt.pod.namespace}/{receipt.pod.name}"
+            owner = f"interface {interface.ifname} of pod {receipt.pod.namespace}/{receipt.pod.name}"
             for mac in {interface.mac, interface.home.mac}:
-                yield mac, interface.vf, who
+                yield mac, interface.vf, owner
 
 
 def _of_hardware(hardware: Hardware) -> Iterator[tuple[str, VfRef | None, str]]:

@@ -47,10 +47,10 @@ def share_out(
     """
     graph: _Graph = [{} for _ in range(2 + len(lots) + 2 * len(rooms))]
     first = 2 + len(lots)
-    for index, (room, most) in enumerate(zip(rooms, reservations, strict=True)):
+    for index, (room, reservation) in enumerate(zip(rooms, reservations, strict=True)):
         pf = first + 2 * index
         _join(graph, pf, _SINK, room.vfs)
-        _join(graph, pf + 1, pf, most)
+        _join(graph, pf + 1, pf, reservation)
     for index, lot in enumerate(lots, start=2):
         _join(graph, _SOURCE, index, lot.number)
         for pf in lot.takers:
@@ -58,8 +58,8 @@ def share_out(
     if _flow(graph, work) < sum(lot.number for lot in lots):
         return None
     return [
-        {pf: number for pf in lot.takers if (number := graph[first + 2 * pf + lot.reserving][at])}
-        for at, lot in enumerate(lots, start=2)
+        {pf: number for pf in lot.takers if (number := graph[first + 2 * pf + lot.reserving][position])}
+        for position, lot in enumerate(lots, start=2)
     ]
 
 
@@ -91,7 +91,7 @@ def _flow(graph: _Graph, work: Work) -> int:
         if levels[_SINK] < 0:
             return total
         untried = [
-            [to for to, capacity in ways.items() if capacity and levels[to] == level + 1]
+            [target for target, capacity in ways.items() if capacity and levels[target] == level + 1]
             for ways, level in zip(graph, levels, strict=True)
         ]
         while pushed := _push(graph, untried, work):
@@ -104,11 +104,11 @@ def _levels(graph: _Graph) -> list[int]:
     levels[_SOURCE] = 0
     queue = deque([_SOURCE])
     while queue:
-        at = queue.popleft()
-        for to, capacity in graph[at].items():
-            if capacity and levels[to] < 0:
-                levels[to] = levels[at] + 1
-                queue.append(to)
+        node = queue.popleft()
+        for target, capacity in graph[node].items():
+            if capacity and levels[target] < 0:
+                levels[target] = levels[node] + 1
+                queue.append(target)
     return levels
 
 
@@ -128,7 +128,7 @@ def _push(graph: _Graph, untried: Sequence[list[int]], work: Work) -> int:
             return 0
         untried[path[-1]].pop()
     steps = list(pairwise(path))
-    amount = min(graph[one][other] for one, other in steps)
+    amount = min(graph[source][target] for source, target in steps)
     for one, other in steps:
         graph[one][other] -= amount
         graph[other][one] += amount
@@ -159,7 +159,9 @@ def match(
         work.spend(1 + len(offers))
         short = _augment(interface, kinds, takers, owners)
         if short is not None:
-            return TooFew([at for at, kind in enumerate(kinds) if short.issuperset(takers[kind])], short)
+            return TooFew(
+                [kind_index for kind_index, kind in enumerate(kinds) if short.issuperset(takers[kind])], short
+            )
     homes = {interface: offer for offer, interface in owners.items()}
     return [homes[interface] for interface in range(len(kinds))]
 
@@ -167,7 +169,7 @@ def match(
 def _takers(kind: int, bins: Sequence[Bin], strategy: Strategy, work: Work) -> list[int]:
     """The offers that take an interface of the kind beside nothing else, the preferred one first."""
     work.spend(3 * len(bins))
-    takers = [each for each in bins if each.turn_to(kind) and each.accepts(work)]
+    takers = [candidate for candidate in bins if candidate.turn_to(kind) and candidate.accepts(work)]
     return [each.index for each in sorted(takers, key=lambda each: (*each.preference(strategy), each.index))]
 
 
@@ -180,28 +182,28 @@ def _augment(
     that were asked for in vain; None when it does.
     """
     came_from: dict[int, int] = {}
-    asking = [interface]
-    for asks in asking:
-        for offer in takers[kinds[asks]]:
+    queue = [interface]
+    for requester in queue:
+        for offer in takers[kinds[requester]]:
             if offer in came_from:
                 continue
-            came_from[offer] = asks
+            came_from[offer] = requester
             if offer not in owners:
                 _hand_over(offer, came_from, owners, target=interface)
                 return None
-            asking.append(owners[offer])
+            queue.append(owners[offer])
     return set(came_from)
 
 
 def _hand_over(offer: int, came_from: dict[int, int], owners: dict[int, int], *, target: int) -> None:
     """Give the offer to whoever asked for it, and what that one had before to who asked for that."""
-    had = {interface: each for each, interface in owners.items()}
+    previous = {interface: owner for owner, interface in owners.items()}
     while True:
         taker = came_from[offer]
         owners[offer] = taker
         if taker == target:
             return
-        offer = had[taker]
+        offer = previous[taker]
 
 
 Shares = list[Counter[int]]
@@ -243,7 +245,7 @@ def match_counts(numbers: Mapping[int, int], offers: Sequence[Offer], work: Work
     numbers: how many there are of each class. OutOfWorkError on the way.
     """
     work.spend(1 + len(numbers) * len(offers) // 2)
-    batches = [Batch.for_kind(at, number, offers) for at, number in sorted(numbers.items())]
+    batches = [Batch.for_kind(index, number, offers) for index, number in sorted(numbers.items())]
     lots: Counter[tuple[tuple[int, ...], bool]] = Counter()
     amounts: Counter[tuple[int, ...]] = Counter()
     for batch in batches:
@@ -264,8 +266,8 @@ def dealt(classes: Iterable[int], shares: Shares) -> list[int]:
     """The PF of each interface, given as its class."""
     homes: dict[int, deque[int]] = {}
     for pf, share in enumerate(shares):
-        for each, number in share.items():
-            homes.setdefault(each, deque()).extend([pf] * number)
+        for kind, number in share.items():
+            homes.setdefault(kind, deque()).extend([pf] * number)
     return [homes[each].popleft() for each in classes]
 
 
@@ -290,17 +292,17 @@ def crowded(batches: Iterable[Batch], rooms: Sequence[Room], work: Work) -> bool
     total = sum([batch.number for batch in ascending])
     for pf_set in _sets_of_pfs(frozenset(masks), len(rooms)):
         work.spend(1 + (len(ascending) + len(rooms)) // 4)
-        here = [room for pf, room in enumerate(rooms) if pf_set >> pf & 1]
+        set_rooms = [room for pf, room in enumerate(rooms) if pf_set >> pf & 1]
         elsewhere = sum([room.vfs for pf, room in enumerate(rooms) if not pf_set >> pf & 1])
         bound = [
             batch.number if not mask & ~pf_set else 0 for batch, mask in zip(ascending, masks, strict=True)
         ]
-        more, mbps = max(0, total - elsewhere - sum(bound)), 0
+        missing_vfs, mbps = max(0, total - elsewhere - sum(bound)), 0
         for batch, mask, number in zip(ascending, masks, bound, strict=True):
-            joining = min(more, batch.number) if mask & pf_set and not number else 0
-            more -= joining
+            joining = min(missing_vfs, batch.number) if mask & pf_set and not number else 0
+            missing_vfs -= joining
             mbps += batch.cost * (number + joining)
-        if more or mbps > sum([room.mbps for room in here]):
+        if missing_vfs or mbps > sum([room.mbps for room in set_rooms]):
             return True
     return False
 
@@ -310,9 +312,9 @@ def _sets_of_pfs(pf_masks: Collection[int], pfs: int) -> Iterable[int]:
     every = (1 << pfs) - 1
     if pfs <= _ALL_SETS_OF_PFS:
         return range(1, every + 1)
-    some = {*pf_masks, *(1 << pf for pf in range(pfs))}
-    pairs = islice((one | other for one, other in combinations(sorted(pf_masks), 2)), _PAIRS)
-    return sorted({*some, *(every & ~each for each in some), *pairs} - {0})
+    pf_sets = {*pf_masks, *(1 << pf for pf in range(pfs))}
+    pairs = islice((left | right for left, right in combinations(sorted(pf_masks), 2)), _PAIRS)
+    return sorted({*pf_sets, *(every & ~pf_set for pf_set in pf_sets), *pairs} - {0})
 
 
 def _deal(
@@ -344,7 +346,7 @@ class _Rebalancing:
         self._costs = [[cost or 0 for cost in offer.costs] for offer in offers]
         self._vfs = [offer.room.vfs - share.total() for offer, share in zip(offers, shares, strict=True)]
         self._mbps = [
-            offer.room.mbps - sum([costs[each] * number for each, number in share.items()])
+            offer.room.mbps - sum([costs[kind] * number for kind, number in share.items()])
             for offer, costs, share in zip(offers, self._costs, shares, strict=True)
         ]
 
@@ -356,7 +358,7 @@ class _Rebalancing:
     def run(self, work: Work) -> Shares:
         """Until it is done, or nothing helps."""
         while not self.is_balanced:
-            if not any(self._relieve(one, work) for one in self._by_room() if self._mbps[one] < 0):
+            if not any(self._relieve(pf, work) for pf in self._by_room() if self._mbps[pf] < 0):
                 break
         return self._shares
 
@@ -366,36 +368,36 @@ class _Rebalancing:
 
     def _relieve(self, source: int, work: Work) -> bool:
         """Take load off a PF, by what does most with the first other one that helps; whether one does."""
-        for other in reversed(self._by_room()):
-            if other == source:
+        for target in reversed(self._by_room()):
+            if target == source:
                 continue
-            found = self._exchange(source, other, work)
+            found = self._exchange(source, target, work)
             if found is not None:
                 goes, comes = found
-                self._shift(goes, source, other)
+                self._shift(goes, source, target)
                 if comes is not None:
-                    self._shift(comes, other, source)
+                    self._shift(comes, target, source)
                 return True
         return False
 
     def _exchange(self, source: int, target: int, work: Work) -> tuple[int, int | None] | None:
         """What goes to the other PF, and what comes for it, so that least is too much of both."""
-        costs, its = self._costs[source], self._costs[target]
-        mine, there = self._mbps[source], self._mbps[target]
-        least = min(0, mine) + min(0, there)
+        costs, target_costs = self._costs[source], self._costs[target]
+        mine, target_mbps = self._mbps[source], self._mbps[target]
+        least = min(0, mine) + min(0, target_mbps)
         best: tuple[int, int | None] | None = None
         come: list[tuple[int | None, int, int]] = [(None, 0, 0)] if self._vfs[target] else []
         come += [
-            (share, costs[share], its[share])
+            (share, costs[share], target_costs[share])
             for share in self._shares[target]
             if source in self._takers[share]
         ]
         go = [each for each in self._shares[source] if target in self._takers[each]]
         work.spend(2 + (len(self._shares[source]) + len(self._shares[target]) + len(go) * len(come)) // 2)
         for goes in go:
-            after, beside = mine + costs[goes], there - its[goes]
+            after, target_after = mine + costs[goes], target_mbps - target_costs[goes]
             for comes, cost, freed in come:
-                lacking = min(0, after - cost) + min(0, beside + freed)
+                lacking = min(0, after - cost) + min(0, target_after + freed)
                 if lacking > least:
                     least, best = lacking, (goes, comes)
         return best

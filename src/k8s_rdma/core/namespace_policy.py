@@ -91,17 +91,17 @@ class NamespacePolicy:
         Reservations are cut to the greatest one; interfaces beyond the greatest number are left out, and
         addresses that are not allowed. The rest counts: it may have been given before the policy changed.
         """
-        most = self.max_interfaces
+        limit = self.max_interfaces
         return tuple(
             self._bounded(interface)
             for index, interface in enumerate(interfaces)
-            if most is None or interface.entry_at(index) < most
+            if limit is None or interface.entry_at(index) < limit
         )
 
     def _bounded(self, interface: PlacedInterface) -> PlacedInterface:
-        most, options = self.max_reserved_mbps, interface.options
-        if most is not None and interface.min_tx_rate_mbps > most:
-            interface = replace(interface, min_tx_rate_mbps=most)
+        limit, options = self.max_reserved_mbps, interface.options
+        if limit is not None and interface.min_tx_rate_mbps > limit:
+            interface = replace(interface, min_tx_rate_mbps=limit)
         if options.mac or options.guid:
             mac = self._allowed_address(Key.MAC, options.mac, self.macs)
             guid = self._allowed_address(Key.GUID, options.guid, self.guids)
@@ -121,12 +121,12 @@ class NamespacePolicy:
                 if key not in self.allowed:
                     yield f"{key} {value}".strip(), ""
             yield from self._beyond_ranges(options)
-        most, mbps = self.max_reserved_mbps, interface.min_tx_rate_mbps
-        if most is not None and mbps > most:
-            yield f"min_tx_rate {mbps}", f"at most {most} Mb/s for an interface"
-        most, mbps = self.max_cap_mbps, interface.max_tx_rate_mbps
-        if most is not None and not 0 < mbps <= most:
-            yield f"max_tx_rate {mbps or '0 (no cap)'}", f"caps of at most {most} Mb/s"
+        limit, mbps = self.max_reserved_mbps, interface.min_tx_rate_mbps
+        if limit is not None and mbps > limit:
+            yield f"min_tx_rate {mbps}", f"at most {limit} Mb/s for an interface"
+        limit, mbps = self.max_cap_mbps, interface.max_tx_rate_mbps
+        if limit is not None and not 0 < mbps <= limit:
+            yield f"max_tx_rate {mbps or '0 (no cap)'}", f"caps of at most {limit} Mb/s"
 
     def _beyond_ranges(self, options: InterfaceOptions) -> Iterator[tuple[str, str]]:
         numbers = (
@@ -171,18 +171,19 @@ class NamespacePolicies:
         if not request:
             return request
         policy = self.policy_for(namespace)
-        most, number = policy.max_interfaces, len(request.interfaces)
-        if most is not None and number > most:
-            _refuse(namespace, policy, f"{number} interfaces", f"at most {most} for a pod")
+        limit, number = policy.max_interfaces, len(request.interfaces)
+        if limit is not None and number > limit:
+            _refuse(namespace, policy, f"{number} interfaces", f"at most {limit} for a pod")
         alike: dict[int, int] = {}  # many interfaces of a pod are one object
         for index, interface in enumerate(request.interfaces):
             if alike.setdefault(id(interface), index) == index:
-                for asked, allowed in policy.refusals(interface):
-                    _refuse(namespace, policy, f"{asked} (interface {index})", allowed)
+                for setting, allowed in policy.refusals(interface):
+                    _refuse(namespace, policy, f"{setting} (interface {index})", allowed)
         if policy.pfs is None:
             return request
         narrowed = {
-            id(each): replace(each, options=policy.narrowed(each.options)) for each in request.interfaces
+            id(original): replace(original, options=policy.narrowed(original.options))
+            for original in request.interfaces
         }
         return replace(request, interfaces=tuple(narrowed[id(each)] for each in request.interfaces))
 
@@ -238,14 +239,14 @@ def _intersect_vendors(first: frozenset[str], second: frozenset[str]) -> frozens
     """Of `15b3` and `15b3:1017` the second."""
     if not (first and second):
         return first or second
-    both = {one for one in first for other in second if one == other or one.startswith(f"{other}:")}
-    both |= {other for one in first for other in second if other.startswith(f"{one}:")}
-    return frozenset(both) or None
+    common = {left for left in first for right in second if left == right or left.startswith(f"{right}:")}
+    common |= {other for one in first for other in second if other.startswith(f"{one}:")}
+    return frozenset(common) or None
 
 
 def _requested_options(options: InterfaceOptions) -> Iterator[tuple[Key, object]]:
     """The keys that are asked for in a way that a policy decides about; not `trust: false` and the like."""
-    asked: tuple[tuple[Key, object, bool], ...] = (
+    options_requested: tuple[tuple[Key, object, bool], ...] = (
         (Key.MAC, options.mac, options.mac is not None),
         (Key.GUID, options.guid, options.guid is not None),
         (Key.TRUST, "true", options.trust is True),
@@ -260,7 +261,7 @@ def _requested_options(options: InterfaceOptions) -> Iterator[tuple[Key, object]
         (Key.LINK_STATE, options.link_state, options.link_state is not None),
         (Key.MTU, options.mtu, options.mtu is not None),
     )
-    return ((key, value) for key, value, is_asked in asked if is_asked)
+    return ((key, value) for key, value, is_requested in options_requested if is_requested)
 
 
 def _within(number: int, spans: Iterable[Span]) -> bool:

@@ -70,10 +70,10 @@ def terms(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], work: Work, *, any
     """
     work.spend(4 * len(kinds) + 2 * len(pfs))
     alike: dict[tuple[object, ...], list[int]] = {}
-    for at, pf in enumerate(pfs):
+    for position, pf in enumerate(pfs):
         by_software = Setting.SOFTWARE_CAPS in pf.supported_settings
-        alike.setdefault((pf.rates, pf.link_mbps, pf.enforce, by_software), []).append(at)
-    rows = [_costs(pfs[some[0]], kinds, work) for some in alike.values()]
+        alike.setdefault((pf.rates, pf.link_mbps, pf.enforce, by_software), []).append(position)
+    rows = [_costs(pfs[indexes[0]], kinds, work) for indexes in alike.values()]
     index: dict[tuple[int | None, ...], int] = {}
     class_of = [
         index.setdefault(key, len(index))
@@ -82,8 +82,8 @@ def terms(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], work: Work, *, any
     work.spend(len(index) * len(pfs) // 8)
     costs: list[tuple[int | None, ...]] = [()] * len(pfs)
     for row, some in enumerate(alike.values(), start=1):
-        for at in some:
-            costs[at] = tuple([key[row] if (key[0] or 0) >> at & 1 else None for key in index])
+        for position in some:
+            costs[position] = tuple([key[row] if (key[0] or 0) >> position & 1 else None for key in index])
     first = dict(zip(reversed(class_of), reversed(kinds), strict=True))
     return Terms([first[at] for at in range(len(index))], class_of, costs)
 
@@ -92,11 +92,11 @@ def _masks(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], *, any_pf: bool) 
     """The PFs that are what each kind needs, as bits."""
     masks = PfMasks(pfs)
     meeting = masks.able if any_pf else masks.meeting
-    known = {id(NO_NEEDS): meeting(NO_NEEDS)}
+    by_needs = {id(NO_NEEDS): meeting(NO_NEEDS)}
     for kind in kinds:
-        if id(kind.needs) not in known:
-            known[id(kind.needs)] = meeting(kind.needs)
-    return [known[id(kind.needs)] for kind in kinds]
+        if id(kind.needs) not in by_needs:
+            by_needs[id(kind.needs)] = meeting(kind.needs)
+    return [by_needs[id(kind.needs)] for kind in kinds]
 
 
 def _costs(pf: Pf, kinds: Sequence[InterfaceClass], work: Work) -> tuple[int | None, ...]:
@@ -111,12 +111,12 @@ def _costs(pf: Pf, kinds: Sequence[InterfaceClass], work: Work) -> tuple[int | N
 def offers(found: Terms, pfs: Sequence[Pf], used: Mapping[PciAddress, Used]) -> list[Offer]:
     """What each PF offers on these terms."""
     reserving = any(kind.min_tx_rate_mbps for kind in found.kinds)
-    made = []
+    result = []
     for pf, costs in zip(pfs, found.costs, strict=True):
-        there = used.get(pf.pci, NOTHING_USED)
-        room = _useful(room_of(pf, there), costs, reserving=reserving)
-        made.append(Offer(pf=pf, room=room, costs=costs, round_robin=RoundRobin.for_pf(pf, there)))
-    return made
+        usage = used.get(pf.pci, NOTHING_USED)
+        room = _useful(room_of(pf, usage), costs, reserving=reserving)
+        result.append(Offer(pf=pf, room=room, costs=costs, round_robin=RoundRobin.for_pf(pf, usage)))
+    return result
 
 
 def _useful(room: Room, costs: Sequence[int | None], *, reserving: bool) -> Room:

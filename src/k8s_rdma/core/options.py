@@ -123,7 +123,7 @@ NO_OPTIONS = InterfaceOptions()
 @lru_cache(maxsize=1024)
 def needs_of(options: InterfaceOptions, *, software_caps: bool = False) -> Needs:
     """What these options need of a PF, and caps of software; `NO_NEEDS` itself where that is nothing."""
-    asked = {
+    requested = {
         Setting.VLAN: options.vlan,
         Setting.QOS: options.qos,
         Setting.MAC: options.mac,
@@ -141,6 +141,6 @@ def needs_of(options: InterfaceOptions, *, software_caps: bool = False) -> Needs
         pf=options.pf,
         link_type=options.link_type,
         mtu=options.mtu or 0,
-        settings=frozenset(setting for setting, value in asked.items() if value is not None),
+        settings=frozenset(setting for setting, value in requested.items() if value is not None),
     )
     return NO_NEEDS if needs == NO_NEEDS else needs

@@ -82,9 +82,9 @@ class Reach:
     """
 
     def __init__(self, remaining: RemainingItems, room: Room, waste: int, work: Work) -> None:
-        most = min(room.vfs, bisect_right(remaining.smallest, room.mbps) - 1)
-        self.grain = max(1, waste // max(1, most))
-        self._blur = most * (self.grain - 1)
+        limit = min(room.vfs, bisect_right(remaining.smallest, room.mbps) - 1)
+        self.grain = max(1, waste // max(1, limit))
+        self._blur = limit * (self.grain - 1)
         self._remaining = remaining
         self._work = work
         self._longest = room.mbps // self.grain
@@ -155,15 +155,15 @@ class Patterns:
         stack: list[_Frame] = [(0, self._query.room.mbps, most_waste, self._query.room.vfs, 0, None)]
         while stack:
             work.spend(2)
-            index, mbps, waste, vfs, left_over, fill = stack.pop()
+            index, mbps, waste, vfs, leftover, fill = stack.pop()
             while index < end and sizes[index] > mbps:
-                left_over = sizes[index]
+                leftover = sizes[index]
                 index += 1
             if index == end or not vfs:
                 if least_waste <= mbps <= waste and vfs <= self._most_vfs_left:
                     yield fill
             elif self._possible(index, mbps, waste, vfs):
-                self._branch(stack, (index, mbps, waste, vfs, left_over, fill))
+                self._branch(stack, (index, mbps, waste, vfs, leftover, fill))
 
     def _possible(self, index: int, mbps: int, waste: int, vfs: int) -> bool:
         """Whether the types from `index` on may still make a fill: by sum, by number, by exact sums."""
@@ -181,35 +181,35 @@ class Patterns:
 
     def _vfs_allow(self, index: int, mbps: int, needed: int, vfs: int) -> bool:
         """Whether the VFs hold enough bandwidth, and the bandwidth enough interfaces for the later rooms."""
-        left = self._remaining
-        start = left.starts[index]
-        if left.largest[min(start + vfs, left.number)] - left.largest[start] < needed:
+        remaining = self._remaining
+        start = remaining.starts[index]
+        if remaining.largest[min(start + vfs, remaining.number)] - remaining.largest[start] < needed:
             return False
         missing = vfs - self._most_vfs_left
-        return missing <= 0 or (missing <= left.number - start and left.smallest[missing] <= mbps)
+        return missing <= 0 or (missing <= remaining.number - start and remaining.smallest[missing] <= mbps)
 
     def _branch(self, stack: list[_Frame], frame: _Frame) -> None:
         """Push the frame's continuations: none of the type first, so that most of it is popped first."""
-        index, mbps, waste, vfs, left_over, fill = frame
+        index, mbps, waste, vfs, leftover, fill = frame
         size, count = self._remaining.sizes[index], self._remaining.counts[index]
-        most = mbps // size
-        most = min(most, count)
-        most = min(most, vfs)
+        limit = mbps // size
+        limit = min(limit, count)
+        limit = min(limit, vfs)
         if fill is None and self._query.ceiling is not None:
-            most = self._below_ceiling(index, most)
+            limit = self._below_ceiling(index, limit)
         # left over: of this type, if not all are taken; then what fits beside the fill must not be that large
-        some_left = size - 1 if self._vf_spare and size <= waste else waste
-        if not (self._query.largest_first and index == 0) and some_left >= self._least_waste:
-            stack.append((index + 1, mbps, some_left, vfs, size, fill))
-        if left_over and left_over - size <= waste:
-            waste = left_over - size - 1
-            some_left = min(some_left, waste)
-        for number in range(1, most + 1):
+        partial = size - 1 if self._vf_spare and size <= waste else waste
+        if not (self._query.largest_first and index == 0) and partial >= self._least_waste:
+            stack.append((index + 1, mbps, partial, vfs, size, fill))
+        if leftover and leftover - size <= waste:
+            waste = leftover - size - 1
+            partial = min(partial, waste)
+        for number in range(1, limit + 1):
             mbps -= size
-            allowed = some_left if number < count else waste
+            allowed = partial if number < count else waste
             if allowed >= self._least_waste:
-                rest = size if number < count else left_over
-                stack.append((index + 1, mbps, allowed, vfs - number, rest, (index, number, fill)))
+                remainder = size if number < count else leftover
+                stack.append((index + 1, mbps, allowed, vfs - number, remainder, (index, number, fill)))
 
     def _below_ceiling(self, index: int, limit: int) -> int:
         """How many of a type the first entry may have."""
@@ -243,7 +243,8 @@ class Search:
     def __init__(self, demand: Demand, rooms: Sequence[Room]) -> None:
         mean = demand.total // len(demand.descending)
         self._order = sorted(
-            range(len(rooms)), key=lambda at: (min(rooms[at].mbps, rooms[at].vfs * mean), rooms[at], at)
+            range(len(rooms)),
+            key=lambda index: (min(rooms[index].mbps, rooms[index].vfs * mean), rooms[index], index),
         )
         self._rooms = [rooms[at] for at in self._order]
         self._demand = demand
@@ -272,32 +273,32 @@ class Search:
 
     def _enter(self, state: _State) -> _Level | None:
         """Start on a room; None when this state is known or seen at once to fail."""
-        at, counts, ceiling = state
-        if at == len(self._rooms) or state in self._failed:
+        depth, counts, ceiling = state
+        if depth == len(self._rooms) or state in self._failed:
             return None
-        left = RemainingItems.from_counts(self._demand.sizes, counts)
-        self._work.spend(8 + len(left.sizes) // 2)
-        if left.number > self._vfs[at] or left.total > self._mbps[at]:
+        remaining = RemainingItems.from_counts(self._demand.sizes, counts)
+        self._work.spend(8 + len(remaining.sizes) // 2)
+        if remaining.number > self._vfs[depth] or remaining.total > self._mbps[depth]:
             return None
         holds = [
-            min(room.mbps, left.largest[min(room.vfs, left.number)]) for room in self._rooms[at:]
+            min(room.mbps, remaining.largest[min(room.vfs, remaining.number)]) for room in self._rooms[depth:]
         ]  # no more than the bandwidth, and no more than the largest rates for its VFs
-        slack = sum(holds) - left.total
+        slack = sum(holds) - remaining.total
         if slack < 0:
             return None
-        room = Room(holds[0], self._rooms[at].vfs)
-        alike = self._alike[at]
-        if alike and left.sizes[0] > room.mbps:
+        room = Room(holds[0], self._rooms[depth].vfs)
+        alike = self._alike[depth]
+        if alike and remaining.sizes[0] > room.mbps:
             return None
-        ask = Query(room, (0, slack), left.number - self._vfs[at + 1], alike, ceiling)
-        return _Level(state, left, self._fills(left, ask, slack // len(holds)), [])
+        query = Query(room, (0, slack), remaining.number - self._vfs[depth + 1], alike, ceiling)
+        return _Level(state, remaining, self._fills(remaining, query, slack // len(holds)), [])
 
     def _fills(self, remaining: RemainingItems, query: Query, share: int) -> Iterator[Fill | None]:
         """Fills that waste no more than `share` of the slack, then the others."""
         room, (_, slack) = query.room, query.waste
-        most = min(slack, room.mbps)
-        reach = Reach(remaining, room, most, self._work)
-        windows = [(0, min(share, most)), (share + 1, most)]
+        limit = min(slack, room.mbps)
+        reach = Reach(remaining, room, limit, self._work)
+        windows = [(0, min(share, limit)), (share + 1, limit)]
         return chain.from_iterable(
             Patterns(
                 remaining,
@@ -312,15 +313,15 @@ class Search:
     def _advance(self, levels: list[_Level]) -> _State | None:
         """The state after the innermost room's next fill; None, and that room given up, when it has none."""
         level = levels[-1]
-        at, counts, _ = level.state
+        depth, counts, _ = level.state
         for fill in level.fills:
             level.fill = [(level.remaining.types[index], number) for index, number in entries(fill)]
             remaining = list(counts)
             for index, number in level.fill:
                 remaining[index] -= number
-            twin = at + 1 < len(self._rooms) and self._rooms[at + 1] == self._rooms[at]
-            ceiling = level.fill[0] if twin and not self._alike[at + 1] and level.fill else None
-            return at + 1, tuple(remaining), ceiling
+            twin = depth + 1 < len(self._rooms) and self._rooms[depth + 1] == self._rooms[depth]
+            ceiling = level.fill[0] if twin and not self._alike[depth + 1] and level.fill else None
+            return depth + 1, tuple(remaining), ceiling
         self._failed.add(level.state)
         levels.pop()
         return None
@@ -328,8 +329,8 @@ class Search:
     def _packing(self, levels: Sequence[_Level]) -> list[dict[int, int]]:
         """The fills of all levels, in the order in which the rooms were given."""
         packing: list[dict[int, int]] = [{} for _ in self._rooms]
-        for at, level in zip(self._order, levels, strict=False):
-            packing[at] = {self._demand.sizes[index]: number for index, number in level.fill}
+        for room_index, level in zip(self._order, levels, strict=False):
+            packing[room_index] = {self._demand.sizes[index]: number for index, number in level.fill}
         return packing
 
 
@@ -344,7 +345,7 @@ def pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | Verdict
     """
     unit = demand.unit
     small = demand.in_units(unit)
-    useful = [at for at, room in enumerate(rooms) if room.vfs > 0 and room.mbps >= demand.sizes[-1]]
+    useful = [index for index, room in enumerate(rooms) if room.vfs > 0 and room.mbps >= demand.sizes[-1]]
     if not useful or len(demand.sizes) == 1:  # best fit is exact for one rate
         return Verdict.IMPOSSIBLE
     try:
@@ -368,8 +369,8 @@ def _pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | None:
     if chosen is not None:
         return _grouped(demand.descending, chosen, len(rooms))
     try:
-        with work.share(30) as some:
-            lowered = attainable(demand, rooms, some)
+        with work.share(30) as share:
+            lowered = attainable(demand, rooms, share)
     except OutOfWorkError:
         return Search(demand, rooms).run(work)
     if lowered is None or surely_too_much(demand, lowered, work):
@@ -380,8 +381,8 @@ def _pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | None:
 def _grouped(descending: Sequence[int], chosen: Sequence[int], rooms: int) -> Packing:
     """A room for each rate, as the number of each rate for each room."""
     packing: Packing = [{} for _ in range(rooms)]
-    for rate, at in zip(descending, chosen, strict=True):
-        packing[at][rate] = packing[at].get(rate, 0) + 1
+    for rate, index in zip(descending, chosen, strict=True):
+        packing[index][rate] = packing[index].get(rate, 0) + 1
     return packing
 
 
@@ -420,10 +421,10 @@ def balanced_fit(descending: Sequence[int], rooms: Sequence[Room]) -> list[int] 
     everywhere = range(len(rooms))
     chosen: list[int] = []
     for rate in descending:
-        best, most = -1, -1.0
+        best, largest = -1, -1.0
         for index in everywhere:
-            if per_vf[index] > most and mbps[index] >= rate:
-                best, most = index, per_vf[index]
+            if per_vf[index] > largest and mbps[index] >= rate:
+                best, largest = index, per_vf[index]
         if best < 0:
             return None
         mbps[best] -= rate
@@ -451,11 +452,11 @@ def arrange(rates: Sequence[int], rooms: Sequence[Room], work: Work) -> list[int
 def _dealt(rates: Sequence[int], packing: Packing, rooms: Sequence[Room]) -> list[int]:
     """A packing as a room's index for each rate; what reserves nothing takes the VFs that are left."""
     homes: dict[int, deque[int]] = {}
-    left = list(rooms)
+    remaining = list(rooms)
     for index, fill in enumerate(packing):
         for rate, number in fill.items():
             homes.setdefault(rate, deque()).extend([index] * number)
-            left[index] = Room(left[index].mbps - rate * number, left[index].vfs - number)
-    free = best_fit([rate for rate in rates if not rate], left)
+            remaining[index] = Room(remaining[index].mbps - rate * number, remaining[index].vfs - number)
+    free = best_fit([rate for rate in rates if not rate], remaining)
     homes[0] = deque(free or ())
     return [homes[rate].popleft() for rate in rates]

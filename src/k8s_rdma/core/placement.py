@@ -99,8 +99,8 @@ def unique_interfaces(interfaces: Sequence[PlacedInterface]) -> Sequence[PlacedI
     """Interfaces that a pod has or may come to have, the latter once, however many PFs that may be on."""
     if all(interface.entry is None for interface in interfaces):
         return interfaces
-    had = [each for each in interfaces if each.entry is None]
-    return [*had, *{each.entry: each for each in interfaces if each.entry is not None}.values()]
+    unassigned = [candidate for candidate in interfaces if candidate.entry is None]
+    return [*unassigned, *{each.entry: each for each in interfaces if each.entry is not None}.values()]
 
 
 def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dict[PciAddress, Used]:
@@ -112,7 +112,7 @@ def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dic
             devices.setdefault((interface.pf, interface.pool), []).append(interface)
         else:
             rates.setdefault(interface.pf, []).append(interface.min_tx_rate_mbps)
-    result = {pci: usage(inventory.pf(pci), here) for pci, here in rates.items()}
+    result = {pci: usage(inventory.pf(pci), pf_rates) for pci, pf_rates in rates.items()}
     for (pci, resource), device in devices.items():
         result[pci] = result.get(pci, NOTHING_USED) + _device_usage(inventory.pf(pci), resource, device)
     return result
@@ -130,12 +130,12 @@ def usage(pf: Pf | None, min_tx_rates_mbps: Sequence[int]) -> Used:
 
 def _device_usage(pf: Pf | None, resource: str, interfaces: Sequence[PlacedInterface]) -> Used:
     """What interfaces take of a PF that are devices of one resource, or may come to be."""
-    held = sum(interface.entry is None for interface in interfaces)
-    vfs = max(held, EVERY_DEVICE if pf is None else pf.pools.get(resource, EVERY_DEVICE))
-    rates = (each.min_tx_rate_mbps for each in interfaces)
+    held_vfs = sum(interface.entry is None for interface in interfaces)
+    vfs = max(held_vfs, EVERY_DEVICE if pf is None else pf.pools.get(resource, EVERY_DEVICE))
+    rates = (placed.min_tx_rate_mbps for placed in interfaces)
     mins = tuple(sorted((rate if pf is None else reserved(pf, rate) for rate in rates), reverse=True))[:vfs]
     weighed = tuple(filter(None, mins)) if pf is not None and pf.rates.weights else ()
-    return Used(0, sum(mins), weighed, (DeviceUse(resource, vfs, mins, held),))
+    return Used(0, sum(mins), weighed, (DeviceUse(resource, vfs, mins, held_vfs),))
 
 
 def fits(
@@ -150,15 +150,15 @@ def fits(
     sibling_pfs: as in `place`.
     """
     for interface in interfaces:
-        pf, wanted = inventory.pf(interface.pf), interface.as_request()
-        if pf is None or not meets(pf, wanted.needs) or objection(pf, wanted):
+        pf, request = inventory.pf(interface.pf), interface.as_request()
+        if pf is None or not meets(pf, request.needs) or objection(pf, request):
             return False
-    for pci, more in usage_of(interfaces, inventory).items():
+    for pci, additional in usage_of(interfaces, inventory).items():
         pf = inventory.pf(pci)
-        after = used.get(pci, NOTHING_USED) + more
-        if pf is None or (more.vfs and after.vfs > pf.capacity_vfs):
+        after = used.get(pci, NOTHING_USED) + additional
+        if pf is None or (additional.vfs and after.vfs > pf.capacity_vfs):
             return False
-        if more.mbps and after.mbps > (pf.link_mbps or 0):
+        if additional.mbps and after.mbps > (pf.link_mbps or 0):
             return False
         round_robin = RoundRobin.for_pf(pf, after)
         if round_robin is not None and not round_robin.load().is_within_limit:
@@ -224,8 +224,10 @@ def place(  # noqa: PLR0913 - all that a placement depends on
         return _place_devices(request, inventory, used, devices)
     kind_at = request.shape.kind_at
     order = sorted(range(len(kind_at)), key=kind_at.__getitem__)
-    of = [kind_at[at] for at in order]
-    task = PlacementProblem(request.shape.kinds, of, inventory, request.policy, sibling_pfs, strategy)
+    kind_indexes = [kind_at[index] for index in order]
+    task = PlacementProblem(
+        request.shape.kinds, kind_indexes, inventory, request.policy, sibling_pfs, strategy
+    )
     work = Work(budget)
     chosen = choose(task, used, work)
     if isinstance(chosen, Verdict):
@@ -272,12 +274,12 @@ def _place_devices(
         )
         for place in places
     )
-    more = usage_of(interfaces, inventory)
+    additional = usage_of(interfaces, inventory)
     if fits(interfaces, inventory, used):
-        more = _too_light(interfaces, more, inventory, used)
-        if not more:
+        additional = _too_light(interfaces, additional, inventory, used)
+        if not additional:
             return Placement(node=inventory.node, interfaces=interfaces)
-    return _rejection(inventory, *explain_device_refusal(request, places, more, used))
+    return _rejection(inventory, *explain_device_refusal(request, places, additional, used))
 
 
 def _too_light(
@@ -291,18 +293,18 @@ def _too_light(
     There may be one where rates are weights, as all are shares of the largest one there (`core.weights`):
     the largest reservations below each are weighed as well.
     """
-    rates = sorted({each.min_tx_rate_mbps for each in interfaces}, reverse=True)
-    for pci, most in largest.items():
-        pf, before = inventory.pf(pci), used.get(pci, NOTHING_USED)
+    rates = sorted({interface.min_tx_rate_mbps for interface in interfaces}, reverse=True)
+    for pci, largest_rate in largest.items():
+        pf, current = inventory.pf(pci), used.get(pci, NOTHING_USED)
         if pf is None or pf.rates.weights is None:
             continue
-        there = [each for each in interfaces if each.pf == pci]
+        on_pf = [each for each in interfaces if each.pf == pci]
         for rate in rates[1:]:
-            if may_fall_short(pf, before, most, rate):
-                more = usage_of([each for each in there if each.min_tx_rate_mbps <= rate], inventory)
-                round_robin = RoundRobin.for_pf(pf, before + more.get(pci, NOTHING_USED))
-                if more and round_robin is not None and not round_robin.load().is_within_limit:
-                    return more
+            if may_fall_short(pf, current, largest_rate, rate):
+                additional = usage_of([each for each in on_pf if each.min_tx_rate_mbps <= rate], inventory)
+                round_robin = RoundRobin.for_pf(pf, current + additional.get(pci, NOTHING_USED))
+                if additional and round_robin is not None and not round_robin.load().is_within_limit:
+                    return additional
     return {}
 
 

@@ -116,8 +116,8 @@ class PlacementProblem:
         """What the PFs offer to the interfaces. OutOfWorkError on the way."""
         if self.found is None:
             self.found = terms(self.kinds, self.inventory.pfs, work, any_pf=self.any_pf)
-        of = [self.found.class_of[kind] for kind in self.class_indexes]
-        return Offered(of, self.found, offers(self.found, self.inventory.pfs, used))
+        class_indexes = [self.found.class_of[kind] for kind in self.class_indexes]
+        return Offered(class_indexes, self.found, offers(self.found, self.inventory.pfs, used))
 
 
 def choose(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
@@ -150,16 +150,16 @@ def _anywhere(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Ve
             return chosen
     if task.rooms_alone:
         return arrange(task.rates, rooms(task.inventory, used), work)
-    of, found, made = task.offered(used, work)
-    costs = common_costs(made, found.kinds)
+    class_indexes, found, offers = task.offered(used, work)
+    costs = common_costs(offers, found.kinds)
     if costs is None:
-        return assign(of, made, work)
-    falling = sorted(range(len(of)), key=lambda at: -costs[of[at]])
-    arranged = arrange([costs[of[at]] for at in falling], [offer.room for offer in made], work)
+        return assign(class_indexes, offers, work)
+    falling = sorted(range(len(class_indexes)), key=lambda index: -costs[class_indexes[index]])
+    arranged = arrange([costs[class_indexes[at]] for at in falling], [offer.room for offer in offers], work)
     if isinstance(arranged, Verdict):
         return arranged
     homes = dict(zip(falling, arranged, strict=True))
-    return [homes[at] for at in range(len(of))]
+    return [homes[at] for at in range(len(class_indexes))]
 
 
 def _preferred(task: PlacementProblem, used: Usage, work: Work) -> list[int] | None:
@@ -167,11 +167,11 @@ def _preferred(task: PlacementProblem, used: Usage, work: Work) -> list[int] | N
     needed = PREFERENCE * len(task.class_indexes) * len(task.inventory.pfs)
     if needed > work.remaining * _GREEDY_PERCENT // 100:
         return None
-    of, _, made = task.offered(used, work)
-    runs = [(kind, len(list(run))) for kind, run in groupby(of)]
+    class_indexes, _, offers = task.offered(used, work)
+    runs = [(kind, len(list(run))) for kind, run in groupby(class_indexes)]
     try:
-        with work.share(_GREEDY_PERCENT) as some:
-            return preferred_fit(runs, made, task.strategy, some)
+        with work.share(_GREEDY_PERCENT) as share:
+            return preferred_fit(runs, offers, task.strategy, share)
     except OutOfWorkError:
         return None
 
@@ -189,10 +189,10 @@ def _place_in_one_group(task: PlacementProblem, used: Usage, work: Work) -> list
     found = Verdict.IMPOSSIBLE
     ordered = _roomy(task, used)
     for tried, group in enumerate(ordered):
-        with work.share(100 // (len(ordered) - tried)) as some:
-            chosen = choose(task.among(group), used, some)
+        with work.share(100 // (len(ordered) - tried)) as share:
+            chosen = choose(task.among(group), used, share)
         if not isinstance(chosen, Verdict):
-            positions = {pf.pci: at for at, pf in enumerate(task.inventory.pfs)}
+            positions = {pf.pci: index for index, pf in enumerate(task.inventory.pfs)}
             return [positions[group[at].pci] for at in chosen]
         if chosen is Verdict.UNDECIDED:
             found = chosen
@@ -212,9 +212,10 @@ def _roomy(task: PlacementProblem, used: Usage) -> list[tuple[Pf, ...]]:
         )
 
     found = [(standing(group), group) for group in task.groups()]
-    roomy = [(there, group) for there, group in found if mbps <= there.mbps and vfs <= there.vfs]
+    roomy = [(free, group) for free, group in found if mbps <= free.mbps and vfs <= free.vfs]
     return [
-        group for there, group in sorted(roomy, key=lambda one: preference(task.strategy, one[0], mbps, vfs))
+        group
+        for there, group in sorted(roomy, key=lambda pair: preference(task.strategy, pair[0], mbps, vfs))
     ]
 
 
@@ -223,7 +224,7 @@ def _place_spread(task: PlacementProblem, used: Usage, work: Work) -> list[int] 
     found = matched(task, used, work)
     if isinstance(found, TooFew):
         return Verdict.IMPOSSIBLE
-    positions = [at for at, pf in enumerate(task.inventory.pfs) if pf.pci not in task.sibling_pfs]
+    positions = [index for index, pf in enumerate(task.inventory.pfs) if pf.pci not in task.sibling_pfs]
     return [positions[at] for at in found]
 
 
@@ -232,5 +233,5 @@ def matched(task: PlacementProblem, used: Usage, work: Work) -> list[int] | TooF
     [free] = task.groups()
     if len(task.class_indexes) > len(free):
         return TooFew(range(len(task.class_indexes)), range(len(free)))
-    of, _, made = task.among(free).offered(used, work)
-    return match(of, made, task.strategy, work)
+    class_indexes, _, offers = task.among(free).offered(used, work)
+    return match(class_indexes, offers, task.strategy, work)

@@ -41,21 +41,21 @@ class Programmed(NamedTuple):
 
 def programmed(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Programmed:
     """The rates to program for an interface on a PF as it is now."""
-    least, most = request.min_tx_rate_mbps, request.max_tx_rate_mbps
+    least, maximum = request.min_tx_rate_mbps, request.max_tx_rate_mbps
     enforce = enforcement(pf, request)
     set_min = _reservation(pf, least) or 0
-    set_max = 0 if enforce is Enforce.SOFTWARE else _cap(pf, most) or 0
+    set_max = 0 if enforce is Enforce.SOFTWARE else _cap(pf, maximum) or 0
     if 0 < set_max < set_min:  # apart by less than a step: the reservation is what was promised
         set_max = 0
-    by_link = enforce is not Enforce.SOFTWARE and pf.link_mbps is not None and pf.link_mbps <= most
+    by_link = enforce is not Enforce.SOFTWARE and pf.link_mbps is not None and pf.link_mbps <= maximum
     by_hardware = enforce is Enforce.HARDWARE or set_max > 0 or by_link
     by_software = not by_hardware and not _software_objection(pf, request)
     return Programmed(
         set_min,
         set_max,
-        most if by_software else 0,
+        maximum if by_software else 0,
         min_held=not least or set_min > 0,
-        max_held=not most or set_max > 0 or by_link or by_software,
+        max_held=not maximum or set_max > 0 or by_link or by_software,
     )
 
 
@@ -94,9 +94,15 @@ def objection(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
     """Why the PF does not take the interface whatever is free of it, in one clause; empty when it does."""
     enforce = enforcement(pf, request)
     if enforce is Enforce.SOFTWARE:
-        said = Setting.SOFTWARE_CAPS in request.needs.settings - pf.supported_settings  # by `needs.unmet`
-        held, most = programmed(pf, request).max_held, request.max_tx_rate_mbps
-        return "" if held or said else f"{_software_objection(pf, request)} ({most} Mb/s wanted)"
+        lacks_software_caps = (
+            Setting.SOFTWARE_CAPS in request.needs.settings - pf.supported_settings
+        )  # by `needs.unmet`
+        applied_maximum, maximum = programmed(pf, request).max_held, request.max_tx_rate_mbps
+        return (
+            ""
+            if applied_maximum or lacks_software_caps
+            else f"{_software_objection(pf, request)} ({maximum} Mb/s wanted)"
+        )
     if enforce is Enforce.AUTO or pf.rates is EVERY_RATE:
         return ""
     found = programmed(pf, request)
@@ -111,8 +117,8 @@ def objection_cause(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
     """As `objection`, and without a number."""
     if enforcement(pf, request) is Enforce.SOFTWARE:
         return _software_objection(pf, request)
-    which = "maximum" if programmed(pf, request).min_held else "minimum"
-    return f"{pf.driver or 'its driver'} does not take {which} rates as they are wanted"
+    bound = "maximum" if programmed(pf, request).min_held else "minimum"
+    return f"{pf.driver or 'its driver'} does not take {bound} rates as they are wanted"
 
 
 def demand(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
@@ -138,12 +144,12 @@ def _reservation(pf: Pf, rate: int) -> int | None:
 
 def _cap(pf: Pf, rate: int) -> int | None:
     """None also for a cap that the driver does not take and that the link itself holds."""
-    takes = pf.rates.max
-    if not rate or takes is None or not takes_rates(pf):
+    rate_range = pf.rates.max
+    if not rate or rate_range is None or not takes_rates(pf):
         return None
-    if rate > takes.largest and pf.link_mbps is not None and pf.link_mbps <= rate:
+    if rate > rate_range.largest and pf.link_mbps is not None and pf.link_mbps <= rate:
         return None
-    return takes.round_down(rate)
+    return rate_range.round_down(rate)
 
 
 def _rate_objection(pf: Pf, rate_name: str, supported: RateRange | None, rate: int) -> str:

@@ -43,8 +43,8 @@ def covers(evicted: Iterable[Demand], required: Iterable[Demand]) -> bool:
     freed, needed = list(evicted), list(required)
     if len(freed) < len(needed):
         return False
-    left: dict[str, Fraction] = {}
+    remaining: dict[str, Fraction] = {}
     for demand, sign in ((d, s) for demands, s in ((freed, 1), (needed, -1)) for d in demands):
         for resource, amount in demand:
-            left[resource] = left.get(resource, Fraction(0)) + sign * amount
-    return all(amount >= 0 for amount in left.values())
+            remaining[resource] = remaining.get(resource, Fraction(0)) + sign * amount
+    return all(amount >= 0 for amount in remaining.values())

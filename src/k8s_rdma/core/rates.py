@@ -34,9 +34,11 @@ def check_rates(
     if not ability.sum_checked or link_mbps is None:
         return
     after = {**current, **{rate.index: rate for rate in step.rates}}
-    had, has = (sum(rate.min_tx_rate_mbps for rate in rates.values()) for rates in (current, after))
-    if has > max(link_mbps, had):
-        msg = f"PF {step.pf}: min rates would add up to {has} Mb/s, its link has {link_mbps}"
+    sum_before, sum_after = (
+        sum(rate.min_tx_rate_mbps for rate in rates.values()) for rates in (current, after)
+    )
+    if sum_after > max(link_mbps, sum_before):
+        msg = f"PF {step.pf}: min rates would add up to {sum_after} Mb/s, its link has {link_mbps}"
         raise KernelError(msg)
 
 

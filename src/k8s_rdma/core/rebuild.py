@@ -93,8 +93,8 @@ def _software_cap(observed: ObservedInterface, request: InterfaceRequest | None)
     pf = Hardware((observed.pf,)).inventory(NodeName("")).pf(observed.pf.pci)
     if request is None or pf is None:
         return observed.max_tx_rate_mbps
-    is_there = observed.max_tx_rate_mbps > 0
-    return request.max_tx_rate_mbps if is_there else programmed(pf, request).software_max_tx_rate_mbps
+    is_capped = observed.max_tx_rate_mbps > 0
+    return request.max_tx_rate_mbps if is_capped else programmed(pf, request).software_max_tx_rate_mbps
 
 
 def _name(pf: PfState, vf: Vf) -> str:
@@ -106,23 +106,23 @@ def _name(pf: PfState, vf: Vf) -> str:
 def _mac(observed: ObservedInterface, request: InterfaceRequest | None) -> str:
     """The PF's, unless that is the pod's own choice or none; then the one that it has."""
     own_choice = request is not None and request.options.mac is not None
-    known = observed.vf.admin_mac not in ("", NO_MAC) and not own_choice
-    return (observed.vf.admin_mac if known else observed.mac) or observed.vf.mac
+    is_assigned = observed.vf.admin_mac not in ("", NO_MAC) and not own_choice
+    return (observed.vf.admin_mac if is_assigned else observed.mac) or observed.vf.mac
 
 
 def _differences(vf: Vf, like: Vf) -> tuple[VfConfig | None, VfConfig | None]:
     """What the PF has for a VF and would not have for one that is free, and what it would have instead."""
     every = VfConfig(index=vf.index, vlan=Vlan(0), trust=False, spoof_check=False)
-    now, before = present_config(vf, every), present_config(like, every)
+    present, expected = present_config(vf, every), present_config(like, every)
     differ = {
-        name: (getattr(now, name), getattr(before, name))
+        name: (getattr(present, name), getattr(expected, name))
         for name in ("vlan", "trust", "spoof_check")
-        if getattr(now, name) != getattr(before, name)
+        if getattr(present, name) != getattr(expected, name)
     }
     if not differ:
         return None, None
     nothing = VfConfig(index=vf.index)
     return (
-        replace(nothing, **{name: was for name, (was, _) in differ.items()}),
-        replace(nothing, **{name: then for name, (_, then) in differ.items()}),
+        replace(nothing, **{name: old for name, (old, _) in differ.items()}),
+        replace(nothing, **{name: new for name, (_, new) in differ.items()}),
     )

@@ -88,14 +88,14 @@ def explain(
     if not free:
         return RefusalMessage.joined([scene.only_needs(), *(objections or [_NO_PF])])
     if reason is Reason.UNDECIDED:
-        said = [scene.undecided()]
+        sentences = [scene.undecided()]
     elif reason is not Reason.DRIVER_REFUSES or any(
         interface_class.needs is not NO_NEEDS for interface_class in classes
     ):
-        said = [scene.impossible(), *scene.unknown_links()]
+        sentences = [scene.impossible(), *scene.unknown_links()]
     else:
-        said = [scene.only_needs()]
-    return RefusalMessage.joined([*said, *objections])
+        sentences = [scene.only_needs()]
+    return RefusalMessage.joined([*sentences, *objections])
 
 
 def is_empty(reason: Reason) -> bool:
@@ -273,24 +273,24 @@ def objections(kinds: Sequence[InterfaceClass], offered: Offered) -> list[Refusa
 
     kinds: the largest reservation first. Where there are many, those are looked at that fewest PFs take.
     """
-    of, terms, made = offered
-    takers = [sum([offer.costs[at] is not None for offer in made]) for at in range(len(terms.kinds))]
+    class_indexes, terms, offers = offered
+    takers = [sum([offer.costs[index] is not None for offer in offers]) for index in range(len(terms.kinds))]
     scarce = sorted(range(len(kinds)), key=lambda at: takers[terms.class_of[at]])
-    few = sorted(scarce[: max(1, _EXAMINED // max(1, len(made)))])
+    examined = sorted(scarce[: max(1, _EXAMINED // max(1, len(offers)))])
     found = [
-        *_unmet([kinds[at].needs for at in scarce], made),
-        *_refused([kinds[at] for at in few], made),
-        *_rounded([(kinds[at].min_tx_rate_mbps, terms.class_of[at]) for at in few], made),
-        *_weighed(of, made),
+        *_unmet([kinds[at].needs for at in scarce], offers),
+        *_refused([kinds[at] for at in examined], offers),
+        *_rounded([(kinds[at].min_tx_rate_mbps, terms.class_of[at]) for at in examined], offers),
+        *_weighed(class_indexes, offers),
     ]
     if not found:
         return []
-    more = [f"{len(found) - _MAX_CLAUSES} more such limits"] if len(found) > _MAX_CLAUSES else []
+    omitted = [f"{len(found) - _MAX_CLAUSES} more such limits"] if len(found) > _MAX_CLAUSES else []
     clauses = found[:_MAX_CLAUSES]
     return [
         RefusalMessage(
-            "; ".join([*(f"{', '.join(each.names)}: {each.why}" for each in clauses), *more]),
-            "; ".join([*(f"{_number(each.names)}: {each.why}" for each in clauses), *more]),
+            "; ".join([*(f"{', '.join(clause.names)}: {clause.why}" for clause in clauses), *omitted]),
+            "; ".join([*(f"{_number(each.names)}: {each.why}" for each in clauses), *omitted]),
             "; ".join(sorted({each.cause for each in found})[:_MAX_CLAUSES]),
         )
     ]
@@ -302,15 +302,15 @@ def _number(pfs: Sized) -> str:
 
 def _unmet(scarce: Iterable[Needs], offers: Sequence[Offer]) -> Iterator[_Clause]:
     """PFs that are not what is needed: one clause for those that say the same."""
-    said: dict[str, _Clause] = {}
+    clauses: dict[str, _Clause] = {}
     for needs in islice(dict.fromkeys(scarce), max(1, _EXAMINED // max(1, len(offers)))):
         for offer in offers:
             why = unmet(offer.pf, needs)
             if not why:
                 continue
-            clause = said.setdefault(why, _Clause({}, why, f"a PF: {unmet_cause(offer.pf, needs)}"))
+            clause = clauses.setdefault(why, _Clause({}, why, f"a PF: {unmet_cause(offer.pf, needs)}"))
             clause.names[offer.pf.name] = None
-    yield from said.values()
+    yield from clauses.values()
 
 
 def _refused(kinds: Sequence[InterfaceClass], offers: Sequence[Offer]) -> Iterator[_Clause]:
@@ -319,30 +319,32 @@ def _refused(kinds: Sequence[InterfaceClass], offers: Sequence[Offer]) -> Iterat
     for pf in (offer.pf for offer in offers):
         by_software = Setting.SOFTWARE_CAPS in pf.supported_settings
         alike.setdefault((pf.rates, pf.link_mbps, pf.enforce, by_software, pf.driver), []).append(pf)
-    said: dict[tuple[str, str], _Clause] = {}
+    clauses: dict[tuple[str, str], _Clause] = {}
     for kind in kinds:
-        for pf, *others in alike.values():
+        for pf, *similar in alike.values():
             why = objection(pf, kind)
             if why:
-                by = "there" if pf.enforce is enforcement(pf, kind) else "by the pod"
+                origin = "there" if pf.enforce is enforcement(pf, kind) else "by the pod"
                 clause = _Clause(
                     {},
-                    f"{why}, and {demand(pf, kind)} {by}",
-                    f"{objection_cause(pf, kind)}, and {demand(pf, kind)} {by}",
+                    f"{why}, and {demand(pf, kind)} {origin}",
+                    f"{objection_cause(pf, kind)}, and {demand(pf, kind)} {origin}",
                 )
-                said.setdefault((why, by), clause).names.update({each.name: None for each in (pf, *others)})
-    yield from said.values()
+                clauses.setdefault((why, origin), clause).names.update(
+                    {alike_pf.name: None for alike_pf in (pf, *similar)}
+                )
+    yield from clauses.values()
 
 
 def _rounded(rates: Sequence[tuple[int, int]], offers: Sequence[Offer]) -> Iterator[_Clause]:
     """Reservations, each with its class, that cost more than they say."""
-    said: dict[tuple[int, int, str], dict[str, None]] = {}
+    pf_names: dict[tuple[int, int, str], dict[str, None]] = {}
     for offer in offers:
-        for rate, at in rates:
-            cost = offer.costs[at]
+        for rate, index in rates:
+            cost = offer.costs[index]
             if cost is not None and cost > rate:
-                said.setdefault((rate, cost, offer.pf.driver), {})[offer.pf.name] = None
-    for (rate, cost, driver), names in said.items():
+                pf_names.setdefault((rate, cost, offer.pf.driver), {})[offer.pf.name] = None
+    for (rate, cost, driver), names in pf_names.items():
         why = f"{driver} rounds a reservation of {rate} up to {cost} Mb/s"
         yield _Clause(names, why, f"{driver} rounds reservations up")
 
@@ -361,11 +363,11 @@ def _weighed(class_indexes: Sequence[int], offers: Sequence[Offer]) -> Iterator[
         round_robin = offer.round_robin
         if round_robin is None or chosen is None:
             continue
-        joining = [cost for cost, there in zip(costs, chosen, strict=True) if there == index]
+        joining = [cost for cost, offer_index in zip(costs, chosen, strict=True) if offer_index == index]
         mins = [*round_robin.mins, *joining, *[0] * round_robin.unreserved_vfs]
-        got = effective_mins(mins, round_robin.link_mbps, round_robin.max_weight)
+        effective = effective_mins(mins, round_robin.link_mbps, round_robin.max_weight)
         short, rate = min(
-            zip((g - m for g, m in zip(got, mins, strict=True)), mins, strict=True), default=(0, 0)
+            zip((g - m for g, m in zip(effective, mins, strict=True)), mins, strict=True), default=(0, 0)
         )
         if joining and short < 0:
             weights = f"minimum rates of {offer.pf.driver} are weights"
@@ -388,10 +390,10 @@ def explain_policy(
     free: of the node as it is used, or of the empty node.
     """
     if task.policy is PfPolicy.SPREAD_PFS:
-        said = _apart(task, used, work, empty=empty)
+        sentence = _apart(task, used, work, empty=empty)
     else:
-        said = _together(task, free, empty=empty)
-    return RefusalMessage(*(f"policy {task.policy}: {text}" for text in said))
+        sentence = _together(task, free, empty=empty)
+    return RefusalMessage(*(f"policy {task.policy}: {text}" for text in sentence))
 
 
 def _apart(task: PlacementProblem, used: Usage, work: Work, *, empty: bool) -> RefusalMessage:
@@ -403,42 +405,44 @@ def _apart(task: PlacementProblem, used: Usage, work: Work, *, empty: bool) -> R
         short = matched(task, used, work) if number <= len(pfs) else None
     except OutOfWorkError:
         short = None
-    other = "other " if task.sibling_pfs else ""
-    there = f"the node has {count(len(pfs), f'{other}PF')}"
+    adjective = "other " if task.sibling_pfs else ""
+    pf_count = f"the node has {count(len(pfs), f'{adjective}PF')}"
     if isinstance(short, TooFew):
-        interfaces = [interfaces[at] for at in sorted(short.interfaces)]
+        interfaces = [interfaces[index] for index in sorted(short.interfaces)]
         number, takers = len(interfaces), len(short.offers)
-        reserving = any(each.min_tx_rate_mbps for each in interfaces)
-        what = f"{'a VF' if empty else 'a free VF'}{' and enough bandwidth' if reserving else ''}"
-        have = "has" if takers == 1 else "have"
-        there = f"{takers} of {len(pfs)} {other}PFs {have} {what}{' when empty' if empty else ''}"
+        reserving = any(interface.min_tx_rate_mbps for interface in interfaces)
+        need = f"{'a VF' if empty else 'a free VF'}{' and enough bandwidth' if reserving else ''}"
+        auxiliary = "has" if takers == 1 else "have"
+        pf_count = f"{takers} of {len(pfs)} {adjective}PFs {auxiliary} {need}{' when empty' if empty else ''}"
     verb = "needs" if number == 1 else "need"
     even = " even when empty" if empty else ""
     return RefusalMessage.nameless(
-        f"{needed(interfaces)} {verb} {count(number, 'PF')}; {there}",
+        f"{needed(interfaces)} {verb} {count(number, 'PF')}; {pf_count}",
         f"needs {needed(task.requested_classes)}; too few PFs have room for one{even}",
     )
 
 
 def _together(task: PlacementProblem, free: Sequence[Free], *, empty: bool) -> RefusalMessage:
     """What the best of the groups lacks."""
-    what = _TOGETHER[task.policy]
+    group_noun = _TOGETHER[task.policy]
     needs = f"needs {needed(task.requested_classes)}"
     even = " even when empty" if empty else ""
-    cause = f"{needs}; no {what} has room for all{even}"
+    cause = f"{needs}; no {group_noun} has room for all{even}"
     found = task.groups()
     if not found:
-        return RefusalMessage.nameless(f"{needs}; no {what} has all of its other interfaces", cause)
-    by_pci = {each.pf.pci: each for each in free}
-    there = [[by_pci[pf.pci] for pf in group if pf.pci in by_pci] for group in found]
+        return RefusalMessage.nameless(f"{needs}; no {group_noun} has all of its other interfaces", cause)
+    by_pci = {candidate.pf.pci: candidate for candidate in free}
+    groups = [[by_pci[pf.pci] for pf in group if pf.pci in by_pci] for group in found]
     number, mbps = len(task.class_indexes), sum(task.rates)
     best = Scene(
-        task.requested_classes, max(there, key=lambda some: _roominess(some, number, mbps)), empty=empty
+        task.requested_classes,
+        max(groups, key=lambda candidates: _roominess(candidates, number, mbps)),
+        empty=empty,
     )
-    which = (
+    subject = (
         "where its other interfaces are" if task.sibling_pfs else f"best of {_counted(task.policy, found)}"
     )
-    return RefusalMessage.nameless(f"{best.impossible().numbers} ({which})", cause)
+    return RefusalMessage.nameless(f"{best.impossible().numbers} ({subject})", cause)
 
 
 def _counted(policy: PfPolicy, found: Sequence[Sequence[Pf]]) -> str:
@@ -454,7 +458,7 @@ def _counted(policy: PfPolicy, found: Sequence[Sequence[Pf]]) -> str:
 def _roominess(candidates: Sequence[Free], number: int, needed_mbps: int) -> tuple[bool, bool, int, int]:
     mbps, vfs = (
         sum(candidate.room.mbps for candidate in candidates),
-        sum(each.room.vfs for each in candidates),
+        sum(entry.room.vfs for entry in candidates),
     )
     return vfs >= number and mbps >= needed_mbps, vfs >= number, mbps, vfs
 
@@ -483,8 +487,8 @@ def explain_refusal(
         if reason is not Reason.EXCEEDS_CAPACITY:  # that holds whatever the drivers say
             free = _free_for(task, offered, free)
     if reason is not Reason.UNDECIDED and _by_policy(task, used, work):
-        said = explain_policy(task, used, free, work, empty=is_empty(reason))
-        return reason, RefusalMessage.joined([said, *against])
+        sentence = explain_policy(task, used, free, work, empty=is_empty(reason))
+        return reason, RefusalMessage.joined([sentence, *against])
     return reason, explain(task.requested_classes, free, reason, against)
 
 
@@ -529,4 +533,4 @@ def _free_for(task: PlacementProblem, offered: Offered, free: Sequence[Free]) ->
     """What is free for these: where they need something, all of the PFs that take any of them."""
     if not task.needy:
         return [Free(offer.pf, offer.room) for offer in offered.offers]
-    return [each for each, offer in zip(free, offered.offers, strict=True) if offer.accepts_any]
+    return [candidate for candidate, offer in zip(free, offered.offers, strict=True) if offer.accepts_any]

@@ -53,7 +53,7 @@ class PfMasks:
         self._pfs = pfs
         self._every = (1 << len(pfs)) - 1
         self._names = _positions((pf.name, index) for index, pf in enumerate(pfs))
-        self._pcis = _positions((pf.pci, at) for at, pf in enumerate(pfs))
+        self._pcis = _positions((pf.pci, position) for position, pf in enumerate(pfs))
         self._drivers = _positions((pf.driver, at) for at, pf in enumerate(pfs))
         self._vendors = _positions(
             (vendor, at) for at, pf in enumerate(pfs) for vendor in {pf.vendor, pf.vendor.partition(":")[0]}
@@ -96,8 +96,8 @@ class PfMasks:
 
 def _positions(values: Iterable[tuple[_Value, int]]) -> dict[_Value, int]:
     found: dict[_Value, int] = {}
-    for value, at in values:
-        found[value] = found.get(value, 0) | 1 << at
+    for value, index in values:
+        found[value] = found.get(value, 0) | 1 << index
     return found
 
 
@@ -186,8 +186,8 @@ def _sets(selector: PfSelector) -> Iterator[str]:
     }
     for key, found in sets.items():
         if found:
-            more = [f"{len(found) - _MAX_LISTED} more"] if len(found) > _MAX_LISTED else []
-            yield f"{key} {' or '.join([*sorted(found)[:_MAX_LISTED], *more])}"
+            omitted = [f"{len(found) - _MAX_LISTED} more"] if len(found) > _MAX_LISTED else []
+            yield f"{key} {' or '.join([*sorted(found)[:_MAX_LISTED], *omitted])}"
 
 
 @unique
@@ -312,7 +312,7 @@ class Shape:
         index: dict[InterfaceClass, int] = {}
         drawn = [index.setdefault(class_of(interface), len(index)) for interface in interfaces]
         kinds = sorted(index, key=lambda kind: (-kind.min_tx_rate_mbps, -kind.max_tx_rate_mbps, kind.enforce))
-        place = {index[kind]: at for at, kind in enumerate(kinds)}
+        place = {index[kind]: position for position, kind in enumerate(kinds)}
         return cls(tuple(kinds), tuple([place[number] for number in drawn]), policy, devices)
 
 

@@ -62,11 +62,11 @@ def claims_on_node(
         if uid not in reported:
             claims[uid] = interfaces
         elif uid in entries:
-            there = entries[uid]
+            held_entries = entries[uid]
             claims[uid] += tuple(
                 interface
                 for index, interface in enumerate(interfaces)
-                if interface.entry_at(index) not in there
+                if interface.entry_at(index) not in held_entries
             )
     return claims
 
@@ -79,17 +79,17 @@ def outstanding(
     requester, entries: the pod that wants these of its interfaces now; its own promise of them does not
         count.
     """
-    held = {
+    allocated = {
         (receipt.pod.uid, interface.entry)
         for receipt in ledger.receipts.values()
         for interface in receipt.interfaces
     }
-    held |= {(requester, entry) for entry in entries}
+    allocated |= {(requester, entry) for entry in entries}
     return tuple(
         placed
         for uid, placement in claims.items()
         for index, placed in enumerate(placement.interfaces)
-        if (uid, placed.entry_at(index)) not in held
+        if (uid, placed.entry_at(index)) not in allocated
     )
 
 
@@ -107,7 +107,7 @@ def inherited_placement(
     node: NodeName, request: Request, entries: Sequence[int], older: Iterable[Receipt]
 ) -> Placement | None:
     """Where a pod's sandboxes of before had these of its interfaces; None when not all of them, or not so."""
-    had = {
+    previous = {
         interface.entry: PlacedInterface(
             pf=interface.vf.pf,
             min_tx_rate_mbps=interface.min_tx_rate_mbps,
@@ -119,6 +119,6 @@ def inherited_placement(
         for receipt in older
         for interface in receipt.interfaces
     }
-    placed = tuple(had[entry] for entry in entries if entry in had)
+    placed = tuple(previous[entry] for entry in entries if entry in previous)
     found = Placement(node=node, interfaces=placed, policy=request.policy)
     return found if placed and found.request() == request else None

@@ -45,7 +45,7 @@ def score(
 
 def _worth(pf: Pf, used: Used, strategy: Strategy) -> int:
     """In thousandths."""
-    taken = used.vfs, pf.capacity_vfs, used.mbps, pf.link_mbps or 0
+    amounts = used.vfs, pf.capacity_vfs, used.mbps, pf.link_mbps or 0
     if strategy is Strategy.BINPACK:
-        return fullness(*taken)
-    return WHOLE - (fullness(*taken) if strategy is Strategy.SPREAD else gap(*taken))
+        return fullness(*amounts)
+    return WHOLE - (fullness(*amounts) if strategy is Strategy.SPREAD else gap(*amounts))

@@ -52,13 +52,13 @@ def software_capped(receipt: Receipt) -> tuple[AllocatedInterface, ...]:
 def altered_caps(receipt: Receipt, found: Mapping[PciAddress, LocatedVf]) -> Iterator[AlteredCap]:
     """Those that do not hold. found: the VFs in the pod's namespace."""
     for interface in software_capped(receipt):
-        now, wanted = found.get(PciAddress(interface.pci)), interface.software_max_tx_rate_mbps
-        if now is None:
+        observed, expected = found.get(PciAddress(interface.pci)), interface.software_max_tx_rate_mbps
+        if observed is None:
             found_instead = f"interface {interface.ifname} is not in the pod's namespace"
             yield AlteredCap(interface=interface, found=found_instead, step=None)
-        elif now.max_tx_rate_mbps != wanted:
-            step = CapInterface(netns=receipt.netns, ifname=now.ifname, max_tx_rate_mbps=wanted)
-            yield AlteredCap(interface=interface, found=_describe(now), step=step)
+        elif observed.max_tx_rate_mbps != expected:
+            step = CapInterface(netns=receipt.netns, ifname=observed.ifname, max_tx_rate_mbps=expected)
+            yield AlteredCap(interface=interface, found=_describe(observed), step=step)
 
 
 def _describe(vf: LocatedVf) -> str:

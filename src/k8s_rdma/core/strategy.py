@@ -31,8 +31,8 @@ WHOLE = 1000
 
 def fullness(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
     """The larger share taken, in thousandths; no VF at all is full, and no bandwidth does not count."""
-    taken = _share(vfs, capacity_vfs)
-    return max(taken, _share(mbps, link_mbps)) if link_mbps else taken
+    share = _share(vfs, capacity_vfs)
+    return max(share, _share(mbps, link_mbps)) if link_mbps else share
 
 
 def gap(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:

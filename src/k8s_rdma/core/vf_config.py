@@ -42,7 +42,7 @@ def present_config(vf: Vf, config: VfConfig) -> VfConfig:
     What its driver does not tell is taken to be what a new VF has: not trusted, source addresses checked, the
     port's link; so that no pod finds a VF as permissive as another one was allowed to have it.
     """
-    now = VfConfig(
+    present = VfConfig(
         index=vf.index,
         mac=vf.admin_mac or vf.mac,
         vlan=Vlan(vf.vlan, vf.qos, _proto(vf)),
@@ -52,10 +52,10 @@ def present_config(vf: Vf, config: VfConfig) -> VfConfig:
         guid=_guid(vf),
     )
     untouched: dict[str, Any] = {
-        field.name: None for field in fields(now) if getattr(config, field.name) is None
+        field.name: None for field in fields(present) if getattr(config, field.name) is None
     }
     untouched["node_guid"] = (config.guid and vf.node_guid) or None
-    return replace(now, **untouched)
+    return replace(present, **untouched)
 
 
 def shown(config: VfConfig) -> Mapping[str, Any]:
@@ -81,10 +81,10 @@ def _proto(vf: Vf) -> VlanProto:
 
 
 def _link_state(vf: Vf) -> LinkState:
-    return next((state for state, told in _LINK_STATES.items() if told == vf.link_state), LinkState.AUTO)
+    return next((state for state, name in _LINK_STATES.items() if name == vf.link_state), LinkState.AUTO)
 
 
 def _guid(vf: Vf) -> str:
     """The port GUID: the last eight octets of an InfiniBand interface's address (RFC 4391, section 9.1.1)."""
-    known = max(vf.admin_mac, vf.mac, key=len)
-    return known[-_GUID_CHARACTERS:] if len(known) >= _GUID_CHARACTERS else _NO_GUID
+    address = max(vf.admin_mac, vf.mac, key=len)
+    return address[-_GUID_CHARACTERS:] if len(address) >= _GUID_CHARACTERS else _NO_GUID

@@ -51,9 +51,9 @@ def may_fall_short(pf: Pf, current: Used, added: Used, largest: int) -> bool:
         above `largest`.
     """
     mbps = current.mbps + min(added.mbps, added.in_use * largest)
-    most, largest = pf.rates.weights or 1, max(largest, *current.mins[:1], 1)
-    rounded_up = mbps // max(1, largest // most) + 1 + current.in_use + added.in_use
-    return rounded_up > (pf.link_mbps or 0) * _share(largest, largest, most) // largest
+    max_weight, largest = pf.rates.weights or 1, max(largest, *current.mins[:1], 1)
+    rounded_up = mbps // max(1, largest // max_weight) + 1 + current.in_use + added.in_use
+    return rounded_up > (pf.link_mbps or 0) * _share(largest, largest, max_weight) // largest
 
 
 class Load(NamedTuple):
@@ -95,9 +95,12 @@ class RoundRobin:
         if sum(used.mins) != used.mbps:
             msg = f"PF {pf.name}: {used.mbps} Mb/s are reserved, its minimum rates are {used.mins}"
             raise ValueError(msg)
-        others = max(0, used.in_use - len(used.mins))
+        unreserved = max(0, used.in_use - len(used.mins))
         return cls(
-            link_mbps=pf.link_mbps or 0, max_weight=pf.rates.weights, mins=used.mins, unreserved_vfs=others
+            link_mbps=pf.link_mbps or 0,
+            max_weight=pf.rates.weights,
+            mins=used.mins,
+            unreserved_vfs=unreserved,
         )
 
     def load(self, largest: int = 0) -> Load:

@@ -49,7 +49,7 @@ _RAW: Form[bytes] = Form(encode=bytes, decode=bytes)
 _LISTS: Method[None, bytes] = Method(
     service=api.LIST_AND_WATCH.service,
     name=api.LIST_AND_WATCH.name,
-    asked=api.LIST_AND_WATCH.asked,
+    request=api.LIST_AND_WATCH.request,
     answer=_RAW,
     streams=True,
 )

@@ -116,8 +116,8 @@ class RdmaNodes:
 
     async def follow_leases(self, namespace: str) -> AsyncIterator[Event[LeaseView]]:
         """List and watch the namespace's Leases."""
-        where = {"namespace": segment(namespace)}
-        async for event in self._follow(LeaseObject, f"leases of namespace {namespace}", **where):
+        scope = {"namespace": segment(namespace)}
+        async for event in self._follow(LeaseObject, f"leases of namespace {namespace}", **scope):
             yield cast("Event[LeaseView]", event)
 
     async def follow_node(self, node: NodeName) -> AsyncIterator[Event[OwnNodeView]]:
@@ -128,8 +128,8 @@ class RdmaNodes:
 
     async def leases_version(self, namespace: str) -> int:
         """List the namespace's Leases of a name that none has: an answer without content, but a version."""
-        what = f"list leases of namespace {namespace}"
-        with named_errors(what):
+        action = f"list leases of namespace {namespace}"
+        with named_errors(action):
             listing = self._client.list(
                 LeaseObject, namespace=segment(namespace), fields={"metadata.name": _NO_SUCH_LEASE}
             )
@@ -137,7 +137,7 @@ class RdmaNodes:
                 pass
             version = listing.resourceVersion
         if not (version.isdecimal() and len(version) <= _MOST_DIGITS):
-            msg = f"{what}: a version that is no number: {version!r}"
+            msg = f"{action}: a version that is no number: {version!r}"
             raise ApiUncertainError(msg)
         return int(version)
 
@@ -262,10 +262,10 @@ class _Pace:
         """Wait, if it is a watch, for as long as is due."""
         if "watch" not in request.url.params:
             return
-        now = asyncio.get_running_loop().time()
+        now_s = asyncio.get_running_loop().time()
         last, pause_s = self._begun.get(request.url.path, (float("-inf"), 0.0))
-        pause_s = min(max(2 * pause_s, FIRST_PAUSE_S), LAST_PAUSE_S) if now - last < STEADY_S else 0.0
-        self._begun[request.url.path] = now + pause_s, pause_s
+        pause_s = min(max(2 * pause_s, FIRST_PAUSE_S), LAST_PAUSE_S) if now_s - last < STEADY_S else 0.0
+        self._begun[request.url.path] = now_s + pause_s, pause_s
         await asyncio.sleep(pause_s)
 
 

@@ -56,8 +56,8 @@ class ClientCertificate:
 
         certificate: chain and key, PEM. ConfigError when it cannot be used, or there is none any more.
         """
-        before = self._loaded
-        if certificate == before:
+        previous = self._loaded
+        if certificate == previous:
             return False
         if certificate is None:
             msg = f"{source}: gave a certificate, and now gives none, which only a restart can take back"
@@ -65,7 +65,7 @@ class ClientCertificate:
         for transport in self._transports:
             _load(transport._pool._ssl_context, certificate, source)
         self._loaded = certificate
-        return before is not None
+        return previous is not None
 
     def close(self) -> None:
         """Close the connections of a blocking client, which makes new ones for its next calls."""
@@ -121,18 +121,18 @@ def tell_plugin(plugin: UserExec, cluster: dict[str, Any], *, of_cluster: bool) 
     spec: dict[str, Any] = {"interactive": False}
     if of_cluster:
         spec["cluster"] = _cluster_info(cluster)
-    asked = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": spec}
-    plugin.env = [*(plugin.env or ()), NameValue("KUBERNETES_EXEC_INFO", json.dumps(asked))]
+    document = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": spec}
+    plugin.env = [*(plugin.env or ()), NameValue("KUBERNETES_EXEC_INFO", json.dumps(document))]
 
 
 def _cluster_info(cluster: dict[str, Any]) -> dict[str, Any]:
     """As `ExecCluster` has it: certificates by their bytes alone."""
-    told = {
+    cluster_info = {
         key: value for key, value in cluster.items() if key not in ("certificate-authority", "extensions")
     }
     if file := cluster.get("certificate-authority"):
-        told["certificate-authority-data"] = b64encode(Path(file).read_bytes()).decode()
-    return told
+        cluster_info["certificate-authority-data"] = b64encode(Path(file).read_bytes()).decode()
+    return cluster_info
 
 
 def plugin_credential(plugin: UserExec, timeout_s: float) -> Credential:
@@ -159,10 +159,10 @@ def plugin_credential(plugin: UserExec, timeout_s: float) -> Credential:
 
 
 def _answer(plugin: UserExec, timeout_s: float) -> bytes:
-    environment = {**os.environ, **{each.name: each.value for each in plugin.env or ()}}
+    environment = {**os.environ, **{variable.name: variable.value for variable in plugin.env or ()}}
     command = [plugin.command, *(plugin.args or ())]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -176,11 +176,11 @@ def _answer(plugin: UserExec, timeout_s: float) -> bytes:
     except (OSError, ValueError) as error:
         msg = f"exec plugin {plugin.command}: {getattr(error, 'strerror', None) or error}"
         raise ConfigError(msg) from error
-    if done.returncode != 0:
-        words = " ".join(done.stderr.decode(errors="replace").split())
-        msg = f"exec plugin {plugin.command}: exit status {done.returncode}: {words}"
+    if process.returncode != 0:
+        output = " ".join(process.stderr.decode(errors="replace").split())
+        msg = f"exec plugin {plugin.command}: exit status {process.returncode}: {output}"
         raise ConfigError(msg)
-    return done.stdout
+    return process.stdout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,8 +236,8 @@ def usable_credentials(kubeconfig: str | None, *, in_cluster: bool = False) -> I
         *(ConfigError, OSError, msgspec.MsgspecError),
         *(AttributeError, KeyError, TypeError, ValueError),  # a document of another form, to lightkube
     ) as error:
-        which = f"kubeconfig {kubeconfig}: " if kubeconfig else ""
-        msg = f"{which}no usable {'service account' if in_cluster else 'kubeconfig'}: {error}"
+        prefix = f"kubeconfig {kubeconfig}: " if kubeconfig else ""
+        msg = f"{prefix}no usable {'service account' if in_cluster else 'kubeconfig'}: {error}"
         raise MalformedError(msg) from error
 
 
@@ -259,7 +259,7 @@ def credentials(kubeconfig: str | None = None, *, in_cluster: bool = False) -> S
 def _files() -> list[Path]:
     """Those that kubectl would read: of several, who is not there does not matter."""
     named = os.environ.get("KUBECONFIG") or _DEFAULT
-    paths = [_expanded(each) for each in named.split(os.pathsep) if each]
+    paths = [_expanded(name) for name in named.split(os.pathsep) if name]
     if found := [path for path in paths if path.exists()]:
         return found
     msg = f"there is no {', '.join(map(str, paths))}; say which one by {_HOW}"
@@ -305,7 +305,7 @@ def _resolve(entry: _Json, directory: Path) -> None:
 
 def _merged(*documents: _Json) -> _Json:
     """All in one: of entries with the same name, and of what is set twice, the first counts."""
-    current = next(filter(None, (each.get("current-context") for each in documents)), "")
+    current = next(filter(None, (source.get("current-context") for source in documents)), "")
     merged: _Json = {"current-context": current, **{kind: {} for kind in _KINDS}}
     for document in documents:
         for kind, key in _KINDS.items():
@@ -321,9 +321,9 @@ def _chosen(document: _Json) -> SingleConfig:
         msg = "no current-context; kubectl config use-context NAME sets it"
         raise ConfigError(msg)
     context = _named(document, "contexts", name, "current-context", Context)
-    where = f"context {name}"
-    cluster = _named(document, "clusters", context.cluster, where, Cluster)
-    user = _user(document, context.user, where) if context.user else User()
+    subject = f"context {name}"
+    cluster = _named(document, "clusters", context.cluster, subject, Cluster)
+    user = _user(document, context.user, subject) if context.user else User()
     if user.exec:
         whole = document["users"][context.user]["exec"].get("provideClusterInfo", False)
         tell_plugin(user.exec, document["clusters"][context.cluster], of_cluster=whole)
@@ -336,8 +336,8 @@ def _user(document: _Json, name: str, path: str) -> User:
     if impersonated := document["users"][name].get("as"):
         msg = f"{path}: its user acts as {impersonated!r}, which is not supported; use that one's credentials"
         raise ConfigError(msg)
-    given = (user.token or "").strip()
-    user.token = usable_token(given, f"{path}: user {name}") if given else None
+    token = (user.token or "").strip()
+    user.token = usable_token(token, f"{path}: user {name}") if token else None
     user.token_file = user.token_file or None
     return user
 
@@ -415,8 +415,8 @@ class Fetched(httpx2.Auth):
     async def _fetched_after(self, refused: Credential | None) -> Credential:
         """Another than the refused one; perhaps what another call has fetched meanwhile."""
         async with self._fetching:
-            if (kept := self._usable()) is not None and kept is not refused:
-                return kept
+            if (cached := self._usable()) is not None and cached is not refused:
+                return cached
             fetched = await asyncio.to_thread(self._fetch)
             if self._certificate and self._certificate.load(fetched.certificate, self._source):
                 await self._certificate.aclose()
@@ -424,9 +424,9 @@ class Fetched(httpx2.Auth):
             return fetched
 
     def _usable(self) -> Credential | None:
-        kept = self._cached
-        expired = kept is not None and kept.expires is not None and kept.expires <= datetime.now(UTC)
-        return None if expired else kept
+        cached = self._cached
+        expired = cached is not None and cached.expires is not None and cached.expires <= datetime.now(UTC)
+        return None if expired else cached
 
 
 def _bearing(credential: Credential, request: httpx2.Request) -> httpx2.Request:

@@ -67,8 +67,8 @@ class Documents:
         """The objects of a list, page by page; none where there is no such kind."""
         following = ""
         while True:
-            more = {"continue": following} if following else {}
-            document = self.get(path, {"limit": str(_PAGE), **(query or {}), **more})
+            continuation = {"continue": following} if following else {}
+            document = self.get(path, {"limit": str(_PAGE), **(query or {}), **continuation})
             if document is None:
                 return
             yield from document.get("items") or ()
@@ -82,8 +82,8 @@ class Documents:
             return self._document(self._http.post(path, json=dict(document)))
 
     def _document(self, response: httpx2.Response) -> dict[str, Any]:
-        if told := response.headers.get("date"):
-            self._now = parsedate_to_datetime(told)
+        if date := response.headers.get("date"):
+            self._now = parsedate_to_datetime(date)
         response.raise_for_status()
         found = response.json()
         if not isinstance(found, dict):

@@ -65,8 +65,8 @@ class Outbox:
         write: raises as `kube.api` says, and what it raises decides whether it is tried again.
         """
         if key not in self._waiting and len(self._waiting) >= self._limit:
-            lost, _ = self._waiting.popitem(last=False)
-            _log.warning("cluster_not_told", what=lost, why=f"{self._limit} others wait to be written")
+            dropped, _ = self._waiting.popitem(last=False)
+            _log.warning("cluster_not_told", what=dropped, why=f"{self._limit} others wait to be written")
         self._waiting[key] = write
         self._filled.set()
 
@@ -82,13 +82,13 @@ class Outbox:
             await self._pause(SETTLE_S)
             while self._waiting:
                 key, write = next(iter(self._waiting.items()))
-                done = await self._attempt(key, write)
+                succeeded = await self._attempt(key, write)
                 if self._waiting.get(key) is write:
-                    if done:
+                    if succeeded:
                         del self._waiting[key]
                     else:
                         self._waiting.move_to_end(key)
-                await self._pause(PACE_S if done else self._retry_s)
+                await self._pause(PACE_S if succeeded else self._retry_s)
             self._filled.clear()
 
     async def _attempt(self, key: Key, write: Write) -> bool:
@@ -165,15 +165,15 @@ class EventRecorder:
 
         reason: one word in CamelCase. part: of the object; each has an event of its own.
         """
-        told = self._note(about, reason, message, warning=warning, part=part)
-        if told is not None:
-            self._outbox.put(("event", about.uid, f"{reason} {part}".rstrip()), partial(self._write, told))
+        note = self._note(about, reason, message, warning=warning, part=part)
+        if note is not None:
+            self._outbox.put(("event", about.uid, f"{reason} {part}".rstrip()), partial(self._write, note))
 
     async def record_now(self, about: Subject, reason: str, message: str, *, warning: bool) -> None:
         """The same, over when it is told; raises as `kube.api` says."""
-        told = self._note(about, reason, message, warning=warning)
-        if told is not None:
-            await self._write(told)
+        note = self._note(about, reason, message, warning=warning)
+        if note is not None:
+            await self._write(note)
 
     def forget(self, uid: str) -> None:
         """What comes of that object from now on is told as new."""
@@ -185,22 +185,22 @@ class EventRecorder:
     ) -> _Recorded | None:
         """Count it; None when it was written too short a time ago to be written again."""
         key, now = (about.uid, reason, part), self._now()
-        told = self._recorded.get(key)
-        if told is None:
-            told = self._recorded[key] = _Recorded(
+        previous = self._recorded.get(key)
+        if previous is None:
+            previous = self._recorded[key] = _Recorded(
                 self._first(about, reason, message, now, warning=warning), now
             )
             if len(self._recorded) > _RECORDED_LIMIT:
                 self._recorded.popitem(last=False)
         else:
-            told.event = replace(
-                told.event, message=_shortened(message), count=told.event.count + 1, last=now
+            previous.event = replace(
+                previous.event, message=_shortened(message), count=previous.event.count + 1, last=now
             )
             self._recorded.move_to_end(key)
-            if (now - told.written_at).total_seconds() < self._teller.repeat_s:
+            if (now - previous.written_at).total_seconds() < self._teller.repeat_s:
                 return None
-            told.written_at = now
-        return told
+            previous.written_at = now
+        return previous
 
     def _first(
         self, about: Subject, reason: str, message: str, now: datetime, *, warning: bool

@@ -86,17 +86,17 @@ async def call(
 
     wait_for_ready: whether a server that is not there yet is waited for.
     """
-    ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method.path)
-    request = method.asked.encode(message)
-    return method.answer.decode(await ask(request, timeout=timeout_s, wait_for_ready=wait_for_ready))
+    invoke: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method.path)
+    request = method.request.encode(message)
+    return method.answer.decode(await invoke(request, timeout=timeout_s, wait_for_ready=wait_for_ready))
 
 
 async def answers(
     channel: grpc.aio.Channel, method: Method[Asked, Answer], message: Asked
 ) -> AsyncGenerator[Answer, None]:
     """Answers as they come, until the other side ends them. Errors as of `call`."""
-    ask: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method.path)
-    stream = ask(method.asked.encode(message))
+    invoke: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method.path)
+    stream = invoke(method.request.encode(message))
     try:
         async for answer in stream:
             yield method.answer.decode(answer)
@@ -114,7 +114,7 @@ def handler(method: Method[Asked, Answer], serve: Callable[[Asked], Awaitable[An
 
     async def answer(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         try:
-            return method.answer.encode(await serve(method.asked.decode(request)))
+            return method.answer.encode(await serve(method.request.decode(request)))
         except (K8sRdmaError, RefusedCallError) as error:
             return await _refuse(error, context)
 
@@ -128,9 +128,9 @@ def stream_handler(
 
     async def answer(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
         try:
-            async with aclosing(serve(method.asked.decode(request))) as each_answer:
-                async for each in each_answer:
-                    yield method.answer.encode(each)
+            async with aclosing(serve(method.request.decode(request))) as each_answer:
+                async for message in each_answer:
+                    yield method.answer.encode(message)
         except (K8sRdmaError, RefusedCallError) as error:
             await _refuse(error, context)
 

@@ -400,10 +400,12 @@ class BudgetObject(msgspec.Struct, NamespacedResourceG):
 
 
 def _selects(selector: Selector, labels: Mapping[str, str]) -> bool:
-    wanted, expressions = selector.matchLabels or {}, selector.matchExpressions or []
-    if not wanted and not expressions:
+    required, expressions = selector.matchLabels or {}, selector.matchExpressions or []
+    if not required and not expressions:
         return False
-    return wanted.items() <= labels.items() and all(_meets(labels, expression) for expression in expressions)
+    return required.items() <= labels.items() and all(
+        _meets(labels, expression) for expression in expressions
+    )
 
 
 def _meets(labels: Mapping[str, str], expression: _Expression) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
-from k8s_rdma.wire.pod_resources import GET, LIST, PodName
+from k8s_rdma.wire.pod_resources import GET_METHOD, LIST, PodName
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,10 +46,10 @@ class PodResourcesClient:
         """
         deadline = self._deadline()
         try:
-            return await self._call(GET, PodName(namespace=namespace, name=name), deadline)
+            return await self._call(GET_METHOD, PodName(namespace=namespace, name=name), deadline)
         except AioRpcError as error:
             if error.code() not in _NO_GET:
-                raise self._failure(GET, error.details()) from error
+                raise self._failure(GET_METHOD, error.details()) from error
         for pod in await self._list(deadline):
             if (pod.namespace, pod.name) == (namespace, name):
                 return pod

@@ -56,7 +56,7 @@ def _require_given(pod: PodView, placement: Placement) -> None:
 
     Not strict: unknown keys say nothing of rates, and it may have been bound where they are tolerated.
     """
-    asked = read_request(pod.annotations.get(ANNOTATION), strict=False).request
-    if not satisfies(placement.request(), asked):
+    request = read_request(pod.annotations.get(ANNOTATION), strict=False).request
+    if not satisfies(placement.request(), request):
         msg = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
         raise MalformedError(msg)

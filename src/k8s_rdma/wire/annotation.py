@@ -110,7 +110,7 @@ def _vlan_proto(value: object, path: str) -> VlanProto:
 
 
 def _number(least: int, largest: int, subject: str) -> Callable[[object, str], int]:
-    return lambda value, where: whole(value, where, least, largest, subject)
+    return lambda value, path: whole(value, path, least, largest, subject)
 
 
 _READERS: Mapping[str, Callable[[object, str], object]] = {
@@ -152,15 +152,15 @@ def format_options(options: InterfaceOptions) -> dict[str, object]:
     """The keys and values that read as these options."""
     if options == NO_OPTIONS:
         return {}
-    asked = {key: getattr(options, key) for key in OPTION_KEYS}
-    told: dict[str, object] = {
-        key: value for key, value in asked.items() if value != getattr(NO_OPTIONS, key)
+    options_by_key = {key: getattr(options, key) for key in OPTION_KEYS}
+    document: dict[str, object] = {
+        key: value for key, value in options_by_key.items() if value != getattr(NO_OPTIONS, key)
     }
     if options.pf is not None:
-        told["pf"] = format_selector(options.pf)
+        document["pf"] = format_selector(options.pf)
     if options.pkey is not None:
-        told["pkey"] = f"{options.pkey:#06x}"
-    return told
+        document["pkey"] = f"{options.pkey:#06x}"
+    return document
 
 
 def format_selector(selector: PfSelector) -> dict[str, str | list[str]]:
@@ -182,10 +182,10 @@ def _selector(value: object, path: str, keys: Keys) -> PfSelector:
         return PfSelector(pcis=frozenset({pci})) if pci else PfSelector(names=frozenset({_pf(value, path)}))
     if not isinstance(value, Object):
         refuse(path, f"is {kind(value)}; wanted a PF's name or PCI address, or an object such as {_SELECTOR}")
-    given = keys(value, path, SELECTOR_KEYS)
-    if not given:
+    fields = keys(value, path, SELECTOR_KEYS)
+    if not fields:
         refuse(path, f"selects nothing; known are {', '.join(SELECTOR_KEYS)}")
-    found = {key: _texts(each, f"{path}.{key}") for key, each in given.items()}
+    found = {key: _texts(entry, f"{path}.{key}") for key, entry in fields.items()}
     return PfSelector(
         names=frozenset(_pf(each, f"{path}.name") for each in found.get("name", ())),
         pcis=frozenset(_pci(each, f"{path}.pci") for each in found.get("pci", ())),
@@ -195,14 +195,14 @@ def _selector(value: object, path: str, keys: Keys) -> PfSelector:
 
 
 def _texts(value: object, path: str) -> Iterable[str]:
-    wanted = "a string, or a list of some"
+    expected = "a string, or a list of some"
     if not isinstance(value, list):
-        return [text(value, path, wanted)]
+        return [text(value, path, expected)]
     if not value:
-        refuse(path, f"is an empty list; wanted {wanted}")
+        refuse(path, f"is an empty list; wanted {expected}")
     if len(value) > _MAX_VALUES:
         refuse(path, f"has {len(value)} values; at most {_MAX_VALUES}")
-    return [text(each, f"{path}[{index}]", wanted) for index, each in enumerate(value)]
+    return [text(entry, f"{path}[{index}]", expected) for index, entry in enumerate(value)]
 
 
 def _pf(name: str, path: str) -> str:
@@ -340,8 +340,8 @@ def read_request(text: str | None, *, strict: bool) -> ReadRequest:
     reader = _Reader(strict=strict)
     interfaces: list[InterfaceRequest] = []
     for index, element in enumerate(_elements(text)):
-        wanted, count = reader.element(element, f"{ANNOTATION}[{index}]")
-        interfaces += [wanted] * count
+        interface, count = reader.element(element, f"{ANNOTATION}[{index}]")
+        interfaces += [interface] * count
         if len(interfaces) > MAX_INTERFACES:
             refuse(ANNOTATION, f"asks for {len(interfaces)} interfaces or more; at most {MAX_INTERFACES}")
     return ReadRequest(Request(tuple(interfaces)), tuple(reader.report()))
@@ -369,10 +369,10 @@ def format_request(request: Request) -> str:
     interfaces = []
     for interface in request.interfaces:
         rates = zip(_RATES, (interface.min_tx_rate_mbps, interface.max_tx_rate_mbps), strict=True)
-        told: dict[str, object] = {key: rate for key, rate in rates if rate}
+        document: dict[str, object] = {key: rate for key, rate in rates if rate}
         if interface.enforce is not Enforce.AUTO:
-            told[_ENFORCE] = interface.enforce.value
-        interfaces.append(told | format_options(interface.options))
+            document[_ENFORCE] = interface.enforce.value
+        interfaces.append(document | format_options(interface.options))
     return msgspec.json.encode(interfaces).decode()
 
 
@@ -402,9 +402,9 @@ class _Reader:
         if not isinstance(element, Object):
             refuse(path, f"is {kind(element)}; wanted an object such as {{}}")
         values = self.keys(element, path, KEYS)
-        wanted = self._interface(values, path)
-        self._claim(wanted, path)
-        return wanted, self._count(values, path)
+        interface = self._interface(values, path)
+        self._claim(interface, path)
+        return interface, self._count(values, path)
 
     def keys(self, document: Object, path: str, allowed: tuple[str, ...]) -> Mapping[str, object]:
         """An object's values by the keys that are known."""
@@ -419,8 +419,8 @@ class _Reader:
 
     def report(self) -> Iterator[str]:
         yield from self.recased[:_MAX_WARNINGS]
-        for where, key, known in self.unknown[: max(0, _MAX_WARNINGS - len(self.recased))]:
-            yield f"{where}: {describe_unknown(key, known)} (ignored)"
+        for path, key, keys in self.unknown[: max(0, _MAX_WARNINGS - len(self.recased))]:
+            yield f"{path}: {describe_unknown(key, keys)} (ignored)"
         unreported = len(self.recased) + len(self.unknown) - _MAX_WARNINGS
         if unreported > 0:
             yield f"{ANNOTATION}: {unreported} more keys like these"

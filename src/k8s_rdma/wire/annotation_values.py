@@ -127,8 +127,8 @@ def flag(value: object, path: str) -> bool:
         return value
     found = {"on": True, "off": False}.get(value) if isinstance(value, str) else None
     if found is None:
-        told = shown(value) if isinstance(value, str) else kind(value)
-        refuse(path, f'is {told}; wanted true, false, "on" or "off"')
+        description = shown(value) if isinstance(value, str) else kind(value)
+        refuse(path, f'is {description}; wanted true, false, "on" or "off"')
     return found
 
 
@@ -162,15 +162,15 @@ def pkey(value: object, path: str) -> int:
 
     Source: InfiniBand Architecture Specification 1.4, section 10.9.2.
     """
-    what = 'wanted a partition key such as "0x8001"'
+    expectation = 'wanted a partition key such as "0x8001"'
     if isinstance(value, str):
         if not re.fullmatch(r"0[xX][0-9a-fA-F]{1,4}", value):
-            refuse(path, f"{shown(value)} is not hexadecimal with up to four digits; {what}")
+            refuse(path, f"{shown(value)} is not hexadecimal with up to four digits; {expectation}")
         number = int(value, 16)
     elif isinstance(value, Number):
         number = whole(value, path, 0, 0xFFFF, "a partition key")
     else:
-        refuse(path, f"is {kind(value)}; {what}")
+        refuse(path, f"is {kind(value)}; {expectation}")
     if not number & 0x7FFF:
-        refuse(path, f"{number:#06x} is no partition, as its lower 15 bits are 0; {what}")
+        refuse(path, f"{number:#06x} is no partition, as its lower 15 bits are 0; {expectation}")
     return number

@@ -56,27 +56,33 @@ class CachedAttachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     def functions(self) -> Mapping[str, str]:
         """PCI addresses of interfaces by name, as results tell them since 1.1.0."""
         result = decode(self.result, _result_decoder, "cached result")
-        return {each.name: each.pci for each in result.interfaces or () if each.pci}
+        return {interface.name: interface.pci for interface in result.interfaces or () if interface.pci}
 
     def stdin(self, types: Collection[str]) -> bytes | None:
         """What a plugin of one of these types was given on ADD; None when there is none such.
 
         Of the results before it nothing is known but that there were any: `prevResult` is then an empty one.
         """
-        what = f"cached configuration of {self.network_name}"
-        fields = decode(self.config, _fields_decoder, what)
-        plugins = decode(fields["plugins"], _plugins_decoder, what) if "plugins" in fields else [fields]
+        subject = f"cached configuration of {self.network_name}"
+        fields = decode(self.config, _fields_decoder, subject)
+        plugins = decode(fields["plugins"], _plugins_decoder, subject) if "plugins" in fields else [fields]
         for number, plugin in enumerate(plugins):
-            if decode(plugin.get("type", _NULL), _type_decoder, f"{what}: type") in types:
+            if decode(plugin.get("type", _NULL), _type_decoder, f"{subject}: type") in types:
                 return self._stdin(plugin, fields.get("cniVersion", _NULL), chained=number > 0)
         return None
 
     def _stdin(self, plugin: dict[str, msgspec.Raw], version: msgspec.Raw, *, chained: bool) -> bytes:
         capabilities = decode(plugin.get("capabilities", _EMPTY), _flags_decoder, "capabilities")
-        given = {name: value for name, value in self.capability_args.items() if capabilities.get(name)}
+        runtime_config = {
+            name: value for name, value in self.capability_args.items() if capabilities.get(name)
+        }
         if POD_ANNOTATIONS in self.capability_args:  # kept whether our part of the list asked for it or not
-            given[POD_ANNOTATIONS] = self.capability_args[POD_ANNOTATIONS]
-        added: dict[str, object] = {"name": self.network_name, "cniVersion": version, "runtimeConfig": given}
+            runtime_config[POD_ANNOTATIONS] = self.capability_args[POD_ANNOTATIONS]
+        added: dict[str, object] = {
+            "name": self.network_name,
+            "cniVersion": version,
+            "runtimeConfig": runtime_config,
+        }
         if chained:
             added["prevResult"] = {}
         return msgspec.json.encode({**plugin, **added})

@@ -61,7 +61,7 @@ def interfaces_in_pod(result: msgspec.Raw | bytes) -> Mapping[str, ToldInterface
     """The pod's interfaces by name; none for no result, or one of a version that knows none."""
     try:
         document = _previous_decoder.decode(result or b"{}")
-        ips = [_ip_decoder.decode(each) for each in document.ips or ()]
+        ips = [_ip_decoder.decode(raw_ip) for raw_ip in document.ips or ()]
     except msgspec.MsgspecError:
         return {}
     return {
@@ -81,7 +81,7 @@ def addresses_of(result: msgspec.Raw | bytes, ifnames: Collection[str]) -> dict[
     found: dict[str, list[dict[str, object]]] = {}
     try:
         document = _previous_decoder.decode(result or b"{}")
-        names = [each.name for each in document.interfaces or ()]
+        names = [interface.name for interface in document.interfaces or ()]
         for raw in document.ips or ():
             index = _ip_decoder.decode(raw).interface
             if index is not None and 0 <= index < len(names) and names[index] in ifnames:
@@ -220,11 +220,11 @@ def encode_result(
     if version in WITHOUT_INTERFACES:
         document |= {key: ip for key, ip in _old_ips(interfaces).items() if _is_empty(fields, key)}
     else:
-        before = _items(fields, "interfaces")
+        previous = _items(fields, "interfaces")
         added: dict[str, Iterable[object]] = {
             "interfaces": [_interface(interface, version) for interface in interfaces],
-            "ips": _ips(interfaces, first_index=len(before), with_version=version in WITH_IP_VERSION),
-            "routes": [_route(route, version) for each in interfaces for route in each.ipam.routes],
+            "ips": _ips(interfaces, first_index=len(previous), with_version=version in WITH_IP_VERSION),
+            "routes": [_route(route, version) for attached in interfaces for route in attached.ipam.routes],
         }
         document |= {key: [*_items(fields, key), *items] for key, items in added.items()}
     if _is_empty(fields, "dns"):
@@ -261,15 +261,15 @@ def decode_error(stdout: bytes) -> str | None:
 
 
 def _previous(prev_result: msgspec.Raw | bytes, version: str) -> dict[str, msgspec.Raw]:
-    what = "network configuration: prevResult"
+    subject = "network configuration: prevResult"
     if not prev_result:
         return {}
-    fields = decode(prev_result, _fields_decoder, what, Reason.INVALID_NETCONF)
-    given = fields.get("cniVersion")
-    if given is not None:
-        theirs = decode(given, _text_decoder, f"{what}.cniVersion", Reason.INVALID_NETCONF)
+    fields = decode(prev_result, _fields_decoder, subject, Reason.INVALID_NETCONF)
+    own_version = fields.get("cniVersion")
+    if own_version is not None:
+        theirs = decode(own_version, _text_decoder, f"{subject}.cniVersion", Reason.INVALID_NETCONF)
         if theirs != version:
-            msg = f"{what}.cniVersion: {shown(theirs)} is not the configuration's {version}"
+            msg = f"{subject}.cniVersion: {shown(theirs)} is not the configuration's {version}"
             raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
     return fields
 
@@ -277,8 +277,8 @@ def _previous(prev_result: msgspec.Raw | bytes, version: str) -> dict[str, msgsp
 def _items(fields: dict[str, msgspec.Raw], key: str) -> list[msgspec.Raw]:
     if key not in fields:
         return []
-    what = f"network configuration: prevResult.{key}"
-    return decode(fields[key], _items_decoder, what, Reason.INVALID_NETCONF) or []
+    subject = f"network configuration: prevResult.{key}"
+    return decode(fields[key], _items_decoder, subject, Reason.INVALID_NETCONF) or []
 
 
 def _is_empty(fields: dict[str, msgspec.Raw], key: str) -> bool:
@@ -367,12 +367,13 @@ def without_interfaces(result: bytes, ifnames: Collection[str], subject: str) ->
     fields = _fields(result, subject)
     interfaces = _converted_items(fields, "interfaces", subject)
     names = [
-        _text(interface, "name", f"{subject}: interfaces[{at}]") for at, interface in enumerate(interfaces)
+        _text(interface, "name", f"{subject}: interfaces[{position}]")
+        for position, interface in enumerate(interfaces)
     ]
-    kept = [index for index, name in enumerate(names) if name not in ifnames]
-    if len(kept) == len(interfaces):
+    indexes = [index for index, name in enumerate(names) if name not in ifnames]
+    if len(indexes) == len(interfaces):
         return result
-    moved = {old: new for new, old in enumerate(kept)}
+    moved = {old: new for new, old in enumerate(indexes)}
     ips = []
     for ip in _converted_items(fields, "ips", subject):
         index = _index(ip, subject)
@@ -380,25 +381,25 @@ def without_interfaces(result: bytes, ifnames: Collection[str], subject: str) ->
             ips.append(ip)
         elif index in moved:
             ips.append(ip | {"interface": _raw(moved[index])})
-    return _encoder.encode(fields | {"interfaces": [interfaces[index] for index in kept], "ips": ips})
+    return _encoder.encode(fields | {"interfaces": [interfaces[index] for index in indexes], "ips": ips})
 
 
 def _in_version(fields: Fields, version: str, subject: str) -> dict[str, object]:
-    rest: dict[str, object] = {
+    remainder: dict[str, object] = {
         key: value for key, value in fields.items() if key not in ("cniVersion", "ip4", "ip6")
     }
     ips, routes = _addresses(fields, subject), _all_routes(fields, subject)
-    rest["cniVersion"] = version
+    remainder["cniVersion"] = version
     if version in WITHOUT_INTERFACES:
         unknown = {"interfaces", "ips", "routes"}
-        return {key: value for key, value in rest.items() if key not in unknown} | _pre_0_3(
+        return {key: value for key, value in remainder.items() if key not in unknown} | _pre_0_3(
             ips, routes, subject
         )
     for ip in ips:
         ip.pop("version", None)
         if version in WITH_IP_VERSION:
             ip["version"] = _raw(str(_family(ip, "address", subject)))
-    return rest | {"ips": ips} | ({"routes": routes} if routes or "routes" in fields else {})
+    return remainder | {"ips": ips} | ({"routes": routes} if routes or "routes" in fields else {})
 
 
 def _addresses(fields: Fields, subject: str) -> list[Fields]:

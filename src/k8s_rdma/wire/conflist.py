@@ -113,8 +113,8 @@ def _text(name: str, key: str, fields: Mapping[str, msgspec.Raw]) -> str:
 def read_origin(data: bytes) -> Origin | None:
     """What a file of ours was made of; None for a file that is not ours, whatever it holds."""
     try:
-        told = decode(data, _fields_decoder, "").get(ORIGIN_KEY)
-        return None if told is None else decode(told, _made_of_decoder, "")
+        origin = decode(data, _fields_decoder, "").get(ORIGIN_KEY)
+        return None if origin is None else decode(origin, _made_of_decoder, "")
     except MalformedError:
         return None
 
@@ -124,21 +124,23 @@ def plugin_section(text: bytes, *, chained: bool) -> msgspec.Raw:
 
     The capability by which runtimes tell pods' annotations is there in any case.
     """
-    what = "--plugin"
-    given = decode(text, _fields_decoder, what, Reason.INVALID_NETCONF)
+    subject = "--plugin"
+    decoded = decode(text, _fields_decoder, subject, Reason.INVALID_NETCONF)
     for key in _OF_THE_LIST:
-        if key in given:
-            raise MalformedError(f"{what}: {key}: is not for you to set", reason=Reason.INVALID_NETCONF)
-    if chained and "delegate" in given:
-        msg = f"{what}: delegate: is for --network alone; chained, another plugin stands before this one"
+        if key in decoded:
+            raise MalformedError(f"{subject}: {key}: is not for you to set", reason=Reason.INVALID_NETCONF)
+    if chained and "delegate" in decoded:
+        msg = f"{subject}: delegate: is for --network alone; chained, another plugin stands before this one"
         raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
-    flags = decode(given.pop("capabilities", msgspec.Raw(b"{}")), _flags_decoder, f"{what}: capabilities")
+    flags = decode(
+        decoded.pop("capabilities", msgspec.Raw(b"{}")), _flags_decoder, f"{subject}: capabilities"
+    )
     capabilities = {**flags, POD_ANNOTATIONS: True}
-    section: dict[str, object] = {"type": PLUGIN, "capabilities": capabilities, **given}
+    section: dict[str, object] = {"type": PLUGIN, "capabilities": capabilities, **decoded}
     try:
         decode_netconf(msgspec.json.encode({"cniVersion": "1.0.0", "name": "k8s-rdma", **section}))
     except MalformedError as error:
-        raise MalformedError(f"{what}: {error.message}", reason=error.reason) from error
+        raise MalformedError(f"{subject}: {error.message}", reason=error.reason) from error
     return msgspec.Raw(msgspec.json.encode(section))
 
 
@@ -148,12 +150,12 @@ def chained_list(name: str, data: bytes, section: msgspec.Raw, own: bytes | None
     CHECK is off, unless the other's file says. name: that file. own: ours as it is now. MalformedError for a
     file that a runtime could not read either, UnfitError for one that ours cannot be chained to.
     """
-    other = decode_conf(name, data)
-    _check_types(name, other.types)
-    fields = {**_UNCHECKED, **other.fields, **_versions(name, other.fields)}
-    before, after = _added(own, other.types)
-    plugins = [*other.plugins, *before, section, *after]
-    return _encoded(fields, plugins, Origin(file=name, types=other.types))
+    primary = decode_conf(name, data)
+    _check_types(name, primary.types)
+    fields = {**_UNCHECKED, **primary.fields, **_versions(name, primary.fields)}
+    plugins_before, after = _added(own, primary.types)
+    plugins = [*primary.plugins, *plugins_before, section, *after]
+    return _encoded(fields, plugins, Origin(file=name, types=primary.types))
 
 
 def names_ours(data: bytes) -> bool:
@@ -163,17 +165,17 @@ def names_ours(data: bytes) -> bool:
     `type` counts, however deep. What is no JSON names nothing: no runtime could read it.
     """
     try:
-        left: list[object] = [json.loads(data.decode(errors="replace"))]
+        stack: list[object] = [json.loads(data.decode(errors="replace"))]
     except (ValueError, RecursionError):
         return False
-    while left:
-        each = left.pop()
-        if isinstance(each, dict):
-            if each.get("type") in (PLUGIN, LEGACY_PLUGIN):
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            if value.get("type") in (PLUGIN, LEGACY_PLUGIN):
                 return True
-            left.extend(each.values())
-        elif isinstance(each, list):
-            left.extend(each)
+            stack.extend(value.values())
+        elif isinstance(value, list):
+            stack.extend(value)
     return False
 
 
@@ -183,17 +185,17 @@ def is_chained(name: str, data: bytes) -> bool:
     False for one that has none. MalformedError for a file that a runtime could not read either, UnfitError
     for one by which pods would be failed, or have no ordinary interface.
     """
-    other = decode_conf(name, data)
-    place = next((number for number, kind in enumerate(other.types) if kind in OURS), None)
+    primary = decode_conf(name, data)
+    place = next((number for number, kind in enumerate(primary.types) if kind in OURS), None)
     if place is None:
         return False
-    _versions(name, other.fields)
-    section = decode(other.plugins[place], _fields_decoder, name)
+    _versions(name, primary.fields)
+    section = decode(primary.plugins[place], _fields_decoder, name)
     if place == 0 and "delegate" not in section:
-        raise UnfitError(f"{name}: {other.types[0]}: has no plugin before it, and no delegate")
-    given = {key: other.fields[key] for key in ("cniVersion", "name") if key in other.fields}
+        raise UnfitError(f"{name}: {primary.types[0]}: has no plugin before it, and no delegate")
+    fields = {key: primary.fields[key] for key in ("cniVersion", "name") if key in primary.fields}
     try:
-        decode_netconf(msgspec.json.encode({**given, **section}))
+        decode_netconf(msgspec.json.encode({**fields, **section}))
     except MalformedError as error:
         raise UnfitError(f"{name}: plugins[{place}]: {error.message}") from error
     return True
@@ -238,13 +240,13 @@ def _versions(name: str, fields: Mapping[str, msgspec.Raw]) -> dict[str, msgspec
     if newest is None:
         spoken = f"{PLUGIN} speaks {', '.join(SUPPORTED_VERSIONS)}"
         raise UnfitError(f"{name}: cniVersion: {shown(version)} is not supported: {spoken}")
-    kept: dict[str, msgspec.Raw] = {}
+    result: dict[str, msgspec.Raw] = {}
     if version not in SUPPORTED_VERSIONS:
-        kept["cniVersion"] = msgspec.Raw(msgspec.json.encode(newest))
+        result["cniVersion"] = msgspec.Raw(msgspec.json.encode(newest))
     if several:
-        spoken_by_both = [each for each in several if each in SUPPORTED_VERSIONS]
-        kept["cniVersions"] = msgspec.Raw(msgspec.json.encode(spoken_by_both))
-    return kept
+        spoken_by_both = [candidate for candidate in several if candidate in SUPPORTED_VERSIONS]
+        result["cniVersions"] = msgspec.Raw(msgspec.json.encode(spoken_by_both))
+    return result
 
 
 def _added(own: bytes | None, types: Iterable[str]) -> tuple[list[msgspec.Raw], list[msgspec.Raw]]:
@@ -253,18 +255,18 @@ def _added(own: bytes | None, types: Iterable[str]) -> tuple[list[msgspec.Raw], 
     Installers of chained plugins (service meshes) write into the first file, which is ours; were theirs to
     vanish from it, they and we would write it in turns.
     """
-    told = read_origin(own) if own is not None else None
-    if own is None or told is None:
+    origin = read_origin(own) if own is not None else None
+    if own is None or origin is None:
         return [], []
     try:
         found = decode_conf(".conflist", own)
     except MalformedError:
         return [], []
-    known = {*types, *told.types}
+    types_known = {*types, *origin.types}
     sides: tuple[list[msgspec.Raw], list[msgspec.Raw]] = ([], [])
     behind = False
     for section, kind in zip(found.plugins, found.types, strict=True):
         behind |= kind == PLUGIN
-        if kind not in known and kind not in OURS:
+        if kind not in types_known and kind not in OURS:
             sides[behind].append(section)
     return sides

@@ -122,8 +122,8 @@ def _preferred_from(message: pb.PreferredAllocationResponse) -> Sequence[Ids]:
 
 
 def _allocate_to(containers: Sequence[Ids]) -> pb.AllocateRequest:
-    asked = [pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
-    return pb.AllocateRequest(container_requests=asked)
+    requests = [pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
+    return pb.AllocateRequest(container_requests=requests)
 
 
 def _allocate_from(message: pb.AllocateRequest) -> Sequence[Ids]:
@@ -140,11 +140,11 @@ def _container_to(response: AllocateResponse) -> pb.ContainerAllocateResponse:
         annotations=dict(response.annotations),
         devices=[
             pb.DeviceSpec(
-                container_path=each.path,
-                host_path=each.host_path or each.path,
-                permissions=each.permissions,
+                container_path=device.path,
+                host_path=device.host_path or device.path,
+                permissions=device.permissions,
             )
-            for each in response.devices
+            for device in response.devices
         ],
         mounts=[
             pb.Mount(container_path=each.path, host_path=each.host_path, read_only=each.read_only)
@@ -164,11 +164,11 @@ def _container_from(message: pb.ContainerAllocateResponse) -> AllocateResponse:
         annotations=dict(message.annotations),
         devices=tuple(
             DeviceSpec(
-                path=each.container_path,
-                permissions=each.permissions,
-                host_path="" if each.host_path == each.container_path else each.host_path,
+                path=device.container_path,
+                permissions=device.permissions,
+                host_path="" if device.host_path == device.container_path else device.host_path,
             )
-            for each in message.devices
+            for device in message.devices
         ),
         mounts=tuple(
             Mount(path=each.container_path, host_path=each.host_path, read_only=each.read_only)
@@ -197,37 +197,37 @@ _STARTED: Form[None] = form(
 REGISTER = Method(
     service=REGISTRATION,
     name="Register",
-    asked=form(pb.RegisterRequest, _registration_to, _registration_from),
+    request=form(pb.RegisterRequest, _registration_to, _registration_from),
     answer=_EMPTY,
 )
 GET_DEVICE_PLUGIN_OPTIONS = Method(
     service=DEVICE_PLUGIN,
     name="GetDevicePluginOptions",
-    asked=_EMPTY,
+    request=_EMPTY,
     answer=form(pb.DevicePluginOptions, _options_to, _options_from),
 )
 LIST_AND_WATCH = Method(
     service=DEVICE_PLUGIN,
     name="ListAndWatch",
-    asked=_EMPTY,
+    request=_EMPTY,
     answer=form(pb.ListAndWatchResponse, _devices_to, _devices_from),
     streams=True,
 )
 GET_PREFERRED_ALLOCATION = Method(
     service=DEVICE_PLUGIN,
     name="GetPreferredAllocation",
-    asked=form(pb.PreferredAllocationRequest, _choices_to, _choices_from),
+    request=form(pb.PreferredAllocationRequest, _choices_to, _choices_from),
     answer=form(pb.PreferredAllocationResponse, _preferred_to, _preferred_from),
 )
 ALLOCATE = Method(
     service=DEVICE_PLUGIN,
     name="Allocate",
-    asked=form(pb.AllocateRequest, _allocate_to, _allocate_from),
+    request=form(pb.AllocateRequest, _allocate_to, _allocate_from),
     answer=form(pb.AllocateResponse, _allocation_to, _allocation_from),
 )
 PRE_START_CONTAINER = Method(
     service=DEVICE_PLUGIN,
     name="PreStartContainer",
-    asked=form(pb.PreStartContainerRequest, _ids_to, _ids_from),
+    request=form(pb.PreStartContainerRequest, _ids_to, _ids_from),
     answer=_STARTED,
 )

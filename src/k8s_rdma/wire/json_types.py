@@ -38,17 +38,17 @@ def _mismatches(info: inspect.Type, value: object, place: str) -> Iterator[tuple
     if isinstance(info, inspect.UnionType):
         if value is None:
             return
-        info = next(each for each in info.types if not isinstance(each, inspect.NoneType))
-    for kinds, found_as, noun in _EXPECTED:
-        if isinstance(info, kinds) and type(value) is not found_as:
+        info = next(arm for arm in info.types if not isinstance(arm, inspect.NoneType))
+    for kinds, type_name, noun in _EXPECTED:
+        if isinstance(info, kinds) and type(value) is not type_name:
             yield place, f"{shown(json.dumps(value))}; wanted {noun}"
             return
     for below, each, name in _parts(info, value):
-        there = f"{place}{name}".removeprefix(".")
+        path = f"{place}{name}".removeprefix(".")
         if each is msgspec.UNSET:
-            yield there, "not set"
+            yield path, "not set"
         else:
-            yield from _mismatches(below, each, there)
+            yield from _mismatches(below, each, path)
 
 
 def _parts(info: inspect.Type, value: Any) -> Iterator[tuple[inspect.Type, object, str]]:
@@ -60,6 +60,6 @@ def _parts(info: inspect.Type, value: Any) -> Iterator[tuple[inspect.Type, objec
                 if field.required or field.encode_name in value
             )
         case inspect.DictType():
-            yield from ((info.value_type, each, f".{shown(key)}") for key, each in value.items())
+            yield from ((info.value_type, item, f".{shown(key)}") for key, item in value.items())
         case inspect.VarTupleType():
             yield from ((info.item_type, each, f"[{index}]") for index, each in enumerate(value))

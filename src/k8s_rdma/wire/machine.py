@@ -68,13 +68,13 @@ def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
         msg = f"repeated: expected a list of blocks, got {type(blocks).__name__}"
         raise MalformedError(msg)
     for number, raw in enumerate(blocks):
-        where = f"repeated[{number}]"
+        path = f"repeated[{number}]"
         try:
             block = msgspec.convert(raw, Repeated, strict=False)
             for offset in range(block.count):
                 result = merged(result, block.filled(offset))
         except (msgspec.ValidationError, MalformedError) as error:
-            msg = f"{where}: {error}"
+            msg = f"{path}: {error}"
             raise MalformedError(msg) from error
     return result
 
@@ -111,20 +111,20 @@ def _filled(part: Any, values: Mapping[str, str]) -> Any:
         return part
     if isinstance(part, Mapping):
         return {_filled(key, values): _filled(value, values) for key, value in part.items()}
-    return [_filled(each, values) for each in part]
+    return [_filled(item, values) for item in part]
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Both: mappings key by key, lists one after the other. MalformedError when both say something."""
     result = dict(first)
     for key, value in second.items():
-        had = result.get(key)
-        if had is None:
+        previous = result.get(key)
+        if previous is None:
             result[key] = value
-        elif isinstance(had, Mapping) and isinstance(value, Mapping):
-            result[key] = merged(had, value)
-        elif isinstance(had, list) and isinstance(value, list):
-            result[key] = [*had, *value]
+        elif isinstance(previous, Mapping) and isinstance(value, Mapping):
+            result[key] = merged(previous, value)
+        elif isinstance(previous, list) and isinstance(value, list):
+            result[key] = [*previous, *value]
         else:
             msg = f"{key}: is given already"
             raise MalformedError(msg)
@@ -366,7 +366,7 @@ def encode_machine(machine: Machine) -> str:
     document = {"format": FORMAT, **sections, "sysfs": _tree(machine.sysfs)}
     for section in ("links", "rdma_devices"):
         if section in document:
-            document[section] = [Flow(each) for each in document[section]]
+            document[section] = [Flow(entry) for entry in document[section]]
     if "vfs" in document:
         document["vfs"] = {pf: [Flow(vf) for vf in vfs] for pf, vfs in document["vfs"].items()}
     return dump(document)
@@ -375,9 +375,9 @@ def encode_machine(machine: Machine) -> str:
 def _flat(tree: Any) -> dict[str, Entry]:
     """By path; MalformedError when a path is given twice, or as a directory and as something else."""
     leaves = sorted(_leaves(tree, ""), key=lambda leaf: leaf[0].split("/"))
-    for (one, _), (other, _) in itertools.pairwise(leaves):
-        if other == one or other.startswith(f"{one}/"):
-            msg = f"sysfs.{one}: is given twice"
+    for (previous, _), (following, _) in itertools.pairwise(leaves):
+        if following == previous or following.startswith(f"{previous}/"):
+            msg = f"sysfs.{previous}: is given twice"
             raise MalformedError(msg)
     return dict(leaves)
 
@@ -455,16 +455,16 @@ class _Disguise:
 
     def machine(self, machine: Machine) -> Machine:
         about, sysfs = machine.about, machine.sysfs
-        others = msgspec.to_builtins(msgspec.structs.replace(machine, sysfs={}))
-        made = msgspec.convert(self._disguised(others), type(machine))
+        sections = msgspec.to_builtins(msgspec.structs.replace(machine, sysfs={}))
+        disguised = msgspec.convert(self._disguised(sections), type(machine))
         entries = {self._text(path): self._entry(path, entry) for path, entry in sysfs.items()}
-        return msgspec.structs.replace(made, about=about, sysfs=entries)
+        return msgspec.structs.replace(disguised, about=about, sysfs=entries)
 
     def _disguised(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, dict):
-            return {self._disguised(key): self._disguised(each) for key, each in value.items()}
+            return {self._disguised(key): self._disguised(item) for key, item in value.items()}
         return [self._disguised(each) for each in value] if isinstance(value, list | tuple) else value
 
     def _entry(self, path: str, entry: Entry) -> Entry:
@@ -484,5 +484,5 @@ class _Disguise:
         digits = address.replace(":", "")
         tail = digits[-6:].lower()
         new = digits[:-6] + self._tails.setdefault(tail, f"{len(self._tails) - 1:06x}")
-        each = iter(new)
-        return "".join(character if character == ":" else next(each) for character in address)
+        characters = iter(new)
+        return "".join(character if character == ":" else next(characters) for character in address)

@@ -53,11 +53,11 @@ _NEUTRAL = frozenset({b"null", b"false", b"0", b'""', b"{}", b"[]"})
 
 def check_key(key: str, value: msgspec.Raw) -> None:
     """MalformedError (`INVALID_NETCONF`) unless the key is known, or reserved by the specification."""
-    known = OWN_KEYS | INHERITED_KEYS | STANDARD_KEYS | DEVICE_KEYS
-    if key in known or key.startswith(RESERVED_PREFIX):
+    keys = OWN_KEYS | INHERITED_KEYS | STANDARD_KEYS | DEVICE_KEYS
+    if key in keys or key.startswith(RESERVED_PREFIX):
         return
     if key not in _UNSUPPORTED:
-        refuse(shown(key), describe_unknown(key, sorted(known)))
+        refuse(shown(key), describe_unknown(key, sorted(keys)))
     if bytes(value) not in _NEUTRAL:
         refuse(key, f"not supported: {_UNSUPPORTED[key]}")
 
@@ -172,8 +172,8 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
     @property
     def attachments_to_keep(self) -> frozenset[Attachment] | None:
         """What the runtime holds valid, by either of the keys that it may use (GC); None for not told."""
-        told = self.valid_attachments if self.valid_attachments is not None else self.attachments
-        return None if told is None else frozenset(told)
+        valid = self.valid_attachments if self.valid_attachments is not None else self.attachments
+        return None if valid is None else frozenset(valid)
 
     @property
     def device_id(self) -> str:
@@ -312,11 +312,11 @@ def _check_subnetworks(networks: msgspec.Raw) -> None:
         found = _subnetworks_decoder.decode(networks)
     except msgspec.MsgspecError:
         return
-    known = [field.encode_name for field in msgspec.structs.fields(Subnetwork)]
+    keys = [field.encode_name for field in msgspec.structs.fields(Subnetwork)]
     for name, fields in (found or {}).items():
         for key in fields:
-            if key not in known:
-                refuse(f"networks.{shown(name)}.{shown(key)}", describe_unknown(key, known))
+            if key not in keys:
+                refuse(f"networks.{shown(name)}.{shown(key)}", describe_unknown(key, keys))
 
 
 def _check_pattern(pattern: str) -> None:

@@ -112,11 +112,11 @@ def _status(network: str, interface: AllocatedInterface, ipam: IpamResult | None
 
 
 def _dns(ipam: IpamResult) -> _Dns | None:
-    given = ipam.dns
+    ipam_dns = ipam.dns
     dns = _Dns(
-        nameservers=given.nameservers or (),
-        domain=given.domain or "",
-        search=given.search or (),
-        options=given.options or (),
+        nameservers=ipam_dns.nameservers or (),
+        domain=ipam_dns.domain or "",
+        search=ipam_dns.search or (),
+        options=ipam_dns.options or (),
     )
     return None if dns == _Dns() else dns

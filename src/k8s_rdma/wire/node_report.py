@@ -67,17 +67,17 @@ class NodeReports:
         caps_lost: which caps that software keeps did not hold when last looked at, and why, in a clause.
         problems: of the observer itself, one sentence each.
         """
-        now = node_report(
+        report = node_report(
             node=self._node,
             generation=Generation(self._epoch, self._counter),
             hardware=hardware,
             ledger=ledger,
             caps_lost=caps_lost,
         )
-        now = replace(now, agent_version=self._agent_version, problems=(*problems, *now.problems))
-        if self._last_report is None or now != self._last_report:
+        report = replace(report, agent_version=self._agent_version, problems=(*problems, *report.problems))
+        if self._last_report is None or report != self._last_report:
             self._counter += 1
-            self._last_report = replace(now, generation=str(Generation(self._epoch, self._counter)))
+            self._last_report = replace(report, generation=str(Generation(self._epoch, self._counter)))
         return self._last_report
 
 
@@ -91,22 +91,24 @@ def node_report(
 ) -> NodeReport:
     """What the node has and who holds it. caps_lost: as for `NodeReports.of`."""
     foreign: dict[str, list[ForeignVf]] = {}
-    for each in foreign_vfs(hardware, ledger):
-        told = ForeignVf(
-            vf=each.vf.index,
-            why=each.why,
-            min_tx_rate=each.min_tx_rate_mbps,
-            max_tx_rate=each.max_tx_rate_mbps,
-            pool=each.pool,
+    for vf in foreign_vfs(hardware, ledger):
+        entry = ForeignVf(
+            vf=vf.vf.index,
+            why=vf.why,
+            min_tx_rate=vf.min_tx_rate_mbps,
+            max_tx_rate=vf.max_tx_rate_mbps,
+            pool=vf.pool,
         )
-        foreign.setdefault(each.vf.pf, []).append(told)
-    held = {interface.vf: interface for each in ledger.receipts.values() for interface in each.interfaces}
+        foreign.setdefault(vf.vf.pf, []).append(entry)
+    allocated = {
+        interface.vf: interface for each in ledger.receipts.values() for interface in each.interfaces
+    }
     return NodeReport(
         node=node,
         generation=str(generation),
         ledger="ok",
         pfs=tuple(
-            _pf(pf, tuple(foreign.get(pf.pci, ())), held, problems)
+            _pf(pf, tuple(foreign.get(pf.pci, ())), allocated, problems)
             for pf, problems in _with_problems(hardware, ledger, caps_lost)
         ),
         allocations=tuple(
@@ -139,8 +141,8 @@ def _with_problems(
     for state in hardware.pfs:
         pf = inventory.pf(state.pci)
         broken = broken_promises(pf, used.get(pf.pci, NOTHING_USED)) if pf else ()
-        lost = (*lost_interfaces(state, attached), *lost_rates(state, attached))
-        yield state, (*broken, *lost, *lost_caps(state, attached, caps_lost))
+        losses = (*lost_interfaces(state, attached), *lost_rates(state, attached))
+        yield state, (*broken, *losses, *lost_caps(state, attached, caps_lost))
 
 
 def _pf(

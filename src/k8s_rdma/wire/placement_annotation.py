@@ -82,14 +82,14 @@ _FIELDS = tuple(field.name for field in msgspec.structs.fields(Options) if field
 
 def options_of(options: InterfaceOptions) -> Options:
     """The document's words."""
-    told: dict[str, Any] = {field: getattr(options, field) for field in _FIELDS}
-    return Options(**told, pf=None if options.pf is None else _selector_of(options.pf))
+    fields: dict[str, Any] = {field: getattr(options, field) for field in _FIELDS}
+    return Options(**fields, pf=None if options.pf is None else _selector_of(options.pf))
 
 
 def to_core(options: Options) -> InterfaceOptions:
     """The options that a document tells; ValueError when a selector's PCI address is none."""
-    told: dict[str, Any] = {field: getattr(options, field) for field in _FIELDS}
-    return InterfaceOptions(**told, pf=None if options.pf is None else _selector(options.pf))
+    fields: dict[str, Any] = {field: getattr(options, field) for field in _FIELDS}
+    return InterfaceOptions(**fields, pf=None if options.pf is None else _selector(options.pf))
 
 
 def _selector_of(selector: PfSelector) -> Selector:
@@ -104,7 +104,7 @@ def _selector_of(selector: PfSelector) -> Selector:
 def _selector(selector: Selector) -> PfSelector:
     return PfSelector(
         names=frozenset(selector.name),
-        pcis=frozenset(pci_address(each) for each in selector.pci),
+        pcis=frozenset(pci_address(pci) for pci in selector.pci),
         vendors=frozenset(selector.vendor),
         drivers=frozenset(selector.driver),
     )
@@ -305,14 +305,14 @@ def _pools(placement: Placement) -> tuple[_Pool, ...]:
 
 def _on_every_pf(document: _Document, table: Sequence[InterfaceOptions]) -> Iterator[PlacedInterface]:
     """What a pod that holds exclusive devices may come to have."""
-    places = sum(len(_pool_of(document, at).pfs) for at in range(len(document.interfaces)))
+    places = sum(len(_pool_of(document, index).pfs) for index in range(len(document.interfaces)))
     if places > _MOST_PLACES:
         _refuse(f"interfaces: on {places} PFs together, which is more than {_MOST_PLACES}")
     for at, interface in enumerate(document.interfaces):
         pool = _pool_of(document, at)
         for pf in pool.pfs:
-            there = msgspec.structs.replace(interface, pf=pf, pool=None)
-            yield replace(_read(there, at, table), pool=pool.resource, entry=at)
+            candidate = msgspec.structs.replace(interface, pf=pf, pool=None)
+            yield replace(_read(candidate, at, table), pool=pool.resource, entry=at)
 
 
 def _pool_of(document: _Document, index: int) -> _Pool:
@@ -344,17 +344,17 @@ def _plain(interface: _Interface) -> PlacedInterface | None:
 
 
 def _to_core(interface: _Interface, index: int, table: Sequence[InterfaceOptions]) -> PlacedInterface:
-    where = f"interfaces[{index}]"
+    path = f"interfaces[{index}]"
     try:
         pf = pci_address(interface.pf)
     except ValueError:
-        _refuse(f"{where}.pf: not a PCI address (dddd:bb:dd.f): {shown(interface.pf)}")
+        _refuse(f"{path}.pf: not a PCI address (dddd:bb:dd.f): {shown(interface.pf)}")
     if interface.pool is not None:
-        _refuse(f"{where}.pool: {interface.pool} is none of the 0 pools")
+        _refuse(f"{path}.pool: {interface.pool} is none of the 0 pools")
     if 0 < interface.max_tx_rate < interface.min_tx_rate:
-        _refuse(f"{where}.min_tx_rate: {interface.min_tx_rate} is above max_tx_rate {interface.max_tx_rate}")
+        _refuse(f"{path}.min_tx_rate: {interface.min_tx_rate} is above max_tx_rate {interface.max_tx_rate}")
     if interface.options is not None and interface.options >= len(table):
-        _refuse(f"{where}.options: {interface.options} is none of the {len(table)} options")
+        _refuse(f"{path}.options: {interface.options} is none of the {len(table)} options")
     return PlacedInterface(
         pf=pf,
         min_tx_rate_mbps=interface.min_tx_rate,

@@ -34,9 +34,9 @@ def ipam_config(fields: Mapping[str, msgspec.Raw], ipam: msgspec.Raw, network: s
 
     ipam: which of its objects to follow. network: see `ipam_network`.
     """
-    kept: dict[str, object] = {key: fields[key] for key in _PASSED_TO_IPAM if key in fields}
-    kept |= {"name": network, "ipam": ipam}
-    return _encoder.encode(kept | _runtime_config(fields))
+    passed: dict[str, object] = {key: fields[key] for key in _PASSED_TO_IPAM if key in fields}
+    passed |= {"name": network, "ipam": ipam}
+    return _encoder.encode(passed | _runtime_config(fields))
 
 
 def ipam_network(name: str, *, chained: bool, network: str = "") -> str:
@@ -55,9 +55,13 @@ def delegate_config(fields: Mapping[str, msgspec.Raw], delegate: msgspec.Raw) ->
     (`INVALID_NETCONF`) when `delegate` is no object.
     """
     own = _fields(delegate, "network configuration: delegate")
-    asked = decode(own.get("capabilities", b"{}"), _flags_decoder, _CAPABILITIES, Reason.INVALID_NETCONF)
+    capabilities = decode(
+        own.get("capabilities", b"{}"), _flags_decoder, _CAPABILITIES, Reason.INVALID_NETCONF
+    )
     ours = {key: fields[key] for key in ("cniVersion", "name") if key in fields}
-    return _encoder.encode(own | ours | _runtime_config(fields, annotations=POD_ANNOTATIONS in (asked or {})))
+    return _encoder.encode(
+        own | ours | _runtime_config(fields, annotations=POD_ANNOTATIONS in (capabilities or {}))
+    )
 
 
 def stdin_of(
@@ -100,18 +104,18 @@ def version_of(netconf: bytes) -> str:
 
 
 def _text(netconf: bytes, key: str) -> str:
-    what = "recorded configuration"
-    return decode(_fields(netconf, what).get(key, b'""'), _name_decoder, f"{what}: {key}")
+    subject = "recorded configuration"
+    return decode(_fields(netconf, subject).get(key, b'""'), _name_decoder, f"{subject}: {key}")
 
 
 def _runtime_config(
     fields: Mapping[str, msgspec.Raw], *, annotations: bool = False
 ) -> dict[str, dict[str, msgspec.Raw]]:
     """`runtimeConfig`, by default without the pod's annotations: they are not a plugin's that did not ask."""
-    given = fields.get("runtimeConfig", b"null")
-    if bytes(given) == b"null":
+    runtime_config = fields.get("runtimeConfig", b"null")
+    if bytes(runtime_config) == b"null":
         return {}
-    found = _fields(given, "network configuration: runtimeConfig")
+    found = _fields(runtime_config, "network configuration: runtimeConfig")
     if not annotations:
         found.pop(POD_ANNOTATIONS, None)
     return {"runtimeConfig": found}

@@ -38,7 +38,7 @@ def _pod_to(pod: PodDevices) -> pb.PodResources:
         containers=[
             pb.ContainerResources(
                 name=container,
-                devices=[_devices_to(each) for each in pod.devices if each.container == container],
+                devices=[_devices_to(entry) for entry in pod.devices if entry.container == container],
             )
             for container in containers
         ],
@@ -106,18 +106,18 @@ _ALLOCATABLE_REQUEST: Form[None] = form(
 LIST = Method(
     service=POD_RESOURCES_LISTER,
     name="List",
-    asked=_LIST_REQUEST,
+    request=_LIST_REQUEST,
     answer=form(pb.ListPodResourcesResponse, _pods_to, _pods_from),
 )
-GET = Method(
+GET_METHOD = Method(
     service=POD_RESOURCES_LISTER,
     name="Get",
-    asked=form(pb.GetPodResourcesRequest, _name_to, _name_from),
+    request=form(pb.GetPodResourcesRequest, _name_to, _name_from),
     answer=form(pb.GetPodResourcesResponse, _response_to, _response_from),
 )
 GET_ALLOCATABLE_RESOURCES = Method(
     service=POD_RESOURCES_LISTER,
     name="GetAllocatableResources",
-    asked=_ALLOCATABLE_REQUEST,
+    request=_ALLOCATABLE_REQUEST,
     answer=form(pb.AllocatableResourcesResponse, _allocatable_to, _allocatable_from),
 )

@@ -118,7 +118,7 @@ def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
     devices to those after it; those alone are told of by its PodResources API, and so is one that goes on.
     Source: `pkg/kubelet/cm/devicemanager/manager.go`, `pkg/kubelet/apis/podresources/server_v1.go`.
     """
-    running = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
+    running = [container for container in spec.init_containers or () if container.restart_policy == "Always"]
     limits = [each.resources.limits for each in (*running, *(spec.containers or ())) if each.resources]
     if not any(limits):
         return ()
@@ -135,8 +135,10 @@ def _devices(limits: tuple[_Amounts, ...]) -> tuple[tuple[str, int], ...]:
 
 
 def _requested(spec: PodSpecDemand) -> Demand:
-    before = tuple((init.restart_policy == "Always", _requests(init)) for init in spec.init_containers or ())
-    return _sum(tuple(map(_requests, spec.containers or ())), before, _amounts(spec.overhead))
+    init_requests = tuple(
+        (init.restart_policy == "Always", _requests(init)) for init in spec.init_containers or ()
+    )
+    return _sum(tuple(map(_requests, spec.containers or ())), init_requests, _amounts(spec.overhead))
 
 
 def _uses_other_resources(spec: PodSpecDemand) -> bool:
@@ -158,18 +160,18 @@ def _sum(
     Pods of one owner ask for the same, and share one object.
     """
     together: dict[str, Fraction] = {}
-    before: dict[str, Fraction] = {}
+    started: dict[str, Fraction] = {}
     for goes_on, container in inits:
         if goes_on:
             _add(together, container)
-            _raise(before, together)
+            _raise(started, together)
         else:
             alone = dict(together)
             _add(alone, container)
-            _raise(before, alone)
+            _raise(started, alone)
     for container in containers:
         _add(together, container)
-    _raise(together, before)
+    _raise(together, started)
     _add(together, overhead)
     return tuple(sorted(together.items()))
 

@@ -33,7 +33,7 @@ class Method(Generic[Asked, Answer]):
 
     service: str
     name: str
-    asked: Form[Asked]
+    request: Form[Asked]
     answer: Form[Answer]
     streams: bool = False
 

@@ -192,13 +192,13 @@ def _contradictions(status: RdmaNodeStatus) -> Iterator[str]:
         yield from _twice(f"pools[].resource of PF {pf.pci}", (pool.resource for pool in pf.pools))
     yield from _twice("allocations[].pod.uid", (allocation.pod.uid for allocation in status.allocations))
     foreign = sum(use.vfs for pf in status.pfs for use in pf.foreign)
-    held = sum(alike.vfs for allocation in status.allocations for alike in allocation.interfaces)
-    if foreign + held > bounds.MAX_HELD_VFS:
-        yield f"it tells of {foreign + held} VFs that are held, which is more than {bounds.MAX_HELD_VFS}"
-    macs, most = sum(mac.number for mac in status.macs), sum(map(_most_macs, status.pfs))
-    if macs > most:
-        yield f"macs: {macs} of them, and its PFs and VFs have {most} at most"
-    if beyond := next((each.first for each in status.macs if not _is_within_macs(each)), None):
+    allocated_vfs = sum(alike.vfs for allocation in status.allocations for alike in allocation.interfaces)
+    if foreign + allocated_vfs > bounds.MAX_HELD_VFS:
+        yield f"it tells of {foreign + allocated_vfs} VFs that are held, which is more than {bounds.MAX_HELD_VFS}"
+    macs, max_macs = sum(mac.number for mac in status.macs), sum(map(_most_macs, status.pfs))
+    if macs > max_macs:
+        yield f"macs: {macs} of them, and its PFs and VFs have {max_macs} at most"
+    if beyond := next((mac_range.first for mac_range in status.macs if not _is_within_macs(mac_range)), None):
         yield f"macs: those from {beyond} on go beyond the last there is"
 
 
@@ -303,9 +303,9 @@ def _allocations(allocations: Iterable[Allocation]) -> tuple[PodAllocation, ...]
 
 def _interfaces(kind: _Kind, entries: Sequence[int | None]) -> HeldInterfaces:
     pf, pool, min_mbps, max_mbps = kind
-    told = tuple(sorted({entry for entry in entries if entry is not None}))
+    annotated = tuple(sorted({entry for entry in entries if entry is not None}))
     return HeldInterfaces(
-        pf=pf, vfs=len(entries), min_mbps=min_mbps, max_mbps=max_mbps, entries=told, pool=pool
+        pf=pf, vfs=len(entries), min_mbps=min_mbps, max_mbps=max_mbps, entries=annotated, pool=pool
     )
 
 
@@ -313,10 +313,10 @@ def _summary(pfs: Sequence[PfStatus], allocations: Sequence[PodAllocation]) -> S
     """What is free by the report alone: of what pods were promised and do not hold yet it does not know."""
     vfs = {pf.pci: _unmanaged_mbps(pf) for pf in pfs}
     mbps = {pf.pci: (pf.link_mbps or 0) - sum(use.vfs * use.min_mbps for use in pf.foreign) for pf in pfs}
-    for held in (interface for allocation in allocations for interface in allocation.interfaces):
-        if held.pf in vfs:
-            vfs[held.pf] -= 0 if held.pool else held.vfs
-            mbps[held.pf] -= held.vfs * held.min_mbps
+    for allocated in (interface for allocation in allocations for interface in allocation.interfaces):
+        if allocated.pf in vfs:
+            vfs[allocated.pf] -= 0 if allocated.pool else allocated.vfs
+            mbps[allocated.pf] -= allocated.vfs * allocated.min_mbps
     return Summary(
         pfs=len(pfs),
         vfs=f"{_free(vfs.values())}/{sum(pf.capacity_vfs for pf in pfs)}",
@@ -327,11 +327,11 @@ def _summary(pfs: Sequence[PfStatus], allocations: Sequence[PodAllocation]) -> S
 
 def _devices(pfs: Sequence[PfStatus], allocations: Iterable[PodAllocation]) -> str:
     devices = sum(pool.vfs for pf in pfs for pool in pf.pools)
-    held = sum(
+    held_vfs = sum(
         interface.vfs for allocation in allocations for interface in allocation.interfaces if interface.pool
     )
     foreign = sum(use.vfs for pf in pfs for use in pf.foreign if use.pool)
-    return f"{max(0, devices - held - foreign)}/{devices}" if devices else ""
+    return f"{max(0, devices - held_vfs - foreign)}/{devices}" if devices else ""
 
 
 def _free(indexes: Iterable[int]) -> int:
@@ -356,9 +356,9 @@ def _ready(report: NodeReport) -> Condition:
 
 def _truncated(problems: Sequence[str]) -> tuple[str, ...]:
     """The first of them: the object must stay small, and `/v1/node` tells them all."""
-    few = tuple(_clipped(problem, _MOST_OF_PROBLEM) for problem in problems[:_MOST_PROBLEMS])
-    more = len(problems) - len(few)
-    return (*few, f"and {more} more") if more else few
+    shown = tuple(_clipped(problem, _MOST_OF_PROBLEM) for problem in problems[:_MOST_PROBLEMS])
+    omitted = len(problems) - len(shown)
+    return (*shown, f"and {omitted} more") if omitted else shown
 
 
 def _label(text: str) -> str:

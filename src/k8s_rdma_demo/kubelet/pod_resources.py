@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
-from k8s_rdma.wire.pod_resources import GET, GET_ALLOCATABLE_RESOURCES, LIST
+from k8s_rdma.wire.pod_resources import GET_ALLOCATABLE_RESOURCES, GET_METHOD, LIST
 from k8s_rdma_demo.kubelet.admission import shuffled
 from k8s_rdma_demo.kubelet.plugins import Listed
 from k8s_rdma_demo.kubelet.pods import ContainerKind, DevicePod, HeldDevices
@@ -82,7 +82,7 @@ class PodResourcesServer:
             GET_ALLOCATABLE_RESOURCES: self._limited(GET_ALLOCATABLE_RESOURCES, self._allocatable),
         }
         if get:
-            handlers[GET] = self._limited(GET, self._get)
+            handlers[GET_METHOD] = self._limited(GET_METHOD, self._get)
         grpc_calls.add_service(server, handlers)
         server.add_insecure_port(grpc_calls.address(socket))
         await server.start()

@@ -99,9 +99,9 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
     """
     by_device, holders = vfs_by_device(hardware, ledger), ledger.holders()
     found = [by_device.get(device.id) for device in devices]
-    for device, held in zip(devices, found, strict=True):
-        holder = holders.get(held.ref) if held else None
-        refused = _refused(device, held, ledger.receipts[holder].pod if holder else None)
+    for device, held_vf in zip(devices, found, strict=True):
+        holder = holders.get(held_vf.ref) if held_vf else None
+        refused = _refused(device, held_vf, ledger.receipts[holder].pod if holder else None)
         if refused is not None:
             return _rejection(node, *refused)
     vfs = [held for held in found if held is not None]
@@ -136,10 +136,10 @@ def _refused(device: HeldDevice, held_vf: HeldVf | None, holder: Pod | None) -> 
         return Reason.UNKNOWN_DEVICE, f"device {device}, which kubelet gave the pod, is no VF of this node"
     vf = f"device {device}: VF {held_vf.vf.index} of PF {held_vf.pf.name}"
     if held_vf.vf.pool != device.resource:
-        whose = held_vf.vf.pool or "those who ask by annotation"
+        owner = held_vf.vf.pool or "those who ask by annotation"
         return (
             Reason.UNKNOWN_DEVICE,
-            f"{vf} is for {whose}, by the device plugin's file as the agent knows it",
+            f"{vf} is for {owner}, by the device plugin's file as the agent knows it",
         )
     if holder is not None:
         pod = f"{holder.namespace}/{holder.name}"
@@ -150,34 +150,34 @@ def _refused(device: HeldDevice, held_vf: HeldVf | None, holder: Pod | None) -> 
 
 def _foreseen(placed: Iterable[PlacedInterface], promised: Placement | None) -> bool:
     """Whether it was promised there: the file that says what is in which pool may have changed since."""
-    there = {(each.pf, each.pool) for each in promised.interfaces} if promised else set()
-    return all((each.pf, each.pool) in there for each in placed)
+    pools = {(interface.pf, interface.pool) for interface in promised.interfaces} if promised else set()
+    return all((each.pf, each.pool) in pools for each in placed)
 
 
 def _why_not(
     placed: Sequence[PlacedInterface], inventory: Inventory, used: Mapping[PciAddress, Used]
 ) -> tuple[Reason, str]:
-    for each in placed:
-        pf = inventory.pf(each.pf)
-        wanted = each.as_request()
-        if pf is not None and not meets(pf, wanted.needs):
-            chosen = is_chosen(pf, wanted.needs)
+    for interface in placed:
+        pf = inventory.pf(interface.pf)
+        request = interface.as_request()
+        if pf is not None and not meets(pf, request.needs):
+            chosen = is_chosen(pf, request.needs)
             reason = Reason.DRIVER_REFUSES if chosen else Reason.NO_SUCH_PF
-            return reason, f"PF {pf.name}: {unmet(pf, wanted.needs)}"
-        if pf is not None and (why := objection(pf, wanted)):
-            return Reason.DRIVER_REFUSES, f"PF {pf.name}: {why}, and {demand(pf, wanted)}"
-    for pci, more in usage_of(placed, inventory).items():
-        pf, before = inventory.pf(pci), used.get(pci, NOTHING_USED)
-        if pf is None or not more.mbps:
+            return reason, f"PF {pf.name}: {unmet(pf, request.needs)}"
+        if pf is not None and (why := objection(pf, request)):
+            return Reason.DRIVER_REFUSES, f"PF {pf.name}: {why}, and {demand(pf, request)}"
+    for pci, additional in usage_of(placed, inventory).items():
+        pf, current = inventory.pf(pci), used.get(pci, NOTHING_USED)
+        if pf is None or not additional.mbps:
             continue
-        after, link = before + more, pf.link_mbps
-        needs = f"the pod's devices are VFs of PF {pf.name} and need {more.mbps} Mb/s there"
+        after, link = current + additional, pf.link_mbps
+        needs = f"the pod's devices are VFs of PF {pf.name} and need {additional.mbps} Mb/s there"
         if link is None:
             return Reason.INSUFFICIENT, f"{needs}; its link speed is unknown (link down?)"
-        if more.mbps > link:
+        if additional.mbps > link:
             return Reason.EXCEEDS_CAPACITY, f"{needs}; its link has {link}"
         if after.mbps > link:
-            return Reason.INSUFFICIENT, f"{needs}; {max(0, link - before.mbps)} of {link} are unreserved"
+            return Reason.INSUFFICIENT, f"{needs}; {max(0, link - current.mbps)} of {link} are unreserved"
     driver = next(pf.driver for pf in inventory.pfs if any(pf.pci == each.pf for each in placed))
     why = f"minimum rates of {driver} are weights, by which some VF would get less than is reserved for it"
     return Reason.INSUFFICIENT, why

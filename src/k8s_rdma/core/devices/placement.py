@@ -53,7 +53,7 @@ def explain_device_refusal(
 
 
 def _joined(request: Request, places: Sequence[Possible], why: RefusalMessage) -> RefusalMessage:
-    resources = " and ".join(dict.fromkeys(each.resource for each in places))
+    resources = " and ".join(dict.fromkeys(place.resource for place in places))
     needs = f"needs {needed(request.interfaces)} as devices of {resources}, and kubelet chooses which"
     return RefusalMessage(*(f"{needs}; {each}" for each in why))
 
@@ -78,14 +78,14 @@ def _short(
 ) -> RefusalMessage | None:
     """The first PF that the worst choice is too much for."""
     for pf in pfs:
-        before, taken = used.get(pf.pci, NOTHING_USED), additional.get(pf.pci, NOTHING_USED)
-        after = before + taken
-        added, link = after.mbps - before.mbps, pf.link_mbps or 0
-        if taken.mbps and after.mbps > link:
+        current, extra = used.get(pf.pci, NOTHING_USED), additional.get(pf.pci, NOTHING_USED)
+        after = current + extra
+        added, link = after.mbps - current.mbps, pf.link_mbps or 0
+        if extra.mbps and after.mbps > link:
             if pf.link_mbps is None:
                 text = "where they may be has no known link speed (link down?), and reserves nothing"
                 return _message(pf.name, text, text)
-            free = f"{link} Mb/s when empty" if empty else f"{link - before.mbps} of {link} Mb/s unreserved"
+            free = f"{link} Mb/s when empty" if empty else f"{link - current.mbps} of {link} Mb/s unreserved"
             cause = "even when empty" if empty else "free"
             return _message(
                 pf.name,
@@ -140,9 +140,9 @@ def devices_on(request: Request, inventory: Inventory) -> tuple[tuple[str, int],
 def too_few(inventory: Inventory, devices: Sequence[tuple[str, int]]) -> str:
     """Which resource the node has not as many devices of, whoever holds them; empty when it has."""
     for resource, number in devices:
-        has = sum(pf.pools.get(resource, 0) for pf in inventory.pfs)
-        if number > has:
-            return f"needs {number} devices of {resource}; the node has {count(has, 'VF')} in that pool"
+        total_vfs = sum(pf.pools.get(resource, 0) for pf in inventory.pfs)
+        if number > total_vfs:
+            return f"needs {number} devices of {resource}; the node has {count(total_vfs, 'VF')} in that pool"
     return ""
 
 
@@ -159,19 +159,21 @@ def possible(
 
 def misasked(request: Request, devices: Sequence[tuple[str, int]]) -> str:
     """Why the request cannot be of these devices, whatever is free; empty when it can."""
-    wanted, held = len(request.interfaces), sum(number for _, number in devices)
-    here = (
+    interface_count, device_count = len(request.interfaces), sum(number for _, number in devices)
+    places = (
         f"its containers request {' and '.join(f'{number} of {resource}' for resource, number in devices)}, "
         "which are VFs of the node"
     )
-    if wanted != held:
+    if interface_count != device_count:
         return (
-            f"the pod asks both pools: {here}, and its annotation has {count(wanted, 'interface')}, not "
-            f"{held}; it must have one for each device, and sets their rates"
+            f"the pod asks both pools: {places}, and its annotation has {count(interface_count, 'interface')}, not "
+            f"{device_count}; it must have one for each device, and sets their rates"
         )
     chosen = _chooses(request)
     return (
-        f"{chosen}: {here}, kubelet chooses which, and the annotation sets their rates only" if chosen else ""
+        f"{chosen}: {places}, kubelet chooses which, and the annotation sets their rates only"
+        if chosen
+        else ""
     )
 
 

@@ -37,13 +37,19 @@ class PodDevices:
 
         Kubelet itself names them in another order each time that it is asked.
         """
-        ids = {each for device in self.devices if device.resource == resource for each in device.ids}
+        ids = {
+            device_id for device in self.devices if device.resource == resource for device_id in device.ids
+        }
         return tuple(sorted(ids, key=_by_numbers))
 
 
 def _by_numbers(device_id: str) -> tuple[list[str], list[int], str]:
     """Its words, then the numbers among them, then the id itself, so that no two are equal."""
-    return re.split(r"[0-9]+", device_id), [int(each) for each in re.findall(r"[0-9]+", device_id)], device_id
+    return (
+        re.split(r"[0-9]+", device_id),
+        [int(digits) for digits in re.findall(r"[0-9]+", device_id)],
+        device_id,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

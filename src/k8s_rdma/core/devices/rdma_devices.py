@@ -48,7 +48,7 @@ def device_variables(
     suffix = _NO_LETTER_OR_DIGIT.sub("_", resource.upper())
     names = [device.rdma for device in devices if device.rdma]
     found = {
-        f"PCIDEVICE_{suffix}": ",".join(each.pci for each in devices if each.pci),
+        f"PCIDEVICE_{suffix}": ",".join(function.pci for function in devices if function.pci),
         f"K8S_RDMA_DEVICES_{suffix}": ",".join(names),
     }
     if hints and names:
