@@ -23,7 +23,7 @@ from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.wire.annotation import read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ALLOWED, NOT_ENOUGH_FREE, UNREADABLE_NODE
-from k8s_rdma_demo.cluster.scheduler_config import load_scheduler_config
+from k8s_rdma_demo.cluster.command import load_scheduler_config
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples" / "scheduler"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import yaml
 
 from k8s_rdma_demo.cluster.api import Access, ApiConfig, serving_api
+from k8s_rdma_demo.cluster.command import load_scheduler_config
 from k8s_rdma_demo.cluster.resources import parse_resource_type
 from k8s_rdma_demo.cluster.scheduler import scheduling
-from k8s_rdma_demo.cluster.scheduler_config import load_scheduler_config
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -17,8 +17,7 @@ from e2e.containerd import IMAGE, Containerd
 from e2e.cri import CriError
 from k8s_rdma_demo.cluster.api import serving_api
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
-from k8s_rdma_demo.cluster.node_devices import DevicesConfig
-from k8s_rdma_demo.cluster.node_services import KubeletConfig
+from k8s_rdma_demo.cluster.node_devices import DevicesConfig, KubeletConfig
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig
 
 if TYPE_CHECKING:

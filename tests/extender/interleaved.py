@@ -48,11 +48,10 @@ from k8s_rdma.kube.watch import follow
 from k8s_rdma.wire.extender import ExtenderBindingArgs, decode_args
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma_demo.cluster.api import merge_patch
-from k8s_rdma_demo.cluster.preconditions import DeleteOptions
 from k8s_rdma_demo.cluster.registry import Registry
 from k8s_rdma_demo.cluster.resources import LEASES, PODS, Target
 from k8s_rdma_demo.cluster.status import StatusError
-from k8s_rdma_demo.cluster.store import Store
+from k8s_rdma_demo.cluster.store import DeleteOptions, Store
 
 if TYPE_CHECKING:
     from extender.virtual_loop import VirtualLoop

@@ -15,8 +15,8 @@ from extender.serving import BIND, FILTER, served
 from extender.world import cluster, extending
 from k8s_rdma.kube.api import API_ERRORS, AbsentApi
 from k8s_rdma.wire.placement_keys import PlacementKeys
+from k8s_rdma_demo.cluster.command import load_scheduler_config
 from k8s_rdma_demo.cluster.scheduler import scheduling
-from k8s_rdma_demo.cluster.scheduler_config import load_scheduler_config
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

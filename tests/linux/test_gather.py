@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from fakes.recorded_machine import RecordedMachine, RecordedQueries
+from fakes.recorded_machine import RecordedMachine, RecordedQueries, read_machine
 from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.gather import RecordingQueries, RecordingSysfs, gather
@@ -24,7 +24,6 @@ from k8s_rdma.wire.machine import (
     SymbolicLink,
     decode_machine,
     encode_machine,
-    read_machine,
 )
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from fakes.recorded_machine import read_machine
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.machine import (
     LinkEntry,
@@ -14,7 +15,6 @@ from k8s_rdma.wire.machine import (
     counted,
     decode_machine,
     encode_machine,
-    read_machine,
 )
 
 DOCUMENT = """\
@@ -64,7 +64,7 @@ def test_machine_is_read_as_text_links_and_refusals() -> None:
         f"{device}/infiniband": None,
     }
     assert machine.links == (
-        LinkEntry(index=2, name="eth0", mac="52:54:00:00:00:01", up=True, device="0000:01:00.0"),
+        LinkEntry(index=2, name="eth0", mac="52:54:00:00:00:01", is_up=True, device="0000:01:00.0"),
     )
     assert machine.vfs == {2: (VfEntry(index=0, mac="52:54:00:00:01:00", spoof_check=True, trust=None),)}
 

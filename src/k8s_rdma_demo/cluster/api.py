@@ -34,14 +34,11 @@ import structlog
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode
-from k8s_rdma_demo.cluster.go_json import go_json
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
-from k8s_rdma_demo.cluster.objects import Clock, JsonObject, namespace_of, system_clock
-from k8s_rdma_demo.cluster.preconditions import DeleteOptions, parse_delete_options
+from k8s_rdma_demo.cluster.objects import Clock, JsonObject, go_json, namespace_of, system_clock
 from k8s_rdma_demo.cluster.rbac import ADMIN, ANONYMOUS, User, allowed, service_account
 from k8s_rdma_demo.cluster.registry import Registry
 from k8s_rdma_demo.cluster.resources import BUILT_IN, PODS, SERVICE_ACCOUNTS, ResourceType, Target, resolve
-from k8s_rdma_demo.cluster.selectors import parse_selection
 from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
     StatusError,
@@ -53,13 +50,12 @@ from k8s_rdma_demo.cluster.status import (
     unauthorized,
     unsupported_patch,
 )
-from k8s_rdma_demo.cluster.store import Store
+from k8s_rdma_demo.cluster.store import DeleteOptions, Store, parse_delete_options, parse_selection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from k8s_rdma_demo.cluster.selectors import Selection
-    from k8s_rdma_demo.cluster.store import Change
+    from k8s_rdma_demo.cluster.store import Change, Selection
 
 _MERGE_KEYS = {
     "addresses": "type",

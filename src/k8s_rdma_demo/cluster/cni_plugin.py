@@ -22,8 +22,7 @@ import msgspec
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.wire.json import decode
-from k8s_rdma_demo.cluster.go_json import go_json, go_quote
-from k8s_rdma_demo.cluster.objects import JsonObject
+from k8s_rdma_demo.cluster.objects import JsonObject, go_json, go_quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,8 +21,17 @@ import httpx2
 import msgspec
 
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma_demo.cluster.go_json import fields_regardless_of_case, go_json, go_quote
-from k8s_rdma_demo.cluster.objects import JsonObject, metadata, name_of, namespace_of, spec_of, uid_of
+from k8s_rdma_demo.cluster.objects import (
+    JsonObject,
+    fields_regardless_of_case,
+    go_json,
+    go_quote,
+    metadata,
+    name_of,
+    namespace_of,
+    spec_of,
+    uid_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

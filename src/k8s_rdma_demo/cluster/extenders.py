@@ -14,8 +14,7 @@ from k8s_rdma_demo.cluster.extender_client import (
     Filtered,
     Victims,
 )
-from k8s_rdma_demo.cluster.go_json import go_quote
-from k8s_rdma_demo.cluster.objects import name_of, uid_of
+from k8s_rdma_demo.cluster.objects import go_quote, name_of, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence

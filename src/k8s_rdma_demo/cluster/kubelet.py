@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from k8s_rdma_demo.cluster.background import in_background
-from k8s_rdma_demo.cluster.client import ApiClient
+from k8s_rdma_demo.cluster.client import ApiClient, Informer
 from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
 from k8s_rdma_demo.cluster.cri_runtime import CriContainers, CriRuntime
 from k8s_rdma_demo.cluster.events import EventRecorder
-from k8s_rdma_demo.cluster.informer import Informer
-from k8s_rdma_demo.cluster.node_devices import running_node_devices
-from k8s_rdma_demo.cluster.node_services import KubeletConfig, NodeServices
+from k8s_rdma_demo.cluster.node_devices import KubeletConfig, NodeServices, running_node_devices
 from k8s_rdma_demo.cluster.node_status import register_node, watch_devices, watch_network
 from k8s_rdma_demo.cluster.objects import JsonObject, uid_of
 from k8s_rdma_demo.cluster.pod_worker import PodWorker

@@ -1,16 +1,20 @@
 """Devices of plugins on a node: pods are admitted with them, containers made with them, the node has them.
 
 Source: `pkg/kubelet/cm/admission/errors.go`, `kubelet.go` (`rejectPod`), `kubelet_node_status.go`.
+
+What everything on one node's kubelet shares, and how the kubelet is run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.quantities import quantity
+from k8s_rdma_demo.cluster.client import ApiClient
 from k8s_rdma_demo.cluster.containers import (
     ContainerDirectory,
     ContainerError,
@@ -18,7 +22,17 @@ from k8s_rdma_demo.cluster.containers import (
     PodContainers,
     RecordedContainers,
 )
-from k8s_rdma_demo.cluster.objects import JsonObject, name_of, namespace_of, spec_of, uid_of
+from k8s_rdma_demo.cluster.events import EventRecorder
+from k8s_rdma_demo.cluster.objects import (
+    Clock,
+    JsonObject,
+    name_of,
+    namespace_of,
+    spec_of,
+    system_clock,
+    uid_of,
+)
+from k8s_rdma_demo.cluster.sandbox import Runtime, SandboxDirectory
 from k8s_rdma_demo.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
 from k8s_rdma_demo.kubelet.pods import (
     AdmissionError,
@@ -140,3 +154,70 @@ def _container(container: JsonObject, kind: ContainerKind) -> DeviceContainer:
     limits = (container.get("resources") or {}).get("limits") or {}
     whole = {name: int(quantity(str(amount))) for name, amount in limits.items() if "/" in name}
     return DeviceContainer(name=container["name"], limits=whole, kind=kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletConfig:
+    """How the kubelet of one node is run.
+
+    conflist, cni_path, netns_dir: of its own runtime.
+    runtime_endpoint: the socket of a real runtime instead, which needs `state_dir` and `devices`.
+    relist_s: how often that is asked whether the pods' sandboxes still run.
+    state_dir: where sandboxes are recorded, one file each; default: `sandboxes` beside `netns_dir`.
+    node_ip: the node's address; None: the InternalIP of the Node object, or 127.0.0.1.
+    register: create the Node object if there is none.
+    start_retry_s: the first pause after a sandbox that failed; doubles up to `max_start_retry_s`.
+    stop_retry_s: the pause after a DEL that failed.
+    late_delete_s: when the two DELs without a namespace follow a pod's end; None: never.
+    status_interval_s: how often the plugins are asked for their STATUS.
+    devices: device plugins and what containers get of them; None: this kubelet knows none.
+    """
+
+    node: str
+    conflist: Path | None = None
+    cni_path: Sequence[Path] = ()
+    netns_dir: Path | None = None
+    runtime_endpoint: Path | None = None
+    relist_s: float = 1.0
+    state_dir: Path | None = None
+    node_ip: str | None = None
+    register: bool = True
+    start_retry_s: float = 1.0
+    max_start_retry_s: float = 10.0
+    stop_retry_s: float = 1.5
+    late_delete_s: float | None = 20.0
+    status_interval_s: float = 5.0
+    devices: DevicesConfig | None = None
+    clock: Clock = system_clock
+
+    @property
+    def sandboxes(self) -> Path:
+        """The directory of the sandboxes' records."""
+        if self.state_dir is not None:
+            return self.state_dir
+        if self.netns_dir is None:
+            raise ValueError("state_dir: needed, as there is no netns_dir")
+        return self.netns_dir.parent / "sandboxes"
+
+    @property
+    def containers(self) -> Path:
+        """The directory of the containers' records."""
+        return self.sandboxes.parent / "containers"
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeServices:
+    """The services that pods' workers share.
+
+    devices: None where the kubelet knows no device plugins.
+    network_error: why the network is not ready; empty when it is.
+    """
+
+    config: KubeletConfig
+    client: ApiClient
+    runtime: Runtime
+    recorder: EventRecorder
+    sandboxes: SandboxDirectory
+    devices: NodeDevices | None = None
+    node_ip: str = "127.0.0.1"
+    network_error: str = field(default="")

@@ -17,8 +17,7 @@ from k8s_rdma_demo.cluster.objects import condition_of, status_of, timestamp
 from k8s_rdma_demo.cluster.resources import NODES
 
 if TYPE_CHECKING:
-    from k8s_rdma_demo.cluster.node_devices import NodeDevices
-    from k8s_rdma_demo.cluster.node_services import NodeServices
+    from k8s_rdma_demo.cluster.node_devices import NodeDevices, NodeServices
     from k8s_rdma_demo.cluster.objects import JsonObject
     from k8s_rdma_demo.kubelet.device_manager import DeviceManager
 

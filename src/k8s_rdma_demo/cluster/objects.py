@@ -1,13 +1,163 @@
-"""Kubernetes objects as JSON: where things are in them, and times as the API writes them."""
+"""Kubernetes objects as JSON: their fields, times as the API writes them, and the order of fields in Go.
+
+The API server and kube-scheduler are Go programs: the fields of a JSON object come in the order in which
+its Go type declares them, the keys of a map sorted (source: `k8s.io/api/core/v1/types.go`,
+`k8s.io/apimachinery/pkg/apis/meta/v1/types.go`, encoding/json). Fields that the tables do not list keep their
+order, behind those that they list.
+"""
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
+
+# A field is `name`, or `name:Type` where the order inside matters too (of the elements, for a list).
+# `!` marks a field that Go writes even when it has no value, as null.
+_MAP = "Map"
+_TYPES: Mapping[str, str] = {
+    "Pod": "kind apiVersion metadata:ObjectMeta spec:PodSpec status:PodStatus",
+    "Node": "kind apiVersion metadata:ObjectMeta spec:NodeSpec status:NodeStatus",
+    "Event": "kind apiVersion metadata:ObjectMeta involvedObject:ObjectReference reason message "
+    "source:EventSource firstTimestamp! lastTimestamp! count type eventTime! series action "
+    "related:ObjectReference reportingComponent reportingInstance",
+    "Lease": "kind apiVersion metadata:ObjectMeta spec:LeaseSpec",
+    "Object": "kind apiVersion metadata:ObjectMeta",
+    "ObjectMeta": "name generateName namespace uid resourceVersion generation creationTimestamp! "
+    "deletionTimestamp deletionGracePeriodSeconds labels:Map annotations:Map "
+    "ownerReferences:OwnerReference finalizers managedFields:ManagedFieldsEntry",
+    "OwnerReference": "apiVersion kind name uid controller blockOwnerDeletion",
+    "ManagedFieldsEntry": "manager operation apiVersion time fieldsType fieldsV1 subresource",
+    "ObjectReference": "kind namespace name uid apiVersion resourceVersion fieldPath",
+    "EventSource": "component host",
+    "LeaseSpec": "holderIdentity leaseDurationSeconds acquireTime renewTime leaseTransitions strategy "
+    "preferredHolder",
+    "PodSpec": "volumes:Volume initContainers:Container containers:Container ephemeralContainers:Container "
+    "restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy nodeSelector:Map "
+    "serviceAccountName serviceAccount automountServiceAccountToken nodeName hostNetwork hostPID hostIPC "
+    "shareProcessNamespace securityContext:PodSecurityContext imagePullSecrets hostname subdomain "
+    "affinity:Affinity schedulerName tolerations:Toleration hostAliases priorityClassName priority "
+    "dnsConfig readinessGates runtimeClassName enableServiceLinks preemptionPolicy overhead:Map "
+    "topologySpreadConstraints setHostnameAsFQDN os hostUsers schedulingGates resourceClaims "
+    "resources:ResourceRequirements",
+    "Volume": "name hostPath:HostPath emptyDir:EmptyDir secret:SecretVolume persistentVolumeClaim "
+    "downwardAPI:DownwardAPI configMap:ConfigMap projected:Projected csi ephemeral image",
+    "HostPath": "path type",
+    "EmptyDir": "medium sizeLimit",
+    "SecretVolume": "secretName items:KeyToPath defaultMode optional",
+    "ConfigMap": "name items:KeyToPath defaultMode optional",
+    "KeyToPath": "key path mode",
+    "DownwardAPI": "items:DownwardAPIFile defaultMode",
+    "DownwardAPIFile": "path fieldRef:FieldRef resourceFieldRef mode",
+    "FieldRef": "apiVersion fieldPath",
+    "Projected": "sources:Projection defaultMode",
+    "Projection": "secret:SecretVolume downwardAPI:DownwardAPI configMap:ConfigMap "
+    "serviceAccountToken:TokenProjection",
+    "TokenProjection": "audience expirationSeconds path",
+    "Container": "name image command args workingDir ports:ContainerPort envFrom env:EnvVar "
+    "resources:ResourceRequirements resizePolicy restartPolicy volumeMounts:VolumeMount volumeDevices "
+    "livenessProbe readinessProbe startupProbe lifecycle terminationMessagePath terminationMessagePolicy "
+    "imagePullPolicy securityContext:SecurityContext stdin stdinOnce tty",
+    "ContainerPort": "name hostPort containerPort protocol hostIP",
+    "EnvVar": "name value valueFrom:EnvVarSource",
+    "EnvVarSource": "fieldRef:FieldRef resourceFieldRef configMapKeyRef secretKeyRef",
+    "ResourceRequirements": "limits:Map requests:Map claims",
+    "VolumeMount": "name readOnly recursiveReadOnly mountPath subPath mountPropagation subPathExpr",
+    "SecurityContext": "capabilities:Capabilities privileged seLinuxOptions runAsUser runAsGroup "
+    "runAsNonRoot readOnlyRootFilesystem allowPrivilegeEscalation procMount seccompProfile appArmorProfile",
+    "Capabilities": "add drop",
+    "PodSecurityContext": "seLinuxOptions runAsUser runAsGroup runAsNonRoot supplementalGroups "
+    "supplementalGroupsPolicy fsGroup sysctls fsGroupChangePolicy seccompProfile appArmorProfile",
+    "Affinity": "nodeAffinity podAffinity podAntiAffinity",
+    "Toleration": "key operator value effect tolerationSeconds",
+    "PodStatus": "observedGeneration phase conditions:PodCondition message reason nominatedNodeName hostIP "
+    "hostIPs podIP podIPs startTime initContainerStatuses:ContainerStatus containerStatuses:ContainerStatus "
+    "qosClass",
+    "PodCondition": "type observedGeneration status lastProbeTime! lastTransitionTime! reason message",
+    "ContainerStatus": "name state lastState ready restartCount image imageID containerID started",
+    "NodeSpec": "podCIDR podCIDRs providerID unschedulable taints:Taint",
+    "Taint": "key value effect timeAdded",
+    "NodeStatus": "capacity:Map allocatable:Map phase conditions:NodeCondition addresses:NodeAddress "
+    "daemonEndpoints nodeInfo:NodeInfo images:Image",
+    "NodeCondition": "type status lastHeartbeatTime! lastTransitionTime! reason message",
+    "NodeAddress": "type address",
+    "NodeInfo": "machineID systemUUID bootID kernelVersion osImage containerRuntimeVersion kubeletVersion "
+    "kubeProxyVersion operatingSystem architecture swap",
+    "Image": "names sizeBytes",
+}
+
+
+class _Field:
+    __slots__ = ("always", "name", "type")
+
+    def __init__(self, word: str) -> None:
+        self.always = word.endswith("!")
+        self.name, _, self.type = word.rstrip("!").partition(":")
+
+
+_FIELDS = {kind: tuple(_Field(word) for word in words.split()) for kind, words in _TYPES.items()}
+
+
+def in_field_order(obj: JsonObject) -> JsonObject:
+    """A copy of an API object with its fields ordered by its `kind`, and without null ones."""
+    kind = obj.get("kind", "Object")
+    ordered: JsonObject = _ordered(obj, kind if kind in _FIELDS else "Object")
+    return ordered
+
+
+def _ordered(value: Any, kind: str) -> Any:
+    if isinstance(value, list):
+        return [_ordered(element, kind) for element in value]
+    if not isinstance(value, dict):
+        return value
+    if kind == _MAP:
+        return {name: value[name] for name in sorted(value)}
+    return dict(_fields(value, kind))
+
+
+def _fields(value: JsonObject, kind: str) -> Iterable[tuple[str, Any]]:
+    fields = _FIELDS.get(kind, ())
+    for field in fields:
+        if value.get(field.name) is not None:
+            yield field.name, _ordered(value[field.name], field.type)
+        elif field.always:
+            yield field.name, None
+    known = {field.name for field in fields}
+    yield from ((name, rest) for name, rest in value.items() if name not in known and rest is not None)
+
+
+# json.Marshal escapes these inside strings, so that the text is safe in HTML and JavaScript.
+_ESCAPED = {
+    b"&": rb"\u0026",
+    b"<": rb"\u003c",
+    b">": rb"\u003e",
+    "\u2028".encode(): rb"\u2028",
+    "\u2029".encode(): rb"\u2029",
+}
+
+
+def go_json(value: object, *, order: Literal["deterministic"] | None = None) -> bytes:
+    """Encode without white space; order "deterministic" sorts all keys, as Go does with maps."""
+    encoded = msgspec.json.encode(value, order=order)
+    for raw, escape in _ESCAPED.items():
+        encoded = encoded.replace(raw, escape)
+    return encoded
+
+
+def go_quote(text: str) -> str:
+    """`%q`: the text in double quotes, with what cannot be printed escaped."""
+    return msgspec.json.encode(text).decode()
+
+
+def fields_regardless_of_case(obj: JsonObject) -> JsonObject:
+    """The object with lower-case keys and without nulls, as json.Unmarshal reads it into a struct."""
+    return {name.lower(): value for name, value in obj.items() if value is not None}
+
 
 JsonObject: TypeAlias = dict[str, Any]
 """An object as decoded from JSON; never changed in place once it is in a store or a cache."""

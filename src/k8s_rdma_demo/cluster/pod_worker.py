@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from k8s_rdma_demo.cluster.node_services import NodeServices
+    from k8s_rdma_demo.cluster.node_devices import NodeServices
     from k8s_rdma_demo.cluster.objects import JsonObject
 
 _CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")

@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma_demo.cluster.assignments import Assignments
 from k8s_rdma_demo.cluster.client import ApiClient, ApiError
 from k8s_rdma_demo.cluster.events import EventRecorder
 from k8s_rdma_demo.cluster.extender_client import ExtenderError, Victims
 from k8s_rdma_demo.cluster.extenders import Extenders
-from k8s_rdma_demo.cluster.fit import Refusal, Unfit
-from k8s_rdma_demo.cluster.go_json import go_quote
+from k8s_rdma_demo.cluster.fit import Assignments, Refusal, Unfit
 from k8s_rdma_demo.cluster.objects import (
     Clock,
     condition_of,
+    go_quote,
     is_terminating,
     key_of,
     labels_of,
@@ -40,7 +39,7 @@ from k8s_rdma_demo.cluster.objects import (
     uid_of,
 )
 from k8s_rdma_demo.cluster.resources import POD_DISRUPTION_BUDGETS, PODS
-from k8s_rdma_demo.cluster.selectors import selects
+from k8s_rdma_demo.cluster.store import selects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -28,10 +28,10 @@ from typing import Any
 
 import msgspec
 
-from k8s_rdma_demo.cluster.go_json import in_field_order
 from k8s_rdma_demo.cluster.objects import (
     Clock,
     JsonObject,
+    in_field_order,
     is_finished,
     is_terminating,
     labels_of,
@@ -45,7 +45,6 @@ from k8s_rdma_demo.cluster.objects import (
     timestamp,
     uid_of,
 )
-from k8s_rdma_demo.cluster.preconditions import DeleteOptions, Preconditions, parse_delete_options
 from k8s_rdma_demo.cluster.resources import (
     POD_DISRUPTION_BUDGETS,
     PODS,
@@ -53,7 +52,6 @@ from k8s_rdma_demo.cluster.resources import (
     ResourceType,
     Target,
 )
-from k8s_rdma_demo.cluster.selectors import selects
 from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
     StatusError,
@@ -69,7 +67,7 @@ from k8s_rdma_demo.cluster.status import (
     too_large_for_etcd,
     too_many_requests,
 )
-from k8s_rdma_demo.cluster.store import Store
+from k8s_rdma_demo.cluster.store import DeleteOptions, Preconditions, Store, parse_delete_options, selects
 
 _TOLERATED_SECONDS = 300
 _DEFAULT_GRACE_S = 30

@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from k8s_rdma_demo.cluster.assignments import Assignments
 from k8s_rdma_demo.cluster.background import in_background
-from k8s_rdma_demo.cluster.client import ApiClient, ApiError
+from k8s_rdma_demo.cluster.client import ApiClient, ApiError, Informer
 from k8s_rdma_demo.cluster.events import EventRecorder
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig, ExtenderError
 from k8s_rdma_demo.cluster.extenders import Extenders
-from k8s_rdma_demo.cluster.fit import Refusal, Unfit, why_full, why_unfit
-from k8s_rdma_demo.cluster.informer import Informer
+from k8s_rdma_demo.cluster.fit import Assignments, Refusal, Unfit, why_full, why_unfit
 from k8s_rdma_demo.cluster.objects import (
     Clock,
     JsonObject,

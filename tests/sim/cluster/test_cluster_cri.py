@@ -13,8 +13,7 @@ from k8s_rdma_demo import cri
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.cri_runtime import CriRuntime, container_config
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
-from k8s_rdma_demo.cluster.node_devices import DevicesConfig
-from k8s_rdma_demo.cluster.node_services import KubeletConfig
+from k8s_rdma_demo.cluster.node_devices import DevicesConfig, KubeletConfig
 from k8s_rdma_demo.cluster.sandbox import AttachError, PodRef
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig
 from sim.cluster.fake_cri import FakeCri

@@ -15,8 +15,7 @@ import pytest
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec, OfferedDevice, PluginOptions
 from k8s_rdma_demo.cluster.containers import ContainerError, DeviceNode, make_container
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
-from k8s_rdma_demo.cluster.node_devices import DevicesConfig
-from k8s_rdma_demo.cluster.node_services import KubeletConfig
+from k8s_rdma_demo.cluster.node_devices import DevicesConfig, KubeletConfig
 from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig
 from k8s_rdma_demo.kubelet.plain_plugin import PlainPlugin

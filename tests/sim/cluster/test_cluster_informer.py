@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from k8s_rdma_demo.cluster.background import in_background
-from k8s_rdma_demo.cluster.client import ApiClient, ApiError
+from k8s_rdma_demo.cluster.client import ApiClient, ApiError, Informer
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
-from k8s_rdma_demo.cluster.informer import Informer
 from k8s_rdma_demo.cluster.resources import NODES, PODS
 
 pytestmark = pytest.mark.anyio

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from k8s_rdma.errors import MalformedError
+from k8s_rdma_demo.cluster.command import load_scheduler_config
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
 from k8s_rdma_demo.cluster.fit import Refusal, Unfit, why_unfit
 from k8s_rdma_demo.cluster.scheduler import SchedulerConfig
-from k8s_rdma_demo.cluster.scheduler_config import load_scheduler_config
 from k8s_rdma_demo.cluster.scheduling_queue import SchedulingQueue
 from sim.cluster.fake_extender import (
     bound_to,
