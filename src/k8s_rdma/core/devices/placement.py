@@ -166,8 +166,8 @@ def misasked(request: Request, devices: Sequence[tuple[str, int]]) -> str:
     )
     if interface_count != device_count:
         return (
-            f"the pod asks both pools: {places}, and its annotation has {count(interface_count, 'interface')}, not "
-            f"{device_count}; it must have one for each device, and sets their rates"
+            f"the pod asks both pools: {places}, and its annotation has {count(interface_count, 'interface')}"
+            f", not {device_count}; it must have one for each device, and sets their rates"
         )
     chosen = _chooses(request)
     return (
