@@ -51,7 +51,7 @@ class Told:
     def now(self) -> NodeReport:
         return self._report
 
-    async def other_than(self, known: NodeReport | None) -> NodeReport:
+    async def wait_for_change(self, known: NodeReport | None) -> NodeReport:
         while self._report is known:
             await self._change.wait()
         return self._report

@@ -210,6 +210,6 @@ def test_interface_tells_what_was_asked_for_in_the_annotations_words() -> None:
 
 def test_pf_tells_what_else_its_driver_takes_and_that_this_agent_caps_by_software() -> None:
     first, second = told(
-        hardware(pf_state(takes=frozenset({Setting.VLAN, Setting.MAC})), pf_state(PF1)), Ledger()
+        hardware(pf_state(supported_settings=frozenset({Setting.VLAN, Setting.MAC})), pf_state(PF1)), Ledger()
     ).pfs
     assert (first.takes, second.takes) == (("mac", "software-caps", "vlan"), ("software-caps",))

@@ -40,7 +40,7 @@ class Looks:
     async def run(self, work, *arguments):
         return work(*arguments)
 
-    def look_into(self, _):
+    def inspect_pod(self, _):
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
 
     def announce(self, _, told):

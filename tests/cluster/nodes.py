@@ -53,7 +53,7 @@ class Node:
         """The report, as the agent's publisher asks for it."""
         return self.server.report
 
-    async def other_than(self, known: NodeReport | None) -> NodeReport:
+    async def wait_for_change(self, known: NodeReport | None) -> NodeReport:
         """As soon as it is another one."""
         while self.server.report is known:
             await self.changed.wait()

@@ -27,13 +27,13 @@ class Offering:
 
     def __init__(self, modes: tuple[Mode, ...], seen: DeviceInventory, directory: Path) -> None:
         self.before_choice: Callable[[], Awaitable[None]] | None = None
-        self.seen = seen
+        self.inventory = seen
         self._keepers = [PluginServer(Resource(mode, self, self._complete), directory) for mode in modes]
         self._watch = KubeletWatch(directory, self._wake)
 
     def see(self, seen: DeviceInventory) -> None:
         """The devices are so from now on."""
-        self.seen = seen
+        self.inventory = seen
         for keeper in self._keepers:
             if keeper.resource.update():
                 keeper.publish()

@@ -42,7 +42,7 @@ DEADLINE_S = 20
 
 
 class Seen:
-    seen = SEEN
+    inventory = SEEN
 
 
 async def as_it_is(_resource: str, choice: Choice) -> Choice:

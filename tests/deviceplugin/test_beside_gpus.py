@@ -44,7 +44,7 @@ pytestmark = pytest.mark.anyio
 class Seen:
     """Devices that do not change."""
 
-    seen: DeviceInventory
+    inventory: DeviceInventory
 
 
 def look(sysfs):

@@ -179,7 +179,7 @@ def test_exact_prefers_slots_that_nobody_holds_and_of_these_the_lowest():
 def test_slots_are_unhealthy_until_the_agent_has_told_which_are_held():
     mode = mode_of(ExactResource(count=2))
     assert "agent" in why(mode.offer(seen(held_slots=None)), "slot-0")
-    assert healthy(mode.offer(seen(given=None))) == ["slot-0", "slot-1"]
+    assert healthy(mode.offer(seen(allocated=None))) == ["slot-0", "slot-1"]
 
 
 def test_share_gives_a_slot_of_its_own_resource():
@@ -311,42 +311,42 @@ def test_exclusive_gives_cdi_devices_where_moving_renumbers_nodes_or_as_configur
 
 def test_exclusive_offers_a_device_that_is_in_its_pods_namespace():
     away = replace(VF_2, at_home=False, netdev="", nodes=())
-    looked = seen(away, VF_3, given=given(VF_2, EXCLUSIVE), netns_mode=NetnsMode.EXCLUSIVE)
+    looked = seen(away, VF_3, allocated=given(VF_2, EXCLUSIVE), netns_mode=NetnsMode.EXCLUSIVE)
     assert healthy(exclusive().offer(looked)) == ["mlx5_2", "mlx5_3"]
 
 
 def test_exclusive_offers_a_device_that_a_pod_has_of_it_though_nothing_else_is_known():
     unknown = replace(VF_2, pf="", pf_name="", pf_vendor="", pf_driver="", vf=None, at_home=False)
     of_netdev = Selector(pfs=("enp3s0f0",))
-    looked = seen(unknown, given=given(VF_2, EXCLUSIVE))
+    looked = seen(unknown, allocated=given(VF_2, EXCLUSIVE))
     assert ids(exclusive(select=of_netdev).offer(looked)) == ["mlx5_2"]
 
 
 def test_exclusive_does_not_offer_a_device_that_a_pod_has_of_another_resource():
-    assert "mlx5_2" not in ids(exclusive().offer(seen(given=given(VF_2, "example.com/other"))))
+    assert "mlx5_2" not in ids(exclusive().offer(seen(allocated=given(VF_2, "example.com/other"))))
 
 
 def test_exclusive_gives_nobody_what_a_pod_has_by_annotation():
     """The files did not say yet that it is in a pool when the pod got it, or the agent's still does not."""
-    looked = seen(given=given(VF_2))
+    looked = seen(allocated=given(VF_2))
     assert healthy(exclusive().offer(looked)) == ["mlx5_3", "mlx5_4", "mlx5_5"]
     assert "by annotation" in refusal(exclusive(), ["mlx5_2"], looked)
 
 
 def test_exclusive_gives_again_what_a_pod_has_that_is_being_taken_down():
-    looked = seen(given=given(VF_2, EXCLUSIVE))
+    looked = seen(allocated=given(VF_2, EXCLUSIVE))
     assert exclusive().allocate(["mlx5_2"], looked).devices
 
 
 def test_exclusive_without_cdi_refuses_a_device_whose_nodes_are_in_a_pods_namespace():
     away = replace(VF_2, at_home=False, nodes=())
-    looked = seen(away, given=given(VF_2, EXCLUSIVE))
+    looked = seen(away, allocated=given(VF_2, EXCLUSIVE))
     assert healthy(exclusive().offer(looked)) == ["mlx5_2"]
     assert "mlx5_2" in refusal(exclusive(), ["mlx5_2"], looked)
 
 
 def test_exclusive_prefers_devices_that_no_pod_has():
-    looked = seen(given=given(VF_2, EXCLUSIVE))
+    looked = seen(allocated=given(VF_2, EXCLUSIVE))
     every = Choice(available=("mlx5_2", "mlx5_3", "mlx5_4"), must_include=(), size=1)
     assert exclusive().prefer(every, looked) == ("mlx5_3",)
 

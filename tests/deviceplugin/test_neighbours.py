@@ -44,7 +44,7 @@ async def asked(it, pods, resource=RDMA):
 
 
 def test_question_is_completed_with_where_the_pods_gpus_are(pods):
-    assert asyncio.run(asked(neighbours(pods), pods)).beside == (PLACE,)
+    assert asyncio.run(asked(neighbours(pods), pods)).neighbours == (PLACE,)
 
 
 def test_question_about_slots_is_left_as_it_is_and_kubelet_not_asked(pods):

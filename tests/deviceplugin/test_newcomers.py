@@ -104,4 +104,4 @@ def test_devices_told_are_all_one_pods_that_has_them_now(looks):
     newcomers = AdmittedPodGuess(OURS)
     for now, pods in enumerate(looks):
         told = newcomers.admitted(pods, RDMA, now)
-        assert not told or any(set(told) <= {(GPU, each) for each in pod.of(GPU)} for pod in pods)
+        assert not told or any(set(told) <= {(GPU, each) for each in pod.device_ids(GPU)} for pod in pods)

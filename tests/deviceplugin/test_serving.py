@@ -52,7 +52,7 @@ class PlainMode:
     prefers: bool = True
     offered: tuple[OfferedDevice, ...] = (OfferedDevice(id="1"), OfferedDevice(id="2"))
     offers: int = 0
-    seen: DeviceInventory = field(default_factory=seen)
+    inventory: DeviceInventory = field(default_factory=seen)
 
     def offer(self, _seen: DeviceInventory) -> tuple[OfferedDevice, ...]:
         self.offers += 1

@@ -33,7 +33,9 @@ class Devices:
         self.show(*names)
 
     def show(self, *names: str, verbs: CharacterDevice = VERBS) -> None:
-        self.seen = DeviceInventory(devices={name: RdmaDevice(name=name, nodes=(verbs,)) for name in names})
+        self.inventory = DeviceInventory(
+            devices={name: RdmaDevice(name=name, nodes=(verbs,)) for name in names}
+        )
 
 
 @dataclass

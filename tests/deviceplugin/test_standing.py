@@ -20,7 +20,7 @@ def standing(**changes: object) -> ServingState:
         ({}, Due.NOTHING),
         ({"ours": False}, Due.SERVE),
         ({"ours": False, "kubelet": None}, Due.SERVE),
-        ({"ours": False, "others": True}, Due.NOTHING),
+        ({"ours": False, "has_rivals": True}, Due.NOTHING),
         ({"kubelet": None}, Due.NOTHING),
         ({"registered": None}, Due.REGISTER),
         ({"kubelet": NEXT}, Due.REGISTER),
@@ -45,7 +45,7 @@ def test_time_left_is_that_of_the_next_registration() -> None:
     "changes",
     [
         {"kubelet": None, "registered": None, "followed": False, "was_followed": False},
-        {"ours": False, "others": True, "followed": False},
+        {"ours": False, "has_rivals": True, "followed": False},
     ],
     ids=["no kubelet", "a successor serves"],
 )

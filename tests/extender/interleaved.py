@@ -206,7 +206,7 @@ class Wire:
         self.lost = True
         self.told.set()
 
-    async def ask(self, node: NodeName) -> None:
+    async def request_report(self, node: NodeName) -> None:
         asked_at = asyncio.get_running_loop().time()
         try:
             facts = await self.call(f"ask {node}", lambda: self.cluster.facts(node))
@@ -215,7 +215,7 @@ class Wire:
         else:
             self.state.observe(node, facts, asked_at)
 
-    async def refresh(self, nodes: Collection[NodeName], *, since: float) -> None:
+    async def refresh(self, nodes: Collection[NodeName], *, newer_than: float) -> None:
         for node in nodes:
             heard = self.state.heard_at(node)
             if heard is None or heard < since:

@@ -78,7 +78,7 @@ class Counted(MacRanges):
 
     times = 0
 
-    def any_of(self, macs: Sequence[int]) -> int | None:
+    def first_index_in(self, macs: Sequence[int]) -> int | None:
         Counted.times += 1
         return super().first_index_in(macs)
 

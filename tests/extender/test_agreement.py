@@ -42,7 +42,7 @@ PFS = st.builds(
         enforce=enforce,
         link_mbps=link,
         driver=driver,
-        takes=takes,
+        supported_settings=takes,
         mtu=mtu,
         numa_node=numa,
     ),
@@ -164,7 +164,7 @@ def test_report_of_a_newer_agent_is_read_as_far_as_it_is_understood():
     told = node_report(
         node=W1,
         generation=Generation("e", 1),
-        hardware=hardware(pf_state(PF0, takes=frozenset({Setting.VLAN}))),
+        hardware=hardware(pf_state(PF0, supported_settings=frozenset({Setting.VLAN}))),
         ledger=Ledger(),
     )
     newer = encode_report(told).replace(b'"takes":[', b'"takes":["levitation",')

@@ -163,7 +163,7 @@ def source(request):
         async with asyncio.timeout(DEADLINE_S), made() as found:
             await found.settle()
             await until(lambda: not found.states.awaited())
-            assert set(found.state.situations) == {W1, W2}
+            assert set(found.state.snapshots) == {W1, W2}
             yield found
 
     return start
@@ -184,11 +184,11 @@ async def test_node_that_does_not_see_all_of_its_hardware_is_unreadable_until_it
     async with source() as s:
         await s.say(W1, replace(report("w1", generation=2), unreadable=("PF x: gone",)))
         await s.settle()
-        assert set(s.state.situations) == {W2}
+        assert set(s.state.snapshots) == {W2}
         assert "not all of its hardware could be looked at: PF x: gone" in s.state.why_unreadable(W1)
         await s.say(W1, report("w1", generation=3))
         await s.settle()
-        assert set(s.state.situations) == {W1, W2}
+        assert set(s.state.snapshots) == {W1, W2}
 
 
 async def test_node_whose_agent_is_down_is_unreadable(source):
@@ -209,19 +209,19 @@ async def test_node_that_is_not_heard_from_is_unreadable_with_the_time_and_comes
     async with source() as s:
         await s.silence(W1)
         await s.settle()
-        assert set(s.state.situations) == {W2}
+        assert set(s.state.snapshots) == {W2}
         assert " s" in s.state.why_unreadable(W1)
         await s.speak(W1)
         s.clock.now += 20
         await s.settle()
-        assert set(s.state.situations) == {W1, W2}
+        assert set(s.state.snapshots) == {W1, W2}
 
 
 async def test_node_that_is_deleted_is_neither_readable_nor_unreadable(source):
     async with source() as s:
         s.states.forget(W1)
         s.state.forget(W1)
-        assert set(s.state.situations) == {W2}
+        assert set(s.state.snapshots) == {W2}
         assert not s.state.unreadable
 
 
@@ -229,7 +229,7 @@ async def test_asking_ends_for_nodes_that_nobody_told_of(source):
     async with source() as s:
         await s.states.ask(NodeName("w9"))
         await s.states.refresh([NodeName("w9")], since=s.clock.now)
-        assert NodeName("w9") not in s.state.situations
+        assert NodeName("w9") not in s.state.snapshots
 
 
 async def test_what_an_ended_pod_held_is_free_once_the_node_was_looked_at_after_its_end(source):

@@ -33,11 +33,11 @@ async def made_room(w, node: str = "w1", *, named: bool = True) -> None:
         nominations = w.extender.preempting.nominations
         await until(lambda: uid(w, "high") in nominations._named)
     await w.delete_pod("low")
-    await until(lambda: bool(w.extender.preempting.occupants.going(node)))
+    await until(lambda: bool(w.extender.preempting.occupants.terminating(node)))
 
 
 def held(w, name: str = "high") -> list[str]:
-    return sorted(w.extender.preempting.nominations.of(uid(w, name)))
+    return sorted(w.extender.preempting.nominations.nodes_of(uid(w, name)))
 
 
 @pytest.mark.parametrize("named", [True, False])

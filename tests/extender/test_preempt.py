@@ -223,7 +223,7 @@ async def refuse_since_victim_lingers(w) -> None:
     assert await preempt(w, "high", w1=["low-w1"]) == {"w1": ["low-w1"]}
     await nominate(w, "high", "w1")
     await w.delete_pod("low-w1")
-    await until(lambda: bool(w.extender.preempting.occupants.going("w1")))
+    await until(lambda: bool(w.extender.preempting.occupants.terminating("w1")))
     assert await w.fitting("high") == []
 
 

@@ -67,8 +67,8 @@ wanted = st.lists(
 class Told:
     """Node states that the test tells by itself."""
 
-    async def refresh(self, _nodes: Collection[NodeName], *, since: float) -> None:
-        del since
+    async def refresh(self, _nodes: Collection[NodeName], *, newer_than: float) -> None:
+        del newer_than
 
 
 @dataclass

@@ -41,7 +41,7 @@ class Counting(FitCache):
 
     looked = 0
 
-    def known(self, request: Request, namespace: str = "") -> dict[NodeSnapshot, Verdict]:
+    def verdicts(self, request: Request, namespace: str = "") -> dict[NodeSnapshot, Verdict]:
         self.looked += 1
         return super().verdicts(request, namespace)
 

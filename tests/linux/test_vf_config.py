@@ -72,4 +72,4 @@ def test_guid_is_a_number_in_the_machines_byte_order_behind_the_vf(setting, kind
     ],
 )
 def test_setting_says_what_it_is(setting, words):
-    assert setting.words == words
+    assert setting.label == words

@@ -75,8 +75,8 @@ class Driver:
 
     def write(self, settings):
         if self.answers:
-            raise NetlinkError(settings[0].words, self.answers.pop(0))
-        short = [setting.words.replace(" of PF 0000:03:00.0 (eth0)", "") for setting in settings]
+            raise NetlinkError(settings[0].label, self.answers.pop(0))
+        short = [setting.label.replace(" of PF 0000:03:00.0 (eth0)", "") for setting in settings]
         self.messages.append(short)
         for each in short:
             index = int(each.split()[1].rstrip(":"))

@@ -55,7 +55,7 @@ class Driver:
         self.written.append("settings")
         if "settings" not in self.deaf:
             [setting] = settings
-            self.info = replace(self.info, trust=setting.words.endswith("trust on"))
+            self.info = replace(self.info, trust=setting.label.endswith("trust on"))
 
     def program(self, rate, config, pf=None):
         step = ProgramVfs(
