@@ -218,8 +218,8 @@ class Wire:
     async def refresh(self, nodes: Collection[NodeName], *, newer_than: float) -> None:
         for node in nodes:
             heard = self.state.heard_at(node)
-            if heard is None or heard < since:
-                await self.ask(node)
+            if heard is None or heard < newer_than:
+                await self.request_report(node)
 
     def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
         pass

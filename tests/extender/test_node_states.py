@@ -227,8 +227,8 @@ async def test_node_that_is_deleted_is_neither_readable_nor_unreadable(source):
 
 async def test_asking_ends_for_nodes_that_nobody_told_of(source):
     async with source() as s:
-        await s.states.ask(NodeName("w9"))
-        await s.states.refresh([NodeName("w9")], since=s.clock.now)
+        await s.states.request_report(NodeName("w9"))
+        await s.states.refresh([NodeName("w9")], newer_than=s.clock.now)
         assert NodeName("w9") not in s.state.snapshots
 
 
@@ -237,7 +237,7 @@ async def test_what_an_ended_pod_held_is_free_once_the_node_was_looked_at_after_
         promise(s)
         await s.settle()
         assert s.state.reservation(W1, P)
-        s.state.ended(P, s.clock.now)
+        s.state.on_delete(P, s.clock.now)
         assert s.state.reservation(W1, P)
         await s.settle()
         await until(lambda: s.state.reservation(W1, P) is None)
@@ -249,7 +249,7 @@ async def test_what_an_ended_pod_held_counts_while_the_node_says_that_it_holds_i
         promise(s)
         await s.say(W1, report("w1", generation=2, held={P: 1000}))
         await s.settle()
-        s.state.ended(P, s.clock.now)
+        s.state.on_delete(P, s.clock.now)
         await s.settle()
         assert used(s) == 1
         await s.say(W1, report("w1", generation=3))
