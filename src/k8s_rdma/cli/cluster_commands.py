@@ -45,7 +45,7 @@ def explain_pod(  # noqa: PLR0913 - typer's options
     """Where a pod is, and for every node why it takes it or not, PF by PF; asks the extender."""
     from k8s_rdma.cli.explain import explain as show
 
-    asked = extender_address(
+    endpoint = extender_address(
         extender=extender,
         token_file=token_file,
         cert_file=cert_file,
@@ -53,7 +53,7 @@ def explain_pod(  # noqa: PLR0913 - typer's options
         ca_file=ca_file,
         insecure=insecure,
     )
-    show(asked, pod, nodes=node or [], every=every, as_json=as_json)
+    show(endpoint, pod, nodes=node or [], every=every, as_json=as_json)
 
 
 def top(  # noqa: PLR0913 - typer's options
@@ -73,7 +73,7 @@ def top(  # noqa: PLR0913 - typer's options
     """Nodes, PFs, reservations and the pods that wait, every 2 s until Ctrl-C; asks the extender."""
     from k8s_rdma.cli.top import top as show
 
-    asked = extender_address(
+    endpoint = extender_address(
         extender=extender,
         token_file=token_file,
         cert_file=cert_file,
@@ -81,4 +81,4 @@ def top(  # noqa: PLR0913 - typer's options
         ca_file=ca_file,
         insecure=insecure,
     )
-    show(asked, once=once, as_json=as_json, sort=sort)
+    show(endpoint, once=once, as_json=as_json, sort=sort)

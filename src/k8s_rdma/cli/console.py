@@ -54,20 +54,20 @@ def write_json(document: bytes) -> None:
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
     """An empty one. right: headings of numbers, which are whole on a narrow terminal, as the first is."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         number = heading in right
         justify: JustifyMethod = "right" if number else "left"
         whole = number or heading == headings[0]
-        made.add_column(line(heading), justify=justify, no_wrap=whole, overflow="fold")
-    return made
+        result.add_column(line(heading), justify=justify, no_wrap=whole, overflow="fold")
+    return result
 
 
 def line(text: str | Text) -> Text:
     """One line, cut where there is no room for it."""
-    made = Text(text) if isinstance(text, str) else text
-    made.no_wrap, made.overflow = True, "ellipsis"
-    return made
+    result = Text(text) if isinstance(text, str) else text
+    result.no_wrap, result.overflow = True, "ellipsis"
+    return result
 
 
 def seconds(since_s: float | None) -> str:

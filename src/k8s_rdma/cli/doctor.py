@@ -60,9 +60,9 @@ def print_findings(
     if as_json:
         write_json(encode_doctor(document(subject, findings)))
     else:
-        out = console()
-        for each in page(findings, plain=not out.is_terminal):
-            out.print(each, soft_wrap=not out.is_terminal)
+        terminal = console()
+        for each in page(findings, plain=not terminal.is_terminal):
+            terminal.print(each, soft_wrap=not terminal.is_terminal)
     return exit_status(findings, strict=strict)
 
 
@@ -86,10 +86,10 @@ def page(findings: Sequence[Finding], *, plain: bool) -> Iterator[RenderableType
     """
     for subject in dict.fromkeys(each.subject for each in findings):
         yield Text(f"\n{SUBJECTS.get(subject, subject)}", style="bold")
-        of_it = sorted(
+        matching = sorted(
             (each for each in findings if each.subject == subject), key=lambda each: -each.severity.rank
         )
-        rows = [row for each in of_it for row in _rows(each)]
+        rows = [row for each in matching for row in _rows(each)]
         if plain:
             yield from (Text(f"  {mark.plain:8} ") + text for mark, text in rows)
         else:
@@ -118,10 +118,10 @@ def _summary(findings: Sequence[Finding]) -> Text:
         (severity, sum(finding.severity is severity for finding in findings))
         for severity in reversed(Severity)
     )
-    told = Text(", ").join(
+    summary = Text(", ").join(
         Text(_counted(count, severity), style=_STYLES[severity]) for severity, count in counts
     )
-    return told + Text("; docs/doctor.md has each by its id")
+    return summary + Text("; docs/doctor.md has each by its id")
 
 
 def _counted(count: int, severity: Severity) -> str:
@@ -148,9 +148,9 @@ def doctor_cluster(options: ClusterOptions, *, as_json: bool, strict: bool) -> i
     """The exit status: 0, 1, or 2 when the API server cannot be asked."""
     try:
         with Documents(options.kubeconfig) as api:
-            look = _collector(options, api)
-            look.version  # noqa: B018 - whether there is an API server at all
-            findings = tuple(look.findings())
+            collector = _collector(options, api)
+            collector.version  # noqa: B018 - whether there is an API server at all
+            findings = tuple(collector.findings())
     except (K8sRdmaError, OSError) as error:
         sys.stderr.write(f"k8s-rdma: could not look: {visible(str(error))}\n")
         return COULD_NOT_LOOK
@@ -158,14 +158,14 @@ def doctor_cluster(options: ClusterOptions, *, as_json: bool, strict: bool) -> i
 
 
 def _collector(options: ClusterOptions, api: Documents) -> ClusterCollector:
-    where = options.address
+    address = options.address
     return ClusterCollector(
         api=api,
         host=Host(options.host_root),
         namespaces=tuple(dict.fromkeys((options.namespace, _CONTROL_PLANE))),
         scheduler_file=options.scheduler,
         extender_file=options.extender,
-        ask_extender=None if where is None else lambda: query_extender(where),
+        ask_extender=None if address is None else lambda: query_extender(address),
     )
 
 

@@ -118,7 +118,7 @@ def doctor_cluster(  # noqa: PLR0913 - typer's options
     from k8s_rdma.cli.doctor import ClusterOptions
     from k8s_rdma.cli.doctor import doctor_cluster as look
 
-    asked = extender_address(
+    endpoint = extender_address(
         extender=extender,
         token_file=token_file,
         cert_file=cert_file,
@@ -132,6 +132,6 @@ def doctor_cluster(  # noqa: PLR0913 - typer's options
         scheduler=scheduler_config,
         extender=extender_config,
         host_root=host_root,
-        address=asked if extender else None,
+        address=endpoint if extender else None,
     )
     raise typer.Exit(look(options, as_json=as_json, strict=strict))

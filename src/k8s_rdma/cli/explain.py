@@ -88,10 +88,10 @@ class _Page:
         self._console.print()
 
     def _node(self, node: NodeLook) -> None:
-        said = _VERDICTS[node.verdict] + (f", score {node.score} of 10" if node.score is not None else "")
+        verdict = _VERDICTS[node.verdict] + (f", score {node.score} of 10" if node.score is not None else "")
         never = "" if node.evictable else "; no eviction would help"
         self._console.print(
-            f"\n[bold]{escape(node.node)}[/]: {said}{': ' if node.why else ''}{escape(node.why)}{never}"
+            f"\n[bold]{escape(node.node)}[/]: {verdict}{': ' if node.why else ''}{escape(node.why)}{never}"
         )
         if node.pfs:
             self._pfs([node])
@@ -156,8 +156,8 @@ def _request_lines(explanation: Explanation) -> Iterator[str]:
     """What it asks for, and where it has it."""
     if explanation.interfaces:
         policy = "" if explanation.policy == "any" else f", policy {escape(explanation.policy)}"
-        more = f"{explanation.reserved_mbps} Mb/s reserved{policy}, priority {explanation.priority}"
-        yield f"asks for {_describe_interfaces(explanation.interfaces)}; {more}"
+        details = f"{explanation.reserved_mbps} Mb/s reserved{policy}, priority {explanation.priority}"
+        yield f"asks for {_describe_interfaces(explanation.interfaces)}; {details}"
     elif not explanation.malformed:
         yield "asks for no RDMA interfaces"
     for place in explanation.places:
@@ -168,9 +168,9 @@ def _request_lines(explanation: Explanation) -> Iterator[str]:
 def _describe_interfaces(interfaces: tuple[RequestedInterface, ...]) -> str:
     total = sum(interface.count for interface in interfaces)
     shown = [f"{each.count} x {_describe_interface(each)}" for each in interfaces[:_MOST_KINDS]]
-    more = [f"{len(interfaces) - _MOST_KINDS} more kinds"] if len(interfaces) > _MOST_KINDS else []
+    omitted = [f"{len(interfaces) - _MOST_KINDS} more kinds"] if len(interfaces) > _MOST_KINDS else []
     noun = "interface" if total == 1 else "interfaces"
-    return f"{total} {noun} ({', '.join([*shown, *more])})"
+    return f"{total} {noun} ({', '.join([*shown, *omitted])})"
 
 
 def _describe_interface(interface: RequestedInterface) -> str:
@@ -233,10 +233,10 @@ def _cells(pf: PfLook) -> tuple[str, ...]:
 
 def _goes_here(pf: PfLook) -> str:
     """How much, and who holds what of it the hardware does not."""
-    by = (("reservations", pf.min_by), ("caps", pf.max_by))
-    held = [f"{what}: {' or '.join(holders)}" for what, holders in by if holders]
+    limits = (("reservations", pf.min_by), ("caps", pf.max_by))
+    lines = [f"{limit}: {' or '.join(holders)}" for limit, holders in limits if holders]
     much = f"{_bound_prefix(pf.devices is not None)}{pf.placed} x, {pf.placed_mbps} Mb/s"
-    return escape("; ".join([much, *held]))
+    return escape("; ".join([much, *lines]))
 
 
 def _used_of(used: int, limit: int | None) -> str:

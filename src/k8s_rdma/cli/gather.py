@@ -97,10 +97,10 @@ def gather_report(output: Path, options: NodeOptions, logs: tuple[Path, ...]) ->
     missing: list[str] = []
     try:
         with NetlinkQueries() as queries, tarfile.open(output, "w:gz") as archive:
-            look = collect_node(options, queries)
-            for name, make in _parts(look, queries, logs):
+            collector = collect_node(options, queries)
+            for name, build in _parts(collector, queries, logs):
                 try:
-                    _add(archive, name, make())
+                    _add(archive, name, build())
                 except (K8sRdmaError, OSError, ValueError, yaml.YAMLError) as error:
                     missing.append(f"{name}: {error}")
             _add(archive, "missing.txt", "".join(f"{each}\n" for each in missing).encode())
@@ -177,9 +177,9 @@ def gather_machine(output: Path | None) -> None:
         except OSError as error:
             msg = f"--output {output}: {error.strerror}"
             raise K8sRdmaError(msg) from error
-    for what in machine.about.unreadable:
-        sys.stderr.write(f"k8s-rdma: could not be looked at: {visible(what)}\n")
-    where = output or "what was printed"
+    for problem in machine.about.unreadable:
+        sys.stderr.write(f"k8s-rdma: could not be looked at: {visible(problem)}\n")
+    destination = output or "what was printed"
     sys.stderr.write(
-        f"k8s-rdma: read {where} through, then attach it to your report; docs/gather.md says what it holds\n"
+        f"k8s-rdma: read {destination} through, then attach it to your report; docs/gather.md says what it holds\n"
     )

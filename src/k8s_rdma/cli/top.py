@@ -42,15 +42,15 @@ def top(address: ExtenderAddress, *, once: bool, as_json: bool, sort: Sort) -> N
 
     K8sRdmaError when the extender refuses, and with `once` also when it does not answer.
     """
-    out = console()
+    terminal = console()
     with ExtenderClient(address) as extender:
         if as_json:
             write_json(_fetch(extender, sort, MAX_ROWS) + b"\n")
-        elif once or not out.is_terminal:
+        elif once or not terminal.is_terminal:
             view = _view(extender, sort, MAX_ROWS)
-            out.print(page(view, plain=not out.is_terminal, lines=None))
+            terminal.print(page(view, plain=not terminal.is_terminal, lines=None))
         else:
-            _watch(extender, out, sort)
+            _watch(extender, terminal, sort)
 
 
 def _fetch(extender: ExtenderClient, sort: Sort, rows: int) -> bytes:
@@ -107,8 +107,8 @@ def _watch(extender: ExtenderClient, console: Console, sort: Sort) -> None:
 
 def _show(live: Live, screen: Screen) -> None:
     """Until it is time to ask again, and anew when the terminal's size changes."""
-    until, size = time.monotonic() + REFRESH_S, None
-    while time.monotonic() < until:
+    deadline, size = time.monotonic() + REFRESH_S, None
+    while time.monotonic() < deadline:
         if live.console.size != size:
             size = live.console.size
             live.update(screen.page(size.height), refresh=True)
@@ -123,13 +123,13 @@ def page(view: ClusterView, *, plain: bool, lines: int | None) -> Group:
     parts: list[RenderableType] = [line(Text.from_markup(each)) for each in _head(view)]
     parts.append(Text())
     parts.append(_nodes(view.nodes[:for_nodes], plain=plain))
-    if (more := view.totals.nodes - for_nodes) > 0:
-        parts.append(Text(f"and {more} more nodes"))
+    if (omitted := view.totals.nodes - for_nodes) > 0:
+        parts.append(Text(f"and {omitted} more nodes"))
     if view.pending_total:
         parts.append(Text())
         parts.append(_pending(view.pending[:for_pods]))
-    if (more := view.pending_total - for_pods) > 0:
-        parts.append(Text(f"and {more} more pods that wait"))
+    if (omitted := view.pending_total - for_pods) > 0:
+        parts.append(Text(f"and {omitted} more pods that wait"))
     return Group(*parts)
 
 
@@ -191,8 +191,8 @@ def _pending(rows: tuple[PendingRow, ...]) -> Table:
     shown = table(*_PODS, right=("interfaces", "Mb/s", "waits", "tried"))
     for row in rows:
         tried = f"{seconds(row.ago_s)} ago"
-        asks = str(row.interfaces), str(row.reserved_mbps)
-        shown.add_row(line(row.pod), *asks, seconds(row.waits_s), tried, line(row.why))
+        request = str(row.interfaces), str(row.reserved_mbps)
+        shown.add_row(line(row.pod), *request, seconds(row.waits_s), tried, line(row.why))
     return shown
 
 

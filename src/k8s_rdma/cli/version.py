@@ -25,12 +25,12 @@ class _DirectUrl(msgspec.Struct):
 
 def tell_version(*, as_json: bool) -> None:
     """Print it, as a line or as a document."""
-    known = versions()
+    components = versions()
     if as_json:
-        sys.stdout.write(encode_version(known).decode())
+        sys.stdout.write(encode_version(components).decode())
         return
-    commit = f", commit {known.commit}" if known.commit else ""
-    sys.stdout.write(f"{DISTRIBUTION} {known.version}{commit}, Python {known.python}\n")
+    commit = f", commit {components.commit}" if components.commit else ""
+    sys.stdout.write(f"{DISTRIBUTION} {components.version}{commit}, Python {components.python}\n")
 
 
 def versions() -> VersionDocument:

@@ -76,13 +76,13 @@ class AgentLink:
 
     def reported(self, report: NodeReport) -> None:
         """Keep what it says of devices."""
-        told = read_report(report)
+        parsed = read_report(report)
         if (
             report.unreadable and self.report is not None
         ):  # a PF that the agent cannot look at is its all the same
-            told = replace(told, pfs=told.pfs | self.report.pfs)
-        is_new = self.silent_since is not None or told != self.report
-        self.report, self.silent_since = told, None
+            parsed = replace(parsed, pfs=parsed.pfs | self.report.pfs)
+        is_new = self.silent_since is not None or parsed != self.report
+        self.report, self.silent_since = parsed, None
         self._tried.set()
         if is_new:
             self._changed()

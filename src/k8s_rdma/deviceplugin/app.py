@@ -80,8 +80,8 @@ def _refusals(keepers: Sequence[PluginServer]) -> Samples:
 
 def _registrations(keepers: Sequence[PluginServer]) -> Samples:
     for keeper in keepers:
-        for took, outcome in _OUTCOMES.items():
-            count = keeper.resource.counts.registrations[took]
+        for accepted, outcome in _OUTCOMES.items():
+            count = keeper.resource.counts.registrations[accepted]
             yield {"resource": keeper.resource.name, "outcome": outcome}, count
 
 
@@ -170,9 +170,9 @@ class PluginApp:
 
 
 def _state(keeper: PluginServer) -> str:
-    words = [keeper.problem or "kubelet follows it"]
+    states = [keeper.problem or "kubelet follows it"]
     if keeper.resource.fault:
-        words.append(f"no container can have it: {keeper.resource.fault}")
+        states.append(f"no container can have it: {keeper.resource.fault}")
     elif keeper.resource.unhealthy:
-        words.append(keeper.resource.unhealthy)
-    return f"{keeper.resource.name}: {'; '.join(words)}"
+        states.append(keeper.resource.unhealthy)
+    return f"{keeper.resource.name}: {'; '.join(states)}"

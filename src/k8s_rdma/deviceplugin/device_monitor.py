@@ -112,10 +112,10 @@ class HostScanner:
     def _scan_rdma(self, *, anew: bool) -> RdmaSnapshot:
         if self._cached_scan is None:
             self._cached_scan = self._open()
-        look = self._cached_scan.scan(anew=anew)
-        if look is not self._last:
-            self._count(failed=bool(look.unreadable))
-        return look
+        scan = self._cached_scan.scan(anew=anew)
+        if scan is not self._last:
+            self._count(failed=bool(scan.unreadable))
+        return scan
 
     def _open(self) -> CachedScan[RdmaSnapshot]:
         with ExitStack() as opened:
@@ -135,7 +135,7 @@ class HostScanner:
 
     def _files(self, snapshot: RdmaSnapshot) -> frozenset[Path]:
         """What no event tells of: the states of InfiniBand ports, and nodes that come and go by hand."""
-        nodes = {node.path for here in snapshot.present.values() for node in here.characters}
+        nodes = {node.path for device in snapshot.present.values() for node in device.characters}
         return frozenset(
             {self._host.sysfs / path for path in port_state_files(snapshot)}
             | {self._nodes.locate(path) for path in (INFINIBAND, RDMA_CM, *nodes)}
@@ -249,26 +249,26 @@ class DeviceMonitor:
             now = self._now()
             rescan, later = _is_due(rescan_at, now), _is_due(later_at, now)
             rescan_at = self._deadline_after(self._rescan_s) if rescan else rescan_at
-            before = self.inventory
-            asked, self._scan_requested = self._scan_requested, False
-            await self._scan(anew=rescan or later or asked)
+            previous = self.inventory
+            requested, self._scan_requested = self._scan_requested, False
+            await self._scan(anew=rescan or later or requested)
             later_at = None if later else later_at
-            if self.inventory is not before and not later:
+            if self.inventory is not previous and not later:
                 later_at = self._deadline_after(LATER_S)
 
     async def _scan(self, *, anew: bool) -> None:
         self._wake.clear()
         agent = Agent(report=self._agent.report, silent_since=self._agent.silent_since)
         loop = asyncio.get_running_loop()
-        before = self.scan_counts
-        seen = await loop.run_in_executor(
+        previous = self.scan_counts
+        observed = await loop.run_in_executor(
             self._thread, partial(self._scanner.scan, agent, self._now(), anew=anew)
         )
-        if self.scan_counts != before:
+        if self.scan_counts != previous:
             self._scanned_at = self._now()
-        self._log_unreadable(seen)
-        self._inventory.publish(seen)
-        changes = self._event_limiter.changes(seen, self._now())
+        self._log_unreadable(observed)
+        self._inventory.publish(observed)
+        changes = self._event_limiter.changes(observed, self._now())
         for change in changes:
             _log_change(change)
         if changes:
@@ -300,8 +300,8 @@ def _is_due(deadline: float | None, now: float) -> bool:
 
 def _log_change(change: HealthChange) -> None:
     device = change.device
-    where = {"device": device.name, "pf": device.pf_name or device.pf, "pci": device.pci}
+    fields = {"device": device.name, "pf": device.pf_name or device.pf, "pci": device.pci}
     if change.healthy:
-        _log.info("device_healthy", **where, changes=change.changes)
+        _log.info("device_healthy", **fields, changes=change.changes)
     else:
-        _log.warning("device_unhealthy", **where, why=change.why, changes=change.changes)
+        _log.warning("device_unhealthy", **fields, why=change.why, changes=change.changes)

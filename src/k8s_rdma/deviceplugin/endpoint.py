@@ -125,21 +125,21 @@ async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) ->
     It is made under another name and then moved: nobody finds it before it serves, and gRPC, which removes
     the path that it was given when it ends, removes no successor's. K8sRdmaError when there can be none.
     """
-    made_at = _unseen(path)
+    temporary = _unseen(path)
     server = new_server()
     add_service(server, handlers)
     try:
-        await _begin(server, made_at)
-        made = socket_at(made_at)
-        made_at.rename(path)
+        await _begin(server, temporary)
+        identity = socket_at(temporary)
+        temporary.rename(path)
     except (RuntimeError, OSError) as error:  # the former is gRPC's word for the latter
         await server.stop(None)
         why = error.strerror if isinstance(error, OSError) else _why_not(path)
         raise K8sRdmaError(f"cannot serve at {path}: {why}") from error
-    if made is None or socket_at(path) != made:
+    if identity is None or socket_at(path) != identity:
         await server.stop(None)
         raise K8sRdmaError(f"cannot serve at {path}: somebody else has just made it")
-    return Endpoint(path=path, socket_file=made, followers=followers, server=server)
+    return Endpoint(path=path, socket_file=identity, followers=followers, server=server)
 
 
 async def _begin(server: Server, path: Path) -> None:

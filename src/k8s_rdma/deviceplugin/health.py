@@ -63,9 +63,9 @@ class Damping:
             return (), None
         if course.clear_since is None:
             course.clear_since = now
-        until = course.clear_since + course.hold_s
-        if now < until:
-            return course.faults, until
+        clear_at = course.clear_since + course.hold_s
+        if now < clear_at:
+            return course.faults, clear_at
         course.faults, course.well_since = (), now
         return (), None
 
@@ -128,9 +128,9 @@ class Health:
 
     def expected(self, agent: Agent) -> Mapping[str, str]:
         """Devices that may be away, and the addresses of their functions: a look is to look for these."""
-        given = {each.name: each.pci for each in self._allocated(agent).values()}
-        return {**dict.fromkeys(self._history, ""), **given} | {
-            name: known.device.pci for name, known in self._history.items() if known.device.pci
+        allocated = {each.name: each.pci for each in self._allocated(agent).values()}
+        return {**dict.fromkeys(self._history, ""), **allocated} | {
+            name: record.device.pci for name, record in self._history.items() if record.device.pci
         }
 
     def judged(
@@ -138,18 +138,18 @@ class Health:
     ) -> DeviceInventory:
         """All devices with the faults that count now; unreadable: what else could not be looked at."""
         self._deadlines.clear()
-        given = self._allocated(agent)
+        allocated = self._allocated(agent)
         devices = {}
         for name in sorted({*snapshot.present, *snapshot.away, *self._history}):
-            device = self._device(name, snapshot, agent, now, allocated=name in given)
+            device = self._device(name, snapshot, agent, now, allocated=name in allocated)
             if device is not None:
-                faults, until = self._damping.faults(name, device.faults, now)
-                self._wait(until)
+                faults, clear_at = self._damping.faults(name, device.faults, now)
+                self._wait(clear_at)
                 devices[name] = device if faults == device.faults else replace(device, faults=faults)
         self._damping.retain(frozenset(devices))
         return DeviceInventory(
             devices=devices,
-            allocated=given if agent.report else None,
+            allocated=allocated if agent.report else None,
             netns_mode=snapshot.netns_mode,
             rdma_cm=snapshot.rdma_cm,
             directory=snapshot.directory,
@@ -165,7 +165,7 @@ class Health:
         """What pods have by the last report; a device without a name there by where it was seen."""
         if agent.report is None:
             return {}
-        names = {known.device.pci: name for name, known in self._history.items() if known.device.pci}
+        names = {record.device.pci: name for name, record in self._history.items() if record.device.pci}
         named = ((each.name or names.get(each.pci, ""), each) for each in agent.report.allocated)
         return {name: replace(each, name=name) for name, each in named if name}
 
@@ -173,13 +173,13 @@ class Health:
         self, name: str, snapshot: RdmaSnapshot, agent: Agent, now: float, *, allocated: bool
     ) -> RdmaDevice | None:
         if name in snapshot.present:
-            here = snapshot.present[name]
-            device = here.device if allocated else self._free_at_home(here, agent)
+            present = snapshot.present[name]
+            device = present.device if allocated else self._free_at_home(present, agent)
             self._history[name] = _DeviceHistory(device)
             return device
-        known = self._history.get(name)
+        record = self._history.get(name)
         if name in snapshot.unreadable or name not in snapshot.away:
-            return known.device if known else None
+            return record.device if record else None
         return self._away(name, snapshot.away[name], agent, now, allocated=allocated)
 
     @staticmethod
@@ -198,24 +198,24 @@ class Health:
     def _away(
         self, name: str, away: AwayDevice, agent: Agent, now: float, *, allocated: bool
     ) -> RdmaDevice | None:
-        known = self._history.get(name)
-        device = _as_last_seen(away, known.device if known else None)
-        if known is None and not allocated and not away.elsewhere:
+        record = self._history.get(name)
+        device = _as_last_seen(away, record.device if record else None)
+        if record is None and not allocated and not away.elsewhere:
             return None
-        since = now if known is None or known.away_since is None else known.away_since
-        if not allocated and not away.elsewhere and now - since >= FORGOTTEN_S:
+        away_since = now if record is None or record.away_since is None else record.away_since
+        if not allocated and not away.elsewhere and now - away_since >= FORGOTTEN_S:
             del self._history[name]
             return None
-        why, stands_until = self._absence(away, agent, since, allocated=allocated)
-        faults = away.device.faults if away.is_listed or (known and known.device.pci) else ()
+        why, stands_until = self._absence(away, agent, away_since, allocated=allocated)
+        faults = away.device.faults if away.is_listed or (record and record.device.pci) else ()
         if now < stands_until:
             self._wait(stands_until)
-            if why is _ABSENT and known is not None:
-                faults = known.device.faults
+            if why is _ABSENT and record is not None:
+                faults = record.device.faults
         elif why:
             faults = (*faults, why)
         device = replace(device, faults=faults)
-        self._history[name] = _DeviceHistory(device, since)
+        self._history[name] = _DeviceHistory(device, away_since)
         return device
 
     @staticmethod

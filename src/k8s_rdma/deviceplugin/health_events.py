@@ -178,10 +178,10 @@ async def node_events(config: DevicePluginConfig) -> AsyncIterator[Heard]:
 
 def _sentence(change: HealthChange) -> str:
     device = change.device
-    where = f" (VF {device.vf} of {device.pf_name or device.pf})" if device.vf is not None else ""
-    what = "is healthy again" if change.healthy else f"is unhealthy: {change.why}"
+    location = f" (VF {device.vf} of {device.pf_name or device.pf})" if device.vf is not None else ""
+    condition = "is healthy again" if change.healthy else f"is unhealthy: {change.why}"
     times = f"; it changed {change.changes} times since it was told of last" if change.changes > 1 else ""
-    return f"RDMA device {device.name}{where} {what}{times}"
+    return f"RDMA device {device.name}{location} {condition}{times}"
 
 
 def _several(changes: Sequence[HealthChange]) -> str:
@@ -190,5 +190,5 @@ def _several(changes: Sequence[HealthChange]) -> str:
     for change in changes:
         names.setdefault(change.why, []).append(change.device.name)
     groups = (f"{', '.join(devices)}{f': {why}' if why else ''}" for why, devices in names.items())
-    what = "are healthy again" if changes[0].healthy else "are unhealthy"
-    return f"{len(changes)} RDMA devices {what}: {'; '.join(groups)}"
+    condition = "are healthy again" if changes[0].healthy else "are unhealthy"
+    return f"{len(changes)} RDMA devices {condition}: {'; '.join(groups)}"

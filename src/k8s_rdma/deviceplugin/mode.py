@@ -56,13 +56,13 @@ def refuse(resource: str, device: str, why: str) -> NoReturn:
 
 def check(resource: str, choice: Choice) -> None:
     """Refuse what has no answer; MalformedError in the words of kubelet's API."""
-    available, wanted = set(choice.available), set(choice.must_include)
-    if missing := sorted(wanted - available):
+    available, required = set(choice.available), set(choice.must_include)
+    if missing := sorted(required - available):
         msg = f"{resource}: must_include_deviceIDs: {missing[0]} is not among available_deviceIDs"
         raise MalformedError(msg)
-    if not len(wanted) <= choice.size <= len(available):
+    if not len(required) <= choice.size <= len(available):
         msg = (
-            f"{resource}: allocation_size: {choice.size} devices, with {len(wanted)} that must be among them"
+            f"{resource}: allocation_size: {choice.size} devices, with {len(required)} that must be among them"
             f" and {len(available)} available"
         )
         raise MalformedError(msg)

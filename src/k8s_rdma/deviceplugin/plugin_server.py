@@ -200,12 +200,12 @@ class PluginServer:
                 return standing.waits_s() or None
 
     def _standing(self) -> ServingState:
-        there = socket_at(self._path)
-        ours = self._endpoint is not None and self._endpoint.socket_file == there
-        others = not ours and self._endpoint is not None and there is not None and is_served(self._path)
+        identity = socket_at(self._path)
+        ours = self._endpoint is not None and self._endpoint.socket_file == identity
+        replaced = not ours and self._endpoint is not None and identity is not None and is_served(self._path)
         return ServingState(
             ours=ours and not self._renew,
-            has_rivals=others and not self._renew,
+            has_rivals=replaced and not self._renew,
             kubelet=socket_at(self._kubelet),
             registered=self._registered,
             followed=self.followed,
@@ -231,13 +231,13 @@ class PluginServer:
         endpoint = await open_endpoint(self._path, self.resource.handlers(followers), followers)
         _log.info("serving", resource=self.resource.name, socket=str(self._path))
         self._renew = False
-        before, self._endpoint = self._endpoint, endpoint
-        if before is None or not before.followers.count:
+        previous, self._endpoint = self._endpoint, endpoint
+        if previous is None or not previous.followers.count:
             self._registered = None
         self._state_since = self._clock()
         self._registering.reset()
-        if before is not None:
-            await before.close()
+        if previous is not None:
+            await previous.close()
 
     def _followers_changed(self) -> None:
         self._was_followed |= self.followed

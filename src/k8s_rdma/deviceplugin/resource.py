@@ -132,17 +132,17 @@ class Resource:
     async def _allocate(self, containers: Sequence[tuple[str, ...]]) -> Sequence[AllocateResponse]:
         """All or none: kubelet drops the whole answer when one of them fails."""
         started = monotonic()
-        seen = self._devices.inventory
+        inventory = self._devices.inventory
         try:
-            given = [self._mode.allocate(ids, seen) for ids in containers]
+            allocations = [self._mode.allocate(ids, inventory) for ids in containers]
         except K8sRdmaError as error:
             self.counts.refusals[error.reason] += 1
             _log.warning("not_allocated", resource=self.name, devices=containers, error=error.message)
             raise
-        self.counts.allocations += len(given)
+        self.counts.allocations += len(allocations)
         took_ms = (monotonic() - started) * 1000
         _log.info("allocated", resource=self.name, devices=containers, took_ms=round(took_ms, 3))
-        return given
+        return allocations
 
     async def _pre_start(self, _ids: tuple[str, ...]) -> None:
         """Nothing is to be done then; it is not asked for either."""

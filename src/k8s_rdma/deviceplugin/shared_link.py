@@ -82,13 +82,13 @@ class SharedLink:
 
     def update(self) -> None:
         """Go by what is seen now: other devices, or other nodes of theirs, which the agent looks up anew."""
-        seen = self._devices.inventory
-        wanted = to_publish(self._modes, seen)
+        inventory = self._devices.inventory
+        desired = to_publish(self._modes, inventory)
         nodes = frozenset(
-            node for names in wanted.values() for name in names for node in seen.devices[name].nodes
+            node for names in desired.values() for name in names for node in inventory.devices[name].nodes
         )
-        if (wanted, nodes) != (self._desired, self._nodes):
-            self._desired, self._nodes = wanted, nodes
+        if (desired, nodes) != (self._desired, self._nodes):
+            self._desired, self._nodes = desired, nodes
             self._desired_changed.set()
 
     async def tried(self) -> None:
@@ -124,19 +124,19 @@ class SharedLink:
     async def _something(self, incoming: StreamReader) -> None:
         """Return when there is something to declare; EOFError when the agent goes away."""
         ended = asyncio.ensure_future(incoming.read(1))
-        other = asyncio.ensure_future(self._desired_changed.wait())
+        change = asyncio.ensure_future(self._desired_changed.wait())
         try:
             await asyncio.wait(
-                (ended, other),
+                (ended, change),
                 timeout=RETRY_S if self._failed else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if ended.done():
                 raise EOFError("it ended the connection" if not ended.result() else "it spoke unasked")
         finally:
-            for task in (ended, other):
+            for task in (ended, change):
                 task.cancel()
-            await asyncio.gather(ended, other, return_exceptions=True)
+            await asyncio.gather(ended, change, return_exceptions=True)
 
     def _answered(self, written: Written) -> None:
         self._stop_expiry()

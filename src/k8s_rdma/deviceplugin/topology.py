@@ -63,9 +63,9 @@ class AdmittedPodGuess:
         """Remember what pods have. No pods at all say nothing: kubelet has just started."""
         if not pods:
             return
-        known = self._since_s
+        previous = self._since_s
         self._since_s = {
-            allocation: float("-inf") if known is None else known.get(allocation, now)
+            allocation: float("-inf") if previous is None else previous.get(allocation, now)
             for allocation in self._allocations(pods)
         }
 
@@ -79,8 +79,8 @@ class AdmittedPodGuess:
             return ()
         self.update(pods, now)
         new: dict[Pod, list[Device]] = {}
-        for (pod, device), since in (self._since_s or {}).items():
-            if now - since <= NEW_S:
+        for (pod, device), since_s in (self._since_s or {}).items():
+            if now - since_s <= NEW_S:
                 new.setdefault(pod, []).extend([device] if device else [])
         served = {(each.namespace, each.name) for each in pods if each.device_ids(resource)}
         candidates = [pod for pod in new if pod not in served] or list(new)
@@ -132,12 +132,12 @@ def preferred(
     so. Of equals those with the first names, numbers in names being counted as numbers.
     """
     in_order = sorted({each.id: each for each in candidates}.values(), key=lambda each: natural(each.id))
-    wanted = set(must)
-    fixed = [each for each in in_order if each.id in wanted]
-    others = [each for each in in_order if each.id not in wanted]
-    first = [each for each in others if not each.last]
+    required = set(must)
+    fixed = [each for each in in_order if each.id in required]
+    optional = [each for each in in_order if each.id not in required]
+    first = [each for each in optional if not each.last]
     if len(fixed) + len(first) < size:
-        fixed, first = fixed + first, [each for each in others if each.last]
+        fixed, first = fixed + first, [each for each in optional if each.last]
     chosen = fixed + _nearest(fixed, first, size - len(fixed), neighbours)
     return tuple(each.id for each in sorted(chosen, key=lambda each: natural(each.id)))
 
@@ -155,8 +155,8 @@ def _nearest(
     for each in free:
         by_place[each.place].append(each)
     pfs = [
-        _Pf(place=place, free=len(of_it), nearness=_nearness(place, neighbours))
-        for place, of_it in by_place.items()
+        _Pf(place=place, free=len(members), nearness=_nearness(place, neighbours))
+        for place, members in by_place.items()
     ]
     used = frozenset(each.place for each in fixed)
     chosen = _best_pfs(
@@ -224,7 +224,9 @@ def _numa_nodes(pfs: Sequence[_Pf]) -> int:
 
 
 def _apart(pfs: Sequence[_Pf]) -> int:
-    return -sum(_shared(one.place.pcie_path, other.place.pcie_path) for one, other in combinations(pfs, 2))
+    return -sum(
+        _shared(first.place.pcie_path, second.place.pcie_path) for first, second in combinations(pfs, 2)
+    )
 
 
 def _far(count: int) -> Callable[[Sequence[_Pf]], int]:
@@ -257,8 +259,8 @@ def _good_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], fewest: int, lacking: 
 
     def chosen(large: int) -> list[_Pf]:
         """The most liked but some, and the largest of the rest in their place."""
-        kept = fewest - large
-        return liked[:kept] + nlargest(large, liked[kept:], key=lambda pf: pf.free)
+        count = fewest - large
+        return liked[:count] + nlargest(large, liked[count:], key=lambda pf: pf.free)
 
     # The more of the largest, the more devices.
     return chosen(bisect_left(range(fewest + 1), lacking, key=lambda large: _free(chosen(large))))
@@ -305,12 +307,12 @@ class Neighbours:
         try:
             async with asyncio.timeout(DEADLINE_S):
                 devices = self._newcomers.admitted(await self._pods.all(), resource, self._now())
-                beside = await self._locate(devices) if devices else ()
+                neighbours = await self._locate(devices) if devices else ()
         except (K8sRdmaError, TimeoutError) as error:
             self._note(error)
             return choice
         self._note(None)
-        return replace(choice, neighbours=beside)
+        return replace(choice, neighbours=neighbours)
 
     async def follow(self) -> None:
         """Look at the pods for ever, or not at all, where nobody asks."""
@@ -336,7 +338,7 @@ class Neighbours:
             found: Future[tuple[Neighbour, ...]] = Future()
             self._last = found
             found.set_running_or_notify_cancel()  # who gives up waiting does not end it
-            Thread(target=_are_known, args=(found, self._places, devices), name="gpus", daemon=True).start()
+            Thread(target=_resolve, args=(found, self._places, devices), name="gpus", daemon=True).start()
             return await asyncio.wrap_future(found)
 
     def _note(self, error: Exception | None) -> None:
@@ -346,7 +348,7 @@ class Neighbours:
         self._failing = error is not None
 
 
-def _are_known(
+def _resolve(
     found: Future[tuple[Neighbour, ...]], places: Places, devices: Iterable[tuple[str, str]]
 ) -> None:
     try:

@@ -144,7 +144,7 @@ def make_ready(machine: Machine, config: InitConfig, pods: Pods, target: Target)
 
 def _outcome(job: Job, pods: Pods) -> Outcome:
     setup = None
-    for left in reversed(range(job.config.tries)):
+    for attempts_left in reversed(range(job.config.tries)):
         try:
             setup = setup or PfSetup(job, pods)
             return _ended(job, setup, setup.attempt())
@@ -152,7 +152,7 @@ def _outcome(job: Job, pods: Pods) -> Outcome:
             failure = error
         except OSError as error:
             failure = refused_read(f"PF {job.target.name}", error)
-        if _is_last(failure, left) or not _rested(job, failure, left):
+        if _is_last(failure, attempts_left) or not _rested(job, failure, attempts_left):
             break
     return _failed(job, setup, failure)
 
@@ -177,20 +177,20 @@ def _rested(job: Job, failure: K8sRdmaError, attempts_left: int) -> bool:
 
 
 def _ended(job: Job, setup: PfSetup, refused: Refused | None) -> Outcome:
-    done = setup.progress
+    progress = setup.progress
     if refused is None:
-        result = Result.CHANGED if done.changes() else Result.READY
-        return _outcome_of(job, setup, result, done.describe(), "")
+        result = Result.CHANGED if progress.changes() else Result.READY
+        return _outcome_of(job, setup, result, progress.describe(), "")
     return _outcome_of(
         job, setup, Result.REFUSED if refused.in_use else Result.FAILED, refused.why, refused.advice
     )
 
 
 def _failed(job: Job, setup: PfSetup | None, failure: K8sRdmaError) -> Outcome:
-    done = setup.progress.changes() if setup else ()
-    said = f"{failure} (done before: {', '.join(done)})" if done else str(failure)
+    changes = setup.progress.changes() if setup else ()
+    message = f"{failure} (done before: {', '.join(changes)})" if changes else str(failure)
     return _outcome_of(
-        job, setup, Result.FAILED, said, failure.advice if isinstance(failure, SetupError) else ""
+        job, setup, Result.FAILED, message, failure.advice if isinstance(failure, SetupError) else ""
     )
 
 

@@ -48,11 +48,11 @@ def select_pfs(machine: Machine, config: InitConfig) -> Selecting:
         ("RDMA device", config.rdma_timeout_s, lacks_rdma),
     )
     with machine.queries() as queries:
-        look = _Scan(Observer(machine.sysfs, queries, config.hardware.to_core()))
-        for what, timeout_s, incomplete in waits:
-            if not wait_until(machine.clock, timeout_s, partial(look.none_is, incomplete), LOOK_EVERY_S):
-                _log.warning("pfs_incomplete", without=what, waited_s=timeout_s)
-    found = look.found
+        scan = _Scan(Observer(machine.sysfs, queries, config.hardware.to_core()))
+        for subject, timeout_s, incomplete in waits:
+            if not wait_until(machine.clock, timeout_s, partial(scan.none_is, incomplete), LOOK_EVERY_S):
+                _log.warning("pfs_incomplete", without=subject, waited_s=timeout_s)
+    found = scan.found
     return Selecting(
         targets=tuple(map(_target, found.selected)),
         skipped=found.skipped,

@@ -93,10 +93,10 @@ def bind(job: Job, vfs: Iterable[VfFunction]) -> dict[int, str]:
     One after the other, so that netdevs are numbered as VFs are.
     """
     failed: dict[int, str] = {}
-    told = job.clock.now()
+    written_at = job.clock.now()
     for index, vf in enumerate(vfs):
-        if job.clock.now() - told >= TELL_EVERY_S:
-            told = job.clock.now()
+        if job.clock.now() - written_at >= TELL_EVERY_S:
+            written_at = job.clock.now()
             job.log.info("vfs_bound", vfs=index)
         job.clock.wait(0)
         try:
@@ -111,14 +111,14 @@ def wait_for_netdevs(
 ) -> tuple[VfFunction, ...]:
     """These VFs once each has a netdev; SetupError names one that has none in time."""
     missing = deque(vfs)
-    told = job.clock.now()
+    progress_at = job.clock.now()
 
     def complete() -> bool:
-        nonlocal told
+        nonlocal progress_at
         while missing and job.sriov.again(missing[0]).netdevs:
             missing.popleft()
-        if missing and job.clock.now() - told >= TELL_EVERY_S:
-            told = job.clock.now()
+        if missing and job.clock.now() - progress_at >= TELL_EVERY_S:
+            progress_at = job.clock.now()
             job.log.info("waiting_for_netdevs", missing=len(missing), of=len(vfs))
         return not missing
 
@@ -176,12 +176,12 @@ def _name(job: Job, vf: int, link: Link) -> bool:
 @contextmanager
 def probing_restored(job: Job) -> Iterator[None]:
     """Whether VFs get a driver by themselves is afterwards as it was."""
-    before = job.sriov.probes_vfs()
+    probes = job.sriov.probes_vfs()
     try:
         yield
     finally:
-        if job.sriov.probes_vfs() != before:
-            let_probe(job, before)
+        if job.sriov.probes_vfs() != probes:
+            let_probe(job, probes)
 
 
 def let_probe(job: Job, probe: bool) -> None:
@@ -189,8 +189,8 @@ def let_probe(job: Job, probe: bool) -> None:
     try:
         job.sriov.let_probe_vfs(probe)
     except OSError as error:
-        what = f"PF {job.target.name}: sriov_drivers_autoprobe {int(probe)}"
-        raise refused_write(what, error) from error
+        operation = f"PF {job.target.name}: sriov_drivers_autoprobe {int(probe)}"
+        raise refused_write(operation, error) from error
 
 
 def create_vfs(job: Job, previous: int, count: int) -> None:
@@ -223,10 +223,10 @@ def _restore_vfs(job: Job, previous: int, error: SetupError) -> None:
 
 def _write_count(job: Job, count: int) -> None:
     _write(job, count)
-    made = job.sriov.count()
-    if made != count:
+    created = job.sriov.count()
+    if created != count:
         raise SetupError(
-            f"PF {job.target.name}: {count} VFs asked, its driver made {made}",
+            f"PF {job.target.name}: {count} VFs asked, its driver made {created}",
             advice="see its lines in dmesg, and set numVfs to what it can make",
         )
 
@@ -262,8 +262,8 @@ class PfProgress:
             ("named", self.named),
         )
         removed = ("all removed",) if self.created == 0 else ()
-        up = ("PF up",) if self.brought_up else ()
-        return (*removed, *(f"{count} {what}" for what, count in counts if count), *up)
+        link_up = ("PF up",) if self.brought_up else ()
+        return (*removed, *(f"{count} {change}" for change, count in counts if count), *link_up)
 
     def describe(self) -> str:
         """The changes and the notes."""

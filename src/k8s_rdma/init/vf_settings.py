@@ -70,7 +70,7 @@ def desired_settings(
         settings: tuple[Setting, ...] = (VfMac(vf_mac(pf_address, index)),)
     else:
         port_guid = pf_address[-23:]
-        guids = (VfGuid(which, vf_guid(port_guid, index, which)) for which in GuidOf)
+        guids = (VfGuid(kind, vf_guid(port_guid, index, kind)) for kind in GuidOf)
         settings = (*guids, VfLinkState("auto"))
     return settings if trust is None else (*settings, VfTrust(trust))
 

@@ -62,14 +62,14 @@ async def follow(
 
 async def _lock(installation: Installation, stack: ExitStack, stop: asyncio.Event) -> None:
     """Become the only one at work: one that is being replaced by us ends, in time; a directory is made."""
-    told = ""
+    reported = ""
     while not stop.is_set():
         try:
             stack.enter_context(installation.locked(0))
         except (K8sRdmaError, OSError) as error:
-            if told != str(error):
+            if reported != str(error):
                 _log.warning("cni_waiting", why=str(error))
-            told = str(error)
+            reported = str(error)
             await _first_of(LOCK_RETRY_S, stop)
         else:
             return
@@ -154,8 +154,8 @@ class _Reconciler:
         if problems:
             _log.warning("cni_not_in_place", problems=problems)
         else:
-            whose = {"by_hand": by_hand} if by_hand else {}
-            _log.info("cni_in_place", program=str(self._installation.program.paths[0]), **whose)
+            writer = {"by_hand": by_hand} if by_hand else {}
+            _log.info("cni_in_place", program=str(self._installation.program.paths[0]), **writer)
         self._last = problems, by_hand
 
 
@@ -166,7 +166,7 @@ def _watching(directories: Sequence[Path], stirred: asyncio.Event) -> Iterator[C
     What is given is to be called before every look: a directory may have been made anew.
     """
     try:
-        stirrings = DirectoryChanges(contents=True)
+        changes = DirectoryChanges(contents=True)
     except OSError as error:
         _polled(error)
         yield lambda: None
@@ -176,23 +176,23 @@ def _watching(directories: Sequence[Path], stirred: asyncio.Event) -> Iterator[C
     def watch() -> None:
         nonlocal polled
         try:
-            stirrings.watch(directories)
+            changes.watch(directories)
         except OSError as error:
             if not polled:
                 _polled(error)
             polled = True
 
     def heard() -> None:
-        stirrings.forget()
+        changes.forget()
         stirred.set()
 
     loop = asyncio.get_running_loop()
-    with stirrings:
-        loop.add_reader(stirrings, heard)
+    with changes:
+        loop.add_reader(changes, heard)
         try:
             yield watch
         finally:
-            loop.remove_reader(stirrings)
+            loop.remove_reader(changes)
 
 
 def _polled(error: OSError) -> None:
@@ -262,12 +262,12 @@ class Installation:
 
     def locked_to_remove(self, wait_s: float) -> AbstractContextManager[None]:
         """As `locked`, and none who keeps the executable alone, or a network: it would put back what goes."""
-        there = [
+        present = [
             directory
             for directory in self._directories
             if directory is self._watched or directory.path.is_dir()
         ]
-        return all_locked(there, wait_s)
+        return all_locked(present, wait_s)
 
     def install(self, program: Path) -> Outcome:
         """Make all of it as it should be; K8sRdmaError when a directory cannot be read or written.
@@ -280,14 +280,16 @@ class Installation:
         found = self.conf.read()
         decision = self._decide(found, problems)
         rewritten = self.conf.apply(decision, found)
-        told = (*problems, f"{self.conf.path.parent}: {decision.problem}") if decision.problem else problems
+        messages = (
+            (*problems, f"{self.conf.path.parent}: {decision.problem}") if decision.problem else problems
+        )
         return Outcome(
             replaced=replaced,
             rewritten=rewritten,
             own=decision.own,
             rival=decision.rival,
             by_hand=decision.by_hand,
-            problems=told,
+            problems=messages,
         )
 
     def remove(self, grace_s: float, report: Callable[[str], None]) -> None:

@@ -193,7 +193,7 @@ class ConfDirectory:
         return text is not None and read_origin(text) is None and names_ours(text)
 
     def _read_once(self) -> InstalledConflists:
-        own, former, other = None, [], ""
+        own, former, unmanaged = None, [], ""
         data, unreadable = b"", ""
         for name in filter(is_read, self._directory.names()):
             text, why = self._read(name)
@@ -203,10 +203,10 @@ class ConfDirectory:
                 own = text
             elif text is not None and read_origin(text) is not None:
                 former.append(name)
-            elif not other:
-                other, data, unreadable = name, text or b"", why
+            elif not unmanaged:
+                unmanaged, data, unreadable = name, text or b"", why
         return InstalledConflists(
-            own=own, former=tuple(former), rival=other, data=data, unreadable=unreadable
+            own=own, former=tuple(former), rival=unmanaged, data=data, unreadable=unreadable
         )
 
     def _read(self, name: str) -> tuple[bytes | None, str]:

@@ -231,10 +231,10 @@ class Uninstalling:
         if not found.pods:
             return found
         names = ", ".join(found.pods[:NAMED])
-        more = f" and {len(found.pods) - NAMED} more" if len(found.pods) > NAMED else ""
+        suffix = f" and {len(found.pods) - NAMED} more" if len(found.pods) > NAMED else ""
         hint = "" if found.agent_runs else "; while no agent runs, nothing comes back: start it"
         raise K8sRdmaError(
-            f"pods hold interfaces: {names}{more}; end them, and run this again ({otherwise}){hint}"
+            f"pods hold interfaces: {names}{suffix}; end them, and run this again ({otherwise}){hint}"
         )
 
     def _remove_program(self) -> bool:

@@ -121,10 +121,10 @@ class Changes:
 
     def watch_files(self, paths: Iterable[Path]) -> None:
         """Look at these files from now on, and at no others: call first, then read them."""
-        wanted = set(paths)
-        new = {path: _contents(path) for path in wanted - self._files.keys()}
+        requested = set(paths)
+        new = {path: _contents(path) for path in requested - self._files.keys()}
         with self._lock:
-            self._files = {path: file for path, file in self._files.items() if path in wanted} | new
+            self._files = {path: file for path, file in self._files.items() if path in requested} | new
             os.eventfd_write(self._wake, 1)  # it may be waiting without end
 
     def look_at_files(self) -> None:
@@ -155,13 +155,13 @@ class Changes:
         poll.register(self._wake, select.POLLIN)
         for _, opened in self._subscribed:
             poll.register(opened, select.POLLIN)
-        look_at = time.monotonic() + LOOK_S
-        while not any(descriptor == self._stop for descriptor, _ in poll.poll(self._patience_ms(look_at))):
-            told = self._gather()
-            if time.monotonic() >= look_at:
-                told |= self._scan()
-                look_at = time.monotonic() + LOOK_S
-            if told:
+        scan_due = time.monotonic() + LOOK_S
+        while not any(descriptor == self._stop for descriptor, _ in poll.poll(self._patience_ms(scan_due))):
+            dirty = self._gather()
+            if time.monotonic() >= scan_due:
+                dirty |= self._scan()
+                scan_due = time.monotonic() + LOOK_S
+            if dirty:
                 self._changed()
                 self.failure = None
                 if stopping.poll(REST_MS):
@@ -175,9 +175,9 @@ class Changes:
         with self._lock:
             with suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
-            told = self._drain() or self._untold
+            events = self._drain() or self._untold
             self._untold = False
-            return told
+            return events
 
     def _drain(self) -> bool:
         """Take what the sockets hold; whether any of it is of interest."""
@@ -269,17 +269,17 @@ class CachedScan(Generic[T]):
         if self._result is not None and not self._due and not anew:
             return self._result
         self._due = False  # before anything is looked at: what changes meanwhile is looked at next time
-        before, self._result = self._result, None
+        previous, self._result = self._result, None
         self._changes.look_at_files()
         dirty = self._changes.dirty()
-        seen = self._observe(None if anew or before is None or dirty.everything else dirty.links)
-        files = self._unannounced(seen)
+        observed = self._observe(None if anew or previous is None or dirty.everything else dirty.links)
+        files = self._unannounced(observed)
         if files != self._files:
             self._changes.watch_files(files)
             self._files, self._due = files, True
-        self._due |= self._incomplete(seen)
-        self._result = seen
-        return seen
+        self._due |= self._incomplete(observed)
+        self._result = observed
+        return observed
 
     @property
     def due(self) -> bool:

@@ -85,8 +85,8 @@ def explain(driver: str, errno: int) -> str:
 
 def meaning(driver: str, errno: int, errors: Mapping[int, str], common: Mapping[int, str]) -> str:
     """A sentence on a driver's answer, from its own errors and those that any driver may give."""
-    words = errors.get(errno) or common.get(errno) or os.strerror(errno)
-    return f"{driver or 'the driver'} answers {error_name(errno)}: {words}"
+    text = errors.get(errno) or common.get(errno) or os.strerror(errno)
+    return f"{driver or 'the driver'} answers {error_name(errno)}: {text}"
 
 
 def understood_max(driver: str, max_tx_rate_mbps: int, link_mbps: int | None) -> int:
@@ -118,8 +118,8 @@ def _mlx4(port: Port) -> RateAbility:
 
 def _ice(port: Port) -> RateAbility:
     """Neither above the link, nor the minima together; while it is down, 0 counts as its speed."""
-    takes = RateRange(largest=min(port.link_mbps or 100_000, 100_000))  # ICE_SCHED_MAX_BW
-    return RateAbility(min=takes, max=takes, sum_checked=True, needs_link=True)
+    rates = RateRange(largest=min(port.link_mbps or 100_000, 100_000))  # ICE_SCHED_MAX_BW
+    return RateAbility(min=rates, max=rates, sum_checked=True, needs_link=True)
 
 
 def _i40e(port: Port) -> RateAbility:
@@ -144,8 +144,8 @@ def _igb(port: Port) -> RateAbility:
 
 def _bnxt(port: Port) -> RateAbility:
     """Neither above the link; the sum is not looked at, and the firmware may round without telling."""
-    takes = ANY_RATE if port.link_mbps is None else RateRange(largest=port.link_mbps)
-    return RateAbility(min=takes, max=takes)
+    rates = ANY_RATE if port.link_mbps is None else RateRange(largest=port.link_mbps)
+    return RateAbility(min=rates, max=rates)
 
 
 def _qede(_: Port) -> RateAbility:

@@ -78,13 +78,13 @@ class Gpus:
     def _nvidia_names(self) -> Iterator[tuple[str, PciAddress]]:
         index = 0
         for directory in self._nvidia_directories():
-            told = self._information(directory)
-            if told.get("GPU Excluded", told.get("Blacklisted")) == "Yes":
+            information = self._information(directory)
+            if information.get("GPU Excluded", information.get("Blacklisted")) == "Yes":
                 continue
             pci = pci_address(directory)
             yield f"index {index}", pci
-            yield f"minor {told.get('Device Minor')}", pci
-            yield told.get("GPU UUID", "").lower(), pci
+            yield f"minor {information.get('Device Minor')}", pci
+            yield information.get("GPU UUID", "").lower(), pci
             index += 1
 
     def _nvidia_directories(self) -> list[str]:

@@ -95,16 +95,16 @@ class Deletions(_Inotify):
 
     def watch(self, directories: Iterable[Path]) -> bool:
         """Watch these as well; whether any was not before. One that cannot be watched now is left out."""
-        known = set(self._watched)
+        watched = set(self._watched)
         for directory in set(directories).difference(self._watched.values()):
             watch = self._add(directory, _DELETIONS)
             if watch >= 0:
                 self._watched[watch] = directory
-        return bool(self._watched.keys() - known)
+        return bool(self._watched.keys() - watched)
 
     def drain(self) -> frozenset[Path] | None:
         """What was deleted or moved away since this was asked last; None: perhaps anything, look yourself."""
-        gone: set[Path] = set()
+        deleted: set[Path] = set()
         untold = False
         while data := self._read():
             while data:
@@ -116,8 +116,8 @@ class Deletions(_Inotify):
                 if mask & (_IN_IGNORED | _IN_MOVE_SELF):
                     self._watched.pop(watch, None)
                 elif directory is not None and name:
-                    gone.add(directory / os.fsdecode(name))
-        return None if untold else frozenset(gone)
+                    deleted.add(directory / os.fsdecode(name))
+        return None if untold else frozenset(deleted)
 
 
 def _checked(result: int) -> int:

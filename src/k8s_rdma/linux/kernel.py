@@ -80,15 +80,15 @@ class KnownPfs:
     def pf(self, pci: PciAddress) -> PfState:
         """A PF as it is now; KernelError when there is none such among ours."""
         self._gather()
-        known = self._pfs.get(pci)
-        link = self._link(known) if known else None
+        cached = self._pfs.get(pci)
+        link = self._link(cached) if cached else None
         if link is None or not link.is_up or self._all_stale or link.index in self._stale:
             self.scan()  # a link that is down does not tell of changes
-            known = self._pfs.get(pci)
-        if known is None:
+            cached = self._pfs.get(pci)
+        if cached is None:
             msg = f"PF {pci}: there is no such PF among those that are ours"
             raise KernelError(msg)
-        return known
+        return cached
 
     def index(self, pf: PfState) -> int:
         """Of its netdev; 0, which none has, when that is not called so any more."""
@@ -204,10 +204,10 @@ class SriovKernel:
 
     def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
         """The functions that have a netdev in a namespace."""
-        with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
-            found = netdevs_by_device(there, namespace)
+        with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as rtnl:
+            found = netdevs_by_device(rtnl, namespace)
             links = {PciAddress(device): link for device, link in found.items()}
-            return located_vfs(links, there, f"namespace {netns.path}")
+            return located_vfs(links, rtnl, f"namespace {netns.path}")
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
         """Tell an interface's network of its addresses."""
@@ -266,13 +266,13 @@ class SriovKernel:
         if link is None:
             msg = f"{describe(vf)}: not in the host's namespace, so it is not reset"
             raise KernelError(msg)
-        what = f"{describe(vf)}: reset"
-        make_bare(link, self._queries.rtnl, what)
+        operation = f"{describe(vf)}: reset"
+        make_bare(link, self._queries.rtnl, operation)
         self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
         pf = self._pfs.pf(vf.pf)
         if any((each.vlan or each.qos) and each.index == vf.index for each in pf.vfs):
-            set_vfs(self._queries.rtnl, self._pfs.index(pf), what, [vlan(vf.index, 0)])
-        self._require_unused(vf, what)
+            set_vfs(self._queries.rtnl, self._pfs.index(pf), operation, [vlan(vf.index, 0)])
+        self._require_unused(vf, operation)
 
     def _notify(self) -> None:
         with self._watching:
@@ -343,13 +343,13 @@ class SriovKernel:
         if state is None or link is None:
             msg = f"{operation}: it has just gone away"
             raise KernelError(msg)
-        left = {
+        uses = {
             "is up": link.is_up,
             "has addresses": bool(self._queries.rtnl.addresses(link.index)),
             f"has VLAN {state.vlan}, QoS {state.qos}": bool(state.vlan or state.qos),
         }
-        if any(left.values()):
-            msg = f"{operation}: it still {', '.join(words for words, holds in left.items() if holds)}"
+        if any(uses.values()):
+            msg = f"{operation}: it still {', '.join(use for use, holds in uses.items() if holds)}"
             raise KernelError(msg)
 
 

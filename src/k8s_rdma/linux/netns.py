@@ -83,18 +83,18 @@ class Namespaces:
     def release(self, netns: NetnsRef) -> None:
         """Undo one `hold`. Whoever holds a namespace keeps the kernel from ending it."""
         with self._lock:
-            held = self._descriptors.get(netns, [])
-            if held:
-                os.close(held.pop())
-            if not held:
+            descriptors = self._descriptors.get(netns, [])
+            if descriptors:
+                os.close(descriptors.pop())
+            if not descriptors:
                 self._descriptors.pop(netns, None)
 
     def close(self) -> None:
         """Undo every `hold`."""
         with self._lock:
             while self._descriptors:
-                _, held = self._descriptors.popitem()
-                for namespace in held:
+                _, descriptors = self._descriptors.popitem()
+                for namespace in descriptors:
                     os.close(namespace)
 
     def is_own(self, netns: NetnsRef) -> bool:
@@ -148,9 +148,9 @@ class Namespaces:
     def _held_descriptor(self, netns: NetnsRef) -> int | None:
         """A descriptor of its own, so that a `release` on another thread does not close it under way."""
         with self._lock:
-            held = self._descriptors.get(netns)
+            descriptors = self._descriptors.get(netns)
             try:
-                return os.dup(held[-1]) if held else None
+                return os.dup(descriptors[-1]) if descriptors else None
             except OSError as error:
                 raise _untold(netns, error.strerror or str(error)) from error
 

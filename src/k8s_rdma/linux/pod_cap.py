@@ -60,5 +60,5 @@ def _free(step: CapInterface, namespace: int) -> None:
 
 
 def _limit(link: Link, step: CapInterface, rtnl: Rtnl) -> None:
-    what = f"interface {step.ifname} in {step.netns.path}: {step.max_tx_rate_mbps} Mb/s"
-    limit(rtnl.socket, link.index, step.max_tx_rate_mbps, what)
+    operation = f"interface {step.ifname} in {step.netns.path}: {step.max_tx_rate_mbps} Mb/s"
+    limit(rtnl.socket, link.index, step.max_tx_rate_mbps, operation)

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 def interfaces_in(netns: NetnsRef, namespaces: Namespaces) -> dict[str, PodInterface]:
     """Its interfaces by name. KernelError when it is gone, or cannot be looked at."""
-    with namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
-        held, qdiscs = there.every_address(), root_qdiscs(there.socket, f"namespace {netns.path}")
+    with namespaces.existing(netns) as namespace, Rtnl(namespace) as rtnl:
+        addresses, qdiscs = rtnl.every_address(), root_qdiscs(rtnl.socket, f"namespace {netns.path}")
         return {
-            link.name: _interface(link, held.get(link.index, []), qdiscs.get(link.index))
-            for link in there.links()
+            link.name: _interface(link, addresses.get(link.index, []), qdiscs.get(link.index))
+            for link in rtnl.links()
         }
 
 
@@ -110,9 +110,9 @@ def _ask_for_oneself(link: Link, address: ipaddress.IPv4Address, rtnl: Rtnl) -> 
 
     That is an ARP announcement (RFC 5227, section 3): a request to all with the address as sender and target.
     """
-    what = f"{link.name}: announce {address}"
-    solicit(rtnl.socket, link.index, address, what)
-    forget(rtnl.socket, link.index, address, what)
+    operation = f"{link.name}: announce {address}"
+    solicit(rtnl.socket, link.index, address, operation)
+    forget(rtnl.socket, link.index, address, operation)
 
 
 def _advertise(addresses: Collection[tuple[Link, ipaddress.IPv6Address]], namespace: int) -> None:
@@ -182,16 +182,16 @@ def configure(step: ConfigureInterface, namespace: int) -> None:
     """
     with Rtnl(namespace) as rtnl:
         link = link_of(step, rtnl)
-        where = f"interface {step.ifname} in {step.netns.path}"
+        place = f"interface {step.ifname} in {step.netns.path}"
         addresses = [ipaddress.ip_interface(address) for address in step.addresses]
         if any(address.version == 6 for address in addresses):
             _let_be_optimistic(step.ifname, namespace)
             _wait_for_answers(ANSWER_MS, link, rtnl)
-        rtnl.change(link.index, f"{where}: up", answering_for_itself(), up=True)
+        rtnl.change(link.index, f"{place}: up", answering_for_itself(), up=True)
         for address in addresses:
-            _add(address, link, rtnl, f"{where}: address {address}")
+            _add(address, link, rtnl, f"{place}: address {address}")
         for route in step.routes:
-            rtnl.add_route(link.index, route, f"{where}: route to {route.dst}")
+            rtnl.add_route(link.index, route, f"{place}: route to {route.dst}")
 
 
 def link_of(step: ConfigureInterface | CapInterface, rtnl: Rtnl) -> Link:

@@ -42,12 +42,12 @@ def objection_to_vfio(sysfs: Sysfs, pci: PciAddress, *, unsafe_noiommu: bool = F
     group = _group(sysfs, pci)
     if group is None or _is_noiommu(sysfs, pci):
         return _objection_without_iommu(sysfs, pci, allowed=unsafe_noiommu)
-    others = others_in_group(sysfs, pci)
-    if not others:
+    others_of_group = others_in_group(sysfs, pci)
+    if not others_of_group:
         return ""
-    driver = sysfs.target_if_any(f"bus/pci/devices/{others[0]}/driver")
+    driver = sysfs.target_if_any(f"bus/pci/devices/{others_of_group[0]}/driver")
     why = f"which {driver or 'no driver'} drives; its slot or bridge lacks ACS"
-    return f"{pci} shares IOMMU group {group} with {others[0]}, {why}"
+    return f"{pci} shares IOMMU group {group} with {others_of_group[0]}, {why}"
 
 
 def others_in_group(sysfs: Sysfs, pci: PciAddress) -> tuple[str, ...]:

@@ -88,13 +88,13 @@ class AgentLink:
             self._show_outage(why, self._away_since)
             return
         try:
-            seen = await asyncio.to_thread(self._scan)
+            hardware = await asyncio.to_thread(self._scan)
         except K8sRdmaError as error:
             self._show_outage(f"{why}; and the hardware: {error}", self._away_since)
         else:
-            if seen is not self._scanned:
-                self._scanned = seen
-                self.shown.show(report_answers(replace(seen, ledger="unavailable", allocations=())))
+            if hardware is not self._scanned:
+                self._scanned = hardware
+                self.shown.show(report_answers(replace(hardware, ledger="unavailable", allocations=())))
 
     def _show_outage(self, why: str, outage_since: datetime) -> None:
         self._scanned = None

@@ -82,10 +82,10 @@ def outage_answers(why: str, outage_since: datetime) -> Answers:
 
     What was last known is not shown: pods may have come and gone since.
     """
-    told = outage_since.isoformat(timespec="seconds")
-    message = f"the agent has not answered since {told}: {why}"
-    error = Error(reason=Reason.AGENT_UNREACHABLE, message=message, since=told)
-    return _unavailable(error, render_metrics(None), f"does not answer since {told}: {why}")
+    since = outage_since.isoformat(timespec="seconds")
+    message = f"the agent has not answered since {since}: {why}"
+    error = Error(reason=Reason.AGENT_UNREACHABLE, message=message, since=since)
+    return _unavailable(error, render_metrics(None), f"does not answer since {since}: {why}")
 
 
 def _unreadable(report: NodeReport) -> Error:

@@ -161,12 +161,12 @@ def check(config: ServerConfig) -> None:
 def _allow_connections(count: int) -> None:
     """Each is an open file. MalformedError when the process may not open so many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + OTHER_FILES
-    if resource.RLIM_INFINITY != hard < wanted:
+    required = count + OTHER_FILES
+    if resource.RLIM_INFINITY != hard < required:
         msg = f"maxConnections {count}: the process may open {hard} files, {OTHER_FILES} of them for others"
         raise MalformedError(msg)
-    if resource.RLIM_INFINITY != soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if resource.RLIM_INFINITY != soft < required:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (required, hard))
 
 
 async def _until_signalled(listener: socket.socket, link: AgentLink, access: Access, limits: Limits) -> None:

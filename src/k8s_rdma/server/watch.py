@@ -55,35 +55,35 @@ class Watches:
         """A place, which is set when another client gets it; None where all are taken and no one has more."""
         if len(self._active) >= self._limit:
             count = Counter(holder for holder, _ in self._active)
-            greediest, most = count.most_common(1)[0]
-            if most <= count[client] + 1:
+            greediest, watches = count.most_common(1)[0]
+            if watches <= count[client] + 1:
                 return None
             next(place for holder, place in self._active if holder == greediest).set()
-            self._active = [held for held in self._active if not held[1].is_set()]
+            self._active = [watch for watch in self._active if not watch[1].is_set()]
         place = asyncio.Event()
         self._active.append((client, place))
         return place
 
     def give_back(self, place: asyncio.Event) -> None:
         """The client does not wait any more."""
-        self._active = [held for held in self._active if held[1] is not place]
+        self._active = [watch for watch in self._active if watch[1] is not place]
 
 
 def parse_watch(query: bytes) -> Watch | None:
     """The watch that a query string asks for; None without one. MalformedError names the parameter."""
-    given: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for name, value in _fields(query):
         if name not in _PARAMETERS:
             msg = f"{shown(name)}: {describe_unknown(name, _PARAMETERS)}"
             raise MalformedError(msg)
-        if name in given:
+        if name in parameters:
             msg = f"{name}: is given twice"
             raise MalformedError(msg)
-        given[name] = value
-    timeout_s = _timeout_s(given.get("timeout_s"))
-    if "watch" not in given:
+        parameters[name] = value
+    timeout_s = _timeout_s(parameters.get("timeout_s"))
+    if "watch" not in parameters:
         return None
-    return Watch(generation=_generation(given["watch"]), timeout_s=timeout_s)
+    return Watch(generation=_generation(parameters["watch"]), timeout_s=timeout_s)
 
 
 async def wait_for_change(watch: Watch, now: Shown, *enough: Awaitable[object]) -> Answer:

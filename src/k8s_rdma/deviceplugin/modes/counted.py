@@ -76,10 +76,10 @@ class Counted:
         """Those of the lowest numbers. later: those to be taken only when no others are left."""
         check(self.resource, choice)
         last = len(self._places)
-        wanted = set(choice.must_include)
-        others = set(choice.available) - wanted
-        order = sorted(others, key=lambda each: (each in later, self._places.get(each, last), each))
-        chosen = wanted.union(order[: choice.size - len(wanted)])
+        required = set(choice.must_include)
+        optional = set(choice.available) - required
+        order = sorted(optional, key=lambda each: (each in later, self._places.get(each, last), each))
+        chosen = required.union(order[: choice.size - len(required)])
         return tuple(sorted(chosen, key=lambda each: (self._places.get(each, last), each)))
 
 
@@ -188,8 +188,8 @@ class SharedMode:
             return "no RDMA device of the host matches its selector"
         faults = [_fault(each) for each in matching]
         if all(faults):
-            more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-            return "; ".join(faults[:_SHOWN]) + more
+            suffix = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+            return "; ".join(faults[:_SHOWN]) + suffix
         if self.by_cdi and shared_device(self.resource) not in inventory.published:
             return "the agent has not written its CDI specification"
         return ""

@@ -70,9 +70,9 @@ class ExclusiveMode:
     def prefer(self, choice: Choice, inventory: DeviceInventory) -> tuple[str, ...]:
         """As `topology.preferred`; devices that pods still have come last."""
         check(self.resource, choice)
-        given = inventory.allocated or {}
+        allocated = inventory.allocated or {}
         candidates = [
-            Candidate(id=each, place=_place(inventory.devices.get(each)), last=each in given)
+            Candidate(id=each, place=_place(inventory.devices.get(each)), last=each in allocated)
             for each in choice.available
         ]
         return preferred(candidates, choice.must_include, choice.size, choice.neighbours)
@@ -104,8 +104,8 @@ class ExclusiveMode:
 
 def _of_annotation(device: RdmaDevice, inventory: DeviceInventory) -> str:
     """Why it is not the pool's yet: it was given before the files said so, or the agent's does not."""
-    held = (inventory.allocated or {}).get(device.name)
-    return "" if held is None or held.pool else "a pod has it that asked by annotation"
+    allocation = (inventory.allocated or {}).get(device.name)
+    return "" if allocation is None or allocation.pool else "a pod has it that asked by annotation"
 
 
 def _place(device: RdmaDevice | None) -> Place:

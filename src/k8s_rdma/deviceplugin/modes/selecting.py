@@ -55,9 +55,9 @@ class PoolMembers:
         return self._members[resource]
 
     def _resource(self, device: RdmaDevice, allocated: Mapping[str, AllocatedDevice]) -> str:
-        held = allocated.get(device.name)
-        if held is not None and held.pool:
-            return held.pool
+        allocation = allocated.get(device.name)
+        if allocation is not None and allocation.pool:
+            return allocation.pool
         facts = (device.pci, device.vf, device.pf, device.pf_name, device.pf_vendor, device.pf_driver)
         found = self._resources.get((*facts, device.link_type))
         if found is None:

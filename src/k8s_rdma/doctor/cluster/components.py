@@ -46,7 +46,7 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
     for name, ready in facts.pods or ():
         if ready:
             yield EXTENDER_OK("the pod is ready", about=name, source="pods")
-        elif any(other for _, other in facts.pods or ()):
+        elif any(mismatch for _, mismatch in facts.pods or ()):
             yield STANDBY(
                 "the pod is not ready, as one replica binds at a time and another one is",
                 about=name,
@@ -86,8 +86,8 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
             fix="what the message names; docs/extender.md, Restart and replicas",
         )
     else:
-        said = f", version {facts.version}," if facts.version else ","
-        yield EXTENDER_OK(f"answers{said} and is ready", about=facts.url, source=f"{facts.url}/readyz")
+        version = f", version {facts.version}," if facts.version else ","
+        yield EXTENDER_OK(f"answers{version} and is ready", about=facts.url, source=f"{facts.url}/readyz")
         if facts.warning:
             yield NOT_RELOADED(
                 f"goes on with the keys and policies of before: {facts.warning}",

@@ -102,10 +102,10 @@ def _check_problems(nodes: Iterable[PublishedNode]) -> Iterator[Finding]:
         for problem in node.problems:
             found.setdefault(problem, []).append(node.name)
     for problem, names in islice(found.items(), _PROBLEMS_SHOWN):
-        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        suffix = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield PROBLEM(
             problem,
-            about=f"{names[0]}{others}",
+            about=f"{names[0]}{suffix}",
             source="rdmanodes, status.problems",
             expected="none",
             fix="docs/operating-a-node.md has what to do",
@@ -121,9 +121,9 @@ def _check_problems(nodes: Iterable[PublishedNode]) -> Iterator[Finding]:
 
 def _check_mounts(mounts: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
     for resource, nodes in sorted(mounts.items()):
-        others = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+        suffix = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
         yield EVERY_DEVICE(
-            f"is offered by {nodes[0]}{others}: a container of any namespace that asks for it reaches the "
+            f"is offered by {nodes[0]}{suffix}: a container of any namespace that asks for it reaches the "
             "verbs of every device of the node, past every reservation and cap",
             about=resource,
             source="nodes, status.allocatable",

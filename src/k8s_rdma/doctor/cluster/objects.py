@@ -64,10 +64,10 @@ class Right:
     name: str = ""
 
     def __str__(self) -> str:
-        where = f" in {self.namespace}" if self.namespace else ""
+        scope = f" in {self.namespace}" if self.namespace else ""
         named = f" {self.name}" if self.name else ""
         group = f".{self.group}" if self.group else ""
-        return f"{self.verb} {self.resource}{group}{named}{where}"
+        return f"{self.verb} {self.resource}{group}{named}{scope}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +115,8 @@ def check_crd(facts: CrdFacts) -> Iterator[Finding]:
         )
         return
     schema = served.get("schema", {}).get("openAPIV3Schema", {}).get("properties", {})
-    known = schema.get("status", {}).get("properties", {})
-    if missing := sorted(facts.expected - set(known)):
+    properties = schema.get("status", {}).get("properties", {})
+    if missing := sorted(facts.expected - set(properties)):
         yield CRD_FIELDS(
             f"is of an older version: it drops {', '.join(missing)} of what agents tell",
             about=CRD_NAME,

@@ -83,9 +83,9 @@ class PodFacts:
 
     def profiles_without_extender(self) -> dict[str, Profile]:
         """By name: schedulers that never ask the extender, by their configuration and by what they did."""
-        asking = {scheduler.name for scheduler in self.schedulers if scheduler.has_extender}
-        asking |= {pod.scheduler for pod in self.pods if pod.placed}
-        return {each.name: each for each in self.schedulers if each.name not in asking}
+        extended = {scheduler.name for scheduler in self.schedulers if scheduler.has_extender}
+        extended |= {pod.scheduler for pod in self.pods if pod.placed}
+        return {each.name: each for each in self.schedulers if each.name not in extended}
 
     def scheduler_names(self) -> tuple[str, ...]:
         """The names that pods can have for a scheduler that asks the extender."""
@@ -103,8 +103,8 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
         )
     unasking = facts.profiles_without_extender()
     refused = [_not_allowed(pod) for pod in facts.pods if pod.not_allowed]
-    others = [pod for pod in facts.pods if not pod.not_allowed]
-    found = [each for pod in others for each in _check_pod(pod, unasking.get(pod.scheduler), facts)]
+    allowed = [pod for pod in facts.pods if not pod.not_allowed]
+    found = [each for pod in allowed for each in _check_pod(pod, unasking.get(pod.scheduler), facts)]
     found += refused
     yield from sorted(found, key=lambda each: -each.severity.rank)[:_SHOWN]
     if len(found) > _SHOWN:
@@ -156,15 +156,17 @@ def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterat
             fix=f"k8s-rdma explain pod {pod.name}; docs/cni.md, Errors",
         )
     elif not pod.node:
-        said = next((message for reason, message in reversed(pod.events) if reason == "FailedScheduling"), "")
+        failure = next(
+            (message for reason, message in reversed(pod.events) if reason == "FailedScheduling"), ""
+        )
         if (
-            not said
+            not failure
             and facts.schedulers
             and all(scheduler.name != pod.scheduler for scheduler in facts.schedulers)
         ):
-            said = "nothing was seen of a scheduler of that name, and nothing is said of the pod"
+            failure = "nothing was seen of a scheduler of that name, and nothing is said of the pod"
         yield WAITING(
-            f"is not bound by {pod.scheduler}" + (f": {said}" if said else ""),
+            f"is not bound by {pod.scheduler}" + (f": {failure}" if failure else ""),
             about=pod.name,
             source="pods; events",
             expected="a node",

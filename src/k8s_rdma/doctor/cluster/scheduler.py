@@ -66,9 +66,10 @@ def profiles(facts: SchedulerFacts) -> Iterator[Profile]:
             document = read_configuration(file)
         except (ValueError, yaml.YAMLError):
             continue
-        asks = our_entry(document, facts.extender) is not None
+        has_entry = our_entry(document, facts.extender) is not None
         yield from (
-            Profile(name=name, has_extender=asks, location=file.location) for name in profile_names(document)
+            Profile(name=name, has_extender=has_entry, location=file.location)
+            for name in profile_names(document)
         )
 
 
@@ -80,16 +81,16 @@ def read_configuration(file: SchedulerFile) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("kind") != "KubeSchedulerConfiguration":
         msg = "kind: wanted KubeSchedulerConfiguration"
         raise ValueError(msg)
-    if others := [key for key in _LISTS if not isinstance(document.get(key), list | None)]:
-        msg = f"{others[0]}: wanted a list"
+    if invalid := [key for key in _LISTS if not isinstance(document.get(key), list | None)]:
+        msg = f"{invalid[0]}: wanted a list"
         raise ValueError(msg)
     return document
 
 
 def profile_names(document: dict[str, Any]) -> tuple[str, ...]:
     """What pods name the schedulers of a configuration; without profiles there is one."""
-    given = [each for each in document.get("profiles") or () if isinstance(each, dict)] or [{}]
-    return tuple(dict.fromkeys(str(each.get("schedulerName") or DEFAULT_NAME) for each in given))
+    entries = [each for each in document.get("profiles") or () if isinstance(each, dict)] or [{}]
+    return tuple(dict.fromkeys(str(each.get("schedulerName") or DEFAULT_NAME) for each in entries))
 
 
 def extenders(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -162,9 +163,9 @@ def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
             expected="one that registers the extender",
             fix="run k8s-rdma doctor cluster on a control-plane node, or with --scheduler-config FILE",
         )
-    asking = tuple(dict.fromkeys(profile.name for profile in profiles(facts) if profile.has_extender))
+    extended = tuple(dict.fromkeys(profile.name for profile in profiles(facts) if profile.has_extender))
     for file in facts.files:
-        yield from _check_file(file, facts.extender, asking)
+        yield from _check_file(file, facts.extender, extended)
 
 
 def _check_file(
@@ -208,9 +209,9 @@ def _scheduler_names(names: tuple[str, ...]) -> str:
 
 
 def _without_extender(file: SchedulerFile, names: tuple[str, ...], schedulers: tuple[str, ...]) -> Finding:
-    does = "does" if len(names) == 1 else "do"
+    verb = "does" if len(names) == 1 else "do"
     return NOT_ASKING(
-        f"{', '.join(names)} {does} not ask the extender: pods with the annotation name "
+        f"{', '.join(names)} {verb} not ask the extender: pods with the annotation name "
         f"{' or '.join(schedulers)}",
         about=file.location,
         source=file.location,
@@ -239,9 +240,9 @@ def _unreadable(file: SchedulerFile, error: Exception, schedulers: tuple[str, ..
 
 
 def _without_us(file: SchedulerFile, document: dict[str, Any], config: ExtenderConfig) -> Finding:
-    others = ", ".join(str(extender.get("urlPrefix")) for extender in extenders(document)) or "none"
+    prefixes = ", ".join(str(extender.get("urlPrefix")) for extender in extenders(document)) or "none"
     return NO_EXTENDER(
-        f"of its extenders ({others}) none is k8s-rdma's",
+        f"of its extenders ({prefixes}) none is k8s-rdma's",
         about=file.location,
         source=file.location,
         expected=f"an entry whose urlPrefix and filterVerb make {config.filter_path}",
@@ -296,25 +297,25 @@ def _check_entry(
 
 
 def _check_verbs(location: str, entry: dict[str, Any], config: ExtenderConfig) -> Iterator[Finding]:
-    given, wanted = paths(entry), wanted_paths(config)
-    for verb, path in given.items():
-        if path != wanted[verb]:
+    configured, expected = paths(entry), wanted_paths(config)
+    for verb, path in configured.items():
+        if path != expected[verb]:
             yield WRONG_PATH(
                 f"{verb} leads to {path}, where the extender answers 404",
                 about=verb,
                 source=location,
-                expected=wanted[verb],
-                fix=f"urlPrefix and {verb} that make {wanted[verb]}",
+                expected=expected[verb],
+                fix=f"urlPrefix and {verb} that make {expected[verb]}",
             )
-    if "filterVerb" not in given:
+    if "filterVerb" not in configured:
         yield NO_FILTER(
             "there is no filterVerb: pods come to nodes that cannot keep their promise",
             about="filterVerb",
             source=location,
-            expected=wanted["filterVerb"],
+            expected=expected["filterVerb"],
             fix="filterVerb: rdma_scheduling",
         )
-    if "bindVerb" in given and config.binder == "scheduler":
+    if "bindVerb" in configured and config.binder == "scheduler":
         yield BIND_UNWANTED(
             "a bindVerb is registered, and the extender's file says binder: scheduler",
             about="bindVerb",
@@ -322,18 +323,20 @@ def _check_verbs(location: str, entry: dict[str, Any], config: ExtenderConfig) -
             expected="one of them",
             fix="binder: extender in the extender's file",
         )
-    if "bindVerb" not in given and config.binder == "extender":
+    if "bindVerb" not in configured and config.binder == "extender":
         yield NO_BIND(
             "there is no bindVerb: pods are bound without a placement, see docs/extender.md, Filter only",
             about="bindVerb",
             source=location,
-            expected=wanted["bindVerb"],
+            expected=expected["bindVerb"],
             fix="bindVerb: bind; or binder: scheduler in the extender's file",
         )
     for verb in ("prioritizeVerb", "preemptVerb"):
-        if verb not in given:
-            lost = "nodes are not compared" if verb == "prioritizeVerb" else "no pod is evicted for another"
-            yield NO_VERB(f"there is no {verb}: {lost}", about=verb, source=location)
+        if verb not in configured:
+            consequence = (
+                "nodes are not compared" if verb == "prioritizeVerb" else "no pod is evicted for another"
+            )
+            yield NO_VERB(f"there is no {verb}: {consequence}", about=verb, source=location)
 
 
 def _seconds(duration: object) -> float:

@@ -157,13 +157,13 @@ def _check_runtimes(nodes: Iterable[NodeVersions]) -> Iterator[Finding]:
 def _check_ours(ours: tuple[tuple[str, str], ...]) -> Iterator[Finding]:
     """Numbers are compared with numbers: a tag such as `stable` tells of no version."""
     numbered: dict[str, str] = {}
-    others: dict[str, str] = {}
-    for who, version in ours:
+    different: dict[str, str] = {}
+    for component, version in ours:
         if found := _NUMBERED.fullmatch(version):
-            numbered.setdefault(found[1], who)
+            numbered.setdefault(found[1], component)
         elif version:
-            others.setdefault(version, who)
-    for versions in (numbered, others):
+            different.setdefault(version, component)
+    for versions in (numbered, different):
         if len(versions) > 1:
             yield OURS_DIFFER(
                 f"several versions: {', '.join(f'{each} ({who})' for each, who in versions.items())}",

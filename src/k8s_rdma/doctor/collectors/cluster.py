@@ -137,8 +137,8 @@ def of_static_pods(api: Documents) -> Iterator[SchedulerFile]:
     """Those of kubeadm that were started without a configuration; of others only their node knows it."""
     for pod in api.items(_STATIC_PODS, _OF_KUBEADM):
         if _config_of(msgspec.convert(pod, _Pod).spec.containers[0]) is None:
-            where = f"pod kube-system/{pod['metadata']['name']}"
-            yield SchedulerFile(location=where, text=None, unset=True)
+            source = f"pod kube-system/{pod['metadata']['name']}"
+            yield SchedulerFile(location=source, text=None, unset=True)
 
 
 def of_config_maps(api: Documents, namespace: str) -> Iterator[SchedulerFile]:
@@ -171,13 +171,13 @@ def of_kubeadm(host: Host) -> SchedulerFile | None:
     path = _config_of(spec.containers[0])
     if path is None:
         return SchedulerFile(location=MANIFEST, text=None, unset=True)
-    here = _on_the_host(path, spec)
-    if here is None:
+    host_path = _on_the_host(path, spec)
+    if host_path is None:
         why = f"{_OPTION}={path} is in no volume of the pod: mount it by hostPath"
         return SchedulerFile(location=MANIFEST, text=None, why=why)
-    found = host.read_if_any(here)
-    why = f"{_OPTION}={path} of {MANIFEST}: there is no {here} on the host"
-    return SchedulerFile(location=here, text=found, why=why if found is None else "")
+    found = host.read_if_any(host_path)
+    why = f"{_OPTION}={path} of {MANIFEST}: there is no {host_path} on the host"
+    return SchedulerFile(location=host_path, text=found, why=why if found is None else "")
 
 
 def _config_of(container: _Container) -> str | None:
@@ -193,10 +193,10 @@ def _on_the_host(path: str, spec: _Spec) -> str | None:
     """By the mount that it is in, the longest of several; None where it is in none of a hostPath."""
     volumes = {volume.name: volume.host_path.path for volume in spec.volumes if volume.host_path}
     for mount in sorted(spec.containers[0].volume_mounts, key=lambda each: -len(each.mount_path)):
-        where = mount.mount_path.rstrip("/")
-        if (path == where or path.startswith(f"{where}/")) and mount.name in volumes:
+        mount_path = mount.mount_path.rstrip("/")
+        if (path == mount_path or path.startswith(f"{mount_path}/")) and mount.name in volumes:
             inside = f"/{mount.sub_path}" if mount.sub_path else ""
-            return f"{volumes[mount.name]}{inside}{path.removeprefix(where)}"
+            return f"{volumes[mount.name]}{inside}{path.removeprefix(mount_path)}"
     return None
 
 
@@ -218,18 +218,18 @@ def asking_pods(
     holding: UIDs of pods with interfaces, of the nodes that tell of them. policies: the operator's; None
     where they are not known.
     """
-    asking, facts = [], []
+    selected, facts = [], []
     for pod in api.items("/api/v1/pods", UNFINISHED):
         request = _request(pod)
         if request is None or request or PLACEMENT_ANNOTATION in _annotations(pod):
-            asking.append(pod)
+            selected.append(pod)
             refused = "" if policies is None or request is None else _not_allowed(pod, request, policies)
             facts.append(replace(_fact(pod), is_held=_is_held(api, pod, holding), not_allowed=refused))
-    stuck = [pod for pod, fact in zip(asking, facts, strict=True) if not (fact.running and fact.placed)]
+    stuck = [pod for pod, fact in zip(selected, facts, strict=True) if not (fact.running and fact.placed)]
     events = _events(api, stuck[:_LATER])
     return tuple(
         replace(fact, events=events.get(str(pod["metadata"]["uid"]), ()))
-        for pod, fact in zip(asking, facts, strict=True)
+        for pod, fact in zip(selected, facts, strict=True)
     )
 
 
@@ -273,8 +273,10 @@ def _events(api: Documents, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[t
             latest = found.get(str((event.get("involvedObject") or {}).get("uid")))
             if latest is None:
                 continue
-            at = str(event.get("lastTimestamp") or event.get("eventTime") or "")
-            heappush(latest, (at, next(number), str(event.get("reason", "")), str(event.get("message", ""))))
+            timestamp = str(event.get("lastTimestamp") or event.get("eventTime") or "")
+            heappush(
+                latest, (timestamp, next(number), str(event.get("reason", "")), str(event.get("message", "")))
+            )
             if len(latest) > _EVENTS_OF_POD:
                 heappop(latest)
     return {uid: tuple(each[2:] for each in sorted(latest)) for uid, latest in found.items()}
@@ -288,8 +290,8 @@ def _is_held(api: Documents, pod: dict[str, Any], holding: Mapping[str, frozense
         return None
     settled = (api.now() - datetime.fromisoformat(started)).total_seconds() > _SETTLED_S
     meta = pod["metadata"]
-    known_as = {meta["uid"], _annotations(pod).get(MIRROR)}
-    return not uids.isdisjoint(known_as) if settled else None
+    pod_uids = {meta["uid"], _annotations(pod).get(MIRROR)}
+    return not uids.isdisjoint(pod_uids) if settled else None
 
 
 def _fact(pod: dict[str, Any]) -> PodFact:
@@ -349,8 +351,8 @@ class ClusterCollector:
             ("keys", lambda: check_keys(self._keys())),
             ("pods", lambda: check_pods(self._pods)),
         )
-        for name, look in subjects:
-            yield from run_check(name, look)
+        for name, collect in subjects:
+            yield from run_check(name, collect)
 
     @cached_property
     def version(self) -> str:
@@ -373,15 +375,15 @@ class ClusterCollector:
     @cached_property
     def _extender(self) -> ExtenderConfig | None:
         """The extender's configuration, where it is seen. MalformedError where it is none."""
-        where, text = self._config_map[0], self._config_map[1].get("extender.yaml")
+        source, text = self._config_map[0], self._config_map[1].get("extender.yaml")
         if self.extender_file is not None:
-            where, text = str(self.extender_file), self.extender_file.read_text(encoding="utf-8")
+            source, text = str(self.extender_file), self.extender_file.read_text(encoding="utf-8")
         if text is None:
             return None
         try:
             return fit(ExtenderConfig, read_yaml(text) or {})
         except (MalformedError, ValueError, yaml.YAMLError) as error:
-            msg = f"{where}: extender.yaml: {error}"
+            msg = f"{source}: extender.yaml: {error}"
             raise MalformedError(msg) from error
 
     @property
@@ -395,12 +397,12 @@ class ClusterCollector:
         return None if self._extender is None else self._extender.source == "crd"
 
     def _check_versions(self) -> Iterator[Finding]:
-        told = (("the extender", self._query_extender.version), ("this program", __version__))
+        versions = (("the extender", self._query_extender.version), ("this program", __version__))
         yield from check_versions(
             VersionFacts(
                 api=self.version,
                 nodes=tuple(map(versions_of, self._cluster_nodes)),
-                ours=(*of_images(self._own_pods), *told),
+                ours=(*of_images(self._own_pods), *versions),
             )
         )
         yield from check_touch_by(self.version, self._extender)
@@ -437,10 +439,12 @@ class ClusterCollector:
             namespace = self._namespace_of(account)
             if not namespace and process in OPTIONAL:
                 continue
-            wanted = rights(
+            required = rights(
                 process, leases=self._leases, lease_of_binder=binder, crd=self._crd_needed is not False
             )
-            missing = tuple(each for each in wanted if namespace and not self._may(namespace, account, each))
+            missing = tuple(
+                each for each in required if namespace and not self._may(namespace, account, each)
+            )
             found.append((process, f"{namespace}/{account}" if namespace else "", missing))
         return RightsFacts(processes=tuple(found))
 
@@ -466,17 +470,17 @@ class ClusterCollector:
         return bool(self.api.post(_REVIEWS, review).get("status", {}).get("allowed"))
 
     def _policies(self) -> PolicyFacts:
-        there = {_name(each) for each in self.api.items(f"{_ADMISSION}/validatingadmissionpolicies")}
+        existing = {_name(each) for each in self.api.items(f"{_ADMISSION}/validatingadmissionpolicies")}
         bound = {
             each.get("spec", {}).get("policyName")
             for each in self.api.items(f"{_ADMISSION}/validatingadmissionpolicybindings")
         }
-        asking = {each.name for each in self._profiles() if each.has_extender}
-        second = bool(asking) and DEFAULT_NAME not in asking
-        wanted = POLICIES | OF_A_SECOND_SCHEDULER if second else POLICIES
+        extended = {each.name for each in self._profiles() if each.has_extender}
+        second = bool(extended) and DEFAULT_NAME not in extended
+        expected = POLICIES | OF_A_SECOND_SCHEDULER if second else POLICIES
         if self._namespace_of(ACCOUNTS["extender"]):
-            wanted |= OF_EXTENDERS_ACCOUNT
-        return PolicyFacts(api=self.version, bound=frozenset(there & bound), expected=wanted)
+            expected |= OF_EXTENDERS_ACCOUNT
+        return PolicyFacts(api=self.version, bound=frozenset(existing & bound), expected=expected)
 
     @cached_property
     def _rdma_nodes(self) -> tuple[dict[str, Any], ...]:
@@ -490,7 +494,9 @@ class ClusterCollector:
             return {}
         alive = {each.name for each in facts.published if each.is_alive(facts.stale_s)}
         return {
-            _name(each): frozenset(str(held["pod"]["uid"]) for held in each["status"].get("allocations", ()))
+            _name(each): frozenset(
+                str(allocation["pod"]["uid"]) for allocation in each["status"].get("allocations", ())
+            )
             for each in self._rdma_nodes
             if _name(each) in alive
         }
@@ -549,8 +555,8 @@ class ClusterCollector:
                 return fit(PoliciesFile, read_yaml(text) or {}).to_core(), ""
             except (MalformedError, ValueError, yaml.YAMLError) as error:
                 return None, str(error)
-        without = self._extender is not None and self._extender.policy_file is None
-        return NO_POLICIES if without else None, ""
+        no_policy_file = self._extender is not None and self._extender.policy_file is None
+        return NO_POLICIES if no_policy_file else None, ""
 
     def _component(self, name: str) -> Iterator[dict[str, Any]]:
         for pod in self._own_pods:

@@ -89,7 +89,7 @@ class Host:
         """What a program of the node prints, run in its root file system. OSError, also when it fails."""
         inside = [] if self.root == Path("/") else ["chroot", str(self.root)]
         try:
-            done = subprocess.run(
+            completed = subprocess.run(
                 [*inside, *command],
                 input=stdin,
                 env=environment | {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
@@ -98,10 +98,10 @@ class Host:
                 timeout=_PROGRAM_TIMEOUT_S,
             )
         except subprocess.SubprocessError as error:
-            said = getattr(error, "stderr", None) or getattr(error, "stdout", None) or b""
-            msg = f"{error}: {said.decode(errors='replace').strip()[-300:]}"
+            output = getattr(error, "stderr", None) or getattr(error, "stdout", None) or b""
+            msg = f"{error}: {output.decode(errors='replace').strip()[-300:]}"
             raise OSError(msg) from error
-        return done.stdout
+        return completed.stdout
 
     def _process_file(self, pid: int, name: str) -> str | None:
         try:

@@ -98,7 +98,9 @@ class MachineCollector:
             groups=len(self.sysfs.names_if_any("kernel/iommu_groups") or ()),
             noiommu=noiommu == "Y",
             command_line=" ".join(
-                word for word in (self.host.read_if_any("/proc/cmdline") or "").split() if "iommu" in word
+                argument
+                for argument in (self.host.read_if_any("/proc/cmdline") or "").split()
+                if "iommu" in argument
             ),
             together={each.pf.name: self._together(each) for each in self.selected()},
         )

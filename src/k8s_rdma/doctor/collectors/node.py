@@ -76,10 +76,10 @@ def _fault(host: Host, path: str) -> str:
     if not os.access(host.path_of(path), os.X_OK):
         return f"{path} is not executable"
     try:
-        said = host.run([path], stdin=_QUESTION, environment={"CNI_COMMAND": "VERSION"})
+        reply = host.run([path], stdin=_QUESTION, environment={"CNI_COMMAND": "VERSION"})
     except OSError as error:
         return str(error)
-    return "" if b"supportedVersions" in said else f"it answers VERSION by {said[:80]!r}"
+    return "" if b"supportedVersions" in reply else f"it answers VERSION by {reply[:80]!r}"
 
 
 _EXCLUSIVE_AT_BOOT = "netns_mode=0"
@@ -227,8 +227,8 @@ class NodeLook:
             ("versions", self._check_versions),
             ("crd", self._check_crd),
         )
-        for name, look in subjects:
-            yield from run_check(name, look)
+        for name, collect in subjects:
+            yield from run_check(name, collect)
 
 
 def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:

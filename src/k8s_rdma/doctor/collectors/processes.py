@@ -109,7 +109,7 @@ def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
     try:
         with httpx2.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False, verify=False) as client:
             alive = client.get("/healthz")
-            told = client.get(version_at)
+            response = client.get(version_at)
     except (httpx2.HTTPError, OSError) as error:
         demanding = url.startswith("https:") and isinstance(
             error, httpx2.RemoteProtocolError | httpx2.ReadError
@@ -117,7 +117,7 @@ def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
         return Answer(url=f"{url}/healthz", why="" if demanding else str(error) or type(error).__name__)
     return Answer(
         url=f"{url}/healthz",
-        version=read(told.text) if told.status_code == httpx2.codes.OK else "",
+        version=read(response.text) if response.status_code == httpx2.codes.OK else "",
         why="" if alive.status_code == httpx2.codes.OK else f"HTTP {alive.status_code}",
     )
 

@@ -149,10 +149,10 @@ def _containerd(host: Host, runtime: Runtime) -> RuntimeSetup:
     """
     document = msgspec.convert(_toml(host, runtime.config), _Containerd)
     imported = (path for pattern in document.imports for path in _matching(host, pattern))
-    more = [msgspec.convert(_toml(host, path), _Containerd) for path in imported]
+    imports = [msgspec.convert(_toml(host, path), _Containerd) for path in imported]
     sections = [
         msgspec.convert(each.plugins[name], _Cri)
-        for each in (*reversed(more), document)
+        for each in (*reversed(imports), document)
         for name in _CRI_PLUGINS
         if name in each.plugins
     ]
@@ -193,8 +193,8 @@ def _version(host: Host, process: Process) -> str:
     if program is None:
         return ""
     try:
-        said = host.run([program, "--version"], environment={}).decode(errors="replace")
+        output = host.run([program, "--version"], environment={}).decode(errors="replace")
     except OSError:
         return ""
-    words = (word.removeprefix("v") for word in said.split())
-    return next((word for word in words if word[:1].isdigit()), "")
+    fields = (field.removeprefix("v") for field in output.split())
+    return next((word for word in fields if word[:1].isdigit()), "")

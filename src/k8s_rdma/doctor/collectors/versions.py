@@ -29,14 +29,14 @@ _FORBIDDEN = 403
 
 def crd_facts(api: Documents, *, needed: bool | None) -> CrdFacts:
     """Of the object itself; of the API server's schemas, which are open to everybody, where it is not."""
-    wanted = frozenset(field.encode_name for field in msgspec.structs.fields(RdmaNodeStatus))
+    expected = frozenset(field.encode_name for field in msgspec.structs.fields(RdmaNodeStatus))
     try:
         found = api.get(_OBJECT)
     except ApiRefusedError as refused:
         if refused.status != _FORBIDDEN:
             raise
         found = _as_object(api.get(_SCHEMAS))
-    return CrdFacts(found=found, expected=wanted, needed=needed)
+    return CrdFacts(found=found, expected=expected, needed=needed)
 
 
 def _as_object(schemas: dict[str, Any] | None) -> dict[str, Any] | None:

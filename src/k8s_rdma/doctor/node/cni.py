@@ -119,20 +119,20 @@ def _read(file: CniFile) -> ConfList:
 
 def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
     """Whether the first file, if `install-cni` made it, is of what the other file holds now."""
-    told = read_origin((files[0].text or "").encode(errors="surrogateescape"))
-    if told is None or not told.file:
+    origin = read_origin((files[0].text or "").encode(errors="surrogateescape"))
+    if origin is None or not origin.file:
         return
-    other = next((file for file in files[1:] if file.name == told.file), None)
+    source = next((file for file in files[1:] if file.name == origin.file), None)
     try:
-        types = _read(other).types if other else ()
+        types = _read(source).types if source else ()
     except MalformedError:
         return  # which `install-cni` waits for as well
-    if types != told.types:
-        now = f"has {', '.join(types)} now" if other else "is gone"
+    if types != origin.types:
+        now = f"has {', '.join(types)} now" if source else "is gone"
         yield OUTDATED(
-            f"it was made of {told.file} when that had {', '.join(told.types)}; that {now}",
+            f"it was made of {origin.file} when that had {', '.join(origin.types)}; that {now}",
             about=files[0].name,
-            source=f"{facts.directory}/{told.file}",
+            source=f"{facts.directory}/{origin.file}",
             expected="what the other network plugin's file holds",
             fix="k8s-rdma install-cni --network chained; with --follow, as in the container cni, it stays so",
         )
@@ -197,9 +197,9 @@ def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Findi
 def _check_check(path: str, chosen: ConfList, earlier: tuple[str, ...]) -> Iterator[Finding]:
     """A list that is not to be checked, or of a version without CHECK, is not."""
     version = msgspec.json.decode(chosen.fields.get("cniVersion", b'""'))
-    off = msgspec.json.decode(chosen.fields.get("disableCheck", b"false"))
+    disabled = msgspec.json.decode(chosen.fields.get("disableCheck", b"false"))
     failing = [each for each in earlier if each in TAKE_ALL_ADDRESSES]
-    if failing and version in SINCE_CHECK and off is not True:
+    if failing and version in SINCE_CHECK and disabled is not True:
         yield CHECKED(
             f"CRI-O checks every pod that it starts, and {failing[0]} fails that over our addresses: "
             "pods with RDMA interfaces do not start",
@@ -236,11 +236,11 @@ def _check_section(
 
 
 def _check_programs(facts: CniFacts, path: str, plugins: list[dict[str, Any]]) -> Iterator[Finding]:
-    where = ":".join(facts.bin_dirs)
+    directories = ":".join(facts.bin_dirs)
     for name in dict.fromkeys(_programs(plugins)):
         if name not in facts.programs:
             yield PLUGIN_MISSING(
-                f"there is no {name} in {where}",
+                f"there is no {name} in {directories}",
                 about=name,
                 source=path,
                 expected="every plugin that the file names, where the runtime looks",
@@ -252,7 +252,7 @@ def _check_programs(facts: CniFacts, path: str, plugins: list[dict[str, Any]]) -
             yield PROGRAM(
                 f"{name} does not run: {why}",
                 about=name,
-                source=where,
+                source=directories,
                 expected="an executable that answers VERSION",
                 fix="k8s-rdma install-cni, of this node's architecture",
             )

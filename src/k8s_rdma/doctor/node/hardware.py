@@ -69,10 +69,10 @@ def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
         return
     if not facts.selected:
         yield _none_selected(facts.found)
-    for what in facts.hardware.unreadable:
+    for problem in facts.hardware.unreadable:
         yield UNREADABLE(
-            what.why,
-            about=what.subject,
+            problem.why,
+            about=problem.subject,
             source="sysfs, netlink",
             expected="to be looked at; until then the node takes no new pods",
             fix="docs/operating-a-node.md, When hardware changes while pods use it",
@@ -109,10 +109,10 @@ def _none_selected(found: tuple[FoundPf, ...]) -> Finding:
 
 
 def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
-    seen = {pf.pci: pf for pf in facts.hardware.pfs}
+    by_pci = {pf.pci: pf for pf in facts.hardware.pfs}
     for each in facts.selected:
         source = f"/sys/bus/pci/devices/{each.pf.pci}"
-        state = seen.get(each.pf.pci)
+        state = by_pci.get(each.pf.pci)
         if each.pf.num_vfs == 0:
             yield NO_VFS(
                 f"has no VFs, of {each.pf.total_vfs} that it can have",
@@ -140,14 +140,14 @@ def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
     """What the card's firmware and the BIOS leave; more of it only the vendors' own tools tell."""
     for pf in facts.found:
         source = f"/sys/bus/pci/devices/{pf.pci}/sriov_totalvfs"
-        wanted = next((each.rule.num_vfs for each in facts.selected if each.pf.pci == pf.pci), None)
-        if wanted is not None and wanted > pf.total_vfs:
+        num_vfs = next((each.rule.num_vfs for each in facts.selected if each.pf.pci == pf.pci), None)
+        if num_vfs is not None and num_vfs > pf.total_vfs:
             yield TOO_FEW(
-                f"the card can have {pf.total_vfs} VFs, and numVfs asks for {wanted}",
+                f"the card can have {pf.total_vfs} VFs, and numVfs asks for {num_vfs}",
                 about=pf.name,
                 source=source,
-                expected=f"{wanted} VFs",
-                fix=_more_vfs(pf.driver or "", pf.pci, wanted),
+                expected=f"{num_vfs} VFs",
+                fix=_more_vfs(pf.driver or "", pf.pci, num_vfs),
             )
         else:
             yield FIRMWARE_OK(f"can have {pf.total_vfs} VFs", about=pf.name, source=source)

@@ -50,10 +50,10 @@ def check_iommu(facts: IommuFacts) -> Iterator[Finding]:
             expected="on, where pods ask for vfio-pci",
             fix="VT-d or AMD-Vi on in the BIOS; intel_iommu=on iommu=pt on the kernel's command line; reboot",
         )
-    for pf, others in facts.together.items():
-        if others:
+    for pf, functions in facts.together.items():
+        if functions:
             yield SHARED_GROUP(
-                f"its first VF is in one IOMMU group with {', '.join(others)}: none of them is given to "
+                f"its first VF is in one IOMMU group with {', '.join(functions)}: none of them is given to "
                 "a program, which could open the others",
                 about=pf,
                 source="/sys/bus/pci/devices/*/iommu_group",

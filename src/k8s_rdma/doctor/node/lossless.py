@@ -112,9 +112,9 @@ def _flow_control(port: PortQos) -> Finding:
         return NOT_KNOWN(
             "the driver tells neither of PFC nor of pause frames", about=port.name, source=f"{dcb}; {pause}"
         )
-    told = "PFC is off" if port.pfc is not None else "the driver tells nothing of PFC"
+    pfc = "PFC is off" if port.pfc is not None else "the driver tells nothing of PFC"
     return NO_FLOW_CONTROL(
-        f"{told}, and there are no pause frames: RoCE loses frames when a port is full, and is slow then",
+        f"{pfc}, and there are no pause frames: RoCE loses frames when a port is full, and is slow then",
         about=port.name,
         source=f"{dcb}; {pause}",
         expected="PFC on the priority of RoCE, here and on the switch",

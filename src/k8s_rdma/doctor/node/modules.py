@@ -105,5 +105,5 @@ def _on_demand(facts: ModuleFacts, name: str, consequence: str) -> Finding:
             about=name,
             source=f"/lib/modules/{facts.release}/modules.dep",
         )
-    words = "is loaded when it is needed" if state is State.LOADABLE else state.value
-    return OK(words, about=name, source=f"/lib/modules/{facts.release}/modules.dep")
+    description = "is loaded when it is needed" if state is State.LOADABLE else state.value
+    return OK(description, about=name, source=f"/lib/modules/{facts.release}/modules.dep")

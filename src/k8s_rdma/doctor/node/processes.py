@@ -98,8 +98,8 @@ def _ends_left(facts: ProcessFacts) -> Finding:
 def _check_agent(facts: ProcessFacts, report: NodeReport) -> Finding:
     if report.agent_version != facts.version:
         return _other_version(facts, "agent", report.agent_version or "before 0.1.0", facts.socket)
-    said = f"answers, version {report.agent_version}; {len(report.allocations)} sandboxes hold interfaces"
-    return OK(said, about="agent", source=f"{facts.socket}, generation {report.generation}")
+    summary = f"answers, version {report.agent_version}; {len(report.allocations)} sandboxes hold interfaces"
+    return OK(summary, about="agent", source=f"{facts.socket}, generation {report.generation}")
 
 
 def _other_version(facts: ProcessFacts, name: str, version: str, source: str) -> Finding:
@@ -114,9 +114,11 @@ def _other_version(facts: ProcessFacts, name: str, version: str, source: str) ->
 
 def _check_answer(facts: ProcessFacts, name: str, answer: Answer) -> Finding:
     if answer.why:
-        lost = "the extender cannot see this node" if name == "server" else "no container gets device nodes"
+        consequence = (
+            "the extender cannot see this node" if name == "server" else "no container gets device nodes"
+        )
         return NOT_RUNNING(
-            f"does not answer: {answer.why}; {lost}",
+            f"does not answer: {answer.why}; {consequence}",
             about=name,
             source=answer.url,
             expected="200",
@@ -124,8 +126,8 @@ def _check_answer(facts: ProcessFacts, name: str, answer: Answer) -> Finding:
         )
     if answer.version and answer.version != facts.version:
         return _other_version(facts, name, answer.version, answer.url)
-    said = f"answers, version {answer.version}" if answer.version else "answers; does not tell its version"
-    return OK(said, about=name, source=answer.url)
+    summary = f"answers, version {answer.version}" if answer.version else "answers; does not tell its version"
+    return OK(summary, about=name, source=answer.url)
 
 
 def check_vfs(facts: ProcessFacts) -> Iterator[Finding]:

@@ -132,5 +132,5 @@ def _isolation(resource: Resource, facts: RdmaFacts) -> Finding:
                 about=about,
                 source=source,
             )
-    whose = "of its own devices" if isinstance(resource, ExclusiveResource) else "of its own pod's VFs"
-    return OWN_VERBS(f"a container reaches the verbs {whose}, and no others", about=about, source=source)
+    scope = "of its own devices" if isinstance(resource, ExclusiveResource) else "of its own pod's VFs"
+    return OWN_VERBS(f"a container reaches the verbs {scope}, and no others", about=about, source=source)

@@ -153,18 +153,18 @@ def _check_cdi(facts: RuntimeFacts, runtime: Runtime, version: tuple[int, int] |
         return
     needed = ", ".join(facts.needs_cdi)
     if not _reads_cdi(runtime, version):
-        since = _format_version(CDI_SINCE[runtime.name])
-        known = version >= CDI_SINCE[runtime.name]
+        minimum = _format_version(CDI_SINCE[runtime.name])
+        supported = version >= CDI_SINCE[runtime.name]
         yield NO_CDI(
             f"{runtime.name} {runtime.version} reads no CDI specifications, by which {needed} comes: "
             "containers that ask for it do not start",
             about=runtime.name,
             source=runtime.config,
-            expected="enable_cdi = true" if known else f"{runtime.name} {since}",
+            expected="enable_cdi = true" if supported else f"{runtime.name} {minimum}",
             fix=(
                 '[plugins."io.containerd.grpc.v1.cri"] enable_cdi = true, then restart containerd'
-                if known
-                else f"update {runtime.name} to {since} or newer"
+                if supported
+                else f"update {runtime.name} to {minimum} or newer"
             ),
         )
         return

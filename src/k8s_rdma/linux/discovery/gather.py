@@ -91,7 +91,7 @@ class RecordingSysfs(Sysfs):
     def entries(self) -> dict[str, Entry]:
         """What was noted; without PCI devices of which nothing was."""
         inside = {place for path in self._entries for place in _above(path)}
-        known = inside | {path for path, entry in self._entries.items() if entry is not None}
+        existing = inside | {path for path, entry in self._entries.items() if entry is not None}
         return {
             path: entry
             for path, entry in self._entries.items()
@@ -100,7 +100,7 @@ class RecordingSysfs(Sysfs):
             and not (
                 isinstance(entry, SymbolicLink)
                 and path.startswith(_PCI_DEVICES)
-                and entry.target[1:] not in known
+                and entry.target[1:] not in existing
             )
         }
 
@@ -168,8 +168,8 @@ class RecordingQueries:
 
     def vf_infos(self, index: int) -> Sequence[VfInfo]:
         """The VFs of a PF's netdev."""
-        ask = partial(self._queries.vf_infos, index)
-        found: Sequence[VfInfo] = self._noting(f"vf_infos {index}", ask, ())
+        query = partial(self._queries.vf_infos, index)
+        found: Sequence[VfInfo] = self._noting(f"vf_infos {index}", query, ())
         self.vf_entries[index] = tuple(msgspec.convert(vf, VfEntry, from_attributes=True) for vf in found)
         return found
 
@@ -189,8 +189,8 @@ class RecordingQueries:
 
     def rdma_devices(self) -> Sequence[RdmaDevice]:
         """All RDMA devices."""
-        ask = self._queries.rdma_devices
-        found: Sequence[RdmaDevice] = self._noting("rdma_devices", ask, ())
+        query = self._queries.rdma_devices
+        found: Sequence[RdmaDevice] = self._noting("rdma_devices", query, ())
         self.rdma_entries = tuple(msgspec.convert(each, RdmaEntry, from_attributes=True) for each in found)
         return found
 
@@ -262,8 +262,8 @@ OMITTED = (
 
 def gather(sysfs: Sysfs, queries: Queries) -> Machine:
     """This machine, disguised (`wire.machine`); `about` says what could not be looked at."""
-    read, asked = RecordingSysfs(sysfs), RecordingQueries(queries)
-    gathering = _Gathering(sysfs, read, asked)
+    read, queried = RecordingSysfs(sysfs), RecordingQueries(queries)
+    gathering = _Gathering(sysfs, read, queried)
     gathering.observe()
     gathering.look_further()
     about = About(
@@ -271,23 +271,23 @@ def gather(sysfs: Sysfs, queries: Queries) -> Machine:
         source=f"recorded by k8s-rdma gather {__version__}",
         kernel=f"{platform.release()} {platform.machine()}",
         replaced=(*REPLACED, *OMITTED),
-        unreadable=tuple(dict.fromkeys([*gathering.unreadable, *map(str, asked.refusals.values())])),
+        unreadable=tuple(dict.fromkeys([*gathering.unreadable, *map(str, queried.refusals.values())])),
     )
-    links = tuple(link for link in asked.link_entries if link.kind != _VETH)
+    links = tuple(link for link in queried.link_entries if link.kind != _VETH)
     shown = {link.index for link in links}
     return disguised(
         Machine(
             about=about,
             sysfs=dict(sorted(read.entries().items())),
             links=links,
-            vfs=dict(sorted(asked.vf_entries.items())),
-            default_route_links=asked.default_routes,
-            addressed_links=tuple(index for index in asked.addressed if index in shown),
-            rdma_devices=asked.rdma_entries,
-            eswitch_modes=asked.modes,
-            devlink_rates=asked.rates,
-            firmware=dict(sorted(asked.firmwares.items())),
-            refused=asked.refused(),
+            vfs=dict(sorted(queried.vf_entries.items())),
+            default_route_links=queried.default_routes,
+            addressed_links=tuple(index for index in queried.addressed if index in shown),
+            rdma_devices=queried.rdma_entries,
+            eswitch_modes=queried.modes,
+            devlink_rates=queried.rates,
+            firmware=dict(sorted(queried.firmwares.items())),
+            refused=queried.refused(),
         )
     )
 

@@ -105,8 +105,8 @@ class NetlinkQueries:
 
     def dcb(self, name: str) -> DcbState | None:
         """What a netdev's driver says of DCB; None when it has none."""
-        with Dcb() as asking:
-            return asking.state(name)
+        with Dcb() as dcb:
+            return dcb.state(name)
 
     def pauses(self, name: str) -> bool | None:
         """Whether a netdev knows pause frames of the whole link; None when its driver does not say."""

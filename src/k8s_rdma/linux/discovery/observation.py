@@ -89,17 +89,17 @@ class Observer:
             any may. Others are asked about theirs only if they are other VFs now, or their link is down.
         KernelError when netlink cannot be asked at all, or there is no sysfs.
         """
-        look = self._scan(changed)
-        if look.doubts - self._lasting:
-            look = self._scan(look.doubtful)
-        self._lasting = look.doubts
-        return look.hardware
+        scan = self._scan(changed)
+        if scan.doubts - self._lasting:
+            scan = self._scan(scan.doubtful)
+        self._lasting = scan.doubts
+        return scan.hardware
 
     def note_settings(self, pf: PciAddress, infos: Iterable[VfInfo]) -> None:
         """Take what a PF has just told somebody else of its VFs, so that it need not be asked again."""
-        told = self._written_settings.get(pf)
-        if told is not None:
-            self._written_settings[pf] = _WrittenSettings(told.index, told.vfs, _settings(infos))
+        written = self._written_settings.get(pf)
+        if written is not None:
+            self._written_settings[pf] = _WrittenSettings(written.index, written.vfs, _settings(infos))
 
     def discover(self) -> Discovery:
         """Which PFs there are, and which are ours, without a look at their VFs.
@@ -134,24 +134,24 @@ class Observer:
         )
 
     def _scan(self, changed: Collection[int] | None) -> _Scan:
-        around = self._surroundings()
+        context = self._surroundings()
         try:
-            discovery = self._discover(around)
+            discovery = self._discover(context)
         except OSError as error:
             return _Scan(Hardware((), (Unreadable("PFs", str(error)),)), frozenset({str(error)}))
         self._remember(discovery)
-        seen = [self._pf(around, each, changed) for each in discovery.selected]
-        lost = [each for each in discovery.skipped if self._is_ours(each) or _may_hold_vfs(each)]
+        observed = [self._pf(context, each, changed) for each in discovery.selected]
+        missing = [each for each in discovery.skipped if self._is_ours(each) or _may_hold_vfs(each)]
         hardware = Hardware(
-            pfs=tuple(each.state for each in seen if not isinstance(each.state, Unreadable)),
+            pfs=tuple(each.state for each in observed if not isinstance(each.state, Unreadable)),
             unreadable=(
-                *(each.state for each in seen if isinstance(each.state, Unreadable)),
-                *(Unreadable(f"PF {each.pf.pci}", each.why) for each in lost),
+                *(each.state for each in observed if isinstance(each.state, Unreadable)),
+                *(Unreadable(f"PF {each.pf.pci}", each.why) for each in missing),
             ),
-            problems=(*(each.why for each in discovery.skipped if each not in lost), *discovery.problems),
+            problems=(*(each.why for each in discovery.skipped if each not in missing), *discovery.problems),
         )
-        doubts = {doubt for each in seen for doubt in each.doubts} | {each.why for each in lost}
-        doubtful = {each.index for each in seen if each.doubts}
+        doubts = {doubt for each in observed for doubt in each.doubts} | {each.why for each in missing}
+        doubtful = {each.index for each in observed if each.doubts}
         return _Scan(hardware, frozenset(doubts), frozenset(doubtful))
 
     def _is_ours(self, skipped: SkippedPf) -> bool:
@@ -160,8 +160,8 @@ class Observer:
     def _remember(self, discovery: Discovery) -> None:
         """Keep which PFs are ours while they exist, and what those told that can be looked at."""
         selected = {each.pf.pci: each.rule for each in discovery.selected}
-        lost = {each.pf.pci: each.rule for each in discovery.skipped if self._is_ours(each)}
-        self._ours = selected | lost
+        missing = {each.pf.pci: each.rule for each in discovery.skipped if self._is_ours(each)}
+        self._ours = selected | missing
         self._written_settings = {
             pci: written_setting for pci, written_setting in self._written_settings.items() if pci in selected
         }
@@ -177,7 +177,9 @@ class Observer:
             self._written_settings.pop(pf.pci, None)
             unreadable = Unreadable(f"PF {pf.name}", str(error))
             return _ObservedPf(unreadable, index, (f"{unreadable.subject}: {unreadable.why}",))
-        doubts = (f"PF {pf.name}: VF {seen.vf.index}: {seen.doubt}" for seen in vfs if seen.doubt)
+        doubts = (
+            f"PF {pf.name}: VF {observed.vf.index}: {observed.doubt}" for observed in vfs if observed.doubt
+        )
         return _ObservedPf(state, index, tuple(doubts))
 
     def _vfs(
@@ -196,9 +198,11 @@ class Observer:
         self._by_devlink[pf.pci] = by_devlink
         settings = self._settings(pf.pci, link.index, vfs, changed)
         settings = with_devlink(pf.driver or "", settings, by_devlink)
-        seen = [observe_vf(context, index, pci, settings.get(index), link.mtu) for index, pci in vfs.items()]
-        self._must_have_come(pf.pci, seen)
-        return seen
+        observed = [
+            observe_vf(context, index, pci, settings.get(index), link.mtu) for index, pci in vfs.items()
+        ]
+        self._must_have_come(pf.pci, observed)
+        return observed
 
     def _must_have_come(self, pf: PciAddress, observed: Iterable[ObservedVf]) -> None:
         """KernelError while a VF's driver is still making its netdev."""
@@ -218,11 +222,16 @@ class Observer:
         in_files = read_vf_settings(self._sysfs, pf)
         if in_files is not None:
             return in_files
-        told = self._written_settings.get(pf)
-        if told is None or changed is None or index in changed or (told.index, told.vfs) != (index, vfs):
-            told = _WrittenSettings(index, vfs, _settings(self._queries.vf_infos(index)))
-            self._written_settings[pf] = told
-        return told.settings
+        written = self._written_settings.get(pf)
+        if (
+            written is None
+            or changed is None
+            or index in changed
+            or (written.index, written.vfs) != (index, vfs)
+        ):
+            written = _WrittenSettings(index, vfs, _settings(self._queries.vf_infos(index)))
+            self._written_settings[pf] = written
+        return written.settings
 
 
 @dataclass(frozen=True, slots=True)

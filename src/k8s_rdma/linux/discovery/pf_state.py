@@ -84,8 +84,8 @@ def _describe(rate: DevlinkRate, group: str) -> str:
     ]
     if not any(found):
         return ""
-    what = ", ".join(filter(None, found))
-    return f"its rates are set by devlink ({what}); `devlink port function rate set` takes them back"
+    description = ", ".join(filter(None, found))
+    return f"its rates are set by devlink ({description}); `devlink port function rate set` takes them back"
 
 
 Speed = tuple[int | None, str]

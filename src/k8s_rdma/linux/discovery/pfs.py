@@ -184,28 +184,28 @@ def select(
     pods may hold their VFs, and so do those of `selection.held`; only one without a driver or a netdev cannot
     be used.
     """
-    selected, left_out, unmeant = [], [], []
+    selected, skipped, unmeant = [], [], []
     found = tuple(found)
     names = frozenset(name for pf in found for name in pf.netdevs or ())
     for pf in found:
-        kept = pf.pci in ours or pf.pci in selection.allocated
+        retained = pf.pci in ours or pf.pci in selection.allocated
         rule = ours.get(pf.pci) or next((rule for rule in selection.rules if _matches(rule, pf, names)), None)
-        if rule is None and not kept:
+        if rule is None and not retained:
             unmeant.append(pf)
             continue
         objection = _objection(pf, rule, selection, default_route_links)
         rule = rule or PfRule(pcis=frozenset({pf.pci}))
         if pf.link is None or pf.driver is None:
-            left_out.append(_incomplete(pf, rule))
+            skipped.append(_incomplete(pf, rule))
         elif objection is None:
             selected.append(Selected(pf, pf.link, rule))
-        elif kept:
+        elif retained:
             problem = f"{objection[1]}; as it was in use before, it is until a restart without pods on it"
             selected.append(Selected(pf, pf.link, rule, problem))
         else:
-            left_out.append(SkippedPf(pf, rule, *objection))
+            skipped.append(SkippedPf(pf, rule, *objection))
     problems = tuple(_named_in_vain(selection, names, found))
-    return Discovery(tuple(selected), tuple(left_out), problems, tuple(unmeant))
+    return Discovery(tuple(selected), tuple(skipped), problems, tuple(unmeant))
 
 
 def _matches(rule: PfRule, pf: FoundPf, names: frozenset[str]) -> bool:
@@ -225,29 +225,29 @@ def _matches(rule: PfRule, pf: FoundPf, names: frozenset[str]) -> bool:
 
 
 def _incomplete(pf: FoundPf, rule: PfRule) -> SkippedPf:
-    who = f"PF {pf.pci} ({pf.vendor})"
+    subject = f"PF {pf.pci} ({pf.vendor})"
     if pf.driver is None and not pf.netdevs:
-        return SkippedPf(pf, rule, Missing.DRIVER, f"{who} is not used: no driver is bound to it")
+        return SkippedPf(pf, rule, Missing.DRIVER, f"{subject} is not used: no driver is bound to it")
     if pf.netdevs:
-        other = "of which netlink knows nothing" if pf.driver else "and no driver that could have made it"
-        why = f"sysfs has {', '.join(pf.netdevs)} as its netdev, {other}"
-        return SkippedPf(pf, rule, Missing.AGREEMENT, f"{who} is not used: {why}")
+        reason = "of which netlink knows nothing" if pf.driver else "and no driver that could have made it"
+        why = f"sysfs has {', '.join(pf.netdevs)} as its netdev, {reason}"
+        return SkippedPf(pf, rule, Missing.AGREEMENT, f"{subject} is not used: {why}")
     why = "has made no netdev" if pf.netdevs is None else "has its netdev in another network namespace"
-    return SkippedPf(pf, rule, Missing.NETDEV, f"{who} is not used: its driver {pf.driver} {why}")
+    return SkippedPf(pf, rule, Missing.NETDEV, f"{subject} is not used: its driver {pf.driver} {why}")
 
 
 def _objection(
     pf: FoundPf, rule: PfRule | None, selection: Selection, default_route_links: frozenset[int]
 ) -> tuple[Missing, str] | None:
     """What a PF lacks to be selected by a rule, and the sentence about it."""
-    who = f"PF {pf.name} ({pf.pci}) is not to be used"
+    subject = f"PF {pf.name} ({pf.pci}) is not to be used"
     if rule is None:
-        return Missing.RULE, f"{who}: nothing in hardware.pfs selects it"
+        return Missing.RULE, f"{subject}: nothing in hardware.pfs selects it"
     if pf.link and pf.link.index in default_route_links and not rule.names_it:
         why = "it carries the default route, and no name or address in hardware.pfs is its"
-        return Missing.LEAVE, f"{who}: {why}"
+        return Missing.LEAVE, f"{subject}: {why}"
     if selection.require_rdma and pf.rdma_device is None:
-        return Missing.RDMA, f"{who}: it has no RDMA device, which hardware.requireRdma demands"
+        return Missing.RDMA, f"{subject}: it has no RDMA device, which hardware.requireRdma demands"
     return None
 
 

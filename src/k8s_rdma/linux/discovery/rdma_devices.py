@@ -42,13 +42,13 @@ class RdmaDevices:
         if len(on_netdev) == 1:
             return on_netdev[0]
         own = function.rdma_devices()
-        both = [name for name in own if name in on_netdev]
-        return next(iter([*both, *on_netdev, *own]), None) or self._soft_devices().get(link.name)
+        common = [name for name in own if name in on_netdev]
+        return next(iter([*common, *on_netdev, *own]), None) or self._soft_devices().get(link.name)
 
     def firmware(self, device: str) -> str:
         """What runs on it; empty where it does not say, as soft ones."""
-        told = self._by_name.get(device)
-        return (told and told.firmware) or self._sysfs.value_if_any(f"{_CLASS}/{device}/fw_ver") or ""
+        info = self._by_name.get(device)
+        return (info and info.firmware) or self._sysfs.value_if_any(f"{_CLASS}/{device}/fw_ver") or ""
 
     def _soft_devices(self) -> dict[str, str]:
         """Soft devices by their netdev's name (Linux `drivers/infiniband/sw/rxe/rxe_verbs.c`, parent)."""

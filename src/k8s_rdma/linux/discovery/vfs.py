@@ -42,10 +42,10 @@ class AwaitedNetdevs:
 
     def expected(self, pf: PciAddress, lacking: Mapping[PciAddress, str]) -> PciAddress | None:
         """The first of a PF's VFs without a netdev (their drivers by address) that may still get one."""
-        now, before = self._now(), self._missing_since.get(pf, {})
-        since = {each: before.get(each, now) for each in lacking.items()}
-        self._missing_since[pf] = since
-        return next((vf for (vf, _), began in since.items() if now - began < PATIENCE_S), None)
+        now, previous = self._now(), self._missing_since.get(pf, {})
+        missing_since = {each: previous.get(each, now) for each in lacking.items()}
+        self._missing_since[pf] = missing_since
+        return next((vf for (vf, _), began in missing_since.items() if now - began < PATIENCE_S), None)
 
     def retain(self, pfs: Collection[PciAddress]) -> None:
         """Forget those of other PFs: their drivers begin anew."""
@@ -110,33 +110,33 @@ def observe_vf(
     no_driver = _of_no_driver(driver)
     lacking = driver if driver and names is None and not no_driver else ""
     doubt = printable(netdev.doubt) or ("" if settings else "its PF tells nothing of it")
-    told = settings or NOTHING_TOLD
+    known_settings = settings or NOTHING_TOLD
     vf = Vf(
         index=index,
         pci=pci,
         netdev=None if netdev.name is None else printable(netdev.name),
-        mac=netdev.link.mac if netdev.link else told.mac,
+        mac=netdev.link.mac if netdev.link else known_settings.mac,
         mtu=netdev.link.mtu if netdev.link else pf_mtu,
-        min_tx_rate_mbps=told.min_tx_rate_mbps,
-        max_tx_rate_mbps=told.max_tx_rate_mbps,
-        vlan=told.vlan,
-        qos=told.qos,
-        vlan_proto=told.vlan_proto,
-        spoof_check=told.spoof_check,
-        trust=told.trust,
-        link_state=told.link_state,
-        vgt_plus=told.vgt_plus,
-        rate_group=told.rate_group,
+        min_tx_rate_mbps=known_settings.min_tx_rate_mbps,
+        max_tx_rate_mbps=known_settings.max_tx_rate_mbps,
+        vlan=known_settings.vlan,
+        qos=known_settings.qos,
+        vlan_proto=known_settings.vlan_proto,
+        spoof_check=known_settings.spoof_check,
+        trust=known_settings.trust,
+        link_state=known_settings.link_state,
+        vgt_plus=known_settings.vgt_plus,
+        rate_group=known_settings.rate_group,
         rdma_device=context.rdma.name_of(function, netdev.link),
-        admin_mac=told.mac,
-        node_guid=told.node_guid,
+        admin_mac=known_settings.mac,
+        node_guid=known_settings.node_guid,
         driver=driver or "",
         unusable=(
             doubt
             or no_driver
             or _without_netdev(lacking)
             or _of_no_text(netdev)
-            or (told.by_devlink if netdev.link else "")
+            or (known_settings.by_devlink if netdev.link else "")
             or _in_use(context, netdev.link)
         ),
     )
@@ -180,8 +180,8 @@ def _in_use(context: VfContext, link: Link | None) -> str:
     if link.master:
         return f"its netdev {link.name} is part of link #{link.master} of the host"
     if link.index in context.addressed_links:
-        what = f"the host has an IP address on its netdev {link.name}, or on a link above that"
-        return f"{what}; take the address off to have the VF for pods, or leave it to the host"
+        address_use = f"the host has an IP address on its netdev {link.name}, or on a link above that"
+        return f"{address_use}; take the address off to have the VF for pods, or leave it to the host"
     if link.index in context.carriers:
         return f"the host has a VLAN, macvlan or macvtap on its netdev {link.name}"
     return ""

@@ -59,8 +59,8 @@ def vlans(rtnl: Rtnl, operation: str) -> dict[int, frozenset[int]]:
 def _vlans_of(answer: bytes) -> tuple[int, frozenset[int]]:
     _, _, index, _, _ = _IFINFO.unpack_from(answer)
     spec = attributes(answer, _IFINFO.size).get(_AF_SPEC, b"")
-    told = (_VLAN.unpack(value) for kind, value in each_attribute(spec) if kind == _VLAN_INFO)
-    return index, frozenset(vlan for _, vlan in told)
+    vlan_infos = (_VLAN.unpack(value) for kind, value in each_attribute(spec) if kind == _VLAN_INFO)
+    return index, frozenset(vlan for _, vlan in vlan_infos)
 
 
 def _attribute(port: int, vlan: int, flags: int = 0) -> bytes:

@@ -65,9 +65,9 @@ class Dcb:
 
 def decode_dcb(answer: bytes) -> DcbState:
     """The state that an answer to DCB_CMD_IEEE_GET tells."""
-    told = attributes(attributes(answer, _HEADER.size).get(_IEEE, b""))
-    pfc = told.get(_PFC)
-    apps = (_APP.unpack_from(value) for _, value in each_attribute(told.get(_APP_TABLE, b"")))
+    ieee = attributes(attributes(answer, _HEADER.size).get(_IEEE, b""))
+    pfc = ieee.get(_PFC)
+    apps = (_APP.unpack_from(value) for _, value in each_attribute(ieee.get(_APP_TABLE, b"")))
     return DcbState(
         pfc=None if pfc is None else _priorities(_PFC_BEGINNING.unpack_from(pfc)[1]),
         by_dscp=any(selector == _BY_DSCP for selector, _, _ in apps),

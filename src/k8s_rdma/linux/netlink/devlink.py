@@ -81,9 +81,9 @@ class Devlink:
 
     def _eswitch_mode(self, device: DevlinkDevice) -> str | None:
         body = _HEADER.pack(_ESWITCH_GET, 1) + text(_BUS_NAME, device.bus) + text(_DEV_NAME, device.name)
-        what = f"switch mode of {device.bus}/{device.name}"
+        operation = f"switch mode of {device.bus}/{device.name}"
         try:
-            found = _attributes(self._socket.get(self._find_family() or 0, body, what))
+            found = _attributes(self._socket.get(self._find_family() or 0, body, operation))
         except NetlinkError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # it has none, or is gone since
                 return None
@@ -147,15 +147,15 @@ _Attributes = dict[int, bytes]
 def devlink_rates(devlink: Devlink, bus: str) -> Mapping[str, Mapping[int, DevlinkRate]]:
     """By device name on that bus and VF; of VFs that devlink was told nothing of, nothing."""
     try:
-        told = devlink.dump(_RATE_GET, "rates by devlink")
+        messages = devlink.dump(_RATE_GET, "rates by devlink")
     except NetlinkError as error:
         if error.errno == errno.EOPNOTSUPP:
             return {}
         raise
-    nodes = {(device_of(each), string(each[_NODE_NAME])): each for each in told if _NODE_NAME in each}
+    nodes = {(device_of(each), string(each[_NODE_NAME])): each for each in messages if _NODE_NAME in each}
     rates = {
         (device_of(each), number(each[_PORT_INDEX])): rate
-        for each in told
+        for each in messages
         if _PORT_INDEX in each
         and device_of(each).bus == bus
         and (rate := _rate(each, nodes)) != DevlinkRate()

@@ -107,22 +107,22 @@ def below(links: Iterable[Link], indexes: Iterable[int]) -> frozenset[int]:
 
     A port of an Open vSwitch is carried by the other ports of it: `br-ex` and the NIC have one master.
     """
-    known = {link.index: link for link in links}
+    by_index = {link.index: link for link in links}
     members: dict[int, list[int]] = {}
-    for link in known.values():
+    for link in by_index.values():
         if link.master:
             members.setdefault(link.master, []).append(link.index)
     found: set[int] = set()
-    waiting = [index for index in indexes if index in known]
+    waiting = [index for index in indexes if index in by_index]
     while waiting:
-        link = known[waiting.pop()]
+        link = by_index[waiting.pop()]
         if link.index in found:
             continue
         found.add(link.index)
         waiting += members.get(link.index, ())
-        if link.peer_elsewhere is None and link.peer in known:
+        if link.peer_elsewhere is None and link.peer in by_index:
             waiting.append(link.peer)
-        if link.kind == _OPEN_VSWITCH and link.master in known:
+        if link.kind == _OPEN_VSWITCH and link.master in by_index:
             waiting.append(link.master)
     return frozenset(found)
 

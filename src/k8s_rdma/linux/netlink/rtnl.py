@@ -218,8 +218,8 @@ class Rtnl:
 
     def quiesce(self, index: int, operation: str) -> None:
         """Take a link down, neither promiscuous nor hearing all multicast from now on, and answering ARP."""
-        off = _IFF_UP | _IFF_NOARP | _IFF_PROMISC | _IFF_ALLMULTI
-        self.socket.request(_SETLINK, _IFINFO.pack(0, 0, index, 0, off), operation)
+        flags = _IFF_UP | _IFF_NOARP | _IFF_PROMISC | _IFF_ALLMULTI
+        self.socket.request(_SETLINK, _IFINFO.pack(0, 0, index, 0, flags), operation)
 
     def delete_altnames(self, link: Link, operation: str) -> None:
         """Leave a link no name but its own."""

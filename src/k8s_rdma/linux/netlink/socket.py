@@ -213,11 +213,11 @@ def _answers(receive: Callable[[], bytes], sequence: int, operation: str) -> Ite
     while True:
         data, start = receive(), 0
         while start + 16 <= len(data):
-            size, kind, flags, to, _ = _HEADER.unpack_from(data, start)
+            size, kind, flags, answered, _ = _HEADER.unpack_from(data, start)
             if size < 16:
                 raise NetlinkError(operation, errno.EPROTO, "a message shorter than its header")
             message, start = data[start : start + size], start + ((size + 3) & ~3)
-            if to != sequence:
+            if answered != sequence:
                 continue
             interrupted = interrupted or bool(flags & DUMP_INTR)
             if kind in (_NLMSG_ERROR, _NLMSG_DONE):

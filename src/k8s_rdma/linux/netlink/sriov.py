@@ -72,21 +72,21 @@ def vf_stats(rtnl: Rtnl, index: int) -> tuple[VfStats, ...]:
 
 def _query(rtnl: Rtnl, index: int, filters: int) -> tuple[_VfAttributes, Mapping[int, _VfAttributes]]:
     """The link's attributes, and those of each VF by its index."""
-    what = f"VFs of link #{index}"
-    link = rtnl.details(index, filters, what)
+    operation = f"VFs of link #{index}"
+    link = rtnl.details(index, filters, operation)
     if _VFINFO_LIST not in link:
         return link, {}
     vfs = {}
     for kind, entry in each_attribute(link[_VFINFO_LIST]):
         vf = attributes(entry)
         if kind != _VF_INFO or len(vf.get(_MAC, b"")) < 4:
-            raise NetlinkError(what, errno.EPROTO, "an entry that names no VF")
+            raise NetlinkError(operation, errno.EPROTO, "an entry that names no VF")
         vfs[number(vf[_MAC][:4])] = vf
     # The kernel leaves out a VF that its driver fails to tell of, and a list above 64 KiB (before Linux 5.11
     # always with counters) overflows its length: neither is a PF with fewer VFs.
-    wanted = number(link.get(_NUM_VF, b""))
-    if len(vfs) != wanted:
-        raise NetlinkError(what, errno.EPROTO, f"the driver told of {len(vfs)} of {wanted} VFs")
+    vf_count = number(link.get(_NUM_VF, b""))
+    if len(vfs) != vf_count:
+        raise NetlinkError(operation, errno.EPROTO, f"the driver told of {len(vfs)} of {vf_count} VFs")
     return link, vfs
 
 
@@ -124,7 +124,7 @@ def _tag(value: bytes, protocol: str) -> tuple[int, int, str]:
 
 
 def _protocol_name(protocol: int) -> str:
-    return next((name for name, known in VLAN_PROTOCOLS.items() if known == protocol), f"{protocol:#06x}")
+    return next((name for name, number in VLAN_PROTOCOLS.items() if number == protocol), f"{protocol:#06x}")
 
 
 def _rates(vf: _VfAttributes) -> tuple[int, int]:

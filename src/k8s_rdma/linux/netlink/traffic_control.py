@@ -187,18 +187,18 @@ def limit(socket: NetlinkSocket, index: int, mbps: int, operation: str) -> None:
 
     Another one's queueing discipline gives way. A changed rate changes in place: what waits goes on waiting.
     """
-    wanted = bucket_for(mbps) if mbps else None
-    before = root_qdiscs(socket, operation).get(index)
-    if _holds(before, wanted):
+    bucket = bucket_for(mbps) if mbps else None
+    previous = root_qdiscs(socket, operation).get(index)
+    if _holds(previous, bucket):
         return
-    if before is not None and before.handle and not (wanted and before.is_ours):
+    if previous is not None and previous.handle and not (bucket and previous.is_ours):
         # Also for a limit: a root of another kind would keep its parameters if it bore our handle.
         _delete(socket, index, operation)
-    if wanted:
-        _set(socket, index, wanted, operation)
+    if bucket:
+        _set(socket, index, bucket, operation)
     now = root_qdiscs(socket, operation).get(index)
-    if not _holds(now, wanted):
-        msg = f"{operation}: the kernel keeps {now} instead of {wanted}"
+    if not _holds(now, bucket):
+        msg = f"{operation}: the kernel keeps {now} instead of {bucket}"
         raise KernelError(msg)
 
 
@@ -236,16 +236,16 @@ def _delete(socket: NetlinkSocket, index: int, operation: str) -> None:
 
 
 def _root_qdisc(handle: int, found: dict[int, bytes]) -> RootQdisc:
-    other = RootQdisc(kind=string(found.get(_KIND, b"")), handle=handle)
-    if not other.is_ours or _STAB in found:  # a size table makes frames count for less than they are
-        return other
+    unmanaged = RootQdisc(kind=string(found.get(_KIND, b"")), handle=handle)
+    if not unmanaged.is_ours or _STAB in found:  # a size table makes frames count for less than they are
+        return unmanaged
     options = attributes(found[_OPTIONS])
     *_, rate, queue, ticks, _ = _TBF_PARAMETERS.unpack_from(options[_TBF_PARMS])
     rate = number(options[_TBF_RATE64]) if _TBF_RATE64 in options else rate
     burst = bucket_for(_mbps(rate)).burst
     if abs(ticks - _burst_ticks(burst, rate)) > ticks // 100 + 1:
-        return other
-    return RootQdisc(kind=other.kind, handle=handle, bucket=Bucket(rate, burst, queue))
+        return unmanaged
+    return RootQdisc(kind=unmanaged.kind, handle=handle, bucket=Bucket(rate, burst, queue))
 
 
 def _mbps(rate: int) -> int:

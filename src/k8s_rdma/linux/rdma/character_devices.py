@@ -60,13 +60,13 @@ def _entries(sysfs: Sysfs, below: str) -> Iterator[tuple[str, CharacterDevice]]:
     for directory in (f"{below}/{_VERBS}", f"{below}/{_MAD}"):
         names = [name for name in sysfs.names_if_any(directory) or () if _NODE.fullmatch(name)]
         for name in sorted(names, key=_order):
-            of = sysfs.value_if_any(f"{directory}/{name}/ibdev")
+            rdma_device = sysfs.value_if_any(f"{directory}/{name}/ibdev")
             numbers = _numbers(sysfs, f"{directory}/{name}")
-            if of and numbers:
+            if rdma_device and numbers:
                 kind = NodeKind(name.rstrip("0123456789"))
                 major, minor = numbers
                 path = f"{INFINIBAND}/{name}"
-                yield of, CharacterDevice(kind=kind, path=path, major=major, minor=minor)
+                yield rdma_device, CharacterDevice(kind=kind, path=path, major=major, minor=minor)
 
 
 def _order(name: str) -> tuple[int, int]:

@@ -235,8 +235,8 @@ class _Query:
     def of_interest(self) -> object:
         """All but links that are neither a function's nor a port's; before Linux 5.14 none tells of whom."""
         ports = {port.netdev_index for device in self.devices for port in device.ports}
-        all_tell = any(link.device for link in self.links)
-        links = [link for link in self.links if not all_tell or link.device or link.index in ports]
+        devices_known = any(link.device for link in self.links)
+        links = [link for link in self.links if not devices_known or link.device or link.index in ports]
         return self.mode, self.devices, links
 
 
@@ -269,11 +269,11 @@ class RdmaObserver:
         be other than it was. Pods come and go with many links that are no RDMA device's.
         KernelError or OSError when it cannot be looked at at all.
         """
-        before, self._last_query = self._last_query, None
-        asked = self._query()
-        if changed is None or before is None or asked.of_interest() != before.of_interest():
-            self._snapshot = self._scan(asked, expected or {})
-        self._last_query = None if self._snapshot.unreadable else asked
+        previous, self._last_query = self._last_query, None
+        query = self._query()
+        if changed is None or previous is None or query.of_interest() != previous.of_interest():
+            self._snapshot = self._scan(query, expected or {})
+        self._last_query = None if self._snapshot.unreadable else query
         return self._snapshot
 
     def _query(self) -> _Query:
@@ -284,20 +284,20 @@ class RdmaObserver:
         )
 
     def _scan(self, query: _Query, expected: Mapping[str, str]) -> RdmaSnapshot:
-        links, told = query.links, query.devices
-        around = _Context(
+        links, devices = query.links, query.devices
+        context = _Context(
             links={link.index: link for link in links},
             functions=Functions(self._sysfs, {link.name: link for link in links}),
             characters=character_devices(self._sysfs),
         )
-        here, unreadable = self._present(around, told)
-        away = {**dict.fromkeys(around.characters, ""), **expected}
+        present, unreadable = self._present(context, devices)
+        away = {**dict.fromkeys(context.characters, ""), **expected}
         return RdmaSnapshot(
-            present=here,
+            present=present,
             away={
-                name: self._away(around, name, pci)
+                name: self._away(context, name, pci)
                 for name, pci in sorted(away.items())
-                if name not in here and name not in unreadable
+                if name not in present and name not in unreadable
             },
             netns_mode=query.mode,
             rdma_cm=self._nodes.has_rdma_cm(self._sysfs),
@@ -391,9 +391,9 @@ def port_state_files(scan: RdmaSnapshot) -> frozenset[str]:
     """Files below sysfs that tell what the kernel sends no message of: the states of InfiniBand ports."""
     return frozenset(
         f"{_CLASS}/{name}/ports/{port}/state"
-        for name, here in scan.present.items()
-        if here.device.link_type is LinkType.INFINIBAND
-        for port in here.ports
+        for name, device in scan.present.items()
+        if device.device.link_type is LinkType.INFINIBAND
+        for port in device.ports
     )
 
 

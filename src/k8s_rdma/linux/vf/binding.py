@@ -49,8 +49,8 @@ class PciDriver:
 
     def override(self) -> str:
         """The driver that alone may have it (`driver_override`); empty for any that fits."""
-        told = self._sysfs.value_if_any(self._path("driver_override")) or _NO_OVERRIDE
-        return "" if told == _NO_OVERRIDE else told
+        override = self._sysfs.value_if_any(self._path("driver_override")) or _NO_OVERRIDE
+        return "" if override == _NO_OVERRIDE else override
 
     def let(self, driver: str) -> None:
         """Let this driver alone have it from now on, and empty, any that fits; who has it keeps it."""
@@ -128,21 +128,21 @@ class VfBinding:
 
     def bind(self, step: BindVf) -> None:
         """Have a program's driver have the VF; KernelError, and nothing is changed, where the host cannot."""
-        function, what = self._function(step), f"{describe(step.vf)}: give to {step.driver}"
+        function, operation = self._function(step), f"{describe(step.vf)}: give to {step.driver}"
         driver = PciDriver(self._sysfs, function.pci)
         if driver.name() != step.driver:
-            self._require_free(function, step, what)
+            self._require_free(function, step, operation)
             if self._rdma.names(function.pci):
                 self._had_rdma.add(step.vf)
-        self._change(function.pci, what, partial(driver.hand_to, step.driver))
+        self._change(function.pci, operation, partial(driver.hand_to, step.driver))
 
     def unbind(self, step: UnbindVf) -> None:
         """Have the kernel's driver have it as at home, unless that has it and it serves another namespace."""
-        function, what = self._function(step), f"{describe(step.vf)}: give back to {step.kernel_driver}"
+        function, operation = self._function(step), f"{describe(step.vf)}: give back to {step.kernel_driver}"
         driver = PciDriver(self._sysfs, function.pci)
-        has_it = driver.name()
-        if has_it not in (None, step.driver, step.kernel_driver):
-            msg = f"{what}: {has_it} has it, which was not given it"
+        bound_driver = driver.name()
+        if bound_driver not in (None, step.driver, step.kernel_driver):
+            msg = f"{operation}: {bound_driver} has it, which was not given it"
             raise KernelError(msg)
 
         def give_back() -> None:
@@ -150,9 +150,9 @@ class VfBinding:
                 driver.hand_to(step.kernel_driver)
             driver.let("")
 
-        self._change(function.pci, what, give_back)
+        self._change(function.pci, operation, give_back)
         if function.netdevs() != []:
-            self._settle(function, step.vf, step.home, what, mac=step.mac)
+            self._settle(function, step.vf, step.home, operation, mac=step.mac)
 
     def take_guid(self, vf: VfRef, guid: str, home: VfHome) -> None:
         """Have the driver of a VF at home take the GUID that the PF has for the VF's port.
@@ -162,13 +162,13 @@ class VfBinding:
         function = self._places.function(vf)
         if function.driver() in USERSPACE_DRIVERS or function.netdevs() == []:
             return
-        link, what = self._places.at_home(vf), f"{describe(vf)}: bind anew for GUID {guid}"
+        link, operation = self._places.at_home(vf), f"{describe(vf)}: bind anew for GUID {guid}"
         if link is not None and link.mac.endswith(guid):
             return
         if self._rdma.names(function.pci):
             self._had_rdma.add(vf)
-        self._change(function.pci, what, PciDriver(self._sysfs, function.pci).bind_anew)
-        self._settle(function, vf, home, what, mac=None)
+        self._change(function.pci, operation, PciDriver(self._sysfs, function.pci).bind_anew)
+        self._settle(function, vf, home, operation, mac=None)
 
     def _function(self, step: BindVf | UnbindVf) -> PciFunction:
         function = self._places.function(step.vf)
@@ -195,9 +195,9 @@ class VfBinding:
 
         Who tries again is told at once that it still has: else every try would hold up all other pods.
         """
-        before = self._changing.pop(pci, None)
-        if before is not None:
-            self._await_change(before, pci, operation, _POLL_S)
+        previous = self._changing.pop(pci, None)
+        if previous is not None:
+            self._await_change(previous, pci, operation, _POLL_S)
         now = _Change(pci, change)
         now.start()
         self._await_change(now, pci, operation, self._timeout_s)
@@ -244,11 +244,11 @@ class VfBinding:
     def _others_have_rdma(self, function: PciFunction, vf: VfRef) -> bool:
         """Whether another VF of the PF has one by the same driver: then this one had, too."""
         driver = function.driver()
-        others = (PciFunction(self._sysfs, pci) for pci in PciFunction(self._sysfs, vf.pf).vfs().values())
+        functions = (PciFunction(self._sysfs, pci) for pci in PciFunction(self._sysfs, vf.pf).vfs().values())
         return any(
-            self._rdma.names(other.pci)
-            for other in others
-            if other.pci != function.pci and other.driver() == driver
+            self._rdma.names(sibling.pci)
+            for sibling in functions
+            if sibling.pci != function.pci and sibling.driver() == driver
         )
 
 

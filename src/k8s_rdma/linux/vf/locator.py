@@ -79,16 +79,16 @@ class VfLocator:
 
     def let_have_mac(self, vf: VfRef, mac: str) -> None:
         """Have the PF give a VF this MAC, so that it may take it."""
-        what = f"PF {vf.pf}: so that it can come home"
-        set_vfs(self._rtnl, self.pf_link(vf).index, what, [vf_mac(vf.index, mac)])
+        operation = f"PF {vf.pf}: so that it can come home"
+        set_vfs(self._rtnl, self.pf_link(vf).index, operation, [vf_mac(vf.index, mac)])
 
     def _unknown(self, vf: VfRef) -> KernelError:
-        what, function = f"{describe(vf)}: unknown", PciFunction(self._sysfs, vf.pf)
+        operation, function = f"{describe(vf)}: unknown", PciFunction(self._sysfs, vf.pf)
         try:
             names, count = function.netdevs(), len(function.vfs())
         except OSError:
-            return KernelError(f"{what}: there is no such PF")
-        return NoSuchVfError(f"{what}: {min(names or ('that PF',))} has {count} VFs")
+            return KernelError(f"{operation}: there is no such PF")
+        return NoSuchVfError(f"{operation}: {min(names or ('that PF',))} has {count} VFs")
 
 
 def netdev_of(

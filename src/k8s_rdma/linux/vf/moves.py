@@ -69,31 +69,31 @@ class VfMoves:
     def move_to_pod(self, step: GiveVf) -> None:
         """Make a VF be in a namespace under a name."""
         pci = self._places.function(step.vf).pci
-        with self._namespaces.existing(step.netns) as namespace, Rtnl(namespace) as there:
+        with self._namespaces.existing(step.netns) as namespace, Rtnl(namespace) as pod_rtnl:
             link = self._places.at_home(step.vf)
             if link is None:
-                link = netdev_of(pci, there, namespace, index=self._index(step.vf, step.netns))
-                self._rename(self._present(link, step), step, there)
+                link = netdev_of(pci, pod_rtnl, namespace, index=self._index(step.vf, step.netns))
+                self._rename(self._present(link, step), step, pod_rtnl)
                 self._rdma.move_to_pod(pci, None, namespace, describe(step.vf))
             else:
                 step = with_mac_of_home(step, link)
-                self._send(link, pci, step, there, namespace)
-            found = there.link(step.ifname)
-            if found is None or netdev_of(pci, there, namespace, index=found.index) != found:
+                self._send(link, pci, step, pod_rtnl, namespace)
+            found = pod_rtnl.link(step.ifname)
+            if found is None or netdev_of(pci, pod_rtnl, namespace, index=found.index) != found:
                 msg = f"{describe(step.vf)}: moved to {step.netns.path}, but it is not there as {step.ifname}"
                 raise KernelError(msg)
             require_link_settings(found, step)
             self._moved[step.vf] = _Moved(step.netns, found.index)
 
     def _send(self, link: Link, pci: PciAddress, step: GiveVf, namespace_rtnl: Rtnl, namespace: int) -> None:
-        what = f"{describe(step.vf)}: move to {step.netns.path} as {step.ifname}"
-        _require_free(namespace_rtnl, step.ifname, what)
-        self._rtnl.change(link.index, f"{what}: down", up=False)
+        operation = f"{describe(step.vf)}: move to {step.netns.path} as {step.ifname}"
+        _require_free(namespace_rtnl, step.ifname, operation)
+        self._rtnl.change(link.index, f"{operation}: down", up=False)
         if step.mtu is not None:
             require_mtu_of_pf(step, self._places.pf_link(step.vf))
         apply_link_settings(link, step, self._rtnl)
-        self._rdma.move_to_pod(pci, link.index, namespace, what)
-        self._rtnl.change(link.index, what, in_namespace(namespace), named(step.ifname))
+        self._rdma.move_to_pod(pci, link.index, namespace, operation)
+        self._rtnl.change(link.index, operation, in_namespace(namespace), named(step.ifname))
 
     def bring_home(self, step: BringHome) -> None:
         """Make a VF be at home as it was, from wherever it is unless it serves another namespace.
@@ -105,11 +105,11 @@ class VfMoves:
             return
         pci = function.pci
         away = self._places.at_home(step.vf) is None
-        given = self._moved.get(step.vf)
-        if away and given is not None and given.netns != step.netns:
+        moved = self._moved.get(step.vf)
+        if away and moved is not None and moved.netns != step.netns:
             return
         with self._namespaces.opened(step.netns) as namespace:
-            if namespace is not None and not self._fetch(pci, step, namespace, away=away) and given is None:
+            if namespace is not None and not self._fetch(pci, step, namespace, away=away) and moved is None:
                 return
         link = self._await(pci, step, alive=namespace is not None)
         let = None if step.mac is None else partial(self._places.let_have_mac, step.vf)
@@ -120,38 +120,38 @@ class VfMoves:
         """KernelError when a VF that is not at home is not where it shall be either."""
         if link is None:
             driver = self._places.function(step.vf).driver()
-            where = "it is in another namespace"
+            place = "it is in another namespace"
             if driver is None or driver in USERSPACE_DRIVERS:
-                where = f"{driver or 'no driver'} has it, so it has no netdev"
-            msg = f"{describe(step.vf)}: wanted in {step.netns.path}, but {where}"
+                place = f"{driver or 'no driver'} has it, so it has no netdev"
+            msg = f"{describe(step.vf)}: wanted in {step.netns.path}, but {place}"
             raise KernelError(msg)
         return link
 
     def _rename(self, link: Link, step: GiveVf, namespace_rtnl: Rtnl) -> None:
         """Make name, MAC and MTU hold of a VF that is given already."""
         if link.name != step.ifname:
-            what = f"{describe(step.vf)}: rename to {step.ifname} in {step.netns.path}"
-            _require_free(namespace_rtnl, step.ifname, what)
-            namespace_rtnl.change(link.index, f"{what}: down", up=False)
-            namespace_rtnl.change(link.index, what, named(step.ifname))
+            operation = f"{describe(step.vf)}: rename to {step.ifname} in {step.netns.path}"
+            _require_free(namespace_rtnl, step.ifname, operation)
+            namespace_rtnl.change(link.index, f"{operation}: down", up=False)
+            namespace_rtnl.change(link.index, operation, named(step.ifname))
         apply_link_settings(link, step, namespace_rtnl)
 
     def _fetch(self, pci: PciAddress, step: BringHome, namespace: int, *, away: bool) -> bool:
         """Move what is in a namespace home from there; whether the VF is not in yet another one."""
-        what = f"{describe(step.vf)}: move home from {step.netns.path} as {step.home.name}"
+        operation = f"{describe(step.vf)}: move home from {step.netns.path} as {step.home.name}"
         if not away:
-            self._rdma.bring_home(pci, None, namespace, what)
+            self._rdma.bring_home(pci, None, namespace, operation)
             return True
-        with Rtnl(namespace) as there:
-            link = netdev_of(pci, there, namespace, index=self._index(step.vf, step.netns))
+        with Rtnl(namespace) as pod_rtnl:
+            link = netdev_of(pci, pod_rtnl, namespace, index=self._index(step.vf, step.netns))
             if link is None:
                 return False
-            _require_free(self._rtnl, step.home.name, what)
-            make_bare(link, there, what)
+            _require_free(self._rtnl, step.home.name, operation)
+            make_bare(link, pod_rtnl, operation)
             # They would come along, and one that is another VF's name at home would keep that VF away.
-            there.delete_altnames(link, what)
-            self._rdma.bring_home(pci, link.index, namespace, what)
-            there.change(link.index, what, in_namespace(self._host), named(step.home.name))
+            pod_rtnl.delete_altnames(link, operation)
+            self._rdma.bring_home(pci, link.index, namespace, operation)
+            pod_rtnl.change(link.index, operation, in_namespace(self._host), named(step.home.name))
         return True
 
     def _await(self, pci: PciAddress, step: BringHome, *, alive: bool) -> Link:
@@ -166,18 +166,18 @@ class VfMoves:
             if self._awaited[0] != (step.netns, alive):
                 self._awaited = (step.netns, alive), time.monotonic() + self._return_timeout_s
             if time.monotonic() > self._awaited[1]:
-                what = f"its RDMA device {elsewhere}" if link else "its netdev"
-                where = "where it is not" if alive else "which is gone"
+                awaited = f"its RDMA device {elsewhere}" if link else "its netdev"
+                place = "where it is not" if alive else "which is gone"
                 msg = (
-                    f"{describe(step.vf)}: {what} was given to {step.netns.path}, {where} now, "
+                    f"{describe(step.vf)}: {awaited} was given to {step.netns.path}, {place} now, "
                     f"and did not come home within {self._return_timeout_s:g} s"
                 )
                 raise KernelError(msg)
             time.sleep(_POLL_S)
 
     def _index(self, vf: VfRef, netns: NetnsRef) -> int | None:
-        given = self._moved.get(vf)
-        return given.index if given is not None and given.netns == netns else None
+        moved = self._moved.get(vf)
+        return moved.index if moved is not None and moved.netns == netns else None
 
 
 def _require_free(rtnl: Rtnl, name: str, operation: str) -> None:

@@ -90,10 +90,10 @@ def apply_link_settings(link: Link, step: GiveVf, rtnl: Rtnl) -> None:
     if step.mtu is not None and link.mtu != step.mtu:
         rtnl.change(link.index, f"{describe(step.vf)}: MTU {step.mtu}", with_mtu(step.mtu))
     if step.mac is not None and link.mac != step.mac:
-        what = f"{describe(step.vf)}: MAC {step.mac}"
-        rtnl.change(link.index, f"{what}: down", up=False)
+        operation = f"{describe(step.vf)}: MAC {step.mac}"
+        rtnl.change(link.index, f"{operation}: down", up=False)
         try:
-            set_mac(link, step.mac, rtnl, what)
+            set_mac(link, step.mac, rtnl, operation)
         except NetlinkError as error:
             why = "the PF has given the VF another MAC, and does not trust it to choose its own"
             raise KernelError(str(error), details=why if error.errno in REFUSED else "") from error
@@ -101,10 +101,10 @@ def apply_link_settings(link: Link, step: GiveVf, rtnl: Rtnl) -> None:
 
 def require_link_settings(link: Link, step: GiveVf) -> None:
     """KernelError when the netdev in the pod has not what was set."""
-    for name, wanted, found in (("MAC", step.mac, link.mac), ("MTU", step.mtu, link.mtu)):
-        if wanted is not None and found != wanted:
-            where = f"{step.ifname} in {step.netns.path}"
-            msg = f"{describe(step.vf)}: {name} {wanted} was set, {where} has {found}"
+    for name, desired, found in (("MAC", step.mac, link.mac), ("MTU", step.mtu, link.mtu)):
+        if desired is not None and found != desired:
+            place = f"{step.ifname} in {step.netns.path}"
+            msg = f"{describe(step.vf)}: {name} {desired} was set, {place} has {found}"
             raise KernelError(msg)
 
 
@@ -118,31 +118,31 @@ def restore_netdev(
     the PF lets the VF not have the MAC.
     """
     link = _link(index, vf, rtnl)
-    what = f"{describe(vf)}: {home.name} as it was"
-    make_bare(link, rtnl, what)
-    rtnl.delete_altnames(link, what)
+    operation = f"{describe(vf)}: {home.name} as it was"
+    make_bare(link, rtnl, operation)
+    rtnl.delete_altnames(link, operation)
     if link.name != home.name:
         if rtnl.link(home.name) is not None:
             msg = f"{describe(vf)}: came home as {link.name}; its name {home.name} is taken there"
             raise NameTakenError(msg)
-        rtnl.change(index, f"{what}: name", named(home.name))
+        rtnl.change(index, f"{operation}: name", named(home.name))
     if link.mtu != home.mtu:
-        rtnl.change(index, f"{what}: MTU {home.mtu}", with_mtu(home.mtu))
+        rtnl.change(index, f"{operation}: MTU {home.mtu}", with_mtu(home.mtu))
     if link.mac != home.mac and link.type != INFINIBAND:
         _restore_mac(link, vf, home, rtnl, let)
     found = _link(index, vf, rtnl)
     mac = found.mac if found.type == INFINIBAND else home.mac
     if (found.name, found.mac, found.mtu) != (home.name, mac, home.mtu):
-        msg = f"{what}: wanted {home}, found {found.name}, {found.mac}, MTU {found.mtu}"
+        msg = f"{operation}: wanted {home}, found {found.name}, {found.mac}, MTU {found.mtu}"
         raise KernelError(msg)
 
 
 def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[[str], None] | None) -> None:
-    what = f"{describe(vf)}: MAC {home.mac}, which is {link.mac} now"
+    operation = f"{describe(vf)}: MAC {home.mac}, which is {link.mac} now"
     try:
         if let is not None:
             let(home.mac)  # not only once it was refused, for which iavf takes 2.5 s
-        set_mac(link, home.mac, rtnl, what)
+        set_mac(link, home.mac, rtnl, operation)
     except NetlinkError as error:
         if error.errno not in REFUSED:
             raise KernelError(str(error)) from error
@@ -152,7 +152,7 @@ def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[
         )
         raise OtherMacError(str(error), mac=_link(link.index, vf, rtnl).mac, details=why) from error
     finally:
-        make_bare(_link(link.index, vf, rtnl), rtnl, what)
+        make_bare(_link(link.index, vf, rtnl), rtnl, operation)
 
 
 def _link(index: int, vf: VfRef, rtnl: Rtnl) -> Link:

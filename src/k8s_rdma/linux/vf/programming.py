@@ -90,11 +90,11 @@ def with_read_back_settings(step: ConfigureVfs, pf: PfState, infos: Iterable[VfI
 
 def with_settings(pf: PfState, infos: Iterable[VfInfo]) -> PfState:
     """The PF with what it tells of its VFs; those that it tells nothing of are left out."""
-    told = {info.index: from_netlink(info) for info in infos}
+    by_index = {info.index: from_netlink(info) for info in infos}
     changed = []
     for vf in pf.vfs:
-        if vf.index in told:
-            now = told[vf.index]
+        if vf.index in by_index:
+            now = by_index[vf.index]
             fields: dict[str, Any] = {
                 name: getattr(now, name)
                 for name in ("vlan", "qos", "vlan_proto", "trust", "spoof_check", "link_state", "node_guid")
@@ -112,22 +112,22 @@ def differences(pf: PfState, vf: Vf, config: VfConfig) -> Iterator[Difference]:
     found = list(_of_vf(vf, config))
     late = [each for each in found if each.kind is Setting.SPOOF_CHECK and config.spoof_check]
     for each in (*(each for each in found if each not in late), *late):
-        words = each.setting.label.replace(f"VF {vf.index}:", f"{_named(pf, vf.index)}:", 1)
-        yield each._replace(setting=VfSetting(words, each.setting.attribute))
+        label = each.setting.label.replace(f"VF {vf.index}:", f"{_named(pf, vf.index)}:", 1)
+        yield each._replace(setting=VfSetting(label, each.setting.attribute))
 
 
 def _of_vf(vf: Vf, config: VfConfig) -> Iterator[Difference]:
-    number, wanted = config.index, shown(config)
+    number, desired = config.index, shown(config)
     check, trust, state = config.spoof_check, config.trust, config.link_state
-    if check is not None and vf.spoof_check != wanted["spoof_check"]:
+    if check is not None and vf.spoof_check != desired["spoof_check"]:
         yield Difference(Setting.SPOOF_CHECK, sriov.spoof_check(number, on=check), vf.spoof_check)
     if config.mac is not None and vf.admin_mac != config.mac:
         yield Difference(Setting.MAC, sriov.mac(number, config.mac), vf.admin_mac)
     if config.vlan is not None:
-        yield from _of_vlan(vf, config.vlan, wanted)
-    if trust is not None and vf.trust != wanted["trust"]:
+        yield from _of_vlan(vf, config.vlan, desired)
+    if trust is not None and vf.trust != desired["trust"]:
         yield Difference(Setting.TRUST, sriov.trust(number, on=trust), vf.trust)
-    if state is not None and vf.link_state != wanted["link_state"]:
+    if state is not None and vf.link_state != desired["link_state"]:
         yield Difference(Setting.LINK_STATE, sriov.link_state(number, state.value), vf.link_state)
     if config.guid is not None:
         yield from _of_guids(vf, config.guid, config.node_guid or config.guid)
@@ -161,12 +161,12 @@ def differing_settings(step: ConfigureVfs, pf: PfState) -> list[Difference]:
 
 def _supplemented(step: ConfigureVfs, pf: PfState) -> PfState:
     """With what is not told (GUIDs: before Linux 5.5) as it was just set: nobody knows better."""
-    wanted: Mapping[int, VfConfig] = {config.index: config for config in step.configs}
+    desired: Mapping[int, VfConfig] = {config.index: config for config in step.configs}
 
     def believed(vf: Vf) -> Vf:
-        if vf.index not in wanted:
+        if vf.index not in desired:
             return vf
-        config, as_set = wanted[vf.index], shown(wanted[vf.index])
+        config, as_set = desired[vf.index], shown(desired[vf.index])
         untold = {name: as_set[name] for name in _FLAGS if name in as_set and getattr(vf, name) == NOT_TOLD}
         if config.guid is not None and not vf.admin_mac:
             untold |= {"admin_mac": config.guid, "node_guid": config.node_guid or config.guid}
@@ -313,9 +313,9 @@ def write_and_verify(
     as it was seen, and the driver does as it is told.
     """
     for _ in range(_ROUNDS):
-        wanted = differing(observed)
-        if wanted:
-            write(wanted)
+        pending = differing(observed)
+        if pending:
+            write(pending)
         observed = read()
         if not differing(observed):
             break

@@ -36,23 +36,23 @@ class VfRdma:
 
         netdev: the index of the VF's netdev while that is here, too.
         """
-        here = self._exclusive()
-        if here is not None:
-            _move(self._devices_of(pci, netdev, here), here, namespace, operation)
+        host_rdma = self._exclusive()
+        if host_rdma is not None:
+            _move(self._devices_of(pci, netdev, host_rdma), host_rdma, namespace, operation)
 
     def bring_home(self, pci: PciAddress, netdev: int | None, namespace: int, operation: str) -> None:
         """Move it here from that namespace; `netdev` is an index there."""
         if self._exclusive() is not None:
-            with RdmaNetlink(namespace) as there:
-                _move(self._devices_of(pci, netdev, there), there, self._host, operation)
+            with RdmaNetlink(namespace) as pod_rdma:
+                _move(self._devices_of(pci, netdev, pod_rdma), pod_rdma, self._host, operation)
 
     def counters(self, pci: PciAddress, netdev: int | None, namespace: int) -> dict[str, int]:
         """The `hw_counters` of a VF's RDMA device in that namespace; `netdev` is an index there."""
         if self._queries.rdma() is None:
             return {}
-        with RdmaNetlink(namespace) as there:
-            for index in self._devices_of(pci, netdev, there).values():
-                return there.hw_counters(index)
+        with RdmaNetlink(namespace) as pod_rdma:
+            for index in self._devices_of(pci, netdev, pod_rdma).values():
+                return pod_rdma.hw_counters(index)
         return {}
 
     def elsewhere(self, pci: PciAddress) -> str:
@@ -63,8 +63,8 @@ class VfRdma:
         return next((name for name in sorted(names) if not self._is_present(name)), "")
 
     def _exclusive(self) -> RdmaNetlink | None:
-        here = self._queries.rdma()
-        return here if here is not None and here.netns_mode() is NetnsMode.EXCLUSIVE else None
+        host_rdma = self._queries.rdma()
+        return host_rdma if host_rdma is not None and host_rdma.netns_mode() is NetnsMode.EXCLUSIVE else None
 
     def _devices_of(self, pci: PciAddress, netdev: int | None, rdma: RdmaNetlink) -> dict[str, int]:
         """Name and index of the VF's device among those that a namespace sees."""

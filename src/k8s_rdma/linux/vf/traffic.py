@@ -79,9 +79,9 @@ class VfTraffic:
         with self._namespaces.opened(netns) as namespace:
             if namespace is None:
                 return
-            with Rtnl(namespace) as there:
-                netdevs = netdevs_by_device(there, namespace)
-                counters = counters_of_all(there.socket)
+            with Rtnl(namespace) as pod_rtnl:
+                netdevs = netdevs_by_device(pod_rtnl, namespace)
+                counters = counters_of_all(pod_rtnl.socket)
             for vf, pci in vfs.items():
                 link = netdevs.get(pci)
                 if link is not None and link.index in counters:
