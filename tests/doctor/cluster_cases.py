@@ -197,7 +197,7 @@ CASES: dict[str, list[Finding]] = {
     "crd-missing": crd(found=None),
     "crd-unused": crd(found=None, needed=False),
     "crd-version": crd(found={"spec": {"versions": [{"name": "v1", "served": True}]}}),
-    "crd-fields": crd(wanted=frozenset({"generation", "rails"})),
+    "crd-fields": crd(expected=frozenset({"generation", "rails"})),
     "rights-missing": rights(
         "k8s-rdma/k8s-rdma-agent", Right(group="k8s-rdma.io", resource="rdmanodes/status", verb="update")
     ),

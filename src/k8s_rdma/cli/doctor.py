@@ -170,7 +170,7 @@ def _collector(options: ClusterOptions, api: Documents) -> ClusterCollector:
 
 
 def query_extender(address: ExtenderAddress) -> ExtenderFacts:
-    """Whether the extender is ready. MalformedError names an option that cannot be used."""
+    """Query the extender for its readiness. MalformedError names an option that cannot be used."""
     with ExtenderClient(address) as extender:
         try:
             ready = extender.get("/readyz", {}).decode()

@@ -95,7 +95,7 @@ class ExtenderClient:
 
 
 def _is_distrust(error: BaseException) -> bool:
-    """Whether somebody answered whose certificate is not to be trusted."""
+    """Report whether somebody answered whose certificate is not to be trusted."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
         cause = cause.__cause__ or cause.__context__
@@ -139,7 +139,7 @@ def _trust(address: ExtenderAddress) -> ssl.SSLContext:
 
 
 def _present(context: ssl.SSLContext, address: ExtenderAddress) -> None:
-    """Have our certificate shown to whoever demands one."""
+    """Present our client certificate to servers that demand one."""
     if address.cert_file is None:
         return
     try:

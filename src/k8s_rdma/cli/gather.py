@@ -63,7 +63,7 @@ def redacted(document: Any) -> Any:
 
 
 def is_secret(key: str) -> bool:
-    """Whether a key's value is to be left out; where a secret is kept is none."""
+    """Report whether a key's value is to be left out; where a secret is kept is none."""
     return bool(_SECRET.search(key)) and not _PLACE.search(key)
 
 
@@ -181,5 +181,6 @@ def gather_machine(output: Path | None) -> None:
         sys.stderr.write(f"k8s-rdma: could not be looked at: {visible(problem)}\n")
     destination = output or "what was printed"
     sys.stderr.write(
-        f"k8s-rdma: read {destination} through, then attach it to your report; docs/gather.md says what it holds\n"
+        f"k8s-rdma: read {destination} through, then attach it to your report;"
+        " docs/gather.md says what it holds\n"
     )

@@ -1,4 +1,4 @@
-"""What the agent tells of devices: which it has given to pods."""
+"""Devices that the agent has allocated to pods, by its report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AgentReport:
 
 
 def read_report(report: NodeReport) -> AgentReport:
-    """What a report says of devices."""
+    """Devices in a report."""
     return AgentReport(
         allocated=tuple(
             AllocatedDevice(

@@ -79,7 +79,7 @@ class HostScanner:
 
     @property
     def succeeded(self) -> bool:
-        """Whether any look did."""
+        """Report whether any look did."""
         return self._last is not None
 
     def scan(self, agent: Agent, now: float, *, anew: bool = False) -> DeviceInventory:
@@ -106,7 +106,7 @@ class HostScanner:
 
     @property
     def due(self) -> bool:
-        """Whether something could not be seen, or may have changed while it was looked at."""
+        """Report whether something could not be seen, or may have changed while it was looked at."""
         return self._cached_scan is None or self._cached_scan.due
 
     def _scan_rdma(self, *, anew: bool) -> RdmaSnapshot:
@@ -209,7 +209,7 @@ class DeviceMonitor:
 
     @property
     def inventory(self) -> DeviceInventory:
-        """What is seen now."""
+        """Current inventory."""
         return self._inventory.value
 
     async def wait_for_change(self, previous: DeviceInventory) -> DeviceInventory:
@@ -218,7 +218,7 @@ class DeviceMonitor:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the host was ever looked at; else it is unknown which devices there are."""
+        """Report whether the host was ever looked at; else it is unknown which devices there are."""
         return self._scanner.succeeded
 
     @property
@@ -238,7 +238,7 @@ class DeviceMonitor:
 
     @property
     def health_changes(self) -> Mapping[tuple[str, bool], int]:
-        """How often each device became healthy, or not any more."""
+        """Number of times that each device became healthy or unhealthy."""
         return self._event_limiter.counts
 
     async def _scan_forever(self) -> NoReturn:

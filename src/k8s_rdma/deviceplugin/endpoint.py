@@ -62,7 +62,7 @@ def socket_at(path: Path) -> SocketFile | None:
 
 
 def is_served(path: Path) -> bool:
-    """Whether somebody listens at a socket."""
+    """Report whether somebody listens at a socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:
@@ -108,7 +108,7 @@ class Endpoint:
     server: Server
 
     def exists(self) -> bool:
-        """Whether who connects to the path comes here."""
+        """Report whether who connects to the path comes here."""
         return socket_at(self.path) == self.socket_file
 
     async def close(self) -> None:
@@ -174,7 +174,7 @@ def _unseen(path: Path) -> Path:
 
 
 def _why_not(path: Path) -> str:
-    """What gRPC says to its own log alone."""
+    """Errors that gRPC writes only to its own log."""
     if not path.parent.is_dir():
         return f"there is no directory {path.parent}"
     return "the directory takes no socket; may this process write to it?"

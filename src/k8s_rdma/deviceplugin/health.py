@@ -40,7 +40,7 @@ class _Course:
 
     @property
     def hold_s(self) -> float:
-        """How long it must be without faults to count as well."""
+        """Time that it must be without faults to count as healthy."""
         beyond = self.relapses - FREE
         return min(FIRST_HOLD_S * 2.0 ** (beyond - 1), LAST_HOLD_S) if beyond > 0 else 0.0
 

@@ -44,12 +44,12 @@ class HealthChange:
 
     @property
     def healthy(self) -> bool:
-        """Whether it is."""
+        """Report whether it is."""
         return not self.device.faults
 
     @property
     def why(self) -> str:
-        """What is wrong with it; empty when nothing is."""
+        """Faults of the device; empty when it has none."""
         return "; ".join(self.device.faults)
 
 

@@ -22,7 +22,7 @@ def at_home(inventory: DeviceInventory) -> tuple[RdmaDevice, ...]:
 
 
 def has_verbs(device: RdmaDevice) -> bool:
-    """Whether programs could use it."""
+    """Report whether programs could use it."""
     return any(node.kind is NodeKind.UVERBS for node in device.nodes)
 
 
@@ -39,12 +39,12 @@ def specs(
 
 
 def rdma_cm(inventory: DeviceInventory, permissions: str = "rw") -> tuple[DeviceSpec, ...]:
-    """The connection manager's device, where it is: a runtime starts no container for want of one."""
+    """The connection manager's device, if present: a runtime starts no container when one is missing."""
     return (DeviceSpec(path=RDMA_CM, permissions=permissions),) if inventory.rdma_cm else ()
 
 
 def named(device: RdmaDevice) -> NamedDevice:
-    """What programs know it by."""
+    """Name by which programs know it."""
     return NamedDevice(rdma=device.name, pci=device.pci)
 
 
@@ -62,8 +62,8 @@ def check(resource: str, choice: Choice) -> None:
         raise MalformedError(msg)
     if not len(required) <= choice.size <= len(available):
         msg = (
-            f"{resource}: allocation_size: {choice.size} devices, with {len(required)} that must be among them"
-            f" and {len(available)} available"
+            f"{resource}: allocation_size: {choice.size} devices, with {len(required)} that must be among"
+            f" them and {len(available)} available"
         )
         raise MalformedError(msg)
 
@@ -78,7 +78,7 @@ class Mode(Protocol):
 
     @property
     def prefers(self) -> bool:
-        """Whether some devices are better than others; else kubelet need not ask `prefer`."""
+        """Report whether some devices are better than others; else kubelet need not ask `prefer`."""
         ...
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:

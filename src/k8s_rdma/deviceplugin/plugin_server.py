@@ -50,7 +50,7 @@ class Backoff:
         self._next_s = min(2 * self._next_s, self._longest_s)
 
     def left_s(self, now: float) -> float:
-        """How long until the next attempt; 0 when it is time."""
+        """Time until the next attempt; 0 when it is due."""
         return max(0.0, self._retry_at - now)
 
 
@@ -129,7 +129,7 @@ class PluginServer:
         """directory: kubelet's. MalformedError when its path is too long for sockets."""
         self.resource = resource
         self.problem = "not served yet"
-        """Why kubelet does not follow the resource; empty while it does."""
+        """Reason why kubelet does not follow the resource; empty while it does."""
         self._path = directory / socket_name(resource.name)
         check_path(self._path)
         self._kubelet = directory / KUBELET_SOCKET
@@ -160,7 +160,7 @@ class PluginServer:
 
     @property
     def followed(self) -> bool:
-        """Whether kubelet takes the lists of the endpoint."""
+        """Report whether kubelet takes the lists of the endpoint."""
         return self._endpoint is not None and self._endpoint.followers.count > 0
 
     async def run(self) -> NoReturn:

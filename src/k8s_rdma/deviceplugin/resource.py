@@ -56,7 +56,7 @@ _LISTS: Method[None, bytes] = Method(
 
 
 class InventorySource(Protocol):
-    """What is seen of devices."""
+    """Source of observed devices."""
 
     @property
     def inventory(self) -> DeviceInventory:
@@ -75,7 +75,7 @@ class Resource:
         self.message = api.LIST_AND_WATCH.answer.encode(())
         """The list as kubelet gets it, encoded once however many follow it."""
         self.fault = _fault(self.devices)
-        """Why no container can have any of it; empty when one can."""
+        """Reason why no container can have any of it; empty when one can."""
         self._fault_told = ""
         self._mode = mode
         self._devices = devices
@@ -161,7 +161,7 @@ def _fault(devices: Sequence[OfferedDevice]) -> str:
 
 
 def _reasons(devices: Sequence[OfferedDevice]) -> str:
-    """What is wrong with the unhealthy ones of them."""
+    """Faults of the unhealthy ones of them."""
     unhealthy = [each for each in devices if each.unhealthy]
     if not unhealthy:
         return ""

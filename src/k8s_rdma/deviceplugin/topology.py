@@ -190,7 +190,7 @@ def _nearness(place: Place, neighbours: Iterable[Neighbour]) -> int:
 
 @lru_cache(maxsize=4096)
 def _shared(first: tuple[str, ...], second: tuple[str, ...]) -> int:
-    """How many bridges two paths have in common."""
+    """Number of bridges that two paths have in common."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
@@ -214,7 +214,7 @@ def _best_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], count: int) -> list[_P
 
 
 def _fewest(pfs: Sequence[_Pf], lacking: int) -> int:
-    """How many of them must be used to get so many devices."""
+    """Number of them that must be used to get so many devices."""
     largest_first = accumulate(sorted((pf.free for pf in pfs), reverse=True), initial=0)
     return next(number for number, free in enumerate(largest_first) if free >= lacking)
 

@@ -61,7 +61,7 @@ class Outcome:
 
 
 def all_well(outcomes: Iterable[Outcome], *, keep_used_vfs: bool) -> bool:
-    """Whether the process ended well."""
+    """Report whether the process ended well."""
     bad = {Result.FAILED} if keep_used_vfs else {Result.FAILED, Result.REFUSED}
     return all(outcome.result not in bad for outcome in outcomes)
 

@@ -71,7 +71,7 @@ def is_fault(skipped: SkippedPf) -> bool:
 
 
 def is_unfinished(skipped: SkippedPf) -> bool:
-    """Whether its driver is still to come, or still to make its netdev."""
+    """Report whether its driver is still to come, or still to make its netdev."""
     match skipped.missing:
         case Missing.DRIVER | Missing.AGREEMENT:
             return True
@@ -82,7 +82,7 @@ def is_unfinished(skipped: SkippedPf) -> bool:
 
 
 def lacks_rdma(skipped: SkippedPf) -> bool:
-    """Whether an RDMA device is what it lacks; its driver may come later than that of the netdev."""
+    """Report whether an RDMA device is what it lacks; its driver may come later than that of the netdev."""
     return skipped.missing is Missing.RDMA
 
 

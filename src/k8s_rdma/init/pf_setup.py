@@ -175,7 +175,7 @@ def _name(job: Job, vf: int, link: Link) -> bool:
 
 @contextmanager
 def probing_restored(job: Job) -> Iterator[None]:
-    """Whether VFs get a driver by themselves is afterwards as it was."""
+    """Restore afterwards whether VFs are probed automatically."""
     probes = job.sriov.probes_vfs()
     try:
         yield

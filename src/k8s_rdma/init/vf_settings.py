@@ -76,7 +76,7 @@ def desired_settings(
 
 
 def differs(setting: Setting, info: VfInfo) -> bool | None:
-    """Whether the PF has something else for the VF; None where its driver does not tell."""
+    """Report whether the PF has something else for the VF; None where its driver does not tell."""
     if isinstance(setting, VfMac):
         return info.mac != setting.value
     if isinstance(setting, VfTrust):
@@ -88,7 +88,7 @@ def differs(setting: Setting, info: VfInfo) -> bool | None:
 
 
 def is_applied(setting: Setting, netdev_address: str) -> bool:
-    """Whether the VF's netdev has it; a driver takes addresses when it is bound, and not later."""
+    """Report whether the VF's netdev has it; a driver takes addresses when it is bound, and not later."""
     match setting:
         case VfMac(value):
             return netdev_address == value

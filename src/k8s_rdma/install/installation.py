@@ -239,7 +239,7 @@ class Installation:
 
     @property
     def has_network(self) -> bool:
-        """Whether there is a file of ours to keep."""
+        """Report whether there is a file of ours to keep."""
         return self._desired.network is not Network.NONE
 
     def paths(self, outcome: Outcome) -> tuple[Path, ...]:
@@ -252,7 +252,7 @@ class Installation:
         )
 
     def serves(self, outcome: Outcome) -> bool:
-        """Whether pods get our plugin now, be it by a network of before."""
+        """Report whether pods get our plugin now, be it by a network of before."""
         has_network = outcome.own is not None or outcome.by_hand
         return self.program.exists() and (has_network or not self.has_network)
 

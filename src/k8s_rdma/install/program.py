@@ -77,7 +77,7 @@ class InstalledProgram:
         self.paths = (directory.path / PROGRAM, directory.path / LEGACY_PLUGIN)
 
     def exists(self) -> bool:
-        """Whether a runtime could start it, this one or an older one."""
+        """Report whether a runtime could start it, this one or an older one."""
         return os.access(self.paths[0], os.X_OK)
 
     def install(self, program: Path) -> bool:

@@ -171,7 +171,7 @@ class Changes:
         return max(0.0, scan_at - time.monotonic()) * 1000 if self._files else None
 
     def _gather(self) -> bool:
-        """Whether there is something to tell."""
+        """Report whether there is something to tell."""
         with self._lock:
             with suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
@@ -199,7 +199,7 @@ class Changes:
         return interesting
 
     def _scan(self) -> bool:
-        """Whether a watched file has other contents than before."""
+        """Report whether a watched file has other contents than before."""
         now = {path: _contents(path) for path in self._files}
         with self._lock:
             changed = {
@@ -283,7 +283,7 @@ class CachedScan(Generic[T]):
 
     @property
     def due(self) -> bool:
-        """Whether the next look may show something else."""
+        """Report whether the next look may show something else."""
         return self._due or self._result is None
 
     def _something_changed(self) -> None:

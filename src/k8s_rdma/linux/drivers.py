@@ -37,7 +37,7 @@ IGB_82576 = frozenset(
 
 
 class Port(NamedTuple):
-    """What a driver's ability depends on; see `ability`."""
+    """Facts on which a driver's ability depends; see `ability`."""
 
     link_type: LinkType
     link_mbps: int | None
@@ -239,7 +239,7 @@ DRIVERS: Mapping[str, Driver] = {
 
 
 _NETDEV = frozenset({Setting.MTU})
-"""What the VF's own netdev is told, and not its PF."""
+"""Settings that are written to the VF's own netdev, not to its PF."""
 
 _COMMON = frozenset({Setting.VLAN, Setting.MAC, Setting.SPOOF_CHECK, Setting.TRUST})
 _LINK = frozenset({Setting.LINK_STATE})

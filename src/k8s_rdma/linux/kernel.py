@@ -108,7 +108,7 @@ class KnownPfs:
         self._stale |= {index}
 
     def update(self, pf: PfState) -> None:
-        """What was read back of it."""
+        """Settings as read back from the PF."""
         self._pfs[pf.pci] = pf
 
     def read_back(self, pf: PciAddress, index: int) -> Sequence[VfInfo]:
@@ -195,11 +195,11 @@ class SriovKernel:
             self._apply(step)
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
-        """Whether that very namespace still exists."""
+        """Report whether that very namespace still exists."""
         return self._namespaces.alive(netns)
 
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
-        """What is in a namespace."""
+        """Interfaces in a namespace."""
         return interfaces_in(netns, self._namespaces)
 
     def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:

@@ -98,7 +98,7 @@ class Namespaces:
                     os.close(namespace)
 
     def is_own(self, netns: NetnsRef) -> bool:
-        """Whether it is the one of this process, in which VFs are at home."""
+        """Report whether it is the one of this process, in which VFs are at home."""
         return Path("/proc/self/ns/net").stat().st_ino == netns.inode
 
     def find(self, path: str) -> NetnsRef | None:
@@ -180,7 +180,7 @@ class Namespaces:
         return self._host_root / path.lstrip("/")
 
     def _would_be_found(self, path: Path) -> bool:
-        """Whether it is the file that is missing, and not all of its surroundings."""
+        """Report whether it is the file that is missing, and not all of its surroundings."""
         processes = self._host_root / "proc"
         if path.is_relative_to(processes):
             return (processes / "1").exists()

@@ -34,7 +34,7 @@ class PciFunction:
         return f"{_DEVICES}/{self.pci}/{name}"
 
     def is_network(self) -> bool:
-        """Whether it is a network controller: Ethernet, InfiniBand or another."""
+        """Report whether it is a network controller: Ethernet, InfiniBand or another."""
         return (self.sysfs.number(self._path("class")) or 0) >> 16 == _NETWORK_CLASS
 
     def vendor(self) -> str:
@@ -57,7 +57,7 @@ class PciFunction:
         return tuple(pci_address(part) for part in path[:-1] if _ADDRESS.fullmatch(part))
 
     def exists(self) -> bool:
-        """Whether there is such a function."""
+        """Report whether there is such a function."""
         return self.sysfs.names_if_any(f"{_DEVICES}/{self.pci}") is not None
 
     def pf(self) -> PciAddress | None:

@@ -227,7 +227,7 @@ def _let_be_optimistic(ifname: str, namespace: int) -> None:
 
 
 def _wait_for_answers(milliseconds: int, link: Link, rtnl: Rtnl) -> None:
-    """How long neighbours have; without IPv6 there is no such setting."""
+    """Time for neighbours to answer; without IPv6 there is no such setting."""
     with suppress(NetlinkError):
         set_ipv6_retransmission(rtnl.socket, link.index, milliseconds, link.name)
 

@@ -18,7 +18,7 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR})
 
 
 def is_absent(error: OSError) -> bool:
-    """Whether it says that a file, or the device that it was of, is not there (any more)."""
+    """Report whether it says that a file, or the device that it was of, is not there (any more)."""
     return error.errno in _ABSENT
 
 
@@ -41,7 +41,7 @@ class Sysfs:
             return file.read().decode(errors="surrogateescape")
 
     def names(self, path: str) -> list[str]:
-        """What a directory holds, in no order."""
+        """Names in a directory, in no order."""
         return os.listdir(f"{self._root}/{path}")  # noqa: PTH208
 
     def target(self, path: str) -> str:

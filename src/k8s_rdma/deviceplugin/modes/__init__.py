@@ -1,4 +1,4 @@
-"""What resources give to containers, a module for each mode."""
+"""Modes of resources, a module for each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def mode_of(resource: Resource, members: PoolMembers | None = None) -> Mode:
 
 
 def modes_of(config: DevicePluginConfig) -> tuple[Mode, ...]:
-    """All resources that kubelet is told of, in the order of `DevicePluginConfig.resource_names`."""
+    """All resources that are registered with kubelet, in the order of `DevicePluginConfig.resource_names`."""
     members = PoolMembers(config.pools())
     shares = (
         SlotsMode(shared_resource(resource.name), resource.share)

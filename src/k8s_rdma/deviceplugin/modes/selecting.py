@@ -1,4 +1,4 @@
-"""Which RDMA devices selectors mean."""
+"""Selection of RDMA devices by selectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_REMEMBERED = 100_000
 
 
 def selects(selector: FunctionSelector, device: RdmaDevice) -> bool:
-    """Whether a device is meant; one that has no PCI function is neither a VF's nor a PF's."""
+    """Report whether a device is meant; one that has no PCI function is neither a VF's nor a PF's."""
     if not device.pf and selector.functions is not Functions.ANY:
         return False
     return selector.matches(
@@ -79,7 +79,7 @@ class SharedSelection:
         self._rdma_devices = frozenset(selector.rdma_devices)
 
     def matches(self, device: RdmaDevice) -> bool:
-        """Whether a device is selected."""
+        """Report whether a device is selected."""
         return (
             (not self._device_ids or device.vendor.partition(":")[2] in self._device_ids)
             and (not self._if_names or device.netdev in self._if_names)

@@ -42,7 +42,7 @@ class ExtenderFacts:
 
 
 def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
-    """Whether it is there, reachable and ready to bind."""
+    """Report whether it is there, reachable and ready to bind."""
     for name, ready in facts.pods or ():
         if ready:
             yield EXTENDER_OK("the pod is ready", about=name, source="pods")

@@ -45,7 +45,7 @@ class PublishedNode:
     problems: tuple[str, ...] = ()
 
     def is_alive(self, stale_s: float) -> bool:
-        """Whether what it tells holds now."""
+        """Report whether what it tells holds now."""
         return self.ready == "True" and self.lease_age_s is not None and self.lease_age_s <= stale_s
 
 

@@ -90,7 +90,7 @@ class PolicyFacts:
 
 
 def check_crd(facts: CrdFacts) -> Iterator[Finding]:
-    """Whether RdmaNodes can be published as this version publishes them."""
+    """Report whether RdmaNodes can be published as this version publishes them."""
     apply = "kubectl apply -f deploy/crds/rdmanodes.yaml"
     if facts.found is None:
         if facts.needed is False:

@@ -91,7 +91,7 @@ def check_versions(facts: VersionFacts) -> Iterator[Finding]:
 
 
 def check_touch_by(api: str, extender: ExtenderConfig | None) -> Iterator[Finding]:
-    """Whether the extender wakes waiting pods in a way that this kube-scheduler heeds."""
+    """Report whether the extender wakes waiting pods in a way that this kube-scheduler heeds."""
     if minor_of(api) in LABEL_ONLY and (extender is None or extender.touch_by != "label"):
         yield TOUCH_BY(
             f"kube-scheduler {api} heeds no annotation of a node: refused pods wait up to 5 minutes when "

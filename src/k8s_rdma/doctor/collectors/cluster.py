@@ -393,7 +393,7 @@ class ClusterCollector:
 
     @property
     def _crd_needed(self) -> bool | None:
-        """Whether the extender reads RdmaNodes; None where its configuration is not seen."""
+        """Report whether the extender reads RdmaNodes; None where its configuration is not seen."""
         return None if self._extender is None else self._extender.source == "crd"
 
     def _check_versions(self) -> Iterator[Finding]:

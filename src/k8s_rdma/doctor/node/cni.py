@@ -118,7 +118,7 @@ def _read(file: CniFile) -> ConfList:
 
 
 def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
-    """Whether the first file, if `install-cni` made it, is of what the other file holds now."""
+    """Report whether the first file, if `install-cni` made it, is of what the other file holds now."""
     origin = read_origin((files[0].text or "").encode(errors="surrogateescape"))
     if origin is None or not origin.file:
         return

@@ -26,7 +26,7 @@ class ConfigurationFacts:
 
 
 def check_configuration(facts: ConfigurationFacts) -> Iterator[Finding]:
-    """Whether there is one."""
+    """Report whether there is one."""
     if facts.file is not None:
         yield OK("the agent's file, by which the rest is judged", about=facts.file, source=facts.file)
         return

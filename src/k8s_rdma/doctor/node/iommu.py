@@ -34,7 +34,7 @@ class IommuFacts:
 
 
 def check_iommu(facts: IommuFacts) -> Iterator[Finding]:
-    """Whether VFs can be handed out one by one."""
+    """Report whether VFs can be handed out one by one."""
     if facts.noiommu:
         yield UNSAFE(
             "vfio works without an IOMMU: a program with a VF can read and write all of the node's memory; "

@@ -39,7 +39,7 @@ class LedgerFacts:
 
 
 def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
-    """Whether an agent could start with it, and what it would find."""
+    """Report whether an agent could start with it, and what it would find."""
     if facts.source:
         yield OK("the agent that runs has it open and in order", about=facts.path, source=facts.source)
     elif not facts.exists:

@@ -123,7 +123,7 @@ def _check(facts: RuntimeFacts, runtime: Runtime) -> Iterator[Finding]:
 
 
 def delivers_annotations(name: str, version: tuple[int, int]) -> bool:
-    """Whether that runtime does, if the network configuration has it do so."""
+    """Report whether that runtime does, if the network configuration has it do so."""
     return version >= ANNOTATIONS_SINCE[name]
 
 

@@ -201,7 +201,7 @@ class RecordingQueries:
         return found
 
     def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
-        """What devlink was told of VFs' rates."""
+        """Rates of VFs as set by devlink."""
         found: Mapping[str, Mapping[int, DevlinkRate]] = self._noting(
             "devlink_rates", self._queries.devlink_rates, {}
         )
@@ -327,7 +327,7 @@ class _Gathering:
         self._text("class/misc/rdma_cm/dev")
 
     def summary(self) -> str:
-        """How many PFs of which driver with how many VFs, in a few words."""
+        """Summary of PFs and VFs by driver."""
         pfs = [
             f"{self._target(f'{function}/driver') or 'no driver'} {name} with {count} VFs"
             for name in sorted(self._names(_DEVICES))

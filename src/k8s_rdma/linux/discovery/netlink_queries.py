@@ -86,7 +86,7 @@ class NetlinkQueries:
         return rdma.devices() if rdma else ()
 
     def netns_mode(self) -> NetnsMode | None:
-        """Whether each namespace has RDMA devices of its own; None while the kernel knows no RDMA."""
+        """Mode of RDMA devices in namespaces: shared or exclusive; None while the kernel knows no RDMA."""
         rdma = self.rdma()
         return rdma.netns_mode() if rdma else None
 
@@ -95,7 +95,7 @@ class NetlinkQueries:
         return self._devlink.eswitch_modes("pci")
 
     def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
-        """What devlink was told of VFs' rates; see `linux.netlink.devlink`."""
+        """Rates of VFs as set by devlink; see `linux.netlink.devlink`."""
         return devlink_rates(self._devlink, "pci")
 
     def firmware(self, name: str) -> str:
@@ -104,12 +104,12 @@ class NetlinkQueries:
         return found.firmware if found else ""
 
     def dcb(self, name: str) -> DcbState | None:
-        """What a netdev's driver says of DCB; None when it has none."""
+        """DCB settings as a netdev's driver reports them; None when it has none."""
         with Dcb() as dcb:
             return dcb.state(name)
 
     def pauses(self, name: str) -> bool | None:
-        """Whether a netdev knows pause frames of the whole link; None when its driver does not say."""
+        """Report whether a netdev knows pause frames of the whole link; None when its driver does not say."""
         return self._ethtool.pauses(name)
 
     def devlink_flags(self, name: str) -> Mapping[str, bool]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _WrittenSettings:
-    """What a PF's netdev told of its VFs."""
+    """Settings of VFs as their PF's netdev reports them."""
 
     index: int
     vfs: Mapping[int, PciAddress]

@@ -72,12 +72,12 @@ class FoundPf:
 
     @property
     def name(self) -> str:
-        """What people call it: its netdev, or its address while it has none."""
+        """Name of its netdev, or its PCI address while it has none."""
         return self.link.name if self.link else self.pci
 
     @property
     def link_type(self) -> LinkType | None:
-        """What its port speaks; None while it has no netdev, or when it is neither."""
+        """Link layer of its port; None while it has no netdev, or when it is neither."""
         return _LINK_TYPES.get(self.link.type) if self.link else None
 
     def must_be_as_found(self) -> None:
@@ -166,7 +166,7 @@ def own_link(function: PciFunction, netdevs: Iterable[str], links: Mapping[str, 
 
 
 def is_representor(sysfs: Sysfs, netdev: str) -> bool:
-    """Whether a netdev is the host's end of a VF, a subfunction or a host PF."""
+    """Report whether a netdev is the host's end of a VF, a subfunction or a host PF."""
     port_name = sysfs.value_if_any(f"class/net/{netdev}/phys_port_name")
     return port_name is not None and _REPRESENTOR.fullmatch(port_name) is not None
 
@@ -239,7 +239,7 @@ def _incomplete(pf: FoundPf, rule: PfRule) -> SkippedPf:
 def _objection(
     pf: FoundPf, rule: PfRule | None, selection: Selection, default_route_links: frozenset[int]
 ) -> tuple[Missing, str] | None:
-    """What a PF lacks to be selected by a rule, and the sentence about it."""
+    """Requirement of a rule that a PF does not meet, and the sentence about it."""
     subject = f"PF {pf.name} ({pf.pci}) is not to be used"
     if rule is None:
         return Missing.RULE, f"{subject}: nothing in hardware.pfs selects it"

@@ -1,4 +1,4 @@
-"""Which RDMA device belongs to which netdev or PCI function."""
+"""RDMA devices by their netdev or PCI function."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RdmaDevices:
         return next(iter([*common, *on_netdev, *own]), None) or self._soft_devices().get(link.name)
 
     def firmware(self, device: str) -> str:
-        """What runs on it; empty where it does not say, as soft ones."""
+        """Firmware version; empty where the device reports none, as software devices."""
         info = self._by_name.get(device)
         return (info and info.firmware) or self._sysfs.value_if_any(f"{_CLASS}/{device}/fw_ver") or ""
 

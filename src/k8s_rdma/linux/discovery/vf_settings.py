@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.sysfs import Sysfs
 
 NOT_TOLD = "N/A"
-"""Of a flag that the driver does not tell, and of the VLAN protocol without a VLAN."""
+"""Value of a flag that the driver does not report, and of the VLAN protocol without a VLAN."""
 
 _ETHERNET_MAC_CHARACTERS = 17
 _LINK_STATES = {"auto": "Follow", "enable": "Up", "disable": "Down"}
@@ -50,7 +50,7 @@ class VfSettings:
 
 
 NOTHING_TOLD = VfSettings(mac="")
-"""Of a VF that its PF has no entry of."""
+"""Settings of a VF for which its PF has no entry."""
 
 
 def from_netlink(info: VfInfo) -> VfSettings:

@@ -172,7 +172,7 @@ def _of_no_text(netdev: _Netdev) -> str:
 
 
 def _in_use(context: VfContext, link: Link | None) -> str:
-    """What the host itself does with a VF at home."""
+    """Use that the host itself makes of a VF at home."""
     if link is None:
         return ""
     if link.index in context.default_route_links:

@@ -52,7 +52,7 @@ class Dcb:
         self._socket.close()
 
     def state(self, netdev: str) -> DcbState | None:
-        """What the netdev's driver says; None when it has no DCB, or there is no such netdev."""
+        """Settings as the netdev's driver reports them; None without DCB, or without such a netdev."""
         body = _HEADER.pack(0, _IEEE_GET) + text(_IFNAME, netdev)
         try:
             answer = self._socket.get(_RTM_GETDCB, body, f"DCB of {netdev}")

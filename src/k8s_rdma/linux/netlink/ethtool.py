@@ -73,7 +73,7 @@ class Ethtool:
         return DriverInfo(driver=_text(driver), firmware=_text(firmware), bus_info=_text(bus_info))
 
     def pauses(self, name: str) -> bool | None:
-        """Whether pause frames of the whole link are sent or heeded; None and KernelError as above."""
+        """Report whether pause frames of the whole link are sent or heeded; None and KernelError as above."""
         answer = self._request(name, _PAUSE.pack(_GPAUSEPARAM, 0, 0, 0))
         return None if answer is None else any(_PAUSE.unpack(answer)[2:])
 

@@ -103,7 +103,7 @@ class Queries(Protocol):
         ...
 
     def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
-        """What devlink was told of VFs' rates, by PCI address and VF; those of which it was told any."""
+        """Rates of VFs as set by devlink, by PCI address and VF."""
         ...
 
     def firmware(self, name: str) -> str:

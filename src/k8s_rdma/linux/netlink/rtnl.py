@@ -44,7 +44,7 @@ _FIRST_COUNTERS = struct.Struct("=QQQQ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCounters:
-    """What a link has sent and received, as it sees it itself."""
+    """Counters of a link, as the link itself keeps them."""
 
     tx_bytes: int
     rx_bytes: int
@@ -259,7 +259,7 @@ class Rtnl:
         self.socket.request(_NEWADDR, _address_body(index, address), operation, CREATE | REPLACE)
 
     def delete_address(self, index: int, address: Address, operation: str) -> None:
-        """Take an address from a link, whoever is at its other end; holds when it is gone."""
+        """Delete an address from a link; succeeds when the link has no such address."""
         family = _AF_INET if address.version == 4 else _AF_INET6
         body = _IFADDR.pack(family, address.network.prefixlen, 0, 0, index)
         try:
@@ -325,7 +325,7 @@ def with_mtu(mtu: int) -> bytes:
 
 
 def with_alias(alias: str) -> bytes:
-    """A link's alias: up to 255 bytes that the kernel keeps for whoever wants."""
+    """A link's alias: up to 255 bytes of free text that the kernel stores."""
     return attribute(_IFALIAS, alias.encode())
 
 

@@ -43,7 +43,7 @@ _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _TRUNCATED = int(socket.MSG_TRUNC)  # of an enumeration `&` is Python's own, and slow
 _ANSWER_TIMEOUT_S = 30
-"""The kernel answers as soon as it has its lock; whoever holds that for so long is stuck."""
+"""The kernel answers as soon as it has its lock; a holder that keeps it for so long is stuck."""
 
 _BUFFER_BYTES = 1 << 17
 """One answer at most: a PF with 256 VFs and their counters is 85 KiB (rtnl_fill_vfinfo, Linux 6.1)."""

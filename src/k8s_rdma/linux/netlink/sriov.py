@@ -31,10 +31,10 @@ _RX_PACKETS, _TX_PACKETS, _RX_BYTES, _TX_BYTES = 0, 1, 2, 3
 _ETHERNET_MAC_BYTES = 6
 
 _MLX4_VGT = 4095
-"""What mlx4 tells for no VLAN (`MLX4_VGT`, mlx4_get_vf_config); IEEE 802.1Q reserves it."""
+"""VLAN ID that mlx4 reports for no VLAN (`MLX4_VGT`, mlx4_get_vf_config); IEEE 802.1Q reserves it."""
 
 _UNTOLD = 0xFFFFFFFF
-"""What the kernel puts for a flag that the driver did not fill in."""
+"""Value of a flag that the driver did not fill in."""
 
 _VfAttributes = dict[int, bytes]
 
@@ -65,7 +65,7 @@ def vf_infos(rtnl: Rtnl, index: int) -> tuple[VfInfo, ...]:
 
 
 def vf_stats(rtnl: Rtnl, index: int) -> tuple[VfStats, ...]:
-    """What a PF counted of its VFs; as dear as `vf_infos`, and fails as it does."""
+    """Counters of a PF's VFs; as expensive as `vf_infos`, and fails as it does."""
     _, vfs = _query(rtnl, index, _FILTER_VF)
     return tuple(_counts(vf, attributes(vfs[vf].get(_STATS, b""))) for vf in sorted(vfs))
 
@@ -223,12 +223,12 @@ def vlan(vf: int, number: int, qos: int = 0, protocol: str = "802.1Q") -> VfSett
 
 
 def trust(vf: int, *, on: bool) -> VfSetting:
-    """Whether the VF may do what only trusted ones may, such as be promiscuous."""
+    """Set whether the VF may do what only trusted ones may, such as be promiscuous."""
     return _switch(vf, "trust", _TRUST, on=on)
 
 
 def spoof_check(vf: int, *, on: bool) -> VfSetting:
-    """Whether frames from another source MAC than the VF's are dropped."""
+    """Set whether frames from another source MAC than the VF's are dropped."""
     return _switch(vf, "spoof check", _SPOOF_CHECK, on=on)
 
 

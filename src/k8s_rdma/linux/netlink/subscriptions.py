@@ -37,7 +37,7 @@ class Dirty:
 
 @dataclass(slots=True)
 class Gathering:
-    """What changed until now."""
+    """Changes until now."""
 
     links: set[int] = field(default_factory=set)
     everything: bool = False

@@ -127,12 +127,12 @@ class RootQdisc:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is one that was made here, whatever became of it."""
+        """Report whether it is one that was made here, whatever became of it."""
         return (self.kind, self.handle) == ("tbf", HANDLE)
 
     @property
     def mbps(self) -> int:
-        """What it limits a link to in whole Mb/s, more rather than less; 0 if it is another's."""
+        """Limit in whole Mb/s, rounded up; 0 for an unmanaged queueing discipline."""
         return _mbps(self.bucket.rate) if self.bucket else 0
 
 
@@ -254,7 +254,7 @@ def _mbps(rate: int) -> int:
 
 
 def _burst_ticks(burst: int, rate: int) -> int:
-    """How long so many bytes take at a rate: what the kernel keeps of a bucket."""
+    """Time that so many bytes take at a rate, as the kernel stores a bucket's size."""
     return min(_MAX_32, burst * 1_000_000_000 // max(1, rate) // _TICK_NS)
 
 
@@ -466,7 +466,7 @@ def _info(priority: int) -> int:
 
 
 def _ticks(burst: int, rate: int) -> int:
-    """How long `burst` bytes take at `rate` bytes a second, in the kernel's ticks."""
+    """Time that `burst` bytes take at `rate` bytes a second, in the kernel's ticks."""
     return min(_MAX_32, max(1, burst * 1_000_000_000 // rate // _TICK_NS))
 
 

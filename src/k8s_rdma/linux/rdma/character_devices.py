@@ -95,12 +95,12 @@ class DeviceNodes:
         return self._fault(device.path, (device.major, device.minor))
 
     def has_rdma_cm(self, sysfs: Sysfs) -> bool:
-        """Whether the connection manager is there, and its node."""
+        """Report whether the connection manager is there, and its node."""
         numbers = rdma_cm_numbers(sysfs)
         return numbers is not None and not self._fault(RDMA_CM, numbers)
 
     def has_directory(self) -> bool:
-        """Whether `/dev/infiniband` is there."""
+        """Report whether `/dev/infiniband` is there."""
         return self.locate(INFINIBAND).is_dir()
 
     def _fault(self, path: str, expected: tuple[int, int]) -> str:

@@ -54,7 +54,7 @@ class FunctionFacts:
 
     @property
     def link_type(self) -> LinkType:
-        """What the PF's port speaks, by its netdev."""
+        """Link layer of the PF's port, by its netdev."""
         link = self.physical.link
         return LinkType.INFINIBAND if link and link.type == INFINIBAND else LinkType.ETHERNET
 
@@ -226,7 +226,7 @@ class RdmaSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Query:
-    """What netlink answered."""
+    """Answers of netlink."""
 
     mode: NetnsMode | None
     devices: tuple[ListedDevice, ...]

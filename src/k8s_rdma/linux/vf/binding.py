@@ -242,7 +242,7 @@ class VfBinding:
             time.sleep(_POLL_S)
 
     def _others_have_rdma(self, function: PciFunction, vf: VfRef) -> bool:
-        """Whether another VF of the PF has one by the same driver: then this one had, too."""
+        """Report whether another VF of the PF has one by the same driver: then this one had, too."""
         driver = function.driver()
         functions = (PciFunction(self._sysfs, pci) for pci in PciFunction(self._sysfs, vf.pf).vfs().values())
         return any(

@@ -32,7 +32,7 @@ _PERM_ADDRESS = 54
 
 @unique
 class GuidOf(Enum):
-    """What a GUID names (InfiniBand Architecture Specification volume 1, 4.1)."""
+    """Object that a GUID names (InfiniBand Architecture Specification volume 1, 4.1)."""
 
     NODE = "node"
     PORT = "port"
@@ -57,7 +57,7 @@ class VfGuid:
 
 @dataclass(frozen=True, slots=True)
 class VfTrust:
-    """Whether the VF may be promiscuous and set its own MAC."""
+    """Permission of the VF to be promiscuous and to set its own MAC."""
 
     value: bool
     kind: ClassVar[str] = "trust"
@@ -74,7 +74,7 @@ class VfLinkState:
 Setting = VfMac | VfGuid | VfTrust | VfLinkState
 
 _NO_MEANS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
-"""What is answered for a driver without the function (InfiniBand's with ENOSYS in older kernels)."""
+"""Errors for a driver without the function (InfiniBand's with ENOSYS in older kernels)."""
 
 
 class NetdevsOf:
@@ -220,7 +220,7 @@ class SriovPf:
         self._sysfs.write(self._numvfs, str(count))
 
     def probes_vfs(self) -> bool:
-        """Whether VFs get a driver: at once when they are made, and later when they are probed."""
+        """Report whether VFs get a driver: at once when they are made, and later when they are probed."""
         return bool(self._sysfs.number(self._autoprobe))
 
     def let_probe_vfs(self, probe: bool) -> None:
@@ -236,7 +236,7 @@ class SriovPf:
         return self._vf(vf.index, vf.pci)
 
     def modalias(self, vf: VfFunction) -> str:
-        """What modprobe(8) finds a VF's driver by."""
+        """Modalias by which modprobe(8) finds a VF's driver."""
         return self._sysfs.value_if_any(f"{_DEVICES}/{vf.pci}/modalias") or ""
 
     def _vf(self, index: int, pci: PciAddress) -> VfFunction:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
 
 REFUSED = frozenset({errno.EPERM, errno.EACCES, errno.EADDRNOTAVAIL})
-"""What drivers answer for a MAC that the PF does not let the VF have."""
+"""Errors of drivers for a MAC that the PF does not let the VF have."""
 
 BUSY_S = 5.0
 """For a VF that is reset because its PF gave it another MAC or VLAN: iavf takes a second or two."""
@@ -54,7 +54,7 @@ def set_mac(link: Link, mac: str, rtnl: Rtnl, operation: str) -> None:
 
 
 def _has_mac(link: Link, mac: str, rtnl: Rtnl, operation: str) -> bool:
-    """Whether it has it; not when the PF refuses."""
+    """Set the MAC, and report whether the netdev has it; it has not when the PF refuses."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:

@@ -153,7 +153,7 @@ def _of_guids(vf: Vf, port: str, node: str) -> Iterator[Difference]:
 
 
 def differing_settings(step: ConfigureVfs, pf: PfState) -> list[Difference]:
-    """What has to be set for the step to hold; see `differences`."""
+    """Settings that the step still has to write; see `differences`."""
     return [
         difference for config in step.configs for difference in differences(pf, _vf(pf, config.index), config)
     ]
