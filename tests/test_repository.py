@@ -8,10 +8,14 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME, DEV = ROOT / "requirements/runtime.txt", ROOT / "requirements/dev.txt"
@@ -48,6 +52,15 @@ DOCUMENTS = [path for path in TEXT if path.suffix == ".md" and path.name != "tem
 """A template's links hold where the document is written."""
 
 MODULES = sorted((ROOT / "src").rglob("*.py"))
+NAMED_PACKAGES = ("core", "wire", "kube", "config")
+"""Packages whose names are all nouns and verbs of the field; it grows, and loses none."""
+NO_NAME = re.compile(
+    "told|tells|said|says|asked|asks|asking|seen|sees|given|gives|wanted|wants|held|gone|looks|looking|around|made"
+    "|makes|known|knows|kept|keeps|left|lost|taken|takes|got|has|had|was|were|been|done|words|things|mind"
+    "|each|ones?|others?|some|both|more|most|rest|few|many|where|who|whom|whose|which|what|else|here|there|then"
+    "|once|before|by|of|at|with|without|from|into|to"
+)
+"""Participles, pronouns and prepositions: alone they do not say what a value is."""
 OUR_PACKAGES = {"k8s_rdma", "k8s_rdma_demo"}
 
 
@@ -165,6 +178,45 @@ def test_modules_stay_within_six_hundred_and_fifty_lines():
 def test_modules_are_named_after_what_they_hold():
     says_nothing = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
     assert not [relative(path) for path in MODULES if path.stem in says_nothing]
+
+
+@pytest.mark.parametrize("package", NAMED_PACKAGES)
+def test_names_are_more_than_a_participle_a_pronoun_or_a_preposition(package):
+    modules = [path for path in (ROOT / "src/k8s_rdma" / package).rglob("*.py") if "pb" not in path.parts]
+    assert modules
+    assert not [
+        f"{relative(path)}:{line}: {name}"
+        for path in modules
+        for name, line in bound_names(ast.parse(path.read_text()))
+        if NO_NAME.fullmatch(name.strip("_"))
+    ]
+
+
+def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Functions, classes, parameters, variables and attributes, without the fields that a format names."""
+    fields = {
+        id(statement.target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and any("Struct" in ast.unparse(base) for base in node.bases)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name, node.lineno
+            case ast.arg():
+                yield node.arg, node.lineno
+            case ast.Name(ctx=ast.Store()) if id(node) not in fields:
+                yield node.id, node.lineno
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.attr, node.lineno
+            case (
+                ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+            ):
+                yield name, node.lineno
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)

@@ -268,7 +268,7 @@ def test_rejection_says_that_an_mtu_is_not_known() -> None:
 
 
 def test_mtu_that_the_driver_cannot_set_is_refused_by_it_and_not_for_want_of_a_pf() -> None:
-    cannot = {"takes": frozenset({Setting.VLAN})}
+    cannot = {"supported_settings": frozenset({Setting.VLAN})}
     wanted = asks((0, InterfaceOptions(mtu=1280)))
     found = place(wanted, node_of(cx5=cannot, igb=cannot, ib=cannot), {})
     assert isinstance(found, Rejection)
@@ -278,7 +278,11 @@ def test_mtu_that_the_driver_cannot_set_is_refused_by_it_and_not_for_want_of_a_p
     )
     found = place(
         wanted,
-        node_of(cx5=cannot | {"mtu": 1000}, igb=cannot, ib={"mtu": 1000, "takes": frozenset({Setting.MTU})}),
+        node_of(
+            cx5=cannot | {"mtu": 1000},
+            igb=cannot,
+            ib={"mtu": 1000, "supported_settings": frozenset({Setting.MTU})},
+        ),
         {},
     )
     assert isinstance(found, Rejection)

@@ -116,13 +116,13 @@ def _without_unknown_keys(
         return value
     names = {name.lower(): name for name in keys}
     result: dict[str, object] = {}
-    for key, each in value.items():
+    for key, entry in value.items():
         key_path = f"{path}.{key}".lstrip(".")
         name = names.get(str(key).lower())
         if name is None:
             ignored.append(key_path)
-        elif each is not None:
-            result[name] = _without_unknown_keys(each, keys[name], key_path, ignored)
+        elif entry is not None:
+            result[name] = _without_unknown_keys(entry, keys[name], key_path, ignored)
     return result
 
 

@@ -263,7 +263,9 @@ def _faults(kind: Any, value: object, field: str) -> Iterator[Fault]:
         return
     meant = _meant(kind)
     structs = [candidate for candidate in meant if _is_struct(candidate)]
-    items = next((get_args(each)[0] for each in meant if get_origin(each) is tuple), None)
+    items = next(
+        (get_args(alternative)[0] for alternative in meant if get_origin(alternative) is tuple), None
+    )
     if structs and isinstance(value, dict):
         yield from _in_struct(structs, value, field, refusal)
     elif items is not None and isinstance(value, list | tuple):
@@ -320,12 +322,12 @@ def _in_fields(struct: type[msgspec.Struct], value: dict[Any, Any], field: str) 
                 why = describe_unknown(str(key), names)
                 yield Fault(_below(field, shown(str(key))), "unknown key" if why in reported else why)
                 reported.add(why)
-    for name, each in fields.items():
-        if each.required and name not in value:
-            yield Fault(_below(field, name), f"not set; wanted {describe_type(each.type)}")
-    for name, each in fields.items():
+    for name, info in fields.items():
+        if info.required and name not in value:
+            yield Fault(_below(field, name), f"not set; wanted {describe_type(info.type)}")
+    for name, info in fields.items():
         if name in value:
-            yield from _faults(each.type, value[name], _below(field, name))
+            yield from _faults(info.type, value[name], _below(field, name))
 
 
 def _in_its_words(refusal: BaseException, field: str) -> Iterator[Fault]:

@@ -135,8 +135,12 @@ class NamespacePolicyConfig(
             namespaces=self.namespaces,
             allowed=frozenset(map(Key, allow - set(self.deny))),
             vlans=None if self.vlans is None else tuple(map(_vlans, self.vlans)),
-            macs=None if self.macs is None else tuple(_addresses("macs", each, 6) for each in self.macs),
-            guids=None if self.guids is None else tuple(_addresses("guids", each, 8) for each in self.guids),
+            macs=None
+            if self.macs is None
+            else tuple(_addresses("macs", address_range, 6) for address_range in self.macs),
+            guids=None
+            if self.guids is None
+            else tuple(_addresses("guids", address_range, 8) for address_range in self.guids),
             networks=self.networks,
             pfs=self.pfs.to_core() if self.pfs else None,
             max_reserved_mbps=self.max_reserved_mbps,

@@ -44,7 +44,7 @@ def assign(classes: Sequence[int], offers: Sequence[Offer], work: Work) -> list[
     if isinstance(chosen, Verdict):
         return chosen
     found = dict(zip(order, chosen, strict=True))
-    return [found[at] for at in range(len(classes))]
+    return [found[index] for index in range(len(classes))]
 
 
 def _order(kinds: Sequence[int], offers: Sequence[Offer]) -> Sequence[int]:
@@ -88,7 +88,7 @@ def _searched(
     if isinstance(packed, Verdict):
         return packed
     homes = dict(zip(falling, packed, strict=True))
-    chosen = [homes[at] for at in range(len(costs))]
+    chosen = [homes[position] for position in range(len(costs))]
     if board.holds(chosen):
         return chosen
     return board.search(work) or Verdict.IMPOSSIBLE
@@ -140,7 +140,8 @@ class _Board:
         )
         self._remaining_costs = [*accumulate(reversed(costs), initial=0)][::-1]
         self._alike = [
-            next(index for index, other in enumerate(offers) if _same_terms(offer, other)) for offer in offers
+            next(index for index, candidate in enumerate(offers) if _same_terms(offer, candidate))
+            for offer in offers
         ]
 
     def holds(self, chosen: Sequence[int]) -> bool:

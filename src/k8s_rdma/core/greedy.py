@@ -118,7 +118,7 @@ def _fit(
         while remaining:
             work.spend(1 + (weighed * len(takers) or len(takers) // 2))
             takers.sort(key=order)
-            best = next((each for each in takers if each.accepts(work)), None)
+            best = next((taker for taker in takers if taker.accepts(work)), None)
             if best is None:
                 return None
             batch = best.room_for(remaining) if order is _room else 1

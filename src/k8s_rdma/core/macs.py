@@ -103,10 +103,10 @@ def taken_mac(chosen: Iterable[AllocatedInterface], hardware: Hardware, ledger: 
     having: dict[str, list[tuple[VfRef | None, str]]] = {}
     for mac, vf, owner in (*_of_pods(ledger), *_of_hardware(hardware)):
         having.setdefault(mac, []).append((vf, owner))
-    for each in requesting:
-        for vf, owner in having.get(each.mac, ()):
-            if vf != each.vf:
-                return f"interface {each.ifname} asks for MAC {each.mac}, which {owner} has"
+    for candidate in requesting:
+        for vf, owner in having.get(candidate.mac, ()):
+            if vf != candidate.vf:
+                return f"interface {candidate.ifname} asks for MAC {candidate.mac}, which {owner} has"
     return ""
 
 

@@ -129,9 +129,9 @@ def _push(graph: _Graph, untried: Sequence[list[int]], work: Work) -> int:
         untried[path[-1]].pop()
     steps = list(pairwise(path))
     amount = min(graph[source][target] for source, target in steps)
-    for one, other in steps:
-        graph[one][other] -= amount
-        graph[other][one] += amount
+    for start, end in steps:
+        graph[start][end] -= amount
+        graph[end][start] += amount
     return amount
 
 
@@ -169,8 +169,10 @@ def match(
 def _takers(kind: int, bins: Sequence[Bin], strategy: Strategy, work: Work) -> list[int]:
     """The offers that take an interface of the kind beside nothing else, the preferred one first."""
     work.spend(3 * len(bins))
-    takers = [candidate for candidate in bins if candidate.turn_to(kind) and candidate.accepts(work)]
-    return [each.index for each in sorted(takers, key=lambda each: (*each.preference(strategy), each.index))]
+    takers = [taker for taker in bins if taker.turn_to(kind) and taker.accepts(work)]
+    return [
+        taker.index for taker in sorted(takers, key=lambda taker: (*taker.preference(strategy), taker.index))
+    ]
 
 
 def _augment(
@@ -268,7 +270,7 @@ def dealt(classes: Iterable[int], shares: Shares) -> list[int]:
     for pf, share in enumerate(shares):
         for kind, number in share.items():
             homes.setdefault(kind, deque()).extend([pf] * number)
-    return [homes[each].popleft() for each in classes]
+    return [homes[kind].popleft() for kind in classes]
 
 
 def _reservations(batches: Iterable[Batch], offers: Sequence[Offer]) -> list[int]:
@@ -313,7 +315,7 @@ def _sets_of_pfs(pf_masks: Collection[int], pfs: int) -> Iterable[int]:
     if pfs <= _ALL_SETS_OF_PFS:
         return range(1, every + 1)
     pf_sets = {*pf_masks, *(1 << pf for pf in range(pfs))}
-    pairs = islice((left | right for left, right in combinations(sorted(pf_masks), 2)), _PAIRS)
+    pairs = islice((first | second for first, second in combinations(sorted(pf_masks), 2)), _PAIRS)
     return sorted({*pf_sets, *(every & ~pf_set for pf_set in pf_sets), *pairs} - {0})
 
 
@@ -392,7 +394,7 @@ class _Rebalancing:
             for share in self._shares[target]
             if source in self._takers[share]
         ]
-        go = [each for each in self._shares[source] if target in self._takers[each]]
+        go = [kind for kind in self._shares[source] if target in self._takers[kind]]
         work.spend(2 + (len(self._shares[source]) + len(self._shares[target]) + len(go) * len(come)) // 2)
         for goes in go:
             after, target_after = mine + costs[goes], target_mbps - target_costs[goes]

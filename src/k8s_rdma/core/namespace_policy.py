@@ -185,7 +185,10 @@ class NamespacePolicies:
             id(original): replace(original, options=policy.narrowed(original.options))
             for original in request.interfaces
         }
-        return replace(request, interfaces=tuple(narrowed[id(each)] for each in request.interfaces))
+        return replace(
+            request,
+            interfaces=tuple(narrowed[id(interface)] for interface in request.interfaces),
+        )
 
 
 NO_POLICIES = NamespacePolicies()
@@ -239,8 +242,10 @@ def _intersect_vendors(first: frozenset[str], second: frozenset[str]) -> frozens
     """Of `15b3` and `15b3:1017` the second."""
     if not (first and second):
         return first or second
-    common = {left for left in first for right in second if left == right or left.startswith(f"{right}:")}
-    common |= {other for one in first for other in second if other.startswith(f"{one}:")}
+    common = {
+        vendor for vendor in first for wider in second if vendor == wider or vendor.startswith(f"{wider}:")
+    }
+    common |= {narrower for vendor in first for narrower in second if narrower.startswith(f"{vendor}:")}
     return frozenset(common) or None
 
 

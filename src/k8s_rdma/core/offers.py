@@ -81,11 +81,11 @@ def terms(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], work: Work, *, any
     ]
     work.spend(len(index) * len(pfs) // 8)
     costs: list[tuple[int | None, ...]] = [()] * len(pfs)
-    for row, some in enumerate(alike.values(), start=1):
-        for position in some:
+    for row, group in enumerate(alike.values(), start=1):
+        for position in group:
             costs[position] = tuple([key[row] if (key[0] or 0) >> position & 1 else None for key in index])
     first = dict(zip(reversed(class_of), reversed(kinds), strict=True))
-    return Terms([first[at] for at in range(len(index))], class_of, costs)
+    return Terms([first[number] for number in range(len(index))], class_of, costs)
 
 
 def _masks(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], *, any_pf: bool) -> list[int]:

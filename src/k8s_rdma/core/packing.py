@@ -246,12 +246,12 @@ class Search:
             range(len(rooms)),
             key=lambda index: (min(rooms[index].mbps, rooms[index].vfs * mean), rooms[index], index),
         )
-        self._rooms = [rooms[at] for at in self._order]
+        self._rooms = [rooms[position] for position in self._order]
         self._demand = demand
         self._work = Work(0)
         self._failed: set[_State] = set()
         last = len(rooms)
-        self._alike = [len(set(self._rooms[at:])) <= 1 for at in range(last + 1)]
+        self._alike = [len(set(self._rooms[start:])) <= 1 for start in range(last + 1)]
         self._mbps = [*accumulate((room.mbps for room in reversed(self._rooms)), initial=0)][::-1]
         self._vfs = [*accumulate((room.vfs for room in reversed(self._rooms)), initial=0)][::-1]
 
@@ -349,14 +349,14 @@ def pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | Verdict
     if not useful or len(demand.sizes) == 1:  # best fit is exact for one rate
         return Verdict.IMPOSSIBLE
     try:
-        found = _pack(small, [Room(rooms[at].mbps // unit, rooms[at].vfs) for at in useful], work)
+        found = _pack(small, [Room(rooms[index].mbps // unit, rooms[index].vfs) for index in useful], work)
     except OutOfWorkError:
         return Verdict.UNDECIDED
     if found is None:
         return Verdict.IMPOSSIBLE
     packing: Packing = [{} for _ in rooms]
-    for at, fill in zip(useful, found, strict=True):
-        packing[at] = {size * unit: number for size, number in fill.items()}
+    for index, fill in zip(useful, found, strict=True):
+        packing[index] = {size * unit: number for size, number in fill.items()}
     return packing
 
 

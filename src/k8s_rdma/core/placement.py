@@ -100,7 +100,10 @@ def unique_interfaces(interfaces: Sequence[PlacedInterface]) -> Sequence[PlacedI
     if all(interface.entry is None for interface in interfaces):
         return interfaces
     unassigned = [candidate for candidate in interfaces if candidate.entry is None]
-    return [*unassigned, *{each.entry: each for each in interfaces if each.entry is not None}.values()]
+    return [
+        *unassigned,
+        *{interface.entry: interface for interface in interfaces if interface.entry is not None}.values(),
+    ]
 
 
 def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dict[PciAddress, Used]:
@@ -233,9 +236,9 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     if isinstance(chosen, Verdict):
         return _rejection(inventory, *explain_refusal(task, used, chosen, work))
     placed: list[PlacedInterface | None] = [None] * len(order)
-    for at, pf in zip(order, chosen, strict=True):
-        interface = request.interfaces[at]
-        placed[at] = PlacedInterface(
+    for index, pf in zip(order, chosen, strict=True):
+        interface = request.interfaces[index]
+        placed[index] = PlacedInterface(
             pf=inventory.pfs[pf].pci,
             min_tx_rate_mbps=interface.min_tx_rate_mbps,
             max_tx_rate_mbps=interface.max_tx_rate_mbps,
@@ -298,10 +301,12 @@ def _too_light(
         pf, current = inventory.pf(pci), used.get(pci, NOTHING_USED)
         if pf is None or pf.rates.weights is None:
             continue
-        on_pf = [each for each in interfaces if each.pf == pci]
+        on_pf = [candidate for candidate in interfaces if candidate.pf == pci]
         for rate in rates[1:]:
             if may_fall_short(pf, current, largest_rate, rate):
-                additional = usage_of([each for each in on_pf if each.min_tx_rate_mbps <= rate], inventory)
+                additional = usage_of(
+                    [candidate for candidate in on_pf if candidate.min_tx_rate_mbps <= rate], inventory
+                )
                 round_robin = RoundRobin.for_pf(pf, current + additional.get(pci, NOTHING_USED))
                 if additional and round_robin is not None and not round_robin.load().is_within_limit:
                     return additional

@@ -155,11 +155,13 @@ def _anywhere(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Ve
     if costs is None:
         return assign(class_indexes, offers, work)
     falling = sorted(range(len(class_indexes)), key=lambda index: -costs[class_indexes[index]])
-    arranged = arrange([costs[class_indexes[at]] for at in falling], [offer.room for offer in offers], work)
+    arranged = arrange(
+        [costs[class_indexes[position]] for position in falling], [offer.room for offer in offers], work
+    )
     if isinstance(arranged, Verdict):
         return arranged
     homes = dict(zip(falling, arranged, strict=True))
-    return [homes[at] for at in range(len(class_indexes))]
+    return [homes[index] for index in range(len(class_indexes))]
 
 
 def _preferred(task: PlacementProblem, used: Usage, work: Work) -> list[int] | None:
@@ -193,7 +195,7 @@ def _place_in_one_group(task: PlacementProblem, used: Usage, work: Work) -> list
             chosen = choose(task.among(group), used, share)
         if not isinstance(chosen, Verdict):
             positions = {pf.pci: index for index, pf in enumerate(task.inventory.pfs)}
-            return [positions[group[at].pci] for at in chosen]
+            return [positions[group[index].pci] for index in chosen]
         if chosen is Verdict.UNDECIDED:
             found = chosen
     return found
@@ -214,8 +216,7 @@ def _roomy(task: PlacementProblem, used: Usage) -> list[tuple[Pf, ...]]:
     found = [(standing(group), group) for group in task.groups()]
     roomy = [(free, group) for free, group in found if mbps <= free.mbps and vfs <= free.vfs]
     return [
-        group
-        for there, group in sorted(roomy, key=lambda pair: preference(task.strategy, pair[0], mbps, vfs))
+        group for room, group in sorted(roomy, key=lambda pair: preference(task.strategy, pair[0], mbps, vfs))
     ]
 
 
@@ -225,7 +226,7 @@ def _place_spread(task: PlacementProblem, used: Usage, work: Work) -> list[int] 
     if isinstance(found, TooFew):
         return Verdict.IMPOSSIBLE
     positions = [index for index, pf in enumerate(task.inventory.pfs) if pf.pci not in task.sibling_pfs]
-    return [positions[at] for at in found]
+    return [positions[index] for index in found]
 
 
 def matched(task: PlacementProblem, used: Usage, work: Work) -> list[int] | TooFew:

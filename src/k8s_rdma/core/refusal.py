@@ -275,12 +275,12 @@ def objections(kinds: Sequence[InterfaceClass], offered: Offered) -> list[Refusa
     """
     class_indexes, terms, offers = offered
     takers = [sum([offer.costs[index] is not None for offer in offers]) for index in range(len(terms.kinds))]
-    scarce = sorted(range(len(kinds)), key=lambda at: takers[terms.class_of[at]])
+    scarce = sorted(range(len(kinds)), key=lambda index: takers[terms.class_of[index]])
     examined = sorted(scarce[: max(1, _EXAMINED // max(1, len(offers)))])
     found = [
-        *_unmet([kinds[at].needs for at in scarce], offers),
-        *_refused([kinds[at] for at in examined], offers),
-        *_rounded([(kinds[at].min_tx_rate_mbps, terms.class_of[at]) for at in examined], offers),
+        *_unmet([kinds[index].needs for index in scarce], offers),
+        *_refused([kinds[index] for index in examined], offers),
+        *_rounded([(kinds[index].min_tx_rate_mbps, terms.class_of[index]) for index in examined], offers),
         *_weighed(class_indexes, offers),
     ]
     if not found:
@@ -290,8 +290,8 @@ def objections(kinds: Sequence[InterfaceClass], offered: Offered) -> list[Refusa
     return [
         RefusalMessage(
             "; ".join([*(f"{', '.join(clause.names)}: {clause.why}" for clause in clauses), *omitted]),
-            "; ".join([*(f"{_number(each.names)}: {each.why}" for each in clauses), *omitted]),
-            "; ".join(sorted({each.cause for each in found})[:_MAX_CLAUSES]),
+            "; ".join([*(f"{_number(clause.names)}: {clause.why}" for clause in clauses), *omitted]),
+            "; ".join(sorted({clause.cause for clause in found})[:_MAX_CLAUSES]),
         )
     ]
 

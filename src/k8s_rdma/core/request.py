@@ -54,9 +54,11 @@ class PfMasks:
         self._every = (1 << len(pfs)) - 1
         self._names = _positions((pf.name, index) for index, pf in enumerate(pfs))
         self._pcis = _positions((pf.pci, position) for position, pf in enumerate(pfs))
-        self._drivers = _positions((pf.driver, at) for at, pf in enumerate(pfs))
+        self._drivers = _positions((pf.driver, position) for position, pf in enumerate(pfs))
         self._vendors = _positions(
-            (vendor, at) for at, pf in enumerate(pfs) for vendor in {pf.vendor, pf.vendor.partition(":")[0]}
+            (vendor, position)
+            for position, pf in enumerate(pfs)
+            for vendor in {pf.vendor, pf.vendor.partition(":")[0]}
         )
         self._able: dict[frozenset[Setting], int] = {}
 

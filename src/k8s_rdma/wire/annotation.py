@@ -73,7 +73,7 @@ _LINK_TYPES = {
     "infiniband": LinkType.INFINIBAND,
     "ib": LinkType.INFINIBAND,
 }
-_VLAN_PROTOS = {each.value.lower(): each for each in VlanProto}
+_VLAN_PROTOS = {protocol.value.lower(): protocol for protocol in VlanProto}
 _NOT_OF_A_POD = ("lo", "all", "default")
 """Every namespace has the first; the others are files below net.ipv4.conf of all its interfaces together."""
 _PCI = "a PCI address such as 0000:65:00.0"
@@ -117,7 +117,7 @@ _READERS: Mapping[str, Callable[[object, str], object]] = {
     "name": _name,
     "network": _network,
     "link_type": _link_type,
-    "driver": lambda value, where: choice(value, where, VfDriver),
+    "driver": lambda value, path: choice(value, path, VfDriver),
     "vlan": _number(0, _MAX_VLAN, "a VLAN"),
     "qos": _number(0, _MAX_QOS, "a VLAN's priority"),
     "vlan_proto": _vlan_proto,
@@ -125,7 +125,7 @@ _READERS: Mapping[str, Callable[[object, str], object]] = {
     "mtu": _number(_MIN_MTU, _MAX_MTU, "an MTU in bytes"),
     "trust": flag,
     "spoof_check": flag,
-    "link_state": lambda value, where: choice(value, where, LinkState),
+    "link_state": lambda value, path: choice(value, path, LinkState),
     "guid": guid,
     "pkey": pkey,
 }
@@ -173,7 +173,7 @@ def format_selector(selector: PfSelector) -> dict[str, str | list[str]]:
 
 def read_selector(document: str, path: str) -> PfSelector:
     """The selector of a JSON text that is no annotation's; MalformedError names the key."""
-    return _selector(tokens(document), path, lambda given, _where, _known: dict(given.pairs))
+    return _selector(tokens(document), path, lambda fields, _path, _keys: dict(fields.pairs))
 
 
 def _selector(value: object, path: str, keys: Keys) -> PfSelector:
@@ -187,10 +187,10 @@ def _selector(value: object, path: str, keys: Keys) -> PfSelector:
         refuse(path, f"selects nothing; known are {', '.join(SELECTOR_KEYS)}")
     found = {key: _texts(entry, f"{path}.{key}") for key, entry in fields.items()}
     return PfSelector(
-        names=frozenset(_pf(each, f"{path}.name") for each in found.get("name", ())),
-        pcis=frozenset(_pci(each, f"{path}.pci") for each in found.get("pci", ())),
-        vendors=frozenset(_vendor(each, f"{path}.vendor") for each in found.get("vendor", ())),
-        drivers=frozenset(_driver(each, f"{path}.driver") for each in found.get("driver", ())),
+        names=frozenset(_pf(name, f"{path}.name") for name in found.get("name", ())),
+        pcis=frozenset(_pci(address, f"{path}.pci") for address in found.get("pci", ())),
+        vendors=frozenset(_vendor(vendor, f"{path}.vendor") for vendor in found.get("vendor", ())),
+        drivers=frozenset(_driver(driver, f"{path}.driver") for driver in found.get("driver", ())),
     )
 
 

@@ -65,11 +65,11 @@ def interfaces_in_pod(result: msgspec.Raw | bytes) -> Mapping[str, ToldInterface
     except msgspec.MsgspecError:
         return {}
     return {
-        each.name: ToldInterface(
-            mac=each.mac, addresses=frozenset(ip.address for ip in ips if ip.interface == index)
+        interface.name: ToldInterface(
+            mac=interface.mac, addresses=frozenset(ip.address for ip in ips if ip.interface == index)
         )
-        for index, each in enumerate(document.interfaces or ())
-        if each.sandbox
+        for index, interface in enumerate(document.interfaces or ())
+        if interface.sandbox
     }
 
 

@@ -147,8 +147,8 @@ def _container_to(response: AllocateResponse) -> pb.ContainerAllocateResponse:
             for device in response.devices
         ],
         mounts=[
-            pb.Mount(container_path=each.path, host_path=each.host_path, read_only=each.read_only)
-            for each in response.mounts
+            pb.Mount(container_path=mount.path, host_path=mount.host_path, read_only=mount.read_only)
+            for mount in response.mounts
         ],
         cdi_devices=[pb.CDIDevice(name=name) for name in response.cdi_devices],
     )
@@ -171,10 +171,10 @@ def _container_from(message: pb.ContainerAllocateResponse) -> AllocateResponse:
             for device in message.devices
         ),
         mounts=tuple(
-            Mount(path=each.container_path, host_path=each.host_path, read_only=each.read_only)
-            for each in message.mounts
+            Mount(path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
+            for mount in message.mounts
         ),
-        cdi_devices=tuple(each.name for each in message.cdi_devices),
+        cdi_devices=tuple(cdi_device.name for cdi_device in message.cdi_devices),
     )
 
 

@@ -43,12 +43,12 @@ def _mismatches(info: inspect.Type, value: object, place: str) -> Iterator[tuple
         if isinstance(info, kinds) and type(value) is not type_name:
             yield place, f"{shown(json.dumps(value))}; wanted {noun}"
             return
-    for below, each, name in _parts(info, value):
+    for below, item, name in _parts(info, value):
         path = f"{place}{name}".removeprefix(".")
-        if each is msgspec.UNSET:
+        if item is msgspec.UNSET:
             yield path, "not set"
         else:
-            yield from _mismatches(below, each, path)
+            yield from _mismatches(below, item, path)
 
 
 def _parts(info: inspect.Type, value: Any) -> Iterator[tuple[inspect.Type, object, str]]:
@@ -62,4 +62,4 @@ def _parts(info: inspect.Type, value: Any) -> Iterator[tuple[inspect.Type, objec
         case inspect.DictType():
             yield from ((info.value_type, item, f".{shown(key)}") for key, item in value.items())
         case inspect.VarTupleType():
-            yield from ((info.item_type, each, f"[{index}]") for index, each in enumerate(value))
+            yield from ((info.item_type, entry, f"[{index}]") for index, entry in enumerate(value))

@@ -465,7 +465,7 @@ class _Disguise:
             return self._text(value)
         if isinstance(value, dict):
             return {self._disguised(key): self._disguised(item) for key, item in value.items()}
-        return [self._disguised(each) for each in value] if isinstance(value, list | tuple) else value
+        return [self._disguised(entry) for entry in value] if isinstance(value, list | tuple) else value
 
     def _entry(self, path: str, entry: Entry) -> Entry:
         if isinstance(entry, SymbolicLink):

@@ -101,7 +101,7 @@ def node_report(
         )
         foreign.setdefault(vf.vf.pf, []).append(entry)
     allocated = {
-        interface.vf: interface for each in ledger.receipts.values() for interface in each.interfaces
+        interface.vf: interface for receipt in ledger.receipts.values() for interface in receipt.interfaces
     }
     return NodeReport(
         node=node,

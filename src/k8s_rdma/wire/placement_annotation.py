@@ -308,11 +308,11 @@ def _on_every_pf(document: _Document, table: Sequence[InterfaceOptions]) -> Iter
     places = sum(len(_pool_of(document, index).pfs) for index in range(len(document.interfaces)))
     if places > _MOST_PLACES:
         _refuse(f"interfaces: on {places} PFs together, which is more than {_MOST_PLACES}")
-    for at, interface in enumerate(document.interfaces):
-        pool = _pool_of(document, at)
+    for position, interface in enumerate(document.interfaces):
+        pool = _pool_of(document, position)
         for pf in pool.pfs:
             candidate = msgspec.structs.replace(interface, pf=pf, pool=None)
-            yield replace(_read(candidate, at, table), pool=pool.resource, entry=at)
+            yield replace(_read(candidate, position, table), pool=pool.resource, entry=position)
 
 
 def _pool_of(document: _Document, index: int) -> _Pool:

@@ -119,10 +119,14 @@ def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
     Source: `pkg/kubelet/cm/devicemanager/manager.go`, `pkg/kubelet/apis/podresources/server_v1.go`.
     """
     running = [container for container in spec.init_containers or () if container.restart_policy == "Always"]
-    limits = [each.resources.limits for each in (*running, *(spec.containers or ())) if each.resources]
+    limits = [
+        container.resources.limits
+        for container in (*running, *(spec.containers or ()))
+        if container.resources
+    ]
     if not any(limits):
         return ()
-    return _devices(tuple(tuple(each.items()) for each in limits if each))
+    return _devices(tuple(tuple(limit.items()) for limit in limits if limit))
 
 
 @lru_cache(maxsize=4096)

@@ -193,8 +193,11 @@ def _contradictions(status: RdmaNodeStatus) -> Iterator[str]:
     yield from _twice("allocations[].pod.uid", (allocation.pod.uid for allocation in status.allocations))
     foreign = sum(use.vfs for pf in status.pfs for use in pf.foreign)
     allocated_vfs = sum(alike.vfs for allocation in status.allocations for alike in allocation.interfaces)
-    if (held_vfs := foreign + allocated_vfs) > bounds.MAX_HELD_VFS:
-        yield f"it tells of {held_vfs} VFs that are held, which is more than {bounds.MAX_HELD_VFS}"
+    if foreign + allocated_vfs > bounds.MAX_HELD_VFS:
+        yield (
+            f"it tells of {foreign + allocated_vfs} VFs that are held, "
+            f"which is more than {bounds.MAX_HELD_VFS}"
+        )
     macs, max_macs = sum(mac.number for mac in status.macs), sum(map(_most_macs, status.pfs))
     if macs > max_macs:
         yield f"macs: {macs} of them, and its PFs and VFs have {max_macs} at most"

@@ -104,17 +104,17 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
         refused = _refused(device, held_vf, ledger.receipts[holder].pod if holder else None)
         if refused is not None:
             return _rejection(node, *refused)
-    vfs = [held for held in found if held is not None]
+    vfs = [held_vf for held_vf in found if held_vf is not None]
     placed = tuple(
         PlacedInterface(
-            pf=held.pf.pci,
+            pf=held_vf.pf.pci,
             min_tx_rate_mbps=interface.min_tx_rate_mbps,
             max_tx_rate_mbps=interface.max_tx_rate_mbps,
             enforce=interface.enforce,
             options=interface.options,
-            pool=held.vf.pool,
+            pool=held_vf.vf.pool,
         )
-        for held, interface in zip(vfs, request.interfaces, strict=True)
+        for held_vf, interface in zip(vfs, request.interfaces, strict=True)
     )
     inventory = hardware.inventory(node)
     used = used_here(hardware, ledger)
@@ -122,10 +122,10 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
         used = total(used, usage_of(outstanding, inventory))
     if not fits(placed, inventory, used):
         return _rejection(node, *_why_not(placed, inventory, used))
-    pfs = [inventory.pf(held.pf.pci) for held in vfs]
+    pfs = [inventory.pf(held_vf.pf.pci) for held_vf in vfs]
     return tuple(
-        allocated(held.vf, pf, each, ifname, entry)
-        for held, pf, each, ifname, entry in zip(vfs, pfs, placed, ifnames, entries, strict=True)
+        allocated(held_vf.vf, pf, place, ifname, entry)
+        for held_vf, pf, place, ifname, entry in zip(vfs, pfs, placed, ifnames, entries, strict=True)
         if pf is not None
     )
 
@@ -151,7 +151,7 @@ def _refused(device: HeldDevice, held_vf: HeldVf | None, holder: Pod | None) -> 
 def _foreseen(placed: Iterable[PlacedInterface], promised: Placement | None) -> bool:
     """Whether it was promised there: the file that says what is in which pool may have changed since."""
     pools = {(interface.pf, interface.pool) for interface in promised.interfaces} if promised else set()
-    return all((each.pf, each.pool) in pools for each in placed)
+    return all((place.pf, place.pool) in pools for place in placed)
 
 
 def _why_not(
@@ -178,7 +178,7 @@ def _why_not(
             return Reason.EXCEEDS_CAPACITY, f"{needs}; its link has {link}"
         if after.mbps > link:
             return Reason.INSUFFICIENT, f"{needs}; {max(0, link - current.mbps)} of {link} are unreserved"
-    driver = next(pf.driver for pf in inventory.pfs if any(pf.pci == each.pf for each in placed))
+    driver = next(pf.driver for pf in inventory.pfs if any(pf.pci == place.pf for place in placed))
     why = f"minimum rates of {driver} are weights, by which some VF would get less than is reserved for it"
     return Reason.INSUFFICIENT, why
 

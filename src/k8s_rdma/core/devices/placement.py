@@ -55,7 +55,7 @@ def explain_device_refusal(
 def _joined(request: Request, places: Sequence[Possible], why: RefusalMessage) -> RefusalMessage:
     resources = " and ".join(dict.fromkeys(place.resource for place in places))
     needs = f"needs {needed(request.interfaces)} as devices of {resources}, and kubelet chooses which"
-    return RefusalMessage(*(f"{needs}; {each}" for each in why))
+    return RefusalMessage(*(f"{needs}; {clause}" for clause in why))
 
 
 def _message(name: str, numbers: str, cause: str) -> RefusalMessage:
@@ -159,15 +159,15 @@ def possible(
 
 def misasked(request: Request, devices: Sequence[tuple[str, int]]) -> str:
     """Why the request cannot be of these devices, whatever is free; empty when it can."""
-    interface_count, device_count = len(request.interfaces), sum(number for _, number in devices)
+    interfaces, device_count = len(request.interfaces), sum(number for _, number in devices)
     places = (
         f"its containers request {' and '.join(f'{number} of {resource}' for resource, number in devices)}, "
         "which are VFs of the node"
     )
-    if interface_count != device_count:
+    if interfaces != device_count:
         return (
-            f"the pod asks both pools: {places}, and its annotation has {count(interface_count, 'interface')}"
-            f", not {device_count}; it must have one for each device, and sets their rates"
+            f"the pod asks both pools: {places}, and its annotation has {count(interfaces, 'interface')}, "
+            f"not {device_count}; it must have one for each device, and sets their rates"
         )
     chosen = _chooses(request)
     return (
