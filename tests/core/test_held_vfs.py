@@ -196,7 +196,7 @@ def test_device_is_capped_by_software_where_its_annotation_or_its_pf_says_so() -
 def test_device_for_a_program_is_refused_where_software_must_cap_it() -> None:
     programs = InterfaceOptions(driver=VfDriver.VFIO_PCI)
     asked = Request((InterfaceRequest(max_tx_rate_mbps=9, options=programs),))
-    there = hardware(pf(PF0, 0, enforce=Enforce.SOFTWARE, takes=frozenset(Setting)))
+    there = hardware(pf(PF0, 0, enforce=Enforce.SOFTWARE, supported_settings=frozenset(Setting)))
     rejection = refused("m0_0", request=asked, there=there)
     assert rejection.reason is Reason.DRIVER_REFUSES
     assert rejection.message == (
@@ -212,7 +212,7 @@ def test_vlan_of_the_network_is_refused_where_the_driver_cannot_set_one() -> Non
         Reason.DRIVER_REFUSES,
         "PF enp3s0f0: virtual cannot set vlan of a VF",
     )
-    there = hardware(pf(PF0, 0, takes=frozenset({Setting.VLAN})))
+    there = hardware(pf(PF0, 0, supported_settings=frozenset({Setting.VLAN})))
     assert not isinstance(given_for("m0_0", request=asked, there=there), Rejection)
 
 

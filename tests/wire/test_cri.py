@@ -48,7 +48,7 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("method", "value"), ASKED, ids=lambda each: getattr(each, "name", ""))
 def test_question_comes_back(method, value):
-    assert method.asked.decode(method.asked.encode(value)) == value
+    assert method.request.decode(method.request.encode(value)) == value
 
 
 @pytest.mark.parametrize(("method", "value"), ANSWERS, ids=lambda each: getattr(each, "name", ""))

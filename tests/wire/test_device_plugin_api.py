@@ -167,7 +167,7 @@ def test_health_that_is_not_known_is_none():
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 def test_bytes_that_are_no_message_are_refused_by_the_messages_name(method):
     with pytest.raises(MalformedError, match="5 bytes that are no such message"):
-        method.asked.decode(b"\x0a\xffabc")
+        method.request.decode(b"\x0a\xffabc")
 
 
 @pytest.mark.parametrize(
