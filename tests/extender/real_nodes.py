@@ -57,7 +57,7 @@ class RealNode:
 
     async def start(self, listener: socket.socket) -> None:
         self.app = NodeApp(self.shown, NoTraffic(), access=Access(tokens=self.tokens))
-        self.server = HttpServer(self.app, ready=self.app.ready, shutdown_s=1, **self.settings)
+        self.server = HttpServer(self.app, shutdown_s=1, **self.settings)
         self.serving = asyncio.create_task(self.server.serve_orderly(listener))
         while not self.server.started:  # noqa: ASYNC110  it tells nobody
             await asyncio.sleep(0.001)

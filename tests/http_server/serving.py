@@ -106,7 +106,7 @@ class Client:
 @asynccontextmanager
 async def served(paths: Paths | None = None, **settings: Any) -> AsyncIterator[Served]:
     paths = paths or Paths()
-    server = HttpServer(paths.app, ready=paths.ready, **{"shutdown_s": 1, **settings})
+    server = HttpServer(paths.app, **{"shutdown_s": 1, **settings})
     with listen("127.0.0.1", 0) as listener:
         served = Served(server, listener.getsockname()[1], paths)
         try:

@@ -198,7 +198,7 @@ async def play(stream: Stream, *, tls: bool, slow: bool, faults: Faults) -> None
     """AssertionError where what is answered is not HTTP, or does not end when it says so."""
     asyncio.get_running_loop().set_exception_handler(faults.of_loop)
     app = Application()
-    server = HttpServer(app, shutdown_s=1, limits=LIMITS, ready=app.paths.ready)
+    server = HttpServer(app, shutdown_s=1, limits=LIMITS)
     server.config.load()
     make: Any = server.config.http_protocol_class
     protocol = make(config=server.config, server_state=server.server_state, app_state={})

@@ -14,7 +14,7 @@ import msgspec
 from k8s_rdma.wire.rest_error import ErrorDocument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from k8s_rdma.wire.rest_error import Error
 
@@ -35,9 +35,9 @@ _NO_CONTENT = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 
 
 class Answer:
-    """A response: `rendered` for a protocol that writes it; otherwise an ASGI application that sends it."""
+    """A response: an ASGI application that sends it."""
 
-    __slots__ = ("_added", "_fields", "_head", "_whole", "body", "status")
+    __slots__ = ("_fields", "body", "status")
 
     def __init__(
         self,
@@ -53,20 +53,12 @@ class Answer:
         if self.status not in _NO_CONTENT:
             fields |= {"content-type": content_type, "content-length": str(len(self.body))}
         self._fields: Fields = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
-        self._added: Fields | None = None
-        self._head = self._whole = b""
 
     def rendered(self, added: Fields, *, body: bool) -> bytes:
-        """The response for HTTP/1.1 with the server's own fields, such as the date, and with or without body.
-
-        The bytes are kept for as long as the same list is added.
-        """
-        if added is not self._added:
-            line = f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n".encode()
-            self._head = line + b"".join(_lines((*added, *self._fields))) + b"\r\n"
-            self._whole = self._head + self.body
-            self._added = added
-        return self._whole if body else self._head
+        """The bytes of HTTP/1.1, with the server's own fields, such as the date, and with or without body."""
+        fields = b"".join(b"%b: %b\r\n" % field for field in (*added, *self._fields))
+        head = f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n".encode() + fields + b"\r\n"
+        return head + self.body if body else head
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send it."""
@@ -82,7 +74,3 @@ def json_answer(document: object, *, status: int = 200, headers: Mapping[str, st
 def error_answer(status: int, error: Error, *, headers: Mapping[str, str] | None = None) -> Answer:
     """Why there is no other answer, in the shape that all errors have."""
     return json_answer(ErrorDocument(error=error), status=status, headers=headers)
-
-
-def _lines(fields: Iterable[tuple[bytes, bytes]]) -> Iterable[bytes]:
-    return (b"%b: %b\r\n" % field for field in fields)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto, unique
 from http import HTTPStatus
@@ -26,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from k8s_rdma.errors import Reason
-from k8s_rdma.http_server.answer import Answer, error_answer
+from k8s_rdma.http_server.answer import error_answer
 from k8s_rdma.http_server.connections import unsent_bytes
 from k8s_rdma.http_server.tls import certificate_names
 from k8s_rdma.wire.rest_error import Error
@@ -40,10 +39,6 @@ if TYPE_CHECKING:
     from k8s_rdma.http_server.tls import ServerTls
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]
-
-Ready: TypeAlias = Callable[[bytes, bytes, Fields], Answer | None]
-"""The answer that is there already, to a method, a request target as sent, and header fields with lower-case
-names; None leaves the request to the application."""
 
 _PUNCTUATION = len(": \r\n")
 _AROUND_CHUNK = len("1000\r\n\r\n")
@@ -65,8 +60,6 @@ class _Stage(Enum):
     HEAD = auto()
     BODY = auto()
     """The application has the request, and its body may still come."""
-    ANSWERED = auto()
-    """Answered at once; only its end is left."""
 
 
 class _Stopped(Exception):  # noqa: N818  it is no error of ours
@@ -107,11 +100,10 @@ class HttpProtocol(asyncio.Protocol):
     _parser: httptools.HttpRequestParser
     """From the connection's begin to its end: it and the connection know each other, which keeps both."""
 
-    def __init__(  # noqa: PLR0913  most of them are uvicorn's
+    def __init__(
         self,
         *,
         connections: Connections,
-        ready: Ready | None,
         tls: ServerTls | None,
         config: Config,
         server_state: ServerState,
@@ -130,7 +122,6 @@ class HttpProtocol(asyncio.Protocol):
         self._loop = _loop or asyncio.get_running_loop()
         self._limits = connections.limits
         self._guard = connections
-        self._ready = ready
         self._tls = tls
         self._client: str | None = None
         """The subject of a certificate that counts."""
@@ -196,7 +187,11 @@ class HttpProtocol(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             pass  # the request is served as if it had not asked, and is the last one
         except httptools.HttpParserError:
-            self._refuse(self._refusal or _MALFORMED)
+            self._refused = True
+            if self._refusal is _AHEAD:  # the first request's task goes first: it may have its answer already
+                self._loop.call_soon(self._refuse, _AHEAD)
+            else:
+                self._refuse(self._refusal or _MALFORMED)
             return
         # The parser tells of no field before its end, and of nothing that surrounds chunks.
         if self._surplus > 2 * self._limits.head_bytes:
@@ -243,16 +238,8 @@ class HttpProtocol(asyncio.Protocol):
                 self._has_body = True
 
     def on_headers_complete(self) -> None:
-        """Answer at once, or start the application."""
+        """Start the application."""
         self._check_head()
-        if self._ready is not None and self._may_answer_at_once():
-            method = self._parser.get_method()
-            answer = self._ready(method, self._target, self._fields)
-            if answer is not None:
-                self._stage = _Stage.ANSWERED
-                added = self._state.default_headers
-                self.transport.write(answer.rendered(added, body=method != b"HEAD"))
-                return
         self._check_body(sum(int(value) for name, value in self._fields if name == b"content-length"))
         self._start(self._scope())
 
@@ -387,10 +374,6 @@ class HttpProtocol(asyncio.Protocol):
             and self._parser.should_keep_alive()
             and not self._parser.should_upgrade()
         )
-
-    def _may_answer_at_once(self) -> bool:
-        """What is slow to be read, has a body, or is the last one, is the application's to handle."""
-        return not self._has_body and not self.flow.write_paused and self._may_stay()
 
     def _count_head(self, length: int) -> None:
         self._head_bytes += length

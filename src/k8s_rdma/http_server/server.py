@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.http_server.answer import Application
     from k8s_rdma.http_server.connections import Connection
-    from k8s_rdma.http_server.protocol import Ready
     from k8s_rdma.http_server.tls import ServerTls
 
 _log = structlog.get_logger()
@@ -159,13 +158,9 @@ class HttpServer(uvicorn.Server):
         *,
         shutdown_s: int,
         limits: Limits | None = None,
-        ready: Ready | None = None,
         tls: ServerTls | None = None,
     ) -> None:
-        """shutdown_s: for the requests under way when stopped. ready: asked before the application.
-
-        tls: None for plain HTTP.
-        """
+        """shutdown_s: for the requests under way when stopped. tls: None for plain HTTP."""
         limits = limits or Limits()
         super().__init__(
             uvicorn.Config(
@@ -182,7 +177,6 @@ class HttpServer(uvicorn.Server):
                 timeout_graceful_shutdown=shutdown_s,
             )
         )
-        self._ready = ready
         self._tls = tls
         self._accepting: asyncio.Task[NoReturn] | None = None
         connections = cast("set[Connection]", self.server_state.connections)
@@ -235,4 +229,4 @@ class HttpServer(uvicorn.Server):
             self._connections.abort()
 
     def _protocol(self, **uvicorn: Any) -> HttpProtocol:
-        return HttpProtocol(connections=self._connections, ready=self._ready, tls=self._tls, **uvicorn)
+        return HttpProtocol(connections=self._connections, tls=self._tls, **uvicorn)

@@ -1,4 +1,4 @@
-"""The paths of the node's REST server, as an ASGI application, and as what is answered without one."""
+"""The paths of the node's REST server, as an ASGI application."""
 
 from __future__ import annotations
 
@@ -37,15 +37,10 @@ GET /openapi.json  all of this for programs (OpenAPI 3.1)
 """
 
 _METHODS = ("GET", "HEAD")
-_METHODS_SENT = tuple(method.encode() for method in _METHODS)
 
 
 class NodeApp:
-    """Answers from what is shown at the time of each request.
-
-    Nearly all is there already: `ready` answers that at once for the paths as they are usually written. As
-    an ASGI application it answers the same to all other requests, and waits where there is a reason to.
-    """
+    """Answers from what is shown at the time of each request."""
 
     def __init__(
         self,
@@ -69,15 +64,6 @@ class NodeApp:
             "/readyz": lambda _fields: shown.answers.readyz,
             "/openapi.json": lambda _fields: openapi,
         }
-        self._targets = {path.encode(): (path, answer) for path, answer in self._paths.items()}
-
-    def ready(self, method: bytes, target: bytes, fields: Fields) -> Answer | None:
-        """As `http_server.protocol.Ready`."""
-        found = self._targets.get(target)
-        if found is None or method not in _METHODS_SENT:
-            return None
-        path, answer = found
-        return self._access.refusal(path, fields) or answer(fields)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

@@ -138,7 +138,7 @@ async def serve(
 ) -> None:
     """Serve until `stop` is set; then answer those who wait, finish the requests under way, and close."""
     app = NodeApp(link.shown, link.traffic, access=access)
-    server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=limits, ready=app.ready, tls=access.tls)
+    server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=limits, tls=access.tls)
     host, port = listener.getsockname()[:2]
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(link.run())
