@@ -10,14 +10,13 @@ from k8s_rdma.core.placement import unique_interfaces
 from k8s_rdma.extender.metrics import samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.core.request import Request
     from k8s_rdma.extender.config import NamespaceLimit
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.http_server.exposition import Samples
 
 EVERY_NAMESPACE = "*"
 
@@ -130,7 +129,7 @@ class Limits:
     def readings(self) -> dict[str, Reading]:
         """What metrics show: of namespaces that are limited and hold something."""
 
-        def by_namespace(counts: Counter[str]) -> Samples:
+        def by_namespace(counts: Counter[str]) -> Iterable[tuple[Mapping[str, str], float]]:
             return samples(("namespace",), {(space,): number for space, number in counts.items()})
 
         return {

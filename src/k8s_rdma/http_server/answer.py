@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma.wire.rest_error import Error
 
-    Fields = list[tuple[bytes, bytes]]
-
+Fields: TypeAlias = list[tuple[bytes, bytes]]
+"""Header fields, with lower-case names."""
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]

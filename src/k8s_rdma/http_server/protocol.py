@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, auto, unique
 from http import HTTPStatus
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import httptools
@@ -34,11 +34,9 @@ if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.server import ServerState
 
-    from k8s_rdma.http_server.answer import Scope
+    from k8s_rdma.http_server.answer import Fields, Scope
     from k8s_rdma.http_server.connections import Connection, Connections
     from k8s_rdma.http_server.tls import ServerTls
-
-Fields: TypeAlias = list[tuple[bytes, bytes]]
 
 _PUNCTUATION = len(": \r\n")
 _AROUND_CHUNK = len("1000\r\n\r\n")

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from k8s_rdma.http_server.access import Access
-    from k8s_rdma.http_server.answer import Receive, Scope, Send
-    from k8s_rdma.http_server.protocol import Fields
+    from k8s_rdma.http_server.answer import Fields, Receive, Scope, Send
     from k8s_rdma.server.answers import Shown
     from k8s_rdma.server.traffic import Traffic
     from k8s_rdma.server.watch import Watch
