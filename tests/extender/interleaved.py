@@ -21,7 +21,6 @@ from k8s_rdma.extender.decision_log import DecisionLog
 from k8s_rdma.extender.filter import FeasibilityChecker, Scheduling
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Gangs, Quorum
-from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.extender.leadership import Fence, Leadership
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of
@@ -43,6 +42,7 @@ from k8s_rdma.kube.api import (
     PodBinding,
     PodView,
 )
+from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.kube.objects import BindingObject, LeaseObject, PodObject
 from k8s_rdma.kube.watch import follow
 from k8s_rdma.wire.extender import ExtenderBindingArgs, decode_args

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.extender.leader_election import LeaderElector
+    from k8s_rdma.kube.leader_election import LeaderElector
 
 FILTER = "/scheduler/rdma_scheduling"
 PRIORITIZE = "/scheduler/prioritize"

@@ -287,7 +287,7 @@ def test_waiting_pod_that_a_later_list_misses_waits_no_more():
         w.waiting.refuse(PodUid(name), Request(), [W1], at, "default")
     w.now = 1.0
     w.listing(pod("q"))
-    w.waiting.settle(PodUid("q"))
+    w.waiting.on_delete(PodUid("q"))
     assert w.waiting.pods_before(3.0) == ["r"]
 
 

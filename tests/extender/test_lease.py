@@ -14,8 +14,8 @@ import pytest
 from extender.faulty_api import Fault
 from extender.serving import BIND, FILTER, PRIORITIZE, served
 from extender.world import cluster, extending, until
-from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, LeaseView
+from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -14,11 +14,11 @@ from extender.node_server import rates as driver_rates
 from extender.world import cluster, extending, until, world
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.extender.node_facts import facts_of
 from k8s_rdma.extender.requeue import ANNOTATION
 from k8s_rdma.extender.wiring import boottime_s
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, LeaseView
+from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 
 pytestmark = pytest.mark.anyio
 

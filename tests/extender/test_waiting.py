@@ -21,9 +21,9 @@ def test_nodes_are_of_interest_while_anyone_waits():
     waiting = UnschedulablePods()
     refuse(waiting, "p", 1, W1)
     refuse(waiting, "q", 2, W2)
-    waiting.settle(PodUid("p"))
+    waiting.on_delete(PodUid("p"))
     assert waiting.nodes() == [W1, W2]
-    waiting.settle(PodUid("q"))
+    waiting.on_delete(PodUid("q"))
     assert waiting.nodes() == []
     assert not waiting.interesting(W1)
 
@@ -33,9 +33,9 @@ def test_requests_come_once_and_the_one_refused_last_first():
     for pod, rate in (("p", 1), ("q", 2), ("r", 1), ("s", 3)):
         refuse(waiting, pod, rate)
     assert waiting.requests() == [("default", request(3)), ("default", request(1)), ("default", request(2))]
-    waiting.settle(PodUid("p"))
+    waiting.on_delete(PodUid("p"))
     assert waiting.waits("default", request(1))
-    waiting.settle(PodUid("r"))
+    waiting.on_delete(PodUid("r"))
     assert not waiting.waits("default", request(1))
 
 
@@ -83,7 +83,7 @@ def test_pods_of_many_interfaces_are_kept_in_smaller_number():
         waiting.refuse(PodUid(f"p{number}"), large, (W1,), 0.0, "default")
     assert len(waiting) == len(waiting.requests()) + most - 64 == most
     for number in range(most + 5):
-        waiting.settle(PodUid(f"p{number}"))
+        waiting.on_delete(PodUid(f"p{number}"))
     refuse(waiting, "p", 1)
     assert (len(waiting), waiting.requests()) == (1, [("default", request(1))])
 

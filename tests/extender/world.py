@@ -27,7 +27,7 @@ from policies import EVERYTHING_FILE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from k8s_rdma.extender.leader_election import LeaderElector
+    from k8s_rdma.kube.leader_election import LeaderElector
     from k8s_rdma.wire.placement_keys import PlacementKeys
     from k8s_rdma_demo.cluster.resources import ResourceType
 

@@ -425,7 +425,7 @@ class Binder:
                 error, reason = failed.message, failed.reason
         self.assumed_pods.forget(bind.uid)
         if not error:
-            self.requeuer.settled(bind.uid)
+            self.requeuer.on_delete(bind.uid)
         self.decision_log.record(
             Outcome(
                 verb="bind",

@@ -147,7 +147,7 @@ class LastRefusals:
         while len(self._pods) > MAX_PODS:
             del self._pods[next(iter(self._pods))]
 
-    def settled(self, uid: PodUid) -> None:
+    def on_delete(self, uid: PodUid) -> None:
         """The pod is bound, or gone."""
         self._pods.pop(uid, None)
 
@@ -156,7 +156,7 @@ class LastRefusals:
         for uid in [
             uid for uid, attempt in self._pods.items() if attempt.refused_at < listed_at and uid not in listed
         ]:
-            self.settled(uid)
+            self.on_delete(uid)
 
     def last_of(self, uid: PodUid) -> Attempt | None:
         """The pod's last refusal."""
@@ -171,7 +171,7 @@ class LastRefusals:
         """The pods that wait, the longest first."""
         limit = self._clock() - MAX_AGE_S
         for uid in [uid for uid, attempt in self._pods.items() if attempt.refused_at < limit]:
-            self.settled(uid)
+            self.on_delete(uid)
         return sorted(self._pods.values(), key=lambda attempt: attempt.first_at)
 
 

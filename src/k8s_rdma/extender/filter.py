@@ -368,7 +368,7 @@ class Scheduling:
         else:
             self.assumed_pods.forget(pod.uid)
         if found.fitting or not found.awaited:
-            self.requeuer.settled(pod.uid)
+            self.requeuer.on_delete(pod.uid)
         else:
             together = pod.gang is not None
             self.requeuer.refused(pod.uid, pod.request, found.awaited, pod.namespace, together=together)
@@ -418,7 +418,7 @@ class Scheduling:
         if self.limits.may_pass(pod.namespace, pod.request):
             self.requeuer.limited(pod, names)
         else:
-            self.requeuer.settled(pod.uid)
+            self.requeuer.on_delete(pod.uid)
 
     def _refuse(
         self, args: ExtenderArgs, began: float, sentence: str, why: str, reason: Reason

@@ -19,11 +19,12 @@ from weakref import WeakValueDictionary
 from k8s_rdma.core.gang import Gang
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.pod_store import PodIndex
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
 from k8s_rdma.wire.annotation import ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from k8s_rdma.extender.pod_request import PendingPod
     from k8s_rdma.kube.api import PodView
@@ -41,7 +42,7 @@ _MAX_KNOWN = 1000
 
 
 @dataclass(slots=True, kw_only=True)
-class Gangs:
+class Gangs(PodIndex):
     """The members of gangs as the pod watch shows them, and the numbers of their PodGroups.
 
     A member that asks for no interfaces counts as one that has a place: who schedules it is who counts it.
@@ -73,10 +74,9 @@ class Gangs:
         if not self._members[gang]:
             del self._members[gang]
 
-    def retain(self, listed: Collection[PodUid]) -> None:
-        """Whoever is not among all pods that there are is gone."""
-        for uid in [uid for uid in self._gangs if uid not in listed]:
-            self.on_delete(uid)
+    def uids(self) -> Iterable[PodUid]:
+        """The pods of this index."""
+        return self._gangs
 
     def placed(self, gang: Gang, added: Iterable[PodUid] = ()) -> int:
         """How many of its pods have a place: bound, being bound, or none of ours. added: others that do."""

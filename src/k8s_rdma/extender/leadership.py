@@ -30,9 +30,9 @@ from typing import NamedTuple, NoReturn
 import structlog
 
 from k8s_rdma.core.ledger import Pod
-from k8s_rdma.extender.leader_election import LeaderElector
 from k8s_rdma.extender.pod_informer import PodInformer
 from k8s_rdma.kube.api import API_ERRORS, TOO_LARGE, ApiRefusedError, ClusterApi, PodView
+from k8s_rdma.kube.leader_election import LeaderElector
 
 FENCE_ANNOTATION = "k8s-rdma.io/fence"
 """The label's key, too. Its value means nothing but that it is another one each time: a write that changes

@@ -27,13 +27,13 @@ from k8s_rdma.config.namespace_policies import load_policies
 from k8s_rdma.config.placement_keys import extender_keys
 from k8s_rdma.extender.app import EVERYBODY, Access, ExtenderApp, access_of
 from k8s_rdma.extender.http_poller import security_of
-from k8s_rdma.extender.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.extender.metrics import counted
 from k8s_rdma.extender.wiring import NO_LEADER_ELECTION, BinderIdentity, boottime_s, running
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.memory import give_back_large_buffers
 from k8s_rdma.kube.api import AbsentApi
 from k8s_rdma.kube.client import connect, require_kubeconfig
+from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.signals import stop_on_signals
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ import structlog
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.extender.fit_cache import Feasible
+from k8s_rdma.extender.pod_store import Occupants, PodIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.fit_cache import FitCache
     from k8s_rdma.extender.node_cache import ClusterState
     from k8s_rdma.extender.pod_request import PendingPod
-    from k8s_rdma.extender.pod_store import Occupants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class _Nomination(NamedTuple):
     deadline: float
 
 
-class NominatedPods:
+class NominatedPods(PodIndex):
     """What is held for the pods that preemption made room for.
 
     clock: seconds, monotonic. nomination_s: how long something is held. on_release: told of every node that
@@ -290,10 +290,9 @@ class NominatedPods:
         self._unreserved.pop(uid, None)
         self._release(uid)
 
-    def retain(self, listed: Collection[PodUid]) -> None:
-        """Whoever is not among all unbound pods that there are is gone."""
-        for uid in [uid for uid in (*self._named, *self._unnamed) if uid not in listed]:
-            self.on_delete(uid)
+    def uids(self) -> Iterable[PodUid]:
+        """The pods of this index."""
+        return (*self._named, *self._unnamed)
 
     # time
 

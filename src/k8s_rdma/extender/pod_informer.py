@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -19,7 +19,7 @@ from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.nominated_pods import NominatedPods
 from k8s_rdma.extender.pod_request import PendingPod, PodRequestCache
-from k8s_rdma.extender.pod_store import BoundPods, Occupants, Signatures, UnboundPods
+from k8s_rdma.extender.pod_store import BoundPods, Occupants, PodIndex, Signatures, UnboundPods
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.unplaced_pods import UnplacedPods
 from k8s_rdma.kube.api import Changed, Deleted, Listed, Page
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.kube.api import ClusterApi, Event, NodeView, PodView
     from k8s_rdma.wire.placement_annotation import Promise
-
-T = TypeVar("T")
 
 _REMEMBERED = 1_000
 """Ends of pods that what was asked of the API server before them may be told after."""
@@ -66,6 +64,7 @@ class PodInformer:
     nominations: NominatedPods | None = None
     unplaced: UnplacedPods | None = None
     signatures: Signatures = field(init=False)
+    _indexes: tuple[PodIndex, ...] = field(init=False)
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
     _listing_since: float = 0.0
     _paged: set[PodUid] = field(default_factory=set)
@@ -75,8 +74,17 @@ class PodInformer:
     _judged_by: PlacementKeys | None = None
 
     def __post_init__(self) -> None:
-        """Nothing is known of anybody."""
+        """Collect the indexes that hear of every pod that is gone."""
         self.signatures = Signatures(self.keys)
+        indexes = (
+            self.occupants,
+            self.gangs,
+            self.bound_pods,
+            self.signatures,
+            self.nominations,
+            self.unbound,
+        )
+        self._indexes = tuple(index for index in indexes if index is not None)
 
     @property
     def listed(self) -> bool:
@@ -123,7 +131,7 @@ class PodInformer:
             case Changed(pod):
                 self._on_update(pod)
             case Deleted(pod):
-                self._end(pod.uid)
+                self._on_delete(pod.uid)
 
     def on_update(self, pod: PodView) -> None:
         """A pod as it was read beside the stream, which may have told of its end since."""
@@ -142,22 +150,16 @@ class PodInformer:
         self._paged.clear()
         self.requeuer.retain(listed, self._listing_since)
         self.attempts.retain(listed, self._listing_since)
-        self.unbound.retain(listed)
-        self.occupants.retain(listed)
-        self.gangs.retain(listed)
-        if self.bound_pods is not None:
-            self.bound_pods.retain(listed)
-        self._unpromised &= listed
-        self.signatures.retain(listed)
-        if self.nominations is not None:
-            self.nominations.retain(listed)
+        for index in self._indexes:
+            index.retain(listed)
         if self.unplaced is not None:
             self.unplaced.retain(listed)
+        self._unpromised &= listed
         self._missing = self.state.pods() - listed
         for uid in self._missing:
             # A pod made, filtered and being bound while the list was under way need not be on it.
             if self.state.assumed_since(uid) < self._listing_since:
-                self._end(uid)
+                self._on_delete(uid)
         self._listed.set()
         _log.info("pods_listed", pods=len(listed), reservations=len(self.state.pods()))
 
@@ -175,12 +177,12 @@ class PodInformer:
             namespace, _, name = held.pod.partition("/")
             pod = await api.get_pod(namespace, name)
             if pod is None or pod.uid != uid or pod.finished:
-                self._end(uid)
+                self._on_delete(uid)
 
     def _on_update(self, pod: PodView) -> None:
         self.unbound.on_update(pod)
         if pod.finished:
-            self._end(pod.uid)
+            self._on_delete(pod.uid)
             return
         self.gangs.on_update(pod)
         if pod.node is None:
@@ -192,8 +194,8 @@ class PodInformer:
             self._not_nominated(pod.uid)
 
     def _bound(self, pod: PodView, node: NodeName) -> None:
-        self.requeuer.settled(pod.uid)
-        self.attempts.settled(pod.uid)
+        self.requeuer.on_delete(pod.uid)
+        self.attempts.on_delete(pod.uid)
         held, keys = self.state.reservation(node, pod.uid), self.keys()
         counted = held is not None and held.bound
         if pod.uid in self._unpromised or (counted and (keys is None or self.signatures.contains(pod.uid))):
@@ -243,21 +245,16 @@ class PodInformer:
         if self.nominations is not None:
             self.nominations.on_delete(uid)
 
-    def _end(self, uid: PodUid) -> None:
-        if self.unplaced is not None:
+    def _on_delete(self, uid: PodUid) -> None:
+        if self.unplaced is not None:  # first: a node that the state forgets places its unplaced pods anew
             self.unplaced.on_delete(uid)
         self.state.on_delete(uid, self.clock())
-        self.occupants.on_delete(uid)
-        self.gangs.on_delete(uid)
-        if self.bound_pods is not None:
-            self.bound_pods.on_delete(uid)
+        for index in self._indexes:
+            index.on_delete(uid)
         self._unpromised.discard(uid)
-        self.signatures.on_delete(uid)
-        self._not_nominated(uid)
-        self.requeuer.settled(uid)
-        self.attempts.settled(uid)
+        self.requeuer.on_delete(uid)
+        self.attempts.on_delete(uid)
         self.requests.on_delete(uid)
-        self.unbound.on_delete(uid)
         self._ended.append(uid)
 
 

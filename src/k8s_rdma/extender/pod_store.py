@@ -12,13 +12,14 @@ bound to that very node.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from sys import intern
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.quantities import Demand
@@ -30,16 +31,39 @@ from k8s_rdma.wire.annotation import ANNOTATION, read_pod
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.wire.placement_keys import KeySource
 
+T = TypeVar("T")
+
 _NO_KEY = ""
+_NO_PODS: Mapping[PodUid, Any] = MappingProxyType({})
+_MAX_ENDED = 10_000
 
 
-class Signatures:
+class PodIndex(ABC):
+    """An index of the pod informer: its pods by UID, which leave when they are gone."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def uids(self) -> Iterable[PodUid]:
+        """The pods of this index."""
+
+    @abstractmethod
+    def on_delete(self, uid: PodUid) -> None:
+        """The pod is finished or gone, or is of no interest to this index any more."""
+
+    def retain(self, listed: Collection[PodUid]) -> None:
+        """Delete the pods that a list of all pods does not hold."""
+        for uid in [uid for uid in self.uids() if uid not in listed]:
+            self.on_delete(uid)
+
+
+class Signatures(PodIndex):
     """The keys' ids by pod; of bound, unfinished pods with a placement, where placements are signed."""
 
     def __init__(self, keys: KeySource) -> None:
@@ -58,10 +82,9 @@ class Signatures:
         """The pod is finished or gone."""
         self._by_uid.pop(uid, None)
 
-    def retain(self, listed: Collection[PodUid]) -> None:
-        """Those that a list of all pods does not hold are gone."""
-        for uid in self._by_uid.keys() - listed:
-            self.on_delete(uid)
+    def uids(self) -> Iterable[PodUid]:
+        """The pods of this index."""
+        return self._by_uid
 
     def readings(self) -> dict[str, Reading]:
         """For metrics."""
@@ -94,9 +117,6 @@ class Signatures:
         return counted | ({("", "", "none"): none} if none else {})
 
 
-_MAX_ENDED = 10_000
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupant:
     """A pod on a node.
@@ -120,15 +140,40 @@ def _shared_labels(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     return dict(labels)
 
 
-_NO_OCCUPANTS: Mapping[PodUid, Occupant] = MappingProxyType({})
+class _PodsByNode(PodIndex, Generic[T]):
+    """Pods by the node that they are bound to."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[NodeName, dict[PodUid, T]] = {}
+        self._places: dict[PodUid, NodeName] = {}
+
+    def uids(self) -> Iterable[PodUid]:
+        """The pods on all nodes."""
+        return self._places
+
+    def pods_on(self, node: NodeName) -> Mapping[PodUid, T]:
+        """The pods on the node."""
+        return self._nodes.get(node, _NO_PODS)
+
+    def _put(self, uid: PodUid, node: NodeName, pod: T) -> None:
+        self._nodes.setdefault(node, {})[uid] = pod
+        self._places[uid] = node
+
+    def _pop(self, uid: PodUid) -> NodeName | None:
+        """Delete the pod; answers its node, None where it is not in this index."""
+        node = self._places.pop(uid, None)
+        if node is not None:
+            del self._nodes[node][uid]
+            if not self._nodes[node]:
+                del self._nodes[node]
+        return node
 
 
-class Occupants:
+class Occupants(_PodsByNode[Occupant]):
     """The occupants by node, and who of them is on the way out."""
 
     def __init__(self) -> None:
-        self._nodes: dict[NodeName, dict[PodUid, Occupant]] = {}
-        self._places: dict[PodUid, NodeName] = {}
+        super().__init__()
         self._terminating: dict[NodeName, set[PodUid]] = {}
         self._ended: OrderedDict[PodUid, NodeName] = OrderedDict()
 
@@ -137,7 +182,7 @@ class Occupants:
         if ANNOTATION not in pod.annotations and PLACEMENT_ANNOTATION not in pod.annotations:
             return
         node = NodeName(intern(node))
-        self._nodes.setdefault(node, {})[pod.uid] = Occupant(
+        occupant = Occupant(
             uid=pod.uid,
             namespace=intern(pod.namespace),
             name=pod.name,
@@ -146,40 +191,28 @@ class Occupants:
             demand=pod.demand,
             labels=_shared_labels(tuple(pod.labels.items())),
         )
-        self._places[pod.uid] = node
+        self._put(pod.uid, node, occupant)
         if pod.terminating:
             self._terminating.setdefault(node, set()).add(pod.uid)
 
     def on_delete(self, uid: PodUid) -> None:
         """The pod is finished or gone; its node may hold its interfaces for a while yet."""
-        node = self._places.pop(uid, None)
+        node = self._pop(uid)
         if node is None:
             return
-        del self._nodes[node][uid]
-        if not self._nodes[node]:
-            del self._nodes[node]
         self._terminating.setdefault(node, set()).add(uid)
         self._ended[uid] = node
         if len(self._ended) > _MAX_ENDED:
             self._forget(*self._ended.popitem(last=False))
-
-    def retain(self, listed: Collection[PodUid]) -> None:
-        """Whoever is not among all pods that there are is gone."""
-        for uid in [uid for uid in self._places if uid not in listed]:
-            self.on_delete(uid)
-
-    def pods_on(self, node: NodeName) -> Mapping[PodUid, Occupant]:
-        """Those on the node."""
-        return self._nodes.get(node, _NO_OCCUPANTS)
 
     def terminating(self, node: NodeName) -> Collection[PodUid]:
         """Those who give back by themselves what they hold there: terminating, finished or gone."""
         return self._terminating.get(node, ())
 
     def _forget(self, uid: PodUid, node: NodeName) -> None:
-        going = self._terminating[node]
-        going.discard(uid)
-        if not going:
+        terminating = self._terminating[node]
+        terminating.discard(uid)
+        if not terminating:
             del self._terminating[node]
 
 
@@ -190,47 +223,29 @@ class BoundPod(NamedTuple):
     rates_mbps: tuple[int, ...]
 
 
-_NOBODY: Mapping[PodUid, BoundPod] = MappingProxyType({})
-
-
-class BoundPods:
+class BoundPods(_PodsByNode[BoundPod]):
     """The unfinished pods that are bound without a promise that counts, by node.
 
     on_change: told of every pod that is bound, or not any more, and where.
     """
 
     def __init__(self, on_change: Callable[[NodeName, PodUid], None] = lambda _node, _uid: None) -> None:
+        super().__init__()
         self.on_change = on_change
-        self._nodes: dict[NodeName, dict[PodUid, BoundPod]] = {}
-        self._places: dict[PodUid, NodeName] = {}
 
     def on_update(self, pod: PodView, node: NodeName) -> None:
         """The pod is bound there, not finished, and was promised nothing. What it asks for now counts."""
         if pod.uid in self._places:
             return
         node = NodeName(intern(node))
-        self._places[pod.uid] = node
-        self._nodes.setdefault(node, {})[pod.uid] = BoundPod(intern(pod.namespace), _requested_rates(pod))
+        self._put(pod.uid, node, BoundPod(intern(pod.namespace), _requested_rates(pod)))
         self.on_change(node, pod.uid)
 
     def on_delete(self, uid: PodUid) -> None:
         """The pod is finished or gone."""
-        node = self._places.pop(uid, None)
-        if node is None:
-            return
-        del self._nodes[node][uid]
-        if not self._nodes[node]:
-            del self._nodes[node]
-        self.on_change(node, uid)
-
-    def retain(self, listed: Collection[PodUid]) -> None:
-        """Whoever is not among all pods that there are is gone."""
-        for uid in [uid for uid in self._places if uid not in listed]:
-            self.on_delete(uid)
-
-    def pods_on(self, node: NodeName) -> Mapping[PodUid, BoundPod]:
-        """Those on the node."""
-        return self._nodes.get(node, _NOBODY)
+        node = self._pop(uid)
+        if node is not None:
+            self.on_change(node, uid)
 
 
 def _requested_rates(pod: PodView) -> tuple[int, ...]:
@@ -284,7 +299,7 @@ class _UnboundPod:
     characters: int
 
 
-class UnboundPods:
+class UnboundPods(PodIndex):
     """The pods by UID."""
 
     def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
@@ -309,19 +324,18 @@ class UnboundPods:
 
     def on_delete(self, uid: PodUid) -> None:
         """The pod is bound, finished or gone."""
-        seen = self._pods.pop(uid, None)
-        if seen is not None:
-            self._characters -= seen.characters
+        unbound = self._pods.pop(uid, None)
+        if unbound is not None:
+            self._characters -= unbound.characters
 
-    def retain(self, listed: Collection[PodUid]) -> None:
-        """Those that a list of all pods does not hold are gone."""
-        for uid in [uid for uid in self._pods if uid not in listed]:
-            self.on_delete(uid)
+    def uids(self) -> Iterable[PodUid]:
+        """The pods of this index."""
+        return self._pods
 
     def latest(self, uid: PodUid) -> PodView | None:
         """The pod as it was last seen; None when that is not known."""
-        seen = self._pods.get(uid)
-        return seen.pod if seen and seen.pod.annotations is not _NOT_KEPT else None
+        unbound = self._pods.get(uid)
+        return unbound.pod if unbound and unbound.pod.annotations is not _NOT_KEPT else None
 
     def all(self) -> list[PodView]:
         """All of them; the annotations may be missing."""

@@ -114,7 +114,7 @@ class UnschedulablePods:
         self._limited.setdefault(pod.namespace, {})[pod.uid] = pod
         self._trim()
 
-    def settle(self, uid: PodUid) -> None:
+    def on_delete(self, uid: PodUid) -> None:
         """The pod fits somewhere, is bound, or is gone."""
         self._remove(uid)
         if not self._pods:
@@ -128,7 +128,7 @@ class UnschedulablePods:
         """Forget pods and nodes that nobody asked about for long."""
         limit = now - _MAX_AGE_S
         for uid in self.pods_before(limit):
-            self.settle(uid)
+            self.on_delete(uid)
         for node in [node for node, at in self._nodes.items() if at < limit]:
             del self._nodes[node]
 
@@ -366,15 +366,15 @@ class Requeuer:
         self._waiting.limit(refused, self._clock())
         self._somebody_waits.set()
 
-    def settled(self, uid: PodUid) -> None:
+    def on_delete(self, uid: PodUid) -> None:
         """The pod fits somewhere, is bound, or is gone."""
-        self._waiting.settle(uid)
+        self._waiting.on_delete(uid)
 
     def retain(self, listed: Collection[PodUid], listed_at: float) -> None:
         """The pods that wait since before that time and are not listed are gone."""
         for uid in self._waiting.pods_before(listed_at):
             if uid not in listed:
-                self.settled(uid)
+                self.on_delete(uid)
 
     def on_node_change(
         self, node: NodeName, previous: NodeSnapshot | None, _current: NodeSnapshot | None

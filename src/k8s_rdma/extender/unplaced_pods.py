@@ -16,11 +16,11 @@ from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.fit_cache import Quarantine
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.pod_request import PodRequestCache
-from k8s_rdma.extender.pod_store import capped_to_request
+from k8s_rdma.extender.pod_store import PodIndex, capped_to_request
 from k8s_rdma.wire.report_bounds import MAX_VFS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Iterable, Mapping
 
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.node_facts import NodeFacts
@@ -73,7 +73,7 @@ class _OfNode:
 
 
 @dataclass(slots=True, kw_only=True)
-class UnplacedPods:
+class UnplacedPods(PodIndex):
     """Holds what they claim. `changed` is to be told of every change of a node's situation.
 
     processor: processor time of this thread, s.
@@ -119,10 +119,9 @@ class UnplacedPods:
             if not there.pods and there.left_s == _BUDGET_S:  # who spent something does not get it back so
                 del self._nodes[node]
 
-    def retain(self, listed: Collection[PodUid]) -> None:
-        """Those that a list of all pods does not hold are gone."""
-        for uid in [uid for uid in self._places if uid not in listed]:
-            self.on_delete(uid)
+    def uids(self) -> Iterable[PodUid]:
+        """The pods of this index."""
+        return self._places
 
     def changed(self, node: NodeName) -> None:
         """The node's situation is another one, or it was asked for the first time."""

@@ -23,7 +23,6 @@ from k8s_rdma.extender.filter import FeasibilityChecker, Scheduling
 from k8s_rdma.extender.fit_cache import FitCache, Quarantine
 from k8s_rdma.extender.gangs import Gangs, Quorum
 from k8s_rdma.extender.http_poller import HttpPoller, poll_config
-from k8s_rdma.extender.leader_election import LeaderElector
 from k8s_rdma.extender.leadership import Fence, Leadership
 from k8s_rdma.extender.metrics import Metrics, counted, labelled, samples
 from k8s_rdma.extender.node_cache import ClusterState
@@ -41,6 +40,7 @@ from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.extender.unplaced_pods import UnplacedPods
 from k8s_rdma.extender.views import ViewContext, Views
 from k8s_rdma.kube.api import ClusterApi
+from k8s_rdma.kube.leader_election import LeaderElector
 from k8s_rdma.kube.watch import follow
 from k8s_rdma.wire.explain import ExtenderState
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource

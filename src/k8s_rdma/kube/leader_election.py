@@ -1,4 +1,4 @@
-"""Leader election: only the holder of a Lease binds."""
+"""Leader election: of several processes only the holder of a Lease acts."""
 
 from __future__ import annotations
 
