@@ -91,7 +91,7 @@ class Read(NamedTuple):
 
 
 def is_mellanox(document: object) -> bool:
-    """Whether a file is meant for that program."""
+    """Report whether a file is meant for that program."""
     return isinstance(document, dict) and any(str(key).lower() == "configlist" for key in document)
 
 

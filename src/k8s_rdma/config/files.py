@@ -187,7 +187,7 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
 
 
 def has_control(value: object) -> bool:
-    """Whether any text of a document has a control character."""
+    """Report whether any text of a document has a control character."""
     if isinstance(value, dict):
         return any(map(has_control, value.values()))
     if isinstance(value, list | tuple):

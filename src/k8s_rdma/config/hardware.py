@@ -40,7 +40,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def is_netdev_name(text: str) -> bool:
-    """Whether a text is a `NetdevText`."""
+    """Report whether a text is a `NetdevText`."""
     return re.fullmatch(_NETDEV, text) is not None
 
 

@@ -95,7 +95,7 @@ def _searched(
 
 
 def _too_much(numbers: Mapping[int, int], least: Sequence[int | None], offers: Sequence[Offer]) -> bool:
-    """Whether sums alone exclude it."""
+    """Report whether sums alone exclude it."""
     if numbers and sum(numbers.values()) > sum(offer.room.vfs for offer in offers):
         return True
     mbps = sum((least[kind] or 0) * number for kind, number in numbers.items())
@@ -145,7 +145,7 @@ class _Board:
         ]
 
     def holds(self, chosen: Sequence[int]) -> bool:
-        """Whether every offer takes what is to go there."""
+        """Report whether every offer takes what is to go there."""
         berths: list[_Berth] = list(self._start)
         for index, kind in zip(chosen, self._kinds, strict=True):
             after = self._berth_after(berths[index], index, kind)
@@ -212,7 +212,7 @@ class _Board:
         return _Berth(berth.mbps - cost, berth.vfs - 1, load)
 
     def _room_for(self, depth: int, berths: _Berths) -> bool:
-        """Whether what comes from this interface on could be held by as much of one piece."""
+        """Report whether what comes from this interface on could be held by as much of one piece."""
         mbps = sum([berth.mbps for berth in berths])
         vfs = sum([berth.vfs for berth in berths])
         return self._remaining_costs[depth] <= mbps and len(self._kinds) - depth <= vfs

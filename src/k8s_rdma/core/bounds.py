@@ -29,7 +29,7 @@ def surely_too_much(demand: Demand, rooms: Sequence[Room], work: Work) -> bool:
 
 
 def _too_few_places(demand: Demand, rooms: Sequence[Room], work: Work) -> bool:
-    """Whether for some rate more interfaces are that large than the rooms have places of that size.
+    """Report whether for some rate more interfaces are that large than the rooms have places of that size.
 
     Dual feasible functions for sizes just over a half, a third and so on are cases of this.
     """
@@ -48,7 +48,7 @@ def places(size: int, rooms: Sequence[Room]) -> int:
 
 
 def _too_few_vfs_where_bandwidth_is(demand: Demand, rooms: Sequence[Room]) -> bool:
-    """Whether the rooms richest in bandwidth per VF cannot take enough even of the largest rates.
+    """Report whether the rooms richest in bandwidth per VF cannot take enough even of the largest rates.
 
     Let them take as many of the largest as they have VFs: the remainder must fit into the others.
     """

@@ -45,7 +45,7 @@ class Bin:
         return cost is not None and self._has_room()
 
     def accepts(self, work: Work) -> bool:
-        """Whether one more of the kind fits; what that takes to find out goes off `work`."""
+        """Report whether one more of the kind fits; what that takes to find out goes off `work`."""
         if not self._has_room():
             return False
         round_robin, load = self.offer.round_robin, self.load

@@ -241,7 +241,7 @@ class Kernel(Protocol):
         ...
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
-        """Whether that very namespace (path and inode) still exists."""
+        """Report whether that very namespace (path and inode) still exists."""
         ...
 
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:

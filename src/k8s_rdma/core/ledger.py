@@ -90,11 +90,11 @@ class AllocatedInterface:
 
     @property
     def is_netdev(self) -> bool:
-        """Whether the pod gets a network device, and not a PCI function."""
+        """Report whether the pod gets a network device, and not a PCI function."""
         return self.options.driver is VfDriver.KERNEL
 
     def uses_slot(self, slot: SlotInUse) -> bool:
-        """Whether it is what a slot of its pod stands for."""
+        """Report whether it is what a slot of its pod stands for."""
         return slot.pool in ("", self.pool) and slot.one_device in ("", self.rdma_device, self.pci)
 
     def rate(self) -> VfRate:

@@ -64,7 +64,7 @@ def share_out(
 
 
 def flows(amounts: Collection[tuple[tuple[int, ...], int]], capacities: Sequence[int], work: Work) -> bool:
-    """Whether amounts, each with the PFs that it may be divided over, fit these capacities."""
+    """Report whether amounts, each with the PFs that it may be divided over, fit these capacities."""
     graph: _Graph = [{} for _ in range(2 + len(amounts) + len(capacities))]
     first = 2 + len(amounts)
     for index, capacity in enumerate(capacities):
@@ -354,7 +354,7 @@ class _Rebalancing:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether no PF is overloaded."""
+        """Report whether no PF is overloaded."""
         return min(self._mbps) >= 0
 
     def run(self, work: Work) -> Shares:

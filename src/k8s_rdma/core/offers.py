@@ -39,7 +39,7 @@ class Offer:
 
     @property
     def accepts_any(self) -> bool:
-        """Whether there is a kind of interface that it takes."""
+        """Report whether there is a kind of interface that it takes."""
         return any(cost is not None for cost in self.costs)
 
 

@@ -91,7 +91,7 @@ class Reach:
         self._sums = {len(remaining.sizes): 1}
 
     def between(self, first: int, lowest: int, highest: int) -> bool:
-        """Whether types from `first` on may add up to something in `lowest`..`highest`."""
+        """Report whether types from `first` on may add up to something in `lowest`..`highest`."""
         if self._longest > MAX_BITS:
             return True
         low = -((self._blur - lowest) // self.grain)

@@ -148,7 +148,7 @@ def fits(
     policy: PfPolicy = PfPolicy.ANY,
     sibling_pfs: Collection[PciAddress] = (),
 ) -> bool:
-    """Whether a given placement fits beside what is used, and its PFs take it.
+    """Report whether a given placement fits beside what is used, and its PFs take it.
 
     sibling_pfs: as in `place`.
     """

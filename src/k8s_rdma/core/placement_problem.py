@@ -76,7 +76,7 @@ class PlacementProblem:
 
     @property
     def needy(self) -> bool:
-        """Whether an interface needs something of a PF."""
+        """Report whether an interface needs something of a PF."""
         for kind in self.kinds:  # noqa: SIM110 - a generator takes three times as long
             if kind.needs is not NO_NEEDS:
                 return True
@@ -84,12 +84,12 @@ class PlacementProblem:
 
     @property
     def rooms_alone(self) -> bool:
-        """Whether PFs differ for these in nothing but what is free of them."""
+        """Report whether PFs differ for these in nothing but what is free of them."""
         return self.inventory.takes_every_rate and not self.needy
 
     @property
     def choosy(self) -> bool:
-        """Whether an interface wants certain PFs, whatever their drivers can do."""
+        """Report whether an interface wants certain PFs, whatever their drivers can do."""
         return any(has_pf_constraints(kind.needs) for kind in self.kinds)
 
     def groups(self) -> list[tuple[Pf, ...]]:

@@ -127,7 +127,7 @@ def demand(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
 
 
 def takes_rates(pf: Pf) -> bool:
-    """Whether the PF's link is as its driver needs it for any rate."""
+    """Report whether the PF's link is as its driver needs it for any rate."""
     return not (pf.rates.needs_link and pf.link_mbps is None)
 
 

@@ -99,7 +99,7 @@ def explain(
 
 
 def is_empty(reason: Reason) -> bool:
-    """Whether a refusal for the reason tells of the empty node."""
+    """Report whether a refusal for the reason tells of the empty node."""
     return reason in _EMPTY
 
 
@@ -523,7 +523,7 @@ def _plain(task: PlacementProblem, work: Work) -> list[int] | Verdict:
 
 
 def _by_policy(task: PlacementProblem, used: Usage, work: Work) -> bool:
-    """Whether it would fit but for the policy."""
+    """Report whether it would fit but for the policy."""
     if task.policy is PfPolicy.ANY or not task.inventory.pfs:
         return False
     return choose(replace(task, policy=PfPolicy.ANY), used, work) is not Verdict.IMPOSSIBLE

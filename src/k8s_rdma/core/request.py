@@ -38,7 +38,7 @@ def class_of(request: InterfaceRequest) -> InterfaceClass:
 
 
 def meets(pf: Pf, needs: Needs) -> bool:
-    """Whether the PF is what is needed."""
+    """Report whether the PF is what is needed."""
     return needs is NO_NEEDS or (is_chosen(pf, needs) and needs.settings <= pf.supported_settings)
 
 
@@ -112,12 +112,12 @@ def _union(values: frozenset[_Value], positions: Mapping[_Value, int]) -> int:
 
 
 def has_pf_constraints(needs: Needs) -> bool:
-    """Whether it matters which PF it is, apart from what its driver can do."""
+    """Report whether it matters which PF it is, apart from what its driver can do."""
     return bool(needs.pf is not None or needs.link_type is not None or needs.mtu)
 
 
 def is_chosen(pf: Pf, needs: Needs) -> bool:
-    """Whether it is the PF that is wanted, whatever its driver can do."""
+    """Report whether it is the PF that is wanted, whatever its driver can do."""
     return (
         (needs.pf is None or selects(needs.pf, pf))
         and needs.link_type in (None, pf.link_type)
@@ -150,7 +150,7 @@ NOT_BY_SOFTWARE = "its node caps nothing by software: the kernel lacks sch_tbf, 
 
 
 def selects(selector: PfSelector, pf: Pf) -> bool:
-    """Whether a PF is one of these."""
+    """Report whether a PF is one of these."""
     vendor, _, _ = pf.vendor.partition(":")
     return (
         (not selector.names or pf.name in selector.names)
@@ -345,5 +345,5 @@ class Request:
         return hash(self.shape)
 
     def __bool__(self) -> bool:
-        """Whether the pod needs any interface."""
+        """Report whether the pod needs any interface."""
         return bool(self.interfaces)

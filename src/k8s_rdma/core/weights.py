@@ -68,7 +68,7 @@ class Load(NamedTuple):
 
     @property
     def is_within_limit(self) -> bool:
-        """Whether every VF gets its minimum."""
+        """Report whether every VF gets its minimum."""
         return self.total <= self.limit
 
 

@@ -52,7 +52,7 @@ class ClientCertificate:
         self._loaded: str | None = None
 
     def load(self, certificate: str | None, source: str) -> bool:
-        """Whether there may be connections with another one, which are then to be closed.
+        """Report whether there may be connections with another one, which are then to be closed.
 
         certificate: chain and key, PEM. ConfigError when it cannot be used, or there is none any more.
         """

@@ -56,7 +56,7 @@ _reply_decoder = msgspec.json.Decoder(AdoptReply)
 
 
 def is_adopt(request: Request) -> bool:
-    """Whether a request is one of these."""
+    """Report whether a request is one of these."""
     return request.env == {VARIABLE: ADOPT}
 
 

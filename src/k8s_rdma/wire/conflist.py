@@ -78,7 +78,7 @@ _made_of_decoder = msgspec.json.Decoder(Origin)
 
 
 def is_read(name: str) -> bool:
-    """Whether runtimes read a file of this name."""
+    """Report whether runtimes read a file of this name."""
     return name.endswith(SUFFIXES)
 
 
@@ -159,7 +159,7 @@ def chained_list(name: str, data: bytes, section: msgspec.Raw, own: bytes | None
 
 
 def names_ours(data: bytes) -> bool:
-    """Whether by another's file our plugin is called, be it by a plugin that calls others.
+    """Report whether by another's file our plugin is called, be it by a plugin that calls others.
 
     Multus has whole lists in its `delegates`, and flannel, or our own, has a plugin in `delegate`; so any
     `type` counts, however deep. What is no JSON names nothing: no runtime could read it.
@@ -180,7 +180,7 @@ def names_ours(data: bytes) -> bool:
 
 
 def is_chained(name: str, data: bytes) -> bool:
-    """Whether another's file has our plugin in it, where pods get it beside their ordinary interface.
+    """Report whether another's file has our plugin in it, where pods get it beside their ordinary interface.
 
     False for one that has none. MalformedError for a file that a runtime could not read either, UnfitError
     for one by which pods would be failed, or have no ordinary interface.
@@ -208,7 +208,7 @@ def lone_list(network: str, version: str, section: msgspec.Raw) -> bytes:
 
 
 def same_list(current: bytes | None, desired: bytes | None) -> bool:
-    """Whether they say the same, however it is laid out."""
+    """Report whether they say the same, however it is laid out."""
     if current is None or desired is None:
         return current is desired
     try:

@@ -48,7 +48,7 @@ class VerifyingKey(Protocol):
     def algorithm(self) -> str: ...  # noqa: D102
 
     def verify(self, message: bytes, signature: str) -> bool:
-        """Whether this key made the signature of the message."""
+        """Report whether this key made the signature of the message."""
         ...
 
 
@@ -81,7 +81,7 @@ class SharedKey:
         return hmac.digest(self.secret, message, "sha256").hex()
 
     def verify(self, message: bytes, signature: str) -> bool:
-        """Whether it is the message's HMAC."""
+        """Report whether it is the message's HMAC."""
         # compare_digest takes text only if it is ASCII
         return hmac.compare_digest(self.sign(message).encode(), signature.encode())
 
@@ -105,7 +105,7 @@ class PublicKey:
         return f"{self.algorithm}:{self.id}:"
 
     def verify(self, message: bytes, signature: str) -> bool:
-        """Whether the private half made it. A signature that names another key costs nothing."""
+        """Report whether the private half made it. A signature that names another key costs nothing."""
         if not signature.startswith(self.prefix):
             return False
         try:

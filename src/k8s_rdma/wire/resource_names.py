@@ -30,7 +30,7 @@ ResourceText = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": RESOURC
 
 
 def is_resource_name(text: str) -> bool:
-    """Whether a text is a `ResourceName`."""
+    """Report whether a text is a `ResourceName`."""
     return re.fullmatch(RESOURCE_PATTERN, text) is not None
 
 

@@ -72,7 +72,7 @@ def vfs_by_device(hardware: Hardware, ledger: Ledger) -> dict[str, HeldVf]:
 
 
 def of_pf(device_id: str, hardware: Hardware) -> bool:
-    """Whether it is a PF's, which containers may use and which no pod is given as an interface."""
+    """Report whether it is a PF's, which containers may use and which no pod is given as an interface."""
     return any(device_id in (pf.pci, pf.rdma_device) for pf in hardware.pfs)
 
 

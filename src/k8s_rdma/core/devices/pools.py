@@ -56,7 +56,7 @@ class FunctionSelector:
     functions: Functions = Functions.ANY
 
     def matches(self, function: Function) -> bool:
-        """Whether a function is selected."""
+        """Report whether a function is selected."""
         vendor = function.pf_vendor
         return (
             self.functions in (Functions.ANY, Functions.PF if function.vf is None else Functions.VF)
