@@ -237,7 +237,7 @@ CASES: dict[str, list[Finding]] = {
     "pods-waiting": pod(node="", running=False, placed=False, events=(("FailedScheduling", "0/3 nodes"),)),
     "pods-unplaced": pod(placed=False, scheduler="by-hand"),
     "pods-other-scheduler": pod(SCHEDULERS_SEEN, node="", running=False, placed=False),
-    "pods-without-interfaces": pod(held=False),
+    "pods-without-interfaces": pod(is_held=False),
     "pods-other-key": pod(running=False, events=(SHORT, OLD_KEY)),
 }
 """By the id that is among them."""
