@@ -93,9 +93,9 @@ class LeaderElector:
 
         It is asked after this call began; one question answers all who wait for it.
         """
-        wanted = self._read.begun + 1
+        next_read = self._read.begun + 1
         async with self._reading:
-            if self._read.answered < wanted:
+            if self._read.answered < next_read:
                 self._read.begun = number = self._read.begun + 1
                 self._read.obstacle = await self._read_lease()
                 self._read.answered = number
@@ -145,7 +145,7 @@ class LeaderElector:
 
     async def _acquire(self) -> bool:
         """Return when the Lease was taken; whether nobody held it."""
-        seen, since, free = None, self._clock(), False
+        observed, observed_at, free = None, self._clock(), False
         while True:
             try:
                 lease = await self._api.get_lease(self._terms.namespace, self._terms.name)
@@ -153,10 +153,10 @@ class LeaderElector:
                     lease is None or lease.holder != self._terms.holder
                 ):  # else: taken by a write without answer
                     free = lease is None or not lease.holder
-                if lease != seen:
-                    seen, since = lease, self._clock()
+                if lease != observed:
+                    observed, observed_at = lease, self._clock()
                 mine = lease is not None and lease.holder == self._terms.holder
-                if free or mine or (lease and self._clock() - since >= lease.duration_s):
+                if free or mine or (lease and self._clock() - observed_at >= lease.duration_s):
                     await self._write(lease)
                     return free
                 self._wait_for(lease)
