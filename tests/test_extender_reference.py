@@ -1,4 +1,4 @@
-"""docs/extender.md and examples/scheduler: their files can be used, their tables are complete."""
+"""docs/extender*.md and examples/scheduler: their files can be used, their tables are complete."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from k8s_rdma_demo.cluster.command import load_scheduler_config
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples" / "scheduler"
-DOCS = ROOT / "docs" / "extender.md"
+DOCS = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("extender*.md")))
 SCHEDULERS = sorted(
     path for path in EXAMPLES.glob("*.yaml") if "KubeSchedulerConfiguration" in path.read_text()
 )
 EXTENDERS = sorted(set(EXAMPLES.glob("*.yaml")) - set(SCHEDULERS))
-SNIPPETS = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+SNIPPETS = re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def anyio_backend() -> str:
 
 def table(heading: str) -> list[list[str]]:
     """The cells of the rows of the first table after a heading, without its head."""
-    text = DOCS.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    text = DOCS.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].partition("\n# ")[0]
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 

@@ -56,7 +56,7 @@ PROCESSES = (
     Process(
         command="device-plugin", model=DevicePluginConfig, told=(("docs/device-plugin-reference.md", HERE),)
     ),
-    Process(command="extender", model=ExtenderConfig, told=(("docs/extender.md", HERE),)),
+    Process(command="extender", model=ExtenderConfig, told=(("docs/extender-configuration.md", HERE),)),
 )
 
 
