@@ -57,7 +57,7 @@ class _AssumedPod:
 
 @dataclass(slots=True, kw_only=True)
 class AssumedPods:
-    """Keeps them. What is held is found out when the next pod asks: most pods are bound before.
+    """Holds room for assumed pods. It is searched when the next pod asks: most pods are bound before.
 
     nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
     pod is waited for. occupants: those that the API server has bound; None where there is none to say it.
@@ -138,8 +138,8 @@ class AssumedPods:
 
     def promised(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
         """Of that the places of whole gangs and of its own, which a bind of the pod must not take."""
-        held = self.against(node, pod.uid).items()
-        return {uid: interfaces for uid, interfaces in held if self._is_firm(uid, pod)}
+        holds = self.against(node, pod.uid).items()
+        return {uid: interfaces for uid, interfaces in holds if self._is_firm(uid, pod)}
 
     def mates(self, pod: PendingPod) -> list[tuple[PlacedInterface, ...]]:
         """What is held for others of the pod's gang that have no reservation yet."""
@@ -178,12 +178,14 @@ class AssumedPods:
         return _AssumedPod(pod, nodes, now, now + self.lasts_s)
 
     def _promise(self, pod: PendingPod, node: NodeName, place: Placement) -> None:
-        going = self._assumed[pod.uid] = self._on_its_way(pod, (node,))
-        hold = Hold(interfaces=place.interfaces, pod=pod.pod, priority=pod.priority, deadline=going.deadline)
+        assumed = self._assumed[pod.uid] = self._on_its_way(pod, (node,))
+        hold = Hold(
+            interfaces=place.interfaces, pod=pod.pod, priority=pod.priority, deadline=assumed.deadline
+        )
         self.holds.hold(node, pod.uid, hold)
         if pod.gang is not None:
             self._mates.setdefault(pod.gang, {})[pod.uid] = None
-            self._extend(pod.gang, going)
+            self._extend(pod.gang, assumed)
         self._whole.clear()
         self._promised.set()
         self._trim()
@@ -191,27 +193,27 @@ class AssumedPods:
     def _extend(self, gang: Gang, last: _AssumedPod) -> None:
         """Hold the gang's places for as long as the last one's; not each time, as they may be many."""
         for uid in self._mates[gang]:
-            going = self._assumed[uid]
-            until = min(last.deadline, going.assumed_at + _TURN * self.lasts_s)
-            if going.deadline + self.lasts_s / 2 > until:
+            assumed = self._assumed[uid]
+            until = min(last.deadline, assumed.assumed_at + _TURN * self.lasts_s)
+            if assumed.deadline + self.lasts_s / 2 > until:
                 continue
-            self._assumed[uid] = replace(going, deadline=until)
+            self._assumed[uid] = replace(assumed, deadline=until)
             for node in self.holds.nodes_of(uid):
                 if hold := self.holds.get(node, uid):
                     self.holds.hold(node, uid, replace(hold, deadline=until))
 
     def _forget(self, uid: PodUid) -> None:
-        going = self._assumed.pop(uid, None)
-        if going is None:
+        assumed = self._assumed.pop(uid, None)
+        if assumed is None:
             return
         self._new.discard(uid)
         self.holds.release(uid)
         self._whole.clear()
-        mates = self._mates.get(going.pod.gang) if going.pod.gang else None
-        if going.pod.gang and mates is not None:
+        mates = self._mates.get(assumed.pod.gang) if assumed.pod.gang else None
+        if assumed.pod.gang and mates is not None:
             mates.pop(uid, None)
             if not mates:
-                del self._mates[going.pod.gang]
+                del self._mates[assumed.pod.gang]
 
     def _trim(self) -> None:
         if len(self._assumed) > _MOST_PODS:
@@ -221,17 +223,17 @@ class AssumedPods:
         self._drop(
             [
                 uid
-                for uid, going in self._assumed.items()
-                if going.deadline <= now or self._is_confirmed(going)
+                for uid, assumed in self._assumed.items()
+                if assumed.deadline <= now or self._is_confirmed(assumed)
             ]
         )
 
     def _drop(self, uids: Sequence[PodUid]) -> None:
         """Forget them; a whole gang that loses a place which was not taken keeps nobody out any more."""
         lost = {
-            going.pod.gang
+            assumed.pod.gang
             for uid in uids
-            if (going := self._assumed.get(uid)) and not self.state.nodes_of(uid)
+            if (assumed := self._assumed.get(uid)) and not self.state.nodes_of(uid)
         }
         freed = [node for gang in lost if gang and self._is_whole(gang) for node in self._nodes_of(gang)]
         for uid in uids:
@@ -301,7 +303,7 @@ class AssumedPods:
                 found = self.fit_cache.place(pod.request, snapshot)
                 places[snapshot] = found.interfaces if isinstance(found, Placement) else ()
             if interfaces := places[snapshot]:
-                held = Hold(
+                hold = Hold(
                     interfaces=interfaces, pod=pod.pod, priority=pod.priority, deadline=assumed.deadline
                 )
-                self.holds.hold(node, pod.uid, held)
+                self.holds.hold(node, pod.uid, hold)

@@ -119,7 +119,7 @@ class BindingWriter:
 
     def undecided(self) -> list[str]:
         """The pods, `namespace/name`, that a write of this process may yet bind."""
-        in_doubt = [bind for bind, doubted in self.doubts.values() if self._stands(bind, doubted)]
+        in_doubt = [bind for bind, uncertain in self.doubts.values() if self._stands(bind, uncertain)]
         return sorted({bind.pod for bind in (*self._under_way, *in_doubt)})
 
     async def finish(self, within_s: float) -> None:
@@ -242,11 +242,11 @@ class BindingWriter:
 
     def _doubt(self, bind: Bind) -> None:
         """Have what is held for the bind settled, unless it is already."""
-        doubted = self._state.doubt(bind.node, bind.uid)
-        if doubted is None:
+        uncertain = self._state.doubt(bind.node, bind.uid)
+        if uncertain is None:
             return
-        task = self._tasks.create_task(self._settle(bind, doubted))
-        self.doubts[task] = bind, doubted
+        task = self._tasks.create_task(self._settle(bind, uncertain))
+        self.doubts[task] = bind, uncertain
         task.add_done_callback(self._forget)
         _log.warning("bind_in_doubt", pod=bind.pod, uid=bind.uid, node=bind.node)
 
@@ -459,8 +459,8 @@ class Binder:
         known = self._settled_answer(bind)
         if known is not None:
             return known
-        doubted = self.binding_writer.is_uncertain(bind.uid)
-        seen = (None if doubted else self.unbound.latest(bind.uid)) or await self.binding_writer.read(bind)
+        uncertain = self.binding_writer.is_uncertain(bind.uid)
+        seen = (None if uncertain else self.unbound.latest(bind.uid)) or await self.binding_writer.read(bind)
         for _ in range(_TRIES):
             if isinstance(seen, str):
                 return seen

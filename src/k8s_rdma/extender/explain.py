@@ -16,6 +16,8 @@ from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from k8s_rdma.core.devices.placement import devices_on, misasked, possible
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import NOTHING_USED
@@ -68,6 +70,16 @@ def _explain_pf_of_devices(
     room = room_of(pf, snapshot.used.get(pf.pci, NOTHING_USED))
     devices = sum(pf.pools.get(resource, 0) for resource in resources)
     worst = sorted((reserved(pf, request.min_tx_rate_mbps) for request in requests), reverse=True)[:devices]
+    return replace(
+        _describe_pf(pf, room, worst),
+        room_for=_room_for_devices(worst, room.mbps),
+        objections=tuple(_device_objections(pf, requests, sum(worst), room.mbps)),
+        devices=devices,
+    )
+
+
+def _describe_pf(pf: Pf, room: Room, placed_mbps: Sequence[int]) -> PfLook:
+    """The PF, and what would go there. placed_mbps: what each interface reserves."""
     return PfLook(
         name=pf.name,
         pci=pf.pci,
@@ -76,11 +88,8 @@ def _explain_pf_of_devices(
         vfs=pf.capacity_vfs,
         free_vfs=room.vfs,
         numa_node=pf.numa_node,
-        placed=len(worst),
-        placed_mbps=sum(worst),
-        room_for=_room_for_devices(worst, room.mbps),
-        objections=tuple(_device_objections(pf, requests, sum(worst), room.mbps)),
-        devices=devices,
+        placed=len(placed_mbps),
+        placed_mbps=sum(placed_mbps),
     )
 
 
@@ -129,16 +138,8 @@ def _explain_pf(
     room = room_of(pf, snapshot.used.get(pf.pci, NOTHING_USED))
     here = [each.as_request() for each in placed if each.pf == pf.pci]
     taken = [kind for kind in kinds if not _against(pf, kind)]
-    return PfLook(
-        name=pf.name,
-        pci=pf.pci,
-        link_mbps=pf.link_mbps,
-        unreserved_mbps=room.mbps,
-        vfs=pf.capacity_vfs,
-        free_vfs=room.vfs,
-        numa_node=pf.numa_node,
-        placed=len(here),
-        placed_mbps=sum(reserved(pf, each.min_tx_rate_mbps) for each in here),
+    return replace(
+        _describe_pf(pf, room, [reserved(pf, each.min_tx_rate_mbps) for each in here]),
         room_for=_room_for(pf, taken, room),
         objections=tuple(_objections(pf, kinds, room)),
         min_by=_but_hardware(enforcers(pf, each).min for each in here if each.min_tx_rate_mbps),

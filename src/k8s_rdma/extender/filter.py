@@ -71,7 +71,7 @@ NOT_SEARCHED = Infeasible(
 
 
 class _Pass(NamedTuple):
-    """One look at many nodes: the verdicts on the request so far, and until when others are searched for.
+    """One check of many nodes: the verdicts on the request so far, and until when others are searched for.
 
     Which they are depends on every interface of the request, and there may be a thousand.
     """
@@ -82,9 +82,9 @@ class _Pass(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class FeasibilityChecker:
-    """Gives them.
+    """Checks whether nodes fit a pod: the verdicts of one filter.
 
-    nominations: what preemption made room for, which counts against pods of no higher priority. expecting:
+    nominations: what preemption made room for, which counts against pods of no higher priority. assumed_pods:
     where others go that were filtered and are not bound yet; it steers, and but for gangs' places keeps
     nobody from a node that is the only one. clock: seconds, monotonic. detail: how much refusals tell.
     queue: whose search is next, and what it costs.
@@ -151,9 +151,9 @@ class FeasibilityChecker:
         usual = [*map(known.get, map(self.state.snapshots.get, names))]
         if not special and all(usual):
             return [*zip(names, usual, strict=True)]
-        look = _Pass(known, self.queue.clock() + _LATE_S)
+        filter_pass = _Pass(known, self.queue.clock() + _LATE_S)
         return [
-            (name, self._check_node(pod, name, look, steering=steering))
+            (name, self._check_node(pod, name, filter_pass, steering=steering))
             if verdict is None or name in special
             else (name, verdict)
             for name, verdict in zip(names, usual, strict=True)
@@ -172,11 +172,11 @@ class FeasibilityChecker:
         expected = (
             self.assumed_pods.against(name, pod.uid) if steering else self.assumed_pods.blocking(name, pod)
         )
-        beside = self._snapshot(pod, name, expected)
-        if beside is None or beside is snapshot:
+        with_assumed = self._snapshot(pod, name, expected)
+        if with_assumed is None or with_assumed is snapshot:
             return verdict
-        there = self._verdict(pod, beside, filter_pass)
-        return there if isinstance(there, Feasible) else self._assumed_elsewhere(pod, name)
+        steered = self._verdict(pod, with_assumed, filter_pass)
+        return steered if isinstance(steered, Feasible) else self._assumed_elsewhere(pod, name)
 
     def _verdict(self, pod: PendingPod, snapshot: NodeSnapshot, filter_pass: _Pass) -> Verdict:
         verdict = filter_pass.verdicts.get(snapshot)
@@ -315,8 +315,8 @@ class Scheduling:
         if where := args.pod.status.nominated_node_name:
             self.feasibility.nominations.nominated(pod, NodeName(where))
         pod = await self._with_gang(pod)
-        beside = self.assumed_pods.mates(pod)
-        beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request, added=beside)
+        gang_holds = self.assumed_pods.mates(pod)
+        beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request, added=gang_holds)
         if beyond is not None:
             self._limited(pod, _candidates(args)[1])
             return self._refuse(args, began, NOT_ENOUGH_FREE, beyond, Reason.NAMESPACE_LIMIT)

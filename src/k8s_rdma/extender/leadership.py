@@ -68,13 +68,13 @@ class Fence:
         """The pod as it is now, touched if the API server lets us. API_ERRORS."""
         full = False
         try:
-            seen: PodView | None = await self._touch(pod)
+            pod_now: PodView | None = await self._touch(pod)
         except ApiRefusedError as refused:
             full = refused.status == TOO_LARGE
-            seen = await self.api.get_pod(pod.namespace, pod.name)
-            if seen is not None and seen.uid == pod.uid:
+            pod_now = await self.api.get_pod(pod.namespace, pod.name)
+            if pod_now is not None and pod_now.uid == pod.uid:
                 _log.warning("pod_not_touched", pod=f"{pod.namespace}/{pod.name}", error=refused.message)
-        return FencedPod(seen if seen is not None and seen.uid == pod.uid else None, full=full)
+        return FencedPod(pod_now if pod_now is not None and pod_now.uid == pod.uid else None, full=full)
 
     async def _touch(self, pod: Pod) -> PodView:
         try:
@@ -197,13 +197,13 @@ class Leadership:
         """Touch one, until the API server answers or it is too late to matter; whether it is fenced."""
         while True:
             try:
-                seen, full = await fence.read(Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
+                pod_now, full = await fence.read(Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
             except API_ERRORS as error:
                 _log.warning("pod_not_fenced", pod=f"{pod.namespace}/{pod.name}", error=error.message)
                 if self.clock() >= deadline:
                     return False
                 await self.sleep(_AGAIN_S)
                 continue
-            if seen is not None:
-                self.pods.on_update(seen)
-            return full or seen is None or seen.node is not None or seen.version != pod.version
+            if pod_now is not None:
+                self.pods.on_update(pod_now)
+            return full or pod_now is None or pod_now.node is not None or pod_now.version != pod.version

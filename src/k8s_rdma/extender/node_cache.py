@@ -393,9 +393,9 @@ class ClusterState:
         held = self.reservation(node, uid)
         if held is None or held.bound or held.ended_at is not None:
             return None
-        doubted = replace(held, in_doubt=True)
-        self.reserve(node, uid, doubted)
-        return doubted
+        uncertain = replace(held, in_doubt=True)
+        self.reserve(node, uid, uncertain)
+        return uncertain
 
     def on_delete(self, uid: PodUid, ended_at: float) -> None:
         """The pod is finished or gone.

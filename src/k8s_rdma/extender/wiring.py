@@ -1,4 +1,4 @@
-"""Composition root of the extender: caches, verbs, views, metrics, and what runs beside them."""
+"""Composition root of the extender: caches, verbs, views, metrics, and background tasks."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def build_components(
     )
 
 
-_LOOK_S = 0.1
+_READINESS_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ class Assembly:
             if ready and lost and len(readiness.pods.unbound):
                 self.components.requeuer.try_all(readiness.nodes.names)
             was_ready, lost = was_ready or ready, was_ready and not ready
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_READINESS_POLL_S)
 
     def _scheduling(self, feasibility: FeasibilityChecker) -> Scheduling:
         return Scheduling(
@@ -294,7 +294,7 @@ class Assembly:
             clock=self.clock,
             bypass_outcome=self._bypass_outcome() if self.config.binder == "extender" else "",
         )
-        around = ViewContext(
+        context = ViewContext(
             states=self.readiness.states,
             feasibility=feasibility,
             limits=self.components.limits,
@@ -302,7 +302,7 @@ class Assembly:
             role=self.readiness.role,
             max_age_s=self.config.max_age_s,
         )
-        return Views(pods, around)
+        return Views(pods, context)
 
     def _bypass_outcome(self) -> str:
         """What becomes of a pod that was bound past this extender, in a clause."""
@@ -466,7 +466,7 @@ async def running(
 ) -> AsyncIterator[Extender]:
     """An extender that follows the cluster until the block ends.
 
-    A defect in what runs beside the block ends the block, too.
+    A defect in a background task ends the block, too.
     """
     api_failures = Counter() if identity.api_failures is None else identity.api_failures
     api = counted(api, api_failures)
@@ -510,8 +510,8 @@ async def running(
             readiness=Readiness(api=config.api, leadership=leadership, pods=pods, nodes=nodes, states=states),
         )
         extender = assembly.extender()
-        async with asyncio.TaskGroup() as beside:
-            tasks = [beside.create_task(each) for each in assembly.background_tasks()]
+        async with asyncio.TaskGroup() as background:
+            tasks = [background.create_task(task) for task in assembly.background_tasks()]
             yield extender
             for task in tasks:
                 task.cancel()
