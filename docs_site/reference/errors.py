@@ -23,7 +23,7 @@ HEAD = """# Reasons and error codes
 
 Made of the code. One cause has one name, in logs (`reason`), metrics and `explain`, and one code in each
 protocol. What to do about a CNI error: [errors](../cni.md#errors); about a pod that is not placed:
-[refusals](../extender-troubleshooting.md#refusals).
+[refusals](../extender-refusals.md#refusals).
 """
 
 
