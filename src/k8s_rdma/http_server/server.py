@@ -1,10 +1,13 @@
-"""uvicorn with limits.
+"""uvicorn with limits, its listening socket, and connections that begin with TLS.
 
-The listening socket.
+The event loop's own server knows neither how many clients negotiate TLS at a time nor when a certificate was
+renewed. What `HttpServer` overrides or reads of uvicorn is not its public interface (0.54):
 
-Connections that begin with TLS: accepted, counted and timed by us.
-
-The event loop's own server knows neither how many negotiate at a time nor when a certificate was renewed.
+- `capture_signals`: uvicorn would end the process by the signal itself after a clean stop.
+- `startup`, `servers`, `started`, `lifespan`: TLS handshakes count as connections and have a time-out.
+- `shutdown`: it closes no listener of ours, and leaves handshakes and unanswered clients open.
+- `on_tick`: time-outs of requests and answers are looked at ten times a second, in place of a timer for each.
+- `server_state.connections`: the number of connections is bounded for each address, and uvicorn closes them.
 """
 
 from __future__ import annotations
