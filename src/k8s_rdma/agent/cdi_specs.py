@@ -52,6 +52,55 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.shared_devices import Declared
 
 
+_log = structlog.get_logger()
+
+MARK = "K8S_RDMA_SLOT"
+"""A variable for a slot without anything: a specification that edits nothing is none."""
+
+MAX_NAME_BYTES = 255
+"""`NAME_MAX` of Linux' file systems."""
+
+DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo/cni"
+"""Source: Device Information Specification 1.1.0, section 4.2."""
+
+DECLARED_SOON_S = 30.0
+"""An agent that is started anew leaves what the one before published for so long: the device plugin connects
+again within a second or so, and containers may be made meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdiSpecs:
+    """Those of attachments and those that the device plugin declares; files are the worker's.
+
+    alone: whether all files of ours in the directory are this agent's. What cannot be written or removed is
+    logged: nobody must go without interfaces for it.
+    """
+
+    node: Node
+    worker: Worker
+    devices: AttachmentSpecs
+    shared: SharedResourceSpecs
+    alone: bool
+
+    async def restore(self) -> None:
+        """Have all be as they should be, with the device nodes of now."""
+        if self.alone:
+            await self._logged(lambda: self.devices.restore(self.node.ledger))
+        await self._logged(self.shared.restore)
+
+    async def run(self) -> None:
+        """Once a plugin has had time to declare what it shares, remove what nobody declares."""
+        await asyncio.sleep(DECLARED_SOON_S)
+        if self.alone:
+            await self._logged(self.shared.remove_undeclared)
+
+    async def _logged(self, work: Callable[[], None]) -> None:
+        try:
+            await self.worker.run(work)
+        except KernelError as error:
+            _log.warning("device_files_not_restored", error=error.message)
+
+
 class SharedResourceSpecs:
     """The specifications in a directory of the node."""
 
@@ -144,10 +193,6 @@ class SharedResourceSpecs:
 
     def _path(self, resource: str) -> PurePosixPath:
         return self._cdi_dir / file_name(SHARED_CLASS, shared_device(resource))
-
-
-MARK = "K8S_RDMA_SLOT"
-"""A variable for a slot without anything: a specification that edits nothing is none."""
 
 
 class DeviceNodes(Protocol):
@@ -259,10 +304,6 @@ def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tup
     return tuple(f"{name}={value}" for name, value in found.items())
 
 
-MAX_NAME_BYTES = 255
-"""`NAME_MAX` of Linux' file systems."""
-
-
 class HostFiles:
     """By their paths on the node, whose root file system is at `host_root`.
 
@@ -330,10 +371,6 @@ class HostFiles:
     def _own_path(self, path: PurePosixPath) -> Path:
         """Where a path of the node is for us."""
         return below(self._root, Path(path.parent)) / path.name
-
-
-DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo/cni"
-"""Source: Device Information Specification 1.1.0, section 4.2."""
 
 
 def device_info_file(path: str) -> str:
@@ -468,43 +505,3 @@ def _information(receipt: Receipt) -> bytes:
 def _refuse(path: str, why: str) -> NoReturn:
     msg = f"network configuration: runtimeConfig.CNIDeviceInfoFile: {shown(path)}: {why}"
     raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
-
-
-_log = structlog.get_logger()
-
-DECLARED_SOON_S = 30.0
-"""An agent that is started anew leaves what the one before published for so long: the device plugin connects
-again within a second or so, and containers may be made meanwhile."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CdiSpecs:
-    """Those of attachments and those that the device plugin declares; files are the worker's.
-
-    alone: whether all files of ours in the directory are this agent's. What cannot be written or removed is
-    logged: nobody must go without interfaces for it.
-    """
-
-    node: Node
-    worker: Worker
-    devices: AttachmentSpecs
-    shared: SharedResourceSpecs
-    alone: bool
-
-    async def restore(self) -> None:
-        """Have all be as they should be, with the device nodes of now."""
-        if self.alone:
-            await self._logged(lambda: self.devices.restore(self.node.ledger))
-        await self._logged(self.shared.restore)
-
-    async def run(self) -> None:
-        """Once a plugin has had time to declare what it shares, remove what nobody declares."""
-        await asyncio.sleep(DECLARED_SOON_S)
-        if self.alone:
-            await self._logged(self.shared.remove_undeclared)
-
-    async def _logged(self, work: Callable[[], None]) -> None:
-        try:
-            await self.worker.run(work)
-        except KernelError as error:
-            _log.warning("device_files_not_restored", error=error.message)

@@ -37,9 +37,11 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Attachment, Ledger, Receipt
     from k8s_rdma.linux.receipts import Receipts
 
+
 _log = structlog.get_logger()
 
 _DELETIONS = "deletions that were left"
+
 _MARKERS = ("markers of attached containers", "; the agent makes the directory anew when it is restarted")
 """Of messages: what failed, and what is said besides of a file that is not there."""
 
@@ -51,173 +53,7 @@ DRAFT = "."
 
 MAX_BYTES = REQUEST_HEADER.size + MAX_ENV_BYTES + MAX_STDIN_BYTES
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeferredDelete:
-    """The call as it came to the executable. stdin: the network configuration."""
-
-    call: CniEnvironment
-    stdin: bytes
-
-
-class DeferredDeletes:
-    """The directory. Blocking, and used by the agent's worker alone."""
-
-    def __init__(self, directory: Path) -> None:
-        """`directory` is made by `take`."""
-        self._directory = directory
-        self._withheld = directory.with_suffix(".withheld")
-
-    def load(self) -> None:
-        """Have the executable leave what it cannot tell us. LedgerError when it cannot be made to."""
-        with suppress(OSError):
-            self._withheld.rename(self._directory)
-        self._create_directory()
-
-    def refuse(self) -> None:
-        """Have DELs fail while no agent answers: nobody knows what a pod has, but by what it still has.
-
-        What was left until now stays for the next `take`.
-        """
-        with suppress(OSError):
-            self._directory.rename(self._withheld)
-
-    def contains(self, attachment: Attachment) -> bool:
-        """Whether the runtime was told that this attachment has ended."""
-        return os.path.lexists(self._path(attachment))
-
-    def read(self, attachment: Attachment) -> DeferredDelete | None:
-        """The DEL that was left of an attachment; None where none was, or not as this agent reads it."""
-        if not self.contains(attachment):
-            return None
-        try:
-            with self._path(attachment).open("rb") as file:
-                request = decode_request(file.read(MAX_BYTES + 1))
-            return DeferredDelete(call=parse_environment(request.env), stdin=request.stdin)
-        except (OSError, MalformedError) as error:
-            _log.warning("left_deletion_unreadable", file=_name(attachment), error=printable(str(error)))
-            return None
-
-    def drop(self, attachment: Attachment) -> None:
-        """What was left of it is carried out, or void. LedgerError when the file cannot be removed."""
-        if self.contains(attachment):
-            self._remove(self._path(attachment))
-
-    def files_of_others(self, attachments: Iterable[Attachment]) -> set[str]:
-        """What was left of any others, also before `refuse`, by the names of the files."""
-        return (deferred_deletes_in(self._directory) | deferred_deletes_in(self._withheld)) - set(
-            map(_name, attachments)
-        )
-
-    def keep_only(self, attachments: Iterable[Attachment]) -> None:
-        """Remove what was left of any others, as far as that can be done now, and take more."""
-        with suppress(LedgerError):
-            self._create_directory()
-        for name in deferred_deletes_in(self._directory) - set(map(_name, attachments)):
-            with suppress(LedgerError):
-                self._remove(self._directory / name)
-                _log.info("left_deletion_of_nothing", file=printable(name))
-
-    def _create_directory(self) -> None:
-        """Only our own user looks in: network configurations may hold credentials."""
-        with _as_ledger_error(_DELETIONS):
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    def _remove(self, path: Path) -> None:
-        with _as_ledger_error(_DELETIONS):
-            path.unlink(missing_ok=True)
-
-    def _path(self, attachment: Attachment) -> Path:
-        return self._directory / _name(attachment)
-
-
-def _name(attachment: Attachment) -> str:
-    """A file's name, as an attachment of the ledger has no slash in any of its parts (`wire.netconf`)."""
-    return f"{attachment.container}:{attachment.ifname}:{attachment.network}"
-
-
-def deferred_deletes_in(directory: Path) -> set[str]:
-    """Names of the files that are whole; none where they are not ours to see."""
-    with suppress(OSError):
-        return {name for name in os.listdir(directory) if not name.startswith(DRAFT)}  # noqa: PTH208
-    return set()
-
-
 EXCLUSIVE_DEVICES = "exclusive-devices"
-
-
-def mark_exclusive_devices(run_dir: Path, *, present: bool) -> None:
-    """Say whether pods may hold exclusive devices; it stands while no agent runs. LedgerError."""
-    marker = run_dir / EXCLUSIVE_DEVICES
-    with _as_ledger_error(*_MARKERS):
-        if not present:
-            marker.unlink(missing_ok=True)
-            return
-        run_dir.mkdir(parents=True, exist_ok=True)
-        marker.touch()
-
-
-class Markers:
-    """The marker directory."""
-
-    def __init__(self, directory: Path) -> None:
-        """`directory` is made by `replace_all`, when it can tell the truth."""
-        self._directory = directory
-
-    def replace_all(self, containers: Iterable[ContainerId]) -> None:
-        """Make the directory hold exactly these markers (after a reboot it is empty, the ledger is not).
-
-        LedgerError when it cannot be made to.
-        """
-        with _as_ledger_error(*_MARKERS):
-            self._replace_all(set(containers))
-
-    def add(self, container: ContainerId) -> None:
-        """Mark a container; before anything is changed for it. LedgerError when it cannot be marked."""
-        with _as_ledger_error(*_MARKERS):
-            (self._directory / container).touch()
-
-    def discard(self, container: ContainerId) -> None:
-        """Unmark a container; after everything of it is undone. LedgerError when it cannot be unmarked."""
-        with _as_ledger_error(*_MARKERS):
-            (self._directory / container).unlink(missing_ok=True)
-
-    def count(self) -> int:
-        """How many containers are marked."""
-        return len(list(self._directory.iterdir())) if self._directory.is_dir() else 0
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether somebody took the directory away: then no container can be marked."""
-        return not self._directory.is_dir()
-
-    def require(self) -> None:
-        """LedgerError when the directory is not there any more."""
-        with _as_ledger_error(*_MARKERS):
-            self._directory.stat()
-
-    def _replace_all(self, desired: set[ContainerId]) -> None:
-        staging = self._directory if self._directory.is_dir() else self._directory.with_suffix(".new")
-        staging.mkdir(parents=True, exist_ok=True)
-        for container in desired:
-            (staging / container).touch()
-        for marker in staging.iterdir():
-            if marker.name not in desired:
-                marker.unlink()
-        if staging != self._directory:
-            staging.rename(self._directory)
-
-
-@contextmanager
-def _as_ledger_error(operation: str, if_absent: str = "") -> Iterator[None]:
-    """if_absent: what else is said of a file or directory that is not there."""
-    try:
-        yield
-    except OSError as error:
-        msg = f"{operation}: {error.filename}: {error.strerror}"
-        if isinstance(error, FileNotFoundError):
-            msg += if_absent
-        raise LedgerError(msg) from error
 
 
 class LedgerStore:
@@ -323,3 +159,168 @@ class LedgerStore:
             self._markers.discard(container)
         except LedgerError:
             self._marked_in_vain = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredDelete:
+    """The call as it came to the executable. stdin: the network configuration."""
+
+    call: CniEnvironment
+    stdin: bytes
+
+
+class DeferredDeletes:
+    """The directory. Blocking, and used by the agent's worker alone."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` is made by `take`."""
+        self._directory = directory
+        self._withheld = directory.with_suffix(".withheld")
+
+    def load(self) -> None:
+        """Have the executable leave what it cannot tell us. LedgerError when it cannot be made to."""
+        with suppress(OSError):
+            self._withheld.rename(self._directory)
+        self._create_directory()
+
+    def refuse(self) -> None:
+        """Have DELs fail while no agent answers: nobody knows what a pod has, but by what it still has.
+
+        What was left until now stays for the next `take`.
+        """
+        with suppress(OSError):
+            self._directory.rename(self._withheld)
+
+    def contains(self, attachment: Attachment) -> bool:
+        """Whether the runtime was told that this attachment has ended."""
+        return os.path.lexists(self._path(attachment))
+
+    def read(self, attachment: Attachment) -> DeferredDelete | None:
+        """The DEL that was left of an attachment; None where none was, or not as this agent reads it."""
+        if not self.contains(attachment):
+            return None
+        try:
+            with self._path(attachment).open("rb") as file:
+                request = decode_request(file.read(MAX_BYTES + 1))
+            return DeferredDelete(call=parse_environment(request.env), stdin=request.stdin)
+        except (OSError, MalformedError) as error:
+            _log.warning("left_deletion_unreadable", file=_name(attachment), error=printable(str(error)))
+            return None
+
+    def drop(self, attachment: Attachment) -> None:
+        """What was left of it is carried out, or void. LedgerError when the file cannot be removed."""
+        if self.contains(attachment):
+            self._remove(self._path(attachment))
+
+    def files_of_others(self, attachments: Iterable[Attachment]) -> set[str]:
+        """What was left of any others, also before `refuse`, by the names of the files."""
+        return (deferred_deletes_in(self._directory) | deferred_deletes_in(self._withheld)) - set(
+            map(_name, attachments)
+        )
+
+    def keep_only(self, attachments: Iterable[Attachment]) -> None:
+        """Remove what was left of any others, as far as that can be done now, and take more."""
+        with suppress(LedgerError):
+            self._create_directory()
+        for name in deferred_deletes_in(self._directory) - set(map(_name, attachments)):
+            with suppress(LedgerError):
+                self._remove(self._directory / name)
+                _log.info("left_deletion_of_nothing", file=printable(name))
+
+    def _create_directory(self) -> None:
+        """Only our own user looks in: network configurations may hold credentials."""
+        with _as_ledger_error(_DELETIONS):
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _remove(self, path: Path) -> None:
+        with _as_ledger_error(_DELETIONS):
+            path.unlink(missing_ok=True)
+
+    def _path(self, attachment: Attachment) -> Path:
+        return self._directory / _name(attachment)
+
+
+def _name(attachment: Attachment) -> str:
+    """A file's name, as an attachment of the ledger has no slash in any of its parts (`wire.netconf`)."""
+    return f"{attachment.container}:{attachment.ifname}:{attachment.network}"
+
+
+def deferred_deletes_in(directory: Path) -> set[str]:
+    """Names of the files that are whole; none where they are not ours to see."""
+    with suppress(OSError):
+        return {name for name in os.listdir(directory) if not name.startswith(DRAFT)}  # noqa: PTH208
+    return set()
+
+
+def mark_exclusive_devices(run_dir: Path, *, present: bool) -> None:
+    """Say whether pods may hold exclusive devices; it stands while no agent runs. LedgerError."""
+    marker = run_dir / EXCLUSIVE_DEVICES
+    with _as_ledger_error("marker of exclusive devices"):
+        if not present:
+            marker.unlink(missing_ok=True)
+            return
+        run_dir.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+
+
+class Markers:
+    """The marker directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` is made by `replace_all`, when it can tell the truth."""
+        self._directory = directory
+
+    def replace_all(self, containers: Iterable[ContainerId]) -> None:
+        """Make the directory hold exactly these markers (after a reboot it is empty, the ledger is not).
+
+        LedgerError when it cannot be made to.
+        """
+        with _as_ledger_error(*_MARKERS):
+            self._replace_all(set(containers))
+
+    def add(self, container: ContainerId) -> None:
+        """Mark a container; before anything is changed for it. LedgerError when it cannot be marked."""
+        with _as_ledger_error(*_MARKERS):
+            (self._directory / container).touch()
+
+    def discard(self, container: ContainerId) -> None:
+        """Unmark a container; after everything of it is undone. LedgerError when it cannot be unmarked."""
+        with _as_ledger_error(*_MARKERS):
+            (self._directory / container).unlink(missing_ok=True)
+
+    def count(self) -> int:
+        """How many containers are marked."""
+        return len(list(self._directory.iterdir())) if self._directory.is_dir() else 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether somebody took the directory away: then no container can be marked."""
+        return not self._directory.is_dir()
+
+    def require(self) -> None:
+        """LedgerError when the directory is not there any more."""
+        with _as_ledger_error(*_MARKERS):
+            self._directory.stat()
+
+    def _replace_all(self, desired: set[ContainerId]) -> None:
+        staging = self._directory if self._directory.is_dir() else self._directory.with_suffix(".new")
+        staging.mkdir(parents=True, exist_ok=True)
+        for container in desired:
+            (staging / container).touch()
+        for marker in staging.iterdir():
+            if marker.name not in desired:
+                marker.unlink()
+        if staging != self._directory:
+            staging.rename(self._directory)
+
+
+@contextmanager
+def _as_ledger_error(operation: str, if_absent: str = "") -> Iterator[None]:
+    """if_absent: what else is said of a file or directory that is not there."""
+    try:
+        yield
+    except OSError as error:
+        msg = f"{operation}: {error.filename}: {error.strerror}"
+        if isinstance(error, FileNotFoundError):
+            msg += if_absent
+        raise LedgerError(msg) from error

@@ -45,166 +45,15 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.cni_environment import CniEnvironment
 
 
-class StaleSandboxes:
-    """Ends them for an ADD, which has its own container's turn."""
-
-    def __init__(self, context: AgentContext, ending: DeleteCommand) -> None:
-        """ending: how."""
-        self._node = context.node
-        self._worker = context.worker
-        self._turns = context.turns
-        self._delete_command = ending
-
-    async def end(
-        self, sandbox: Sandbox, turns: AsyncExitStack, now: CalledPlugins
-    ) -> tuple[Attachment, ...]:
-        """Take back what the pod held in sandboxes that are gone, and what an ADD cut short left in this one.
-
-        What it holds elsewhere is left to `Node.prepare` to refuse. Returned is what shall end in the moment
-        of the new claim, so that nobody else gets it; the turns of those containers are held until then.
-        now: as in `DeleteCommand`.
-        """
-        await self._end_cut_short(sandbox.attachment, now)
-        inherited = []
-        for receipt in self._node.ledger.of_pod(sandbox.pod.uid):
-            elsewhere = receipt.attachment.container != sandbox.attachment.container
-            if elsewhere and await self._worker.run(self._node.is_unfinished, receipt):
-                inherited.append(receipt)
-        older = {receipt.attachment.container for receipt in inherited}
-        free = {container for container in older if not self._turns.busy(container)}
-        for container in free:
-            await turns.enter_async_context(self._turns.alone(container))
-        ended = (receipt.attachment for receipt in inherited if receipt.attachment.container in free)
-        return await self._give_back(ended, now)
-
-    async def _end_cut_short(self, attachment: Attachment, now: CalledPlugins) -> None:
-        """K8sRdmaError (`ALREADY_ATTACHED`) for one that is whole, whichever pod it was made for."""
-        receipt = self._node.ledger.receipts.get(attachment)
-        if receipt is None:
-            return
-        if not await self._worker.run(self._node.is_unfinished, receipt):
-            msg = f"container {attachment.container} has its interfaces already"
-            raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
-        await self._delete_command.end(receipt, now)
-
-    async def _give_back(
-        self, attachments: Iterable[Attachment], now: CalledPlugins
-    ) -> tuple[Attachment, ...]:
-        """Those of them that are there still."""
-        there = tuple(each for each in attachments if each in self._node.ledger.receipts)
-        for attachment in there:
-            await self._delete_command.give_back(self._node.ledger.receipts[attachment], now)
-        return there
-
-
-def result_interfaces(receipt: Receipt, addresses: Mapping[str, IpamResult]) -> list[ResultInterface]:
-    """The attachment's interfaces as its result has them; a PCI function is not in the sandbox."""
-    return [
-        ResultInterface(
-            name=interface.ifname,
-            mac=interface.mac,
-            sandbox=receipt.netns.path if interface.is_netdev else "",
-            mtu=(interface.options.mtu or interface.home.mtu) if interface.is_netdev else 0,
-            pci=interface.pci,
-            ipam=addresses.get(interface.ifname, IpamResult()),
-        )
-        for interface in receipt.interfaces
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddressDetection:
-    """Addresses, each with its interface's name: `fd00::1/64 of rdma0`; see `core.kernel.PodInterface`."""
-
-    duplicates: tuple[str, ...] = ()
-    unusable: tuple[str, ...] = ()
-    unverified: tuple[str, ...] = ()
-
-
-def address_detection(
-    addresses: Mapping[str, Collection[str]], found: Mapping[str, PodInterface]
-) -> AddressDetection:
-    """What is to be waited for of these addresses, by interface.
-
-    Nobody can be asked while an interface has no link; the kernel asks when it has one.
-    """
-    duplicates, unusable, unverified = [], [], []
-    for ifname, address in addresses.items():
-        there = found.get(ifname)
-        if there is None:
-            continue
-        ours = set(address)
-        duplicates += [f"{each} of {ifname}" for each in sorted(ours & there.duplicates)]
-        if there.carrier:
-            unusable += [f"{each} of {ifname}" for each in sorted(ours & there.unusable)]
-            unverified += [f"{each} of {ifname}" for each in sorted(ours & there.unverified)]
-    return AddressDetection(
-        duplicates=tuple(duplicates), unusable=tuple(unusable), unverified=tuple(unverified)
-    )
-
+_log = structlog.get_logger()
 
 FIRST_LOOK_S = 0.11
 """When whoever has such an address has told so, where the kernel asked at once (`linux.pod_interface`)."""
 
 LOOK_AGAIN_S = 0.05
+
 DEADLINE_S = 3.0
 """Asking may begin a second later (`rtr_solicit_delay`), and be done more than once (`dad_transmits`)."""
-
-
-async def wait_for_address_detection(
-    receipt: Receipt,
-    addresses: Mapping[str, tuple[str, ...]],
-    *,
-    node: Node,
-    worker: Worker,
-    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> None:
-    """Wait until no other station objects to these addresses (CIDR form, by interface), then announce them.
-
-    K8sRdmaError (`IPAM_FAILURE`) names those that another station has, or that cannot be used in time.
-    """
-    asked = {ifname: address for ifname, address in addresses.items() if any(":" in each for each in address)}
-    if asked:
-        await _verify(receipt, asked, node, worker, pause)
-    if any(addresses.values()):
-        await worker.run(node.announce, receipt, addresses)
-
-
-async def _verify(
-    receipt: Receipt,
-    addresses: Mapping[str, tuple[str, ...]],
-    node: Node,
-    worker: Worker,
-    pause: Callable[[float], Awaitable[None]],
-) -> None:
-    await pause(FIRST_LOOK_S)
-    for _ in range(round((DEADLINE_S - FIRST_LOOK_S) / LOOK_AGAIN_S)):
-        now = address_detection(addresses, await worker.run(node.inspect_pod, receipt))
-        if now.duplicates:
-            raise _unsettled(receipt, now.duplicates, "in use by another station of its network")
-        if not (now.unusable or now.unverified):
-            return
-        await pause(LOOK_AGAIN_S)
-    if now.unusable:
-        why = f"duplicate address detection has not ended within {DEADLINE_S:g} s"
-        raise _unsettled(receipt, now.unusable, why)
-
-
-def _unsettled(receipt: Receipt, interfaces: tuple[str, ...], why: str) -> KernelError:
-    msg = f"container {receipt.attachment.container}: address {', '.join(interfaces)}: {why}"
-    return KernelError(msg, reason=Reason.IPAM_FAILURE)
-
-
-_log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddResult:
-    """What an attachment gave its pod. result: what the runtime is told, in the version that it asked for."""
-
-    receipt: Receipt
-    addresses: Mapping[str, IpamResult]
-    result: bytes
 
 
 class AddCommand:
@@ -407,6 +256,157 @@ class AddCommand:
             if promised != given:
                 why = f"PF {', '.join(promised)} was promised and had no room; given {', '.join(given)}"
                 self._cluster.placed_anew(receipt.pod, why)
+
+
+class StaleSandboxes:
+    """Ends them for an ADD, which has its own container's turn."""
+
+    def __init__(self, context: AgentContext, ending: DeleteCommand) -> None:
+        """ending: how."""
+        self._node = context.node
+        self._worker = context.worker
+        self._turns = context.turns
+        self._delete_command = ending
+
+    async def end(
+        self, sandbox: Sandbox, turns: AsyncExitStack, now: CalledPlugins
+    ) -> tuple[Attachment, ...]:
+        """Take back what the pod held in sandboxes that are gone, and what an ADD cut short left in this one.
+
+        What it holds elsewhere is left to `Node.prepare` to refuse. Returned is what shall end in the moment
+        of the new claim, so that nobody else gets it; the turns of those containers are held until then.
+        now: as in `DeleteCommand`.
+        """
+        await self._end_cut_short(sandbox.attachment, now)
+        inherited = []
+        for receipt in self._node.ledger.of_pod(sandbox.pod.uid):
+            elsewhere = receipt.attachment.container != sandbox.attachment.container
+            if elsewhere and await self._worker.run(self._node.is_unfinished, receipt):
+                inherited.append(receipt)
+        older = {receipt.attachment.container for receipt in inherited}
+        free = {container for container in older if not self._turns.busy(container)}
+        for container in free:
+            await turns.enter_async_context(self._turns.alone(container))
+        ended = (receipt.attachment for receipt in inherited if receipt.attachment.container in free)
+        return await self._give_back(ended, now)
+
+    async def _end_cut_short(self, attachment: Attachment, now: CalledPlugins) -> None:
+        """K8sRdmaError (`ALREADY_ATTACHED`) for one that is whole, whichever pod it was made for."""
+        receipt = self._node.ledger.receipts.get(attachment)
+        if receipt is None:
+            return
+        if not await self._worker.run(self._node.is_unfinished, receipt):
+            msg = f"container {attachment.container} has its interfaces already"
+            raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
+        await self._delete_command.end(receipt, now)
+
+    async def _give_back(
+        self, attachments: Iterable[Attachment], now: CalledPlugins
+    ) -> tuple[Attachment, ...]:
+        """Those of them that are there still."""
+        there = tuple(each for each in attachments if each in self._node.ledger.receipts)
+        for attachment in there:
+            await self._delete_command.give_back(self._node.ledger.receipts[attachment], now)
+        return there
+
+
+def result_interfaces(receipt: Receipt, addresses: Mapping[str, IpamResult]) -> list[ResultInterface]:
+    """The attachment's interfaces as its result has them; a PCI function is not in the sandbox."""
+    return [
+        ResultInterface(
+            name=interface.ifname,
+            mac=interface.mac,
+            sandbox=receipt.netns.path if interface.is_netdev else "",
+            mtu=(interface.options.mtu or interface.home.mtu) if interface.is_netdev else 0,
+            pci=interface.pci,
+            ipam=addresses.get(interface.ifname, IpamResult()),
+        )
+        for interface in receipt.interfaces
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressDetection:
+    """Addresses, each with its interface's name: `fd00::1/64 of rdma0`; see `core.kernel.PodInterface`."""
+
+    duplicates: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
+
+
+def address_detection(
+    addresses: Mapping[str, Collection[str]], found: Mapping[str, PodInterface]
+) -> AddressDetection:
+    """What is to be waited for of these addresses, by interface.
+
+    Nobody can be asked while an interface has no link; the kernel asks when it has one.
+    """
+    duplicates, unusable, unverified = [], [], []
+    for ifname, address in addresses.items():
+        there = found.get(ifname)
+        if there is None:
+            continue
+        ours = set(address)
+        duplicates += [f"{each} of {ifname}" for each in sorted(ours & there.duplicates)]
+        if there.carrier:
+            unusable += [f"{each} of {ifname}" for each in sorted(ours & there.unusable)]
+            unverified += [f"{each} of {ifname}" for each in sorted(ours & there.unverified)]
+    return AddressDetection(
+        duplicates=tuple(duplicates), unusable=tuple(unusable), unverified=tuple(unverified)
+    )
+
+
+async def wait_for_address_detection(
+    receipt: Receipt,
+    addresses: Mapping[str, tuple[str, ...]],
+    *,
+    node: Node,
+    worker: Worker,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Wait until no other station objects to these addresses (CIDR form, by interface), then announce them.
+
+    K8sRdmaError (`IPAM_FAILURE`) names those that another station has, or that cannot be used in time.
+    """
+    asked = {ifname: address for ifname, address in addresses.items() if any(":" in each for each in address)}
+    if asked:
+        await _verify(receipt, asked, node, worker, pause)
+    if any(addresses.values()):
+        await worker.run(node.announce, receipt, addresses)
+
+
+async def _verify(
+    receipt: Receipt,
+    addresses: Mapping[str, tuple[str, ...]],
+    node: Node,
+    worker: Worker,
+    pause: Callable[[float], Awaitable[None]],
+) -> None:
+    await pause(FIRST_LOOK_S)
+    for _ in range(round((DEADLINE_S - FIRST_LOOK_S) / LOOK_AGAIN_S)):
+        now = address_detection(addresses, await worker.run(node.inspect_pod, receipt))
+        if now.duplicates:
+            raise _unsettled(receipt, now.duplicates, "in use by another station of its network")
+        if not (now.unusable or now.unverified):
+            return
+        await pause(LOOK_AGAIN_S)
+    if now.unusable:
+        why = f"duplicate address detection has not ended within {DEADLINE_S:g} s"
+        raise _unsettled(receipt, now.unusable, why)
+
+
+def _unsettled(receipt: Receipt, interfaces: tuple[str, ...], why: str) -> KernelError:
+    msg = f"container {receipt.attachment.container}: address {', '.join(interfaces)}: {why}"
+    return KernelError(msg, reason=Reason.IPAM_FAILURE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddResult:
+    """What an attachment gave its pod. result: what the runtime is told, in the version that it asked for."""
+
+    receipt: Receipt
+    addresses: Mapping[str, IpamResult]
+    result: bytes
 
 
 def _require_waiting(call: AddCall) -> None:
