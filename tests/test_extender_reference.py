@@ -14,8 +14,7 @@ import yaml
 from extender.world import world
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOURCE
-from k8s_rdma.config.files import load_config
-from k8s_rdma.config.tls import TlsConfig
+from k8s_rdma.config.files import TlsConfig, load_config
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason

@@ -9,10 +9,10 @@ import pytest
 from fakes.kernel import FakeKernel
 from fakes.machine import VF_DRIVER, FakeMachine, FakePf, Interface
 from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.kernel import present_config
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import EVERY_RATE, RateAbility
 from k8s_rdma.core.step import GiveVf, VfConfig, VfHome, VfRate, VfRef
-from k8s_rdma.core.vf_config import present_config
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Kernel, Vf

@@ -14,7 +14,7 @@ from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.core.gang import Gang
+    from k8s_rdma.core.ids import Gang
     from k8s_rdma.core.ledger import Pod
     from k8s_rdma.kube.api import BudgetView, Event, NodeView, PodView
 

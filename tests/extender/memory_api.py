@@ -12,8 +12,7 @@ from k8s_rdma.kube.published import RdmaNodeView
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.core.gang import Gang
-    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.core.ids import Gang, NodeName
     from k8s_rdma.core.ledger import Pod
     from k8s_rdma.kube.api import BudgetView, PodBinding
 

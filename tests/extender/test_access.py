@@ -14,7 +14,7 @@ from msgspec import structs
 from extender.serving import BIND, FILTER, served
 from extender.world import cluster
 from http_server.certificates import Issuer
-from k8s_rdma.config.tls import TlsConfig
+from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.app import access_of
 from k8s_rdma.extender.config import ExtenderConfig

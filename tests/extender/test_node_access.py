@@ -11,7 +11,7 @@ import pytest
 from extender.real_nodes import real_nodes
 from extender.world import until
 from http_server.certificates import Issuer
-from k8s_rdma.config.tls import TlsConfig
+from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig, NodeTls

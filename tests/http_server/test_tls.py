@@ -15,7 +15,7 @@ from msgspec import structs
 
 from http_server.certificates import Issuer
 from http_server.serving import REQUEST, run, served
-from k8s_rdma.config.tls import TlsConfig
+from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import Limits
 from k8s_rdma.http_server.protocol import HttpProtocol

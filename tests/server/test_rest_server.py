@@ -10,8 +10,7 @@ import pytest
 
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.http_server import listen
-from k8s_rdma.wire.getpfs import encode_getpfs
-from k8s_rdma.wire.rest import decode_report, encode_report
+from k8s_rdma.wire.rest import decode_report, encode_getpfs, encode_report
 from k8s_rdma.wire.state import HEADER, MAX_BODY_BYTES, Kind
 from server.serving import (
     THEN,

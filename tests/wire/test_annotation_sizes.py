@@ -11,13 +11,14 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import MAX_INTERFACES, Request
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import parse_request
-from k8s_rdma.wire.annotation_sizes import (
+from k8s_rdma.wire.placement_annotation import (
     MAX_ANNOTATION_BYTES,
+    PLACEMENT_ANNOTATION,
     annotation_bytes,
+    encode,
     placement_room,
     require_room,
 )
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
 
 REQUESTS = {

@@ -19,7 +19,7 @@ import yaml
 
 from k8s_rdma.cli.doctor import DIRECTORIES, collect_node, document
 from k8s_rdma.cli.version import versions
-from k8s_rdma.config.yaml_text import read_yaml
+from k8s_rdma.config.files import read_yaml
 from k8s_rdma.doctor.collectors.processes import ask_agent
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.linux.discovery.gather import gather

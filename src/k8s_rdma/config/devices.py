@@ -10,9 +10,8 @@ from typing import Annotated, Literal, NoReturn
 
 import msgspec
 
-from k8s_rdma.config.files import AbsolutePath, NodeText, Port
+from k8s_rdma.config.files import AbsolutePath, NodeText, Port, TlsConfig
 from k8s_rdma.config.hardware import NetdevText, PciText, VendorText
-from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.core.devices.pod_devices import shared_resource
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
 from k8s_rdma.core.ids import pci_address

@@ -3,6 +3,10 @@
 msgspec finds that something does not fit, and says it in the words of Python's types. Here the document is
 gone through once more, beside its model: what a field wants its type says, or the `description` of its
 `msgspec.Meta`. Unknown keys are refused by name.
+
+YAML as configuration files have it: a key that stands twice in a mapping is refused.
+
+The keys of a configuration file by which a process speaks TLS.
 """
 
 from __future__ import annotations
@@ -18,12 +22,37 @@ import msgspec
 import yaml
 from msgspec import inspect
 
-from k8s_rdma.config.yaml_text import read_yaml, yaml_words
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import describe_unknown, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """As its own, but without the last one of a key's values taking the place of those before."""
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in keys:
+                    problem = f"the key {key.value!r} stands twice in one mapping"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                keys.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_yaml(text: str) -> Any:
+    """The document; yaml.YAMLError tells the line of what is wrong."""
+    return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
+
+
+def yaml_words(error: yaml.YAMLError) -> str:
+    """Where a text is no YAML and why, in one line, without the text, which may be secret."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 def config_schema(kind: type[msgspec.Struct]) -> str:
@@ -348,3 +377,24 @@ def _hint(kind: Any, value: object) -> str:
 
 def _below(field: str, name: str) -> str:
     return f"{field}.{name}" if field else name
+
+
+class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase; files are PEM.
+
+    cert_file: the server's certificate and those that lead to its issuer. key_file: its key, not encrypted.
+    client_ca_file: who issues clients' certificates; None asks them for none. client_names: of whose
+        certificates one is enough, as the subject's common name, or a DNS name, URI or mail address of the
+        alternative names; empty: any certificate of that issuer.
+    """
+
+    cert_file: AbsolutePath
+    key_file: AbsolutePath
+    client_ca_file: AbsolutePath | None = None
+    client_names: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse names where nobody is asked for a certificate."""
+        if self.client_names and self.client_ca_file is None:
+            msg = "clientNames: is for certificates of clientCaFile, which is not set"
+            raise ValueError(msg)

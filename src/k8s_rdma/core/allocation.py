@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Used, total
+from k8s_rdma.core.kernel import asked_config, present_config, shown
 from k8s_rdma.core.ledger import AllocatedInterface
 from k8s_rdma.core.macs import home_mac, taken_mac
 from k8s_rdma.core.placement import Placement, Rejection, fits, place, usage_of
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.step import VfHome, VfRef
-from k8s_rdma.core.vf_config import asked_config, present_config, shown
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:

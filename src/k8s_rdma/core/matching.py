@@ -13,7 +13,7 @@ from collections import Counter, deque
 from itertools import combinations, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.greedy import Bin
+from k8s_rdma.core.offers import Bin
 from k8s_rdma.core.rooms import Verdict
 
 if TYPE_CHECKING:

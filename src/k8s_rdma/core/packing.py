@@ -1,7 +1,7 @@
 """Exact packing of a request's interfaces into PFs that differ in free bandwidth and VFs alone.
 
 This is vector bin packing in two dimensions, bandwidth and number: NP-hard, and users write the instances.
-So the cheap and usual is tried first, proofs of impossibility (`core.bounds`) come before the search, and
+So the cheap and usual is tried first, proofs of impossibility (`core.rooms`) come before the search, and
 everything counts its work.
 
 The search fills one room after another and remembers what failed. Rooms that hold few interfaces come
@@ -27,8 +27,19 @@ from itertools import accumulate, chain
 from math import inf
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.bounds import MAX_BITS, add_copies, attainable, surely_too_much
-from k8s_rdma.core.rooms import Demand, Fill, OutOfWorkError, Room, Verdict, Work, entries
+from k8s_rdma.core.rooms import (
+    MAX_BITS,
+    Demand,
+    Fill,
+    OutOfWorkError,
+    Room,
+    Verdict,
+    Work,
+    add_copies,
+    attainable,
+    entries,
+    surely_too_much,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

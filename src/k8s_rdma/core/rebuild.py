@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.allocation import is_free
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.kernel import Hardware, PfState, Vf
+from k8s_rdma.core.kernel import Hardware, PfState, Vf, present_config
 from k8s_rdma.core.ledger import AllocatedInterface
 from k8s_rdma.core.macs import NO_MAC
 from k8s_rdma.core.options import NO_OPTIONS, VfDriver
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.step import VfConfig, VfHome, VfRef, Vlan
-from k8s_rdma.core.vf_config import present_config
 
 if TYPE_CHECKING:
     from k8s_rdma.core.request import InterfaceRequest

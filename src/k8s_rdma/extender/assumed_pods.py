@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
-from k8s_rdma.core.gang import Gang
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.ids import Gang, NodeName, PodUid
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Gangs

@@ -60,7 +60,7 @@ from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from k8s_rdma.core.gang import Gang
+    from k8s_rdma.core.ids import Gang
     from k8s_rdma.errors import K8sRdmaError
     from k8s_rdma.extender.leadership import Fence
     from k8s_rdma.kube.api import ClusterApi

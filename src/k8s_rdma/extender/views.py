@@ -1,27 +1,232 @@
-"""Views for people: explain and the cluster at a glance; read-only, and answered by standbys as well."""
+"""Views for people: explain and the cluster at a glance; read-only, and answered by standbys as well.
+
+The cluster at a glance: totals of all nodes, the first of them, and the pods that wait longest.
+
+A look at 5,000 nodes is made in slices, and kept for a moment, so that many who look cost what one does.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.parse import parse_qs
+from weakref import WeakKeyDictionary
 
-from k8s_rdma.core.ids import NodeName
+from msgspec.structs import replace
+
+from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.inventory import NOTHING_USED
+from k8s_rdma.extender.decision_log import LastRefusals
 from k8s_rdma.extender.explain import Explainer, ExplainQuery
 from k8s_rdma.extender.filter import FeasibilityChecker
+from k8s_rdma.extender.fit_cache import Quarantine
+from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.overview import Overview
+from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.http_server.answer import JSON, Answer, error_answer
 from k8s_rdma.wire import cluster_view, explain
-from k8s_rdma.wire.cluster_view import MAX_ROWS, Sort, encode_view
+from k8s_rdma.wire.cluster_view import (
+    MAX_ROWS,
+    ClusterView,
+    NodeRow,
+    PendingRow,
+    PfRow,
+    Sort,
+    Totals,
+    encode_view,
+)
 from k8s_rdma.wire.explain import ExtenderState, encode_explanation
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.extender.decision_log import Attempt
     from k8s_rdma.extender.pod_explanation import PodExplainer
     from k8s_rdma.http_server.answer import Scope
+
+    Order: TypeAlias = Callable[["_Row"], tuple[object, ...]]
+
+KEPT_S = 1.0
+_SLICE = 64
+_FRESH_S = 5.0
+_ASK_S = 1.5
+
+
+class _Pfs(NamedTuple):
+    """A situation's PFs, and the shares of their bandwidth and VFs that are taken."""
+
+    rows: tuple[PfRow, ...] = ()
+    reserved: float = 0.0
+    vfs: float = 0.0
+
+
+_NO_PFS = _Pfs()
+
+
+class _Row(NamedTuple):
+    node: NodeRow
+    pfs: _Pfs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Computed:
+    computed_at: float
+    rows: tuple[_Row, ...]
+    totals: Totals
+
+
+@dataclass(slots=True, kw_only=True)
+class Overview:
+    """Looks at the cluster.
+
+    nodes: the names of all that are known. role: what to say of this process. clock: seconds, monotonic.
+    """
+
+    state: ClusterState
+    states: NodeSource
+    attempts: LastRefusals
+    requests: PodRequestCache
+    nodes: Callable[[], Collection[NodeName]]
+    role: Callable[[], ExtenderState]
+    clock: Callable[[], float]
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _last: _Computed | None = None
+    _pfs: WeakKeyDictionary[NodeSnapshot, _Pfs] = field(default_factory=WeakKeyDictionary)
+
+    async def view(self, *, sort: Sort, limit: int) -> ClusterView:
+        """The document, with `limit` nodes and pods at most; up to `KEPT_S` old."""
+        async with self._turn:
+            if self._last is None or self.clock() - self._last.computed_at > KEPT_S:
+                self._last = await self._compute()
+        now = self.clock()
+        pending = self.attempts.pending()
+        return ClusterView(
+            extender=self.role(),
+            totals=self._last.totals,
+            nodes=tuple(row.node for row in nsmallest(limit, self._last.rows, key=ORDERS[sort])),
+            pending=tuple(self._pending(each, now) for each in islice(pending, limit)),
+            pending_total=len(pending),
+        )
+
+    def _pending(self, attempt: Attempt, now: float) -> PendingRow:
+        outcome = attempt.outcome
+        filtered = self.requests.get(PodUid(outcome.uid))
+        interfaces = filtered.request.interfaces if filtered else ()
+        return PendingRow(
+            pod=outcome.pod,
+            interfaces=len(interfaces),
+            reserved_mbps=sum(interface.min_tx_rate_mbps for interface in interfaces),
+            ago_s=round(now - attempt.refused_at, 3),
+            waits_s=round(now - attempt.first_at, 3),
+            why=attempt.why,
+        )
+
+    async def _compute(self) -> _Computed:
+        names = sorted(self.nodes())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ASK_S):
+                await self.states.refresh(names, newer_than=self.clock() - _FRESH_S)
+        rows = []
+        for index, node in enumerate(names):
+            if index % _SLICE == 0:
+                await asyncio.sleep(0)
+            rows.append(self._row(node))
+        return _Computed(computed_at=self.clock(), rows=tuple(rows), totals=await _total(rows))
+
+    def _row(self, node: NodeName) -> _Row:
+        facts = self.state.facts(node)
+        snapshot, pods = self.state.last_known(node)
+        heard_at = self.state.heard_at(node)
+        heard_s = None if heard_at is None else round(self.clock() - heard_at, 3)
+        pfs = self._pfs_of(snapshot) if snapshot else _NO_PFS
+        known = NodeRow(name=node, pods=len(pods), heard_s=heard_s, pfs=pfs.rows)
+        if facts is None:
+            why = self.state.why_unreadable(node)
+            return _Row(replace(known, problems=(why,), unreadable=True), pfs)
+        return _Row(replace(known, problems=(*_problems(pfs.rows), *facts.problems)), pfs)
+
+    def _pfs_of(self, snapshot: NodeSnapshot) -> _Pfs:
+        pfs = self._pfs.get(snapshot)
+        if pfs is None:
+            pfs = self.quarantine.decide(snapshot, lambda: _pfs_of(snapshot), lambda _: _NO_PFS)
+            self._pfs[snapshot] = pfs
+        return pfs
+
+
+def _pfs_of(snapshot: NodeSnapshot) -> _Pfs:
+    rows = tuple(_pf_rows(snapshot))
+    return _Pfs(
+        rows,
+        _share(sum(pf.reserved_mbps for pf in rows), sum(pf.link_mbps or 0 for pf in rows)),
+        _share(sum(pf.vfs - pf.free_vfs for pf in rows), sum(pf.vfs for pf in rows)),
+    )
+
+
+def _pf_rows(snapshot: NodeSnapshot) -> Iterator[PfRow]:
+    for pf in snapshot.inventory.pfs:
+        used = snapshot.used.get(pf.pci, NOTHING_USED)
+        yield PfRow(
+            name=pf.name,
+            link_mbps=pf.link_mbps,
+            reserved_mbps=used.mbps,
+            vfs=pf.capacity_vfs,
+            free_vfs=max(0, pf.capacity_vfs - used.vfs),
+            devices=sum(pf.pools.values()),
+            held_devices=sum(use.held_vfs for use in used.devices),
+        )
+
+
+def _problems(pfs: tuple[PfRow, ...]) -> Iterator[str]:
+    if not pfs:
+        yield "it has no SR-IOV PF"
+    for pf in pfs:
+        if pf.link_mbps is None:
+            yield f"{pf.name}: link speed unknown (link down?)"
+        elif pf.reserved_mbps > pf.link_mbps:
+            yield f"{pf.name}: {pf.reserved_mbps} Mb/s are reserved, and its link carries {pf.link_mbps}"
+
+
+async def _total(rows: list[_Row]) -> Totals:
+    """The sums, in slices."""
+    sums = dict.fromkeys(("pfs", "link_mbps", "reserved_mbps", "vfs", "free_vfs", "pods"), 0)
+    unreadable = with_problems = 0
+    for index, (row, _) in enumerate(rows):
+        if index % _SLICE == 0:
+            await asyncio.sleep(0)
+        with_problems += bool(row.problems)
+        unreadable += row.unreadable
+        sums["pods"] += row.pods
+        for pf in () if row.unreadable else row.pfs:
+            sums["pfs"] += 1
+            sums["link_mbps"] += pf.link_mbps or 0
+            sums["reserved_mbps"] += pf.reserved_mbps
+            sums["vfs"] += pf.vfs
+            sums["free_vfs"] += pf.free_vfs
+    return Totals(nodes=len(rows), unreadable=unreadable, with_problems=with_problems, **sums)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+ORDERS: dict[Sort, Order] = {
+    Sort.RESERVED: lambda row: (-row.pfs.reserved, row.node.name),
+    Sort.VFS: lambda row: (-row.pfs.vfs, row.node.name),
+    Sort.PODS: lambda row: (-row.node.pods, row.node.name),
+    Sort.AGE: lambda row: (-(inf if row.node.heard_s is None else row.node.heard_s), row.node.name),
+    Sort.PROBLEMS: lambda row: (not row.node.problems, -row.pfs.reserved, row.node.name),
+    Sort.NAME: lambda row: (row.node.name,),
+}
+
 
 _DEFAULT_ROWS = 100
 

@@ -15,7 +15,7 @@ from k8s_rdma.wire.rest_error import Error
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from k8s_rdma.config.tls import TlsConfig
+    from k8s_rdma.config.files import TlsConfig
     from k8s_rdma.http_server.answer import Scope
 
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})

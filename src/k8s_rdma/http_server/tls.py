@@ -15,7 +15,7 @@ from k8s_rdma.errors import MalformedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.config.tls import TlsConfig
+    from k8s_rdma.config.files import TlsConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""The Protocols of `kube.api` and `kube.published` over lightkube: pods, nodes, Leases, RdmaNodes."""
+"""The Protocols of `kube.api` and `kube.published` over lightkube: pods, nodes, Leases, RdmaNodes.
+
+PodGroups: how many of a gang's pods are to be bound together.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx2  # what lightkube 1.x raises
 import msgspec
 from lightkube import AsyncClient
-from lightkube.core.resource import ApiInfo, GlobalResource, GlobalSubResource, ResourceDef
+from lightkube.core.resource import (
+    ApiInfo,
+    GlobalResource,
+    GlobalSubResource,
+    NamespacedResource,
+    ResourceDef,
+)
 from lightkube.operators import equal, not_in
 from lightkube.types import PatchType
 
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.ids import Gang, GangApi, NodeName
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError
 from k8s_rdma.kube.calls import named_errors, read_refusal, segment, watch_objects
 from k8s_rdma.kube.credentials import authenticate, credentials, usable_credentials
@@ -28,16 +37,88 @@ from k8s_rdma.kube.objects import (
     OwnerReference,
     PodObject,
 )
-from k8s_rdma.kube.pod_groups import get_min_count
 from k8s_rdma.kube.published import OwnNodeView, RdmaNodeView
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.core.gang import Gang
     from k8s_rdma.core.ledger import Pod
     from k8s_rdma.kube.api import BudgetView, Event, LeaseView, NodeView, ObjectEvent, PodBinding, PodView
+
+_NOT_FOUND = 404
+
+
+class _GangPolicy(msgspec.Struct, frozen=True):
+    minCount: int = 0  # noqa: N815  the API's name
+
+
+class _Policy(msgspec.Struct, frozen=True):
+    gang: _GangPolicy | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    schedulingPolicy: _Policy = _Policy()  # noqa: N815  the API's name
+
+
+class PodGroupObject(msgspec.Struct, NamespacedResource):
+    """`scheduling.k8s.io/v1alpha2` PodGroup (Kubernetes 1.36)."""
+
+    _api_info = ApiInfo(
+        resource=ResourceDef(GangApi.KUBERNETES.value, "v1alpha2", "PodGroup"),
+        plural="podgroups",
+        verbs=["get"],
+    )
+    spec: _Spec = _Spec()
+
+    @property
+    def min_count(self) -> int:
+        """How many pods are to be bound together; 0 where its policy is another one."""
+        gang = self.spec.schedulingPolicy.gang
+        return gang.minCount if gang else 0
+
+
+class _CoschedulingSpec(msgspec.Struct, frozen=True):
+    minMember: int = 0  # noqa: N815  the API's name
+
+
+class CoschedulingPodGroupObject(msgspec.Struct, NamespacedResource):
+    """`scheduling.x-k8s.io/v1alpha1` PodGroup of the plug-in Coscheduling."""
+
+    _api_info = ApiInfo(
+        resource=ResourceDef(GangApi.COSCHEDULING.value, "v1alpha1", "PodGroup"),
+        plural="podgroups",
+        verbs=["get"],
+    )
+    spec: _CoschedulingSpec = _CoschedulingSpec()
+
+    @property
+    def min_count(self) -> int:
+        """How many pods are to be bound together."""
+        return self.spec.minMember
+
+
+_KINDS: dict[GangApi, type[PodGroupObject | CoschedulingPodGroupObject]] = {
+    GangApi.KUBERNETES: PodGroupObject,
+    GangApi.COSCHEDULING: CoschedulingPodGroupObject,
+}
+
+
+async def get_min_count(client: AsyncClient, gang: Gang) -> int:
+    """`GET /apis/GROUP/VERSION/namespaces/NS/podgroups/NAME`: how many pods are to be bound together.
+
+    A label without a PodGroup makes no gang: nobody else would hold its pods together either. A field without
+    one is refused (404): kube-scheduler waits for the PodGroup as well.
+    """
+    try:
+        with named_errors(f"get podgroup {gang} of {gang.api.value}"):
+            found = await client.get(_KINDS[gang.api], segment(gang.name), namespace=segment(gang.namespace))
+    except ApiRefusedError as refused:
+        if refused.status == _NOT_FOUND and gang.api is GangApi.COSCHEDULING:
+            return 0
+        raise
+    return found.min_count
+
 
 _RDMA_NODE = ResourceDef(GROUP, VERSION, KIND)
 _NODE = ResourceDef("", "v1", "Node")
@@ -286,7 +367,7 @@ class Client(RdmaNodes):
         return pod.view() if pod else None
 
     async def get_min_count(self, gang: Gang) -> int:
-        """As `kube.pod_groups.get_min_count`."""
+        """As `kube.client.get_min_count`."""
         return await get_min_count(self._client, gang)
 
     async def get_whole_pod(self, namespace: str, name: str) -> PodView | None:

@@ -32,7 +32,7 @@ from lightkube import KubeConfig, SingleConfig
 from lightkube.config.models import Cluster, Context, NameValue, User
 from lightkube.core.exceptions import ConfigError
 
-from k8s_rdma.config.yaml_text import yaml_words
+from k8s_rdma.config.files import yaml_words
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:

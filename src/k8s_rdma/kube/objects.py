@@ -24,7 +24,7 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import visible
 from k8s_rdma.kube.api import BudgetView, LeaseView, NodeView, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
-from k8s_rdma.wire.annotation_sizes import annotation_bytes
+from k8s_rdma.wire.placement_annotation import annotation_bytes
 from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, demand_of, devices_of, gang_of
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.errors import STATUS, Reason
 from k8s_rdma.http_server.answer import JSON, Answer, error_answer
 from k8s_rdma.server.metrics import render_metrics
-from k8s_rdma.wire.getpfs import encode_getpfs
-from k8s_rdma.wire.rest import encode_report, without_vfs
+from k8s_rdma.wire.rest import encode_getpfs, encode_report, without_vfs
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:

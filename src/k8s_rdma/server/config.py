@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config.files import AbsolutePath, NodeText, Port
+from k8s_rdma.config.files import AbsolutePath, NodeText, Port, TlsConfig
 from k8s_rdma.config.hardware import HardwareConfig
-from k8s_rdma.config.tls import TlsConfig
 
 DEFAULT_PORT = 54005
 """Where the RDMA hardware DaemonSet has always listened."""

@@ -11,8 +11,7 @@ import msgspec
 
 from k8s_rdma import __version__
 from k8s_rdma.server.watch import DEFAULT_TIMEOUT_S, TimeoutS
-from k8s_rdma.wire.getpfs import LegacyPf
-from k8s_rdma.wire.rest import GenerationText, NodeReport
+from k8s_rdma.wire.rest import GenerationText, LegacyPf, NodeReport
 from k8s_rdma.wire.rest_error import ErrorDocument
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, g
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from k8s_rdma.core.gang import Gang
+    from k8s_rdma.core.ids import Gang
 
 # The sentences that `kubectl describe pod` shows and that existing runbooks search for, word by word.
 UNREADABLE_NODE = (

@@ -265,7 +265,7 @@ def _decode(document: bytes, decoder: msgspec.json.Decoder[_Conf], key: str = ""
     try:
         return decode(document, decoder, f"{SUBJECT}: {key}" if key else SUBJECT, Reason.INVALID_NETCONF)
     except MalformedError as error:
-        from k8s_rdma.wire.json_types import type_mismatch  # noqa: PLC0415  memory of those that start well
+        from k8s_rdma.wire.json import type_mismatch  # noqa: PLC0415  memory of those that start well
 
         place, why = type_mismatch(decoder.type, document) or ("", "")
         if not why:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from k8s_rdma.core.gang import Gang, GangApi
+from k8s_rdma.core.ids import Gang, GangApi
 from k8s_rdma.core.quantities import Demand, quantity
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.core.gang import GangApi
+from k8s_rdma.core.ids import GangApi
 from k8s_rdma.doctor.cluster.versions import minor_of
 from k8s_rdma.doctor.finding import Subject
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION

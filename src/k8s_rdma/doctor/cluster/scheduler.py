@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from k8s_rdma.config.yaml_text import read_yaml
+from k8s_rdma.config.files import read_yaml
 from k8s_rdma.doctor.finding import Severity, Subject, worst
 from k8s_rdma.extender.config import ExtenderConfig
 

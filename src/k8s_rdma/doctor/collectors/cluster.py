@@ -20,9 +20,8 @@ import msgspec
 import yaml
 
 from k8s_rdma import __version__
-from k8s_rdma.config.files import fit
+from k8s_rdma.config.files import fit, read_yaml
 from k8s_rdma.config.namespace_policies import PoliciesFile
-from k8s_rdma.config.yaml_text import read_yaml
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, check_extender
 from k8s_rdma.doctor.cluster.keys import KeyFacts, check_keys
