@@ -41,7 +41,7 @@ def test_ethernet_speed_that_the_driver_does_not_tell_is_unknown(
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"), [({"carrier": False}, "has no carrier"), ({"up": False}, "is set down")]
+    ("changes", "why"), [({"carrier": False}, "has no carrier"), ({"is_up": False}, "is set down")]
 )
 def test_ethernet_speed_is_unknown_while_the_link_is_down_whatever_the_driver_tells(
     machine: SmallMachine, changes: dict[str, bool], why: str

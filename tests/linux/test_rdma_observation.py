@@ -102,7 +102,7 @@ def test_link_without_a_carrier_is_a_fault_of_its_device_and_of_all_vfs_uplinks(
 
 
 def test_vf_that_is_set_down_is_told_apart(machine: RdmaMachine) -> None:
-    machine.set_link("eth11", up=False, carrier=False)
+    machine.set_link("eth11", is_up=False, carrier=False)
     machine.set_port("mlx5_1", "DOWN")
     here = machine.observer().scan().present
     assert here["mlx5_1"].vf_set_down
@@ -111,7 +111,7 @@ def test_vf_that_is_set_down_is_told_apart(machine: RdmaMachine) -> None:
 
 
 def test_pf_that_is_set_down_is_at_fault(machine: RdmaMachine) -> None:
-    machine.set_link("eth0", up=False)
+    machine.set_link("eth0", is_up=False)
     here = machine.observer().scan().present["mlx5_0"]
     assert (here.vf_set_down, here.port_faults) == (False, ("netdev eth0 is set down",))
 
@@ -166,7 +166,7 @@ def test_links_of_no_interest_make_no_new_look(machine: RdmaMachine) -> None:
 
 def test_infiniband_ports_are_to_be_watched_and_their_netdevs_do_not_count(machine: RdmaMachine) -> None:
     machine.write(f"{machine.device(PF)}/infiniband/mlx5_0/ports/1/link_layer", "InfiniBand")
-    machine.set_link("eth0", type=INFINIBAND, up=False)
+    machine.set_link("eth0", type=INFINIBAND, is_up=False)
     look = machine.observer().scan()
     assert look.present["mlx5_0"].device.link_type is LinkType.INFINIBAND
     assert look.present["mlx5_0"].port_faults == ()
