@@ -18,7 +18,7 @@ from k8s_rdma_demo.launch import INIT_PID
 from k8s_rdma_demo.outcome import Outcome
 from k8s_rdma_demo.scenes import Scenes
 from k8s_rdma_demo.watchman import OverbookingMonitor
-from k8s_rdma_demo.world import API_URL, EXTENDER_URL, SERVER_PORT, Paths, World, processes_left
+from k8s_rdma_demo.world import API_URL, EXTENDER_URL, SERVER_PORT, Paths, World, leftover_processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         stubborn = world.stop()
     outcome.check_equal("every process ended when told to", [], stubborn)
-    outcome.check_equal("no process is left", [], processes_left())
+    outcome.check_equal("no process is left", [], leftover_processes())
     if not shown:
         outcome.show(console)
     if options.json:
@@ -96,7 +96,7 @@ def _play(world: World, outcome: Outcome, console: Console) -> None:
                 if name not in KEEPS_PODS:
                     scenes.finish()
         finally:
-            _give_everything_back(world, scenes, console)
+            _teardown(world, scenes, console)
             outcome.check(
                 "no PF of any node was ever promised more than it has",
                 not watchman.overcommitted and watchman.reports > 0,
@@ -108,11 +108,11 @@ def _play(world: World, outcome: Outcome, console: Console) -> None:
                     ]
                 ),
             )
-            _check_home(world, outcome, before)
+            _check_kernel_state(world, outcome, before)
     console.print(f"[dim]{time.monotonic() - started:.0f} s[/]")
 
 
-def _give_everything_back(world: World, scenes: Scenes, console: Console) -> None:
+def _teardown(world: World, scenes: Scenes, console: Console) -> None:
     """Delete what pods there still are, however the scenes ended; Ctrl-C does not stop this."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     world.restart_agents()
@@ -144,7 +144,7 @@ def _pause(world: World, console: Console) -> None:
         signal.pause()
 
 
-def _check_home(world: World, outcome: Outcome, expected: Mapping[str, frozenset[str]]) -> None:
+def _check_kernel_state(world: World, outcome: Outcome, expected: Mapping[str, frozenset[str]]) -> None:
     """Everything is as it was before the first pod."""
     for node in world.nodes:
         changed = sorted(expected[node.name] ^ world.kernel_state(node))
@@ -152,7 +152,7 @@ def _check_home(world: World, outcome: Outcome, expected: Mapping[str, frozenset
         used = [vf for pf in world.getpfs(node) for vf in pf["vfs"] if vf["allocated"] or vf["min_tx_rate"]]
         outcome.check_equal(f"{node.name}: /getpfs shows no VF in use", [], used)
         outcome.check_equal(f"{node.name}: no address is leased", [], world.leases(node))
-        outcome.check_equal(f"{node.name}: no namespace is left", [], world.sandboxes_left(node))
+        outcome.check_equal(f"{node.name}: no namespace is left", [], world.leftover_sandboxes(node))
 
 
 def _step(console: Console, title: str, work: Callable[[], None]) -> None:

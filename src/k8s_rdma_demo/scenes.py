@@ -157,7 +157,7 @@ class Scenes:
         self._apply_manifest("sixty-interfaces", "survivor")
         node = self._wait_for_half_an_add("survivor")
         self._world.processes.kill(f"{node.name}-agent")
-        phases, moved = self._world.receipts(node), self._world.vfs_away(node)
+        phases, moved = self._world.receipts(node), self._world.attached_vfs(node)
         self._outcome.check(
             "the agent dies in the middle of an ADD",
             phases == ["prepared"] and moved > 0,
@@ -242,7 +242,7 @@ class Scenes:
         end = time.monotonic() + POD_TIMEOUT_S
         while time.monotonic() < end:
             for node in self._world.nodes:
-                if self._world.vfs_away(node):
+                if self._world.attached_vfs(node):
                     return node
         msg = f"pod {name}: no agent began to attach it within {POD_TIMEOUT_S:g} s"
         raise K8sRdmaError(msg)

@@ -31,8 +31,8 @@ def unreachable(pairs: Sequence[tuple[Endpoint, Endpoint]]) -> list[str]:
     Each socket is tied to its interface, so nothing can go or arrive another way.
     """
     with ExitStack() as sockets:
-        senders = [sockets.enter_context(_bound(source)) for source, _ in pairs]
-        receivers = [sockets.enter_context(_bound(destination)) for _, destination in pairs]
+        senders = [sockets.enter_context(_bind_all(source)) for source, _ in pairs]
+        receivers = [sockets.enter_context(_bind_all(destination)) for _, destination in pairs]
         return [
             source.ifname
             for (source, destination), sender, receiver in zip(pairs, senders, receivers, strict=True)
@@ -50,13 +50,13 @@ def _passes(sender: socket.socket, receiver: socket.socket, source: Endpoint, de
     return received == payload and address == source.address
 
 
-def _bound(endpoint: Endpoint) -> socket.socket:
+def _bind_all(endpoint: Endpoint) -> socket.socket:
     """A UDP socket in the pod; made on a thread of its own, which is the one that changes namespace."""
     with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(_bound_here, endpoint).result()
+        return thread.submit(_bind, endpoint).result()
 
 
-def _bound_here(endpoint: Endpoint) -> socket.socket:
+def _bind(endpoint: Endpoint) -> socket.socket:
     with endpoint.netns.open("rb") as netns, entered(netns.fileno()):
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     made.settimeout(TIMEOUT_S)

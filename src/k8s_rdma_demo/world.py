@@ -62,7 +62,7 @@ class Paths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodInside:
+class PodNetwork:
     """A pod's namespace: its interfaces' MACs and IPv4 addresses by name, loopback left out."""
 
     netns: Path
@@ -107,7 +107,7 @@ class World:
 
     def start(self) -> None:
         """Every process, and the nodes known to the API server; returns when all answer."""
-        self._start_stand_in("api", "--host", CONTROL_ADDRESS, "--port", str(API_PORT), *self._kubeconfig())
+        self._start_component("api", "--host", CONTROL_ADDRESS, "--port", str(API_PORT), *self._kubeconfig())
         self._wait("API server", lambda: self._http.get(f"{API_URL}/healthz").is_success)
         for node in self.nodes:
             self.start_agent(node)
@@ -122,7 +122,7 @@ class World:
         }
         self._start_k8s_rdma("extender", None, extender)
         self._wait("extender", lambda: self._http.get(f"{EXTENDER_URL}/readyz").is_success)
-        self._start_stand_in("scheduler", *self._api(), "--extender", f"{EXTENDER_URL}/scheduler")
+        self._start_component("scheduler", *self._api(), "--extender", f"{EXTENDER_URL}/scheduler")
         for node in self.nodes:
             self._start_kubelet(node)
 
@@ -168,21 +168,21 @@ class World:
         """`/getpfs` of a node."""
         return list(self._http.get(f"http://{node.address}:{SERVER_PORT}/getpfs").raise_for_status().json())
 
-    def sandbox(self, name: str) -> PodInside:
+    def sandbox(self, name: str) -> PodNetwork:
         """A running pod, seen from within; K8sRdmaError when it does not run."""
         for node in self.nodes:
             found = SandboxDirectory(node.directory / "sandboxes").of_pod("default", name)
             if found is not None:
-                return _look_inside(Path(found.netns))
+                return _inspect(Path(found.netns))
         msg = f"pod {name}: no node runs it"
         raise K8sRdmaError(msg)
 
-    def sandboxes_left(self, node: DemoNode) -> list[str]:
+    def leftover_sandboxes(self, node: DemoNode) -> list[str]:
         """Namespaces and records of pods on a node."""
         left = [*(node.directory / "netns").glob("*"), *(node.directory / "sandboxes").glob("*.json")]
         return sorted(path.name for path in left)
 
-    def vfs_away(self, node: DemoNode) -> int:
+    def attached_vfs(self, node: DemoNode) -> int:
         """How many VFs' interfaces are in pods now."""
         with node.netns.open("rb") as netns, Rtnl(netns.fileno()) as rtnl:
             home = sum(_is_vf(link.name) for link in rtnl.links())
@@ -269,7 +269,7 @@ class World:
         }
 
     def _start_kubelet(self, node: DemoNode) -> None:
-        self._start_stand_in(
+        self._start_component(
             "kubelet",
             *self._api(),
             *("--node", node.name, "--conflist", str(node.directory / "pods.conflist")),
@@ -279,7 +279,7 @@ class World:
             node=node,
         )
 
-    def _start_stand_in(self, part: str, *arguments: str, node: DemoNode | None = None) -> None:
+    def _start_component(self, part: str, *arguments: str, node: DemoNode | None = None) -> None:
         name = f"{node.name}-{part}" if node else part
         netns = node.netns if node else None
         self.processes.start(name, "k8s_rdma_demo.cluster", part, *arguments, netns=netns)
@@ -322,11 +322,11 @@ class World:
             time.sleep(0.05)
 
 
-def _look_inside(netns: Path) -> PodInside:
+def _inspect(netns: Path) -> PodNetwork:
     command = ["nsenter", f"--net={netns}", "ip", "-json", "address", "show"]
     shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     links = {link["ifname"]: link for link in shown if link["ifname"] != "lo"}
-    return PodInside(
+    return PodNetwork(
         netns=netns,
         macs={name: link["address"] for name, link in links.items()},
         addresses={
@@ -343,7 +343,7 @@ def _is_vf(name: str) -> bool:
     return pf.startswith("enp") and index.isdigit()
 
 
-def processes_left() -> list[int]:
+def leftover_processes() -> list[int]:
     """What runs in this PID namespace besides this process, which is its init."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:

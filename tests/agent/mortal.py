@@ -350,15 +350,21 @@ class World:
             return
         if len(self._holders) == SLOTS:
             self.kubelet.forget("default", self._holders.pop(0))
-        held = {each for pod in self._holders for each in self.kubelet.held("default", pod).device_ids(SLOT)}
-        self.kubelet.give("default", name, SLOT, next(each for each in slot_ids(SLOTS) if each not in held))
+        held = {
+            each
+            for pod in self._holders
+            for each in self.kubelet.pod_devices("default", pod).device_ids(SLOT)
+        }
+        self.kubelet.allocate(
+            "default", name, SLOT, next(each for each in slot_ids(SLOTS) if each not in held)
+        )
         self._holders.append(name)
 
     def hold_device(self, name: str) -> None:
         """Have kubelet give a pod the exclusive device, be it that of another one, which then is over."""
         if self.device_of != name:
             self.kubelet.forget("default", self.device_of)
-            self.kubelet.give("default", name, HUSTCAT_RESOURCE, DEVICE)
+            self.kubelet.allocate("default", name, HUSTCAT_RESOURCE, DEVICE)
             self.device_of = name
 
     def slots(self) -> dict[str, set[str]]:

@@ -293,7 +293,7 @@ def test_adopt_leaves_a_device_alone_that_kubelet_gave_to_a_pod(tmp_path: Path) 
     machine = Machine(tmp_path, rdma=True)
     machine.resources = (ExclusiveResource(select=Selector(pfs=("f0",))),)
     machine.kubelet = kubelet = FakePodResources()
-    kubelet.give("team", "trainer", machine.resources[0].name, "f0r1")
+    kubelet.allocate("team", "trainer", machine.resources[0].name, "f0r1")
 
     async def scenario(it: Asked) -> None:
         it.leave_behind("f0", 1, 60)

@@ -172,7 +172,7 @@ def test_what_the_delegate_made_goes_when_a_step_fails(
     machine: Machine, main: ScriptedPlugin, ipam: ScriptedPlugin, step: int
 ) -> None:
     async def scenario(runtime: Runtime) -> None:
-        machine.kernel.fail(at=step)
+        machine.kernel.fail(index=step)
         alone = conf("1.0.0", delegate={"type": "main"}, interfaceNames="rdma{i}", ipam={"type": "ipam"})
         answer = await runtime.ask("ADD", alone, annotations=asks({"min_tx_rate": 5}, {}))
         assert (answer.exit_status, answer.document["code"]) == (1, 110)

@@ -146,7 +146,9 @@ def ask_check(machine: Machine, between: Callable[[], None]) -> Answer:
 
 def test_check_looks_again_when_one_look_does_not_find_the_pf(machine: Machine) -> None:
     def hide_once() -> None:
-        machine.hardware.set_unreadable(Unreadable("PFs", "links are missing"), hidden=[PF0, PF1], looks=1)
+        machine.hardware.set_unreadable(
+            Unreadable("PFs", "links are missing"), hidden=[PF0, PF1], observations=1
+        )
 
     with capture_logs() as logs:
         assert ask_check(machine, hide_once).exit_status == 0
@@ -155,7 +157,7 @@ def test_check_looks_again_when_one_look_does_not_find_the_pf(machine: Machine) 
 
 def test_check_looks_again_when_one_look_misses_the_pf_and_does_not_say_so(machine: Machine) -> None:
     def hide_once() -> None:
-        machine.hardware.set_unreadable(hidden=[PF0, PF1], looks=1)
+        machine.hardware.set_unreadable(hidden=[PF0, PF1], observations=1)
 
     assert ask_check(machine, hide_once).exit_status == 0
 

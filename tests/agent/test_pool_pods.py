@@ -87,7 +87,7 @@ def test_exclusive_devices_slot_has_its_nodes_and_no_variable_that_hides_the_oth
     machine: Machine, kubelet: FakePodResources
 ) -> None:
     """The device plugin has told of both together; each specification would say that there is one."""
-    kubelet.give("default", "p", RDMA, "f0r3", "f0r1")
+    kubelet.allocate("default", "p", RDMA, "f0r3", "f0r1")
 
     async def scenario(runtime: Runtime) -> None:
         assert (await runtime.ask("ADD", FABRIC, annotations={})).exit_status == 0
@@ -106,7 +106,7 @@ def test_exclusive_devices_slot_has_its_nodes_and_no_variable_that_hides_the_oth
 def test_pod_without_annotation_gets_just_the_devices_that_it_holds(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
-    kubelet.give("default", "p", RDMA, "f0r3", "f0r1")
+    kubelet.allocate("default", "p", RDMA, "f0r3", "f0r1")
 
     async def scenario(runtime: Runtime) -> None:
         answer = await runtime.ask("ADD", FABRIC, annotations={})
@@ -127,7 +127,7 @@ def test_pod_without_annotation_gets_just_the_devices_that_it_holds(
 def test_annotation_sets_rates_in_the_order_of_the_devices(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
-    kubelet.give("default", "p", RDMA, "f0r3", "f0r1")
+    kubelet.allocate("default", "p", RDMA, "f0r3", "f0r1")
     asked = requests({"min_tx_rate": 5, "max_tx_rate": 9}, {"min_tx_rate": 7, "name": "fast0"})
 
     async def scenario(runtime: Runtime) -> None:
@@ -154,7 +154,7 @@ def test_annotation_sets_rates_in_the_order_of_the_devices(
 def test_annotation_that_says_more_than_rates_of_these_devices_is_refused(
     machine: Machine, kubelet: FakePodResources, asked: dict[str, str], said: str
 ) -> None:
-    kubelet.give("default", "p", RDMA, "f0r3", "f0r1")
+    kubelet.allocate("default", "p", RDMA, "f0r3", "f0r1")
 
     async def scenario(runtime: Runtime) -> None:
         found, msg = failure(await runtime.ask("ADD", FABRIC, annotations=asked))
@@ -166,8 +166,8 @@ def test_annotation_that_says_more_than_rates_of_these_devices_is_refused(
 
 
 def test_device_that_is_not_here_or_of_others_is_unknown(machine: Machine, kubelet: FakePodResources) -> None:
-    kubelet.give("default", "p", RDMA, "f0r0")
-    kubelet.give("default", "q", RDMA, "rxe0")
+    kubelet.allocate("default", "p", RDMA, "f0r0")
+    kubelet.allocate("default", "q", RDMA, "rxe0")
 
     async def scenario(runtime: Runtime) -> None:
         for pod, said in (("p", "is for those who ask by annotation"), ("q", "is no VF of this node")):
@@ -194,8 +194,8 @@ def test_pods_that_ask_by_annotation_get_none_of_the_pool(machine: Machine) -> N
 
 
 def test_bandwidth_of_devices_is_not_sold_again(machine: Machine, kubelet: FakePodResources) -> None:
-    kubelet.give("default", "p", RDMA, "f0r1")
-    kubelet.give("default", "q", RDMA, "f0r2")
+    kubelet.allocate("default", "p", RDMA, "f0r1")
+    kubelet.allocate("default", "q", RDMA, "f0r2")
 
     async def scenario(runtime: Runtime) -> None:
         asked = requests({"min_tx_rate": 60_000})
@@ -224,7 +224,7 @@ def test_no_pod_starts_while_kubelet_does_not_tell(machine: Machine, kubelet: Fa
 def test_pod_that_holds_nothing_of_a_pool_is_an_ordinary_one(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
-    kubelet.give("default", "p", "example.com/gpu", "gpu0")
+    kubelet.allocate("default", "p", "example.com/gpu", "gpu0")
 
     async def scenario(runtime: Runtime) -> None:
         answer = await runtime.ask("ADD", FABRIC, annotations={})
@@ -234,7 +234,7 @@ def test_pod_that_holds_nothing_of_a_pool_is_an_ordinary_one(
 
 
 def test_new_sandbox_of_a_pod_gets_the_same_devices(machine: Machine, kubelet: FakePodResources) -> None:
-    kubelet.give("default", "p", RDMA, "f0r2", "f0r1")
+    kubelet.allocate("default", "p", RDMA, "f0r2", "f0r1")
     asked = requests({"min_tx_rate": 50_000}, {"min_tx_rate": 50_000})
 
     async def scenario(runtime: Runtime) -> None:
@@ -255,12 +255,12 @@ def test_new_sandbox_of_a_pod_gets_the_same_devices(machine: Machine, kubelet: F
 def test_device_given_on_is_waited_for_until_its_last_holder_has_ended(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
-    kubelet.give("default", "p", RDMA, "f0r2")
+    kubelet.allocate("default", "p", RDMA, "f0r2")
 
     async def scenario(runtime: Runtime) -> None:
         assert (await runtime.ask("ADD", FABRIC, "c1", annotations={})).exit_status == 0
         kubelet.forget("default", "p")
-        kubelet.give("default", "q", RDMA, "f0r2")
+        kubelet.allocate("default", "q", RDMA, "f0r2")
         found, msg = failure(await runtime.ask("ADD", FABRIC, "c2", pod="q", annotations={}))
         assert (found, "still held by pod default/p" in msg) == (11, True)
         assert (await runtime.ask("DEL", FABRIC, "c1")).exit_status == 0
@@ -272,14 +272,14 @@ def test_device_given_on_is_waited_for_until_its_last_holder_has_ended(
 
 
 def test_restarted_agent_knows_whose_devices_are_whose(machine: Machine, kubelet: FakePodResources) -> None:
-    kubelet.give("default", "p", RDMA, "f0r2")
+    kubelet.allocate("default", "p", RDMA, "f0r2")
 
     async def first(runtime: Runtime) -> None:
         assert (await runtime.ask("ADD", FABRIC, "c1", annotations={})).exit_status == 0
 
     async def second(runtime: Runtime) -> None:
         kubelet.forget("default", "p")
-        kubelet.give("default", "q", RDMA, "f0r2")
+        kubelet.allocate("default", "q", RDMA, "f0r2")
         found, msg = failure(await runtime.ask("ADD", FABRIC, "c2", pod="q", annotations={}))
         assert (found, "still held by pod default/p" in msg) == (11, True)
         assert (await runtime.ask("DEL", FABRIC, "c1")).exit_status == 0
@@ -293,7 +293,7 @@ def test_each_network_attaches_the_device_that_multus_names(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
     """By RDMA device or by PCI address, in either place."""
-    kubelet.give("default", "p", RDMA, "f0r1", "f0r2")
+    kubelet.allocate("default", "p", RDMA, "f0r1", "f0r2")
     pci = machine.hardware.functions[VfRef(PF0, 1)].pci
     asked = requests({"min_tx_rate": 5}, {"min_tx_rate": 7}) | {NETWORKS_ANNOTATION: "fabric-a, fabric-b"}
     machine.cluster = KnowingCluster(asked)
@@ -319,7 +319,7 @@ def test_each_network_attaches_the_device_that_multus_names(
 def test_device_that_multus_names_and_the_pod_does_not_hold_is_refused(
     machine: Machine, kubelet: FakePodResources, held: list[str]
 ) -> None:
-    kubelet.give("default", "p", RDMA, *held)
+    kubelet.allocate("default", "p", RDMA, *held)
 
     async def scenario(runtime: Runtime) -> None:
         asked = requests({}) if not held else {}
@@ -332,7 +332,7 @@ def test_device_that_multus_names_and_the_pod_does_not_hold_is_refused(
 
 
 def test_device_of_another_network_is_not_attached(machine: Machine, kubelet: FakePodResources) -> None:
-    kubelet.give("default", "p", RDMA, "f0r1", "f0r2")
+    kubelet.allocate("default", "p", RDMA, "f0r1", "f0r2")
     asked = requests({"network": "fabric-a"}, {}) | {NETWORKS_ANNOTATION: "fabric-a"}
 
     async def scenario(runtime: Runtime) -> None:
@@ -349,7 +349,7 @@ def test_device_of_another_network_is_not_attached(machine: Machine, kubelet: Fa
 def test_signed_placement_says_the_rates_whatever_the_annotation_says_now(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
-    kubelet.give("default", "p", RDMA, "f0r1", "f0r2")
+    kubelet.allocate("default", "p", RDMA, "f0r1", "f0r2")
     asked = requests({"min_tx_rate": 99}, {"min_tx_rate": 99}) | placed(5, 7)
 
     async def scenario(runtime: Runtime) -> None:
@@ -370,7 +370,7 @@ def test_placement_for_other_devices_than_the_pod_holds_is_refused(
     machine: Machine, kubelet: FakePodResources, held: list[str], said: str
 ) -> None:
     if held:
-        kubelet.give("default", "p", RDMA, *held)
+        kubelet.allocate("default", "p", RDMA, *held)
 
     async def scenario(runtime: Runtime) -> None:
         found, msg = failure(await runtime.ask("ADD", FABRIC, annotations=placed(5, 7)))
@@ -382,7 +382,7 @@ def test_placement_for_other_devices_than_the_pod_holds_is_refused(
 def test_pod_whose_network_gives_vfs_to_programs_cannot_have_its_rdma_devices(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
-    kubelet.give("default", "p", RDMA, "f0r1")
+    kubelet.allocate("default", "p", RDMA, "f0r1")
 
     async def scenario(runtime: Runtime) -> None:
         network = FABRIC | {"dpdk": {"dpdk_driver": "vfio-pci"}}
@@ -396,7 +396,7 @@ def test_rates_that_nobody_promised_leave_what_others_were_promised(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
     """Unless they were promised as well: then the extender has counted both."""
-    kubelet.give("default", "p", RDMA, "f0r1")
+    kubelet.allocate("default", "p", RDMA, "f0r1")
     machine.cluster = PromisingCluster({})
 
     async def scenario(runtime: Runtime) -> None:
@@ -414,7 +414,7 @@ def test_device_is_known_at_once_when_it_came_home_unobserved(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
     """What was seen last of its VF is of when a pod had it, and its RDMA device elsewhere."""
-    kubelet.give("default", "p", RDMA, "f0r2")
+    kubelet.allocate("default", "p", RDMA, "f0r2")
 
     async def scenario(runtime: Runtime) -> None:
         assert (await runtime.ask("ADD", FABRIC, "c1", annotations={})).exit_status == 0

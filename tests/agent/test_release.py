@@ -121,7 +121,7 @@ def test_collection_succeeds_and_the_receipt_stays_when_only_rates_could_not_be_
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
-            machine.kernel.fail(at=1)
+            machine.kernel.fail(index=1)
             stdin = machine.stdin(None, **{"cni.dev/valid-attachments": []})
             await verbs.collect(call("GC"), stdin)
             assert machine.hardware.interface("f0v0") is not None
@@ -130,7 +130,7 @@ def test_collection_succeeds_and_the_receipt_stays_when_only_rates_could_not_be_
             assert not node.ledger.receipts
             assert machine.is_pristine()
             await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
-            machine.kernel.fail(at=0)
+            machine.kernel.fail(index=0)
             with pytest.raises(K8sRdmaError, match="not undone"):
                 await verbs.collect(call("GC"), stdin)
 

@@ -171,7 +171,7 @@ def test_add_undoes_everything_when_a_step_fails(tmp_path: Path, step: int, chan
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
-            machine.kernel.fail(at=step, after_changes=changes)
+            machine.kernel.fail(index=step, after_changes=changes)
             stdin = machine.stdin(asks({"min_tx_rate": 60_000}, {"min_tx_rate": 60_000}, {"max_tx_rate": 9}))
             with pytest.raises(K8sRdmaError, match="made to fail"):
                 await verbs.add(call("ADD"), netns, stdin)
@@ -485,7 +485,7 @@ def test_delete_keeps_the_receipt_when_something_could_not_be_undone(tmp_path: P
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
-            machine.kernel.fail(at=1, times=2)
+            machine.kernel.fail(index=1, times=2)
             with pytest.raises(K8sRdmaError, match="not undone") as caught:
                 await verbs.delete(call("DEL"), "net")
             assert caught.value.details.count("made to fail") == 2
@@ -509,7 +509,7 @@ def test_delete_succeeds_and_the_receipt_stays_when_only_rates_could_not_be_undo
                 await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5}, {})))
             ).receipt
             held = {interface.vf for interface in receipt.interfaces}
-            machine.kernel.fail(at=2, times=2)
+            machine.kernel.fail(index=2, times=2)
             await verbs.delete(call("DEL"), "net")
             assert names_in(machine, netns, "eth0", "eth1") == [False] * 2
             assert not machine.leases()
@@ -535,12 +535,12 @@ def test_vf_goes_to_nobody_before_its_rates_are_reset_though_the_agent_starts_an
     async def before() -> None:
         with machine.running() as (_, verbs):
             assert await add(verbs, "old") == PF0
-            machine.kernel.fail(at=1)
+            machine.kernel.fail(index=1)
             await verbs.delete(call("DEL", "old", "uid-old"), "net")
 
     async def after() -> None:
         with machine.running() as (node, verbs):
-            machine.kernel.fail(at=1)
+            machine.kernel.fail(index=1)
             assert not await verbs.reconcile()
             [allocation] = NodeReports(node.name, "e").build(node.hardware, node.ledger).allocations
             assert (allocation.phase, allocation.interfaces[0].min_tx_rate) == ("releasing", 60_000)
@@ -680,7 +680,7 @@ def test_failed_add_leaves_somebody_elses_interface_alone(machine: Machine) -> N
             netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks({})))
             before = machine.hardware.interface("eth0", netns)
-            assert before.up
+            assert before.is_up
             with pytest.raises(K8sRdmaError, match="eth0"):
                 await verbs.add(call("ADD", "c2", "u2"), netns, machine.stdin(asks({})))
             assert machine.hardware.interface("eth0", netns) == before

@@ -99,7 +99,7 @@ class LinuxLab:
         return Interface(
             mac=link["address"],
             mtu=link["mtu"],
-            up="UP" in link["flags"],
+            is_up="UP" in link["flags"],
             addresses=tuple(
                 f"{each['local']}/{each['prefixlen']}"
                 for each in link["addr_info"]

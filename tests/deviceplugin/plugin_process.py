@@ -146,7 +146,7 @@ def make_world() -> Iterator[World]:
 
 async def follows(manager: DeviceManager, *resources: str) -> None:
     """Return once kubelet has a list of each of these, and of no others."""
-    await manager.until(
+    await manager.wait_for(
         lambda: {name for name, each in manager.capacity().items() if each.capacity} == set(resources)
     )
 

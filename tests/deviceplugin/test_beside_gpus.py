@@ -97,7 +97,7 @@ async def node(tmp_path, gpu):
         await kubelet.admit(pod("old", {}))
         keeping = tasks.create_task(PluginServer(resource, tmp_path).run())
         following = tasks.create_task(beside.follow())
-        await kubelet.until(lambda: len(kubelet.devices(GPU)) + len(kubelet.devices(RDMA)) == 5)
+        await kubelet.wait_for(lambda: len(kubelet.devices(GPU)) + len(kubelet.devices(RDMA)) == 5)
         await looked.wait()
         yield kubelet
         keeping.cancel()
@@ -118,14 +118,14 @@ async def test_pod_with_a_gpu_gets_the_rdma_device_below_the_same_switch(tmp_pat
     async with node(tmp_path, GPUS[gpu]) as kubelet:
         asking = pod("p", {GPU: 1}, {RDMA: 1})
         await kubelet.admit(asking)
-        assert kubelet.held(asking, "c1") == {RDMA: (nearest,)}
+        assert kubelet.allocated_devices(asking, "c1") == {RDMA: (nearest,)}
 
 
 async def test_pod_without_a_gpu_gets_the_first_though_another_pod_has_one(tmp_path):
     async with node(tmp_path, GPUS["0000:c3:00.0"]) as kubelet:
         with_gpu = pod("p", {GPU: 1}, {RDMA: 1})
         await kubelet.admit(with_gpu)
-        assert kubelet.held(with_gpu, "c1") == {RDMA: ("mlx5_3",)}
+        assert kubelet.allocated_devices(with_gpu, "c1") == {RDMA: ("mlx5_3",)}
         asking = pod("q", {RDMA: 1})
         await kubelet.admit(asking)
-        assert kubelet.held(asking, "c0") == {RDMA: ("mlx5_0",)}
+        assert kubelet.allocated_devices(asking, "c0") == {RDMA: ("mlx5_0",)}

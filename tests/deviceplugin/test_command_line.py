@@ -155,7 +155,7 @@ async def test_hustcats_command_line_registers_its_resource(
 ) -> None:
     async with world.kubelet() as kubelet:
         plugin = world.in_default_directory(*arguments)
-        await kubelet.until(lambda: [each.resource for each in kubelet.registrations] == [offered])
+        await kubelet.wait_for(lambda: [each.resource for each in kubelet.registrations] == [offered])
         assert world.names() == {socket}
         assert await plugin.stop() == 0
     assert world.names() == set()

@@ -56,7 +56,7 @@ async def test_plugin_leaves_no_socket_when_it_is_stopped(world: World, by: sign
         await follows(kubelet, SLOTS, MOUNT)
         assert await plugin.stop(by) == 0
         assert world.names() == set()
-        await kubelet.until(lambda: all(not each.allocatable for each in kubelet.capacity().values()))
+        await kubelet.wait_for(lambda: all(not each.allocatable for each in kubelet.capacity().values()))
     assert plugin.events("device_plugin_stopped")
 
 
@@ -93,7 +93,7 @@ async def test_plugin_registers_again_on_sighup(world: World) -> None:
         await follows(kubelet, SLOTS, MOUNT)
         for times in range(2, 5):
             plugin.process.send_signal(signal.SIGHUP)
-            await kubelet.until(lambda: len(kubelet.registrations) == 2 * times)  # noqa: B023  awaited at once
+            await kubelet.wait_for(lambda: len(kubelet.registrations) == 2 * times)  # noqa: B023  awaited at once
             await plugin.logged("serving", 2 * times)
             await plugin.logged("renewing", times - 1)
             await _ready(plugin)
@@ -115,7 +115,7 @@ async def test_sockets_that_somebody_removes_are_made_again(world: World) -> Non
         plugin = world.plugin()
         await follows(kubelet, SLOTS, MOUNT)
         (world.sockets / SLOTS_SOCKET).unlink()
-        await kubelet.until(lambda: len(kubelet.registrations) == 3)
+        await kubelet.wait_for(lambda: len(kubelet.registrations) == 3)
         await _ready(plugin)
         assert world.names() == {SLOTS_SOCKET, MOUNT_SOCKET}
 
@@ -157,9 +157,9 @@ async def test_socket_that_a_killed_predecessor_left_is_replaced(world: World) -
         await follows(kubelet, SLOTS, MOUNT)
         await killed.stop(signal.SIGKILL)
         assert world.names() == {SLOTS_SOCKET, MOUNT_SOCKET}
-        await kubelet.until(lambda: all(not each.allocatable for each in kubelet.capacity().values()))
+        await kubelet.wait_for(lambda: all(not each.allocatable for each in kubelet.capacity().values()))
         plugin = world.plugin()
-        await kubelet.until(lambda: len(kubelet.registrations) == 4)
+        await kubelet.wait_for(lambda: len(kubelet.registrations) == 4)
         await _ready(plugin)
 
 
@@ -168,7 +168,7 @@ async def test_successor_takes_over_and_its_sockets_outlive_the_predecessor(worl
         predecessor = world.plugin()
         await follows(kubelet, SLOTS, MOUNT)
         successor = world.plugin()
-        await kubelet.until(lambda: len(kubelet.registrations) == 4)
+        await kubelet.wait_for(lambda: len(kubelet.registrations) == 4)
         await predecessor.until(
             lambda: (
                 sum("another process" in each["why"] for each in predecessor.events("not_registered")) >= 2
@@ -178,7 +178,7 @@ async def test_successor_takes_over_and_its_sockets_outlive_the_predecessor(worl
         assert await predecessor.stop() == 0
         assert world.names() == {SLOTS_SOCKET, MOUNT_SOCKET}
         # Kubelet ends whichever registration a resource has when a call of the one before ends.
-        await kubelet.until(lambda: len(kubelet.registrations) == 6)
+        await kubelet.wait_for(lambda: len(kubelet.registrations) == 6)
         await _ready(successor)
         assert await successor.stop() == 0
 

@@ -32,7 +32,7 @@ def neighbours(pods, found=places):
 @pytest.fixture
 def pods():
     it = FakePodResources()
-    it.give("default", "old", "nvidia.com/gpu", "g9")
+    it.allocate("default", "old", "nvidia.com/gpu", "g9")
     return it
 
 
@@ -145,11 +145,11 @@ def test_pods_are_looked_at_before_the_first_question():
 
     async def following():
         pods = Noting()
-        pods.give("default", "old", "nvidia.com/gpu", "g9")
+        pods.allocate("default", "old", "nvidia.com/gpu", "g9")
         it = neighbours(pods)
         task = asyncio.create_task(it.follow())
         await looked.wait()
-        pods.give("default", "new", "nvidia.com/gpu", "g0")
+        pods.allocate("default", "new", "nvidia.com/gpu", "g0")
         choice = await it.complete(RDMA, CHOICE)
         task.cancel()
         await asyncio.wait([task])

@@ -174,7 +174,7 @@ async def test_slots_are_given_as_soon_as_the_agent_has_told_which_are_held(worl
         agent = PlayedAgent(world.run_dir / "state.sock")
         agent.report = report("mlx5_1", slots=(slot_device(SLOTS, "slot-0"),))
         async with agent:
-            await kubelet.until(lambda: kubelet.capacity()[SLOTS].allocatable == 1000)
+            await kubelet.wait_for(lambda: kubelet.capacity()[SLOTS].allocatable == 1000)
             await kubelet.admit(pod)
             given = await kubelet.prepare(pod, "c")
             assert given.cdi_devices == ("k8s-rdma.io/slot=k8s-rdma.io_slot.slot-1",)

@@ -99,7 +99,7 @@ def test_agent_killed_at_any_moment_of_an_add_leaves_nothing_that_del_does_not_e
         try:
             left = await adding
         except AttachError as failed:
-            left = failed.left
+            left = failed.leftover
         node.start_agent()
         if left is not None:
             await runtime.delete(left)

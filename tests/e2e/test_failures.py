@@ -43,7 +43,7 @@ def test_agent_killed_during_an_add_leaves_nothing_behind(
         with pytest.raises(AttachError) as failed:
             await adding
         # The runtime's own DEL found no agent either, and is left to the next one.
-        assert failed.value.left is None
+        assert failed.value.leftover is None
         [container] = node.markers()
         assert node.left_deletions() == [f"{container}:eth0:net"]
         assert node.leases("pods") == []
@@ -136,7 +136,7 @@ def test_pod_that_asks_is_told_to_try_again_while_the_agent_is_dead(node: Node) 
             with pytest.raises(AttachError) as failed:
                 await node.runtime(chained=chained).add(pod("p", {"min_tx_rate": 100}))
             assert failed.value.code == TRY_AGAIN_LATER
-            assert failed.value.left is None
+            assert failed.value.leftover is None
 
     asyncio.run(scenario())
     assert node.leftovers() == {}
@@ -211,7 +211,7 @@ def test_agent_stopped_during_an_add_undoes_it(make_node: Callable[[int], Node])
         assert await asyncio.to_thread(node.agent.wait, DEADLINE_S) == 0
         with pytest.raises(AttachError) as failed:
             await adding
-        assert failed.value.left is None
+        assert failed.value.leftover is None
 
     asyncio.run(scenario())
     assert node.leftovers() == {}
@@ -234,14 +234,14 @@ def test_malformed_annotation_is_refused_by_field_and_changes_nothing(
     assert field in failed.value.message
     assert "rdma_interfaces_required" in failed.value.message
     assert [line["pod"] for line in node.log() if line["event"] == "cni_call_refused"] == ["default/p"]
-    assert failed.value.left is None
+    assert failed.value.leftover is None
     assert node.leftovers() == {}
 
 
 def test_pod_that_does_not_fit_is_refused_with_numbers_and_changes_nothing(node: Node) -> None:
     with pytest.raises(AttachError, match="needs 3 interfaces of 600 Mb/s; 2 PFs have 2000 Mb/s") as failed:
         asyncio.run(node.runtime(chained=False).add(pod("p", *[{"min_tx_rate": 600}] * 3)))
-    assert failed.value.left is None
+    assert failed.value.leftover is None
     assert node.leftovers() == {}
 
 
@@ -253,5 +253,5 @@ def test_ipam_plugin_that_runs_out_fails_the_add_and_gives_back_what_it_gave(nod
     }
     with pytest.raises(AttachError, match=r"host-local: ADD of eth\d") as failed:
         asyncio.run(node.runtime(chained=False, ours={"ipam": ipam}).add(pod("p", {}, {}, {})))
-    assert failed.value.left is None
+    assert failed.value.leftover is None
     assert node.leftovers() == {}

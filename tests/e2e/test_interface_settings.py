@@ -77,7 +77,7 @@ def test_pod_is_refused_with_the_reason_when_its_interface_cannot_be_so(
     async def scenario() -> None:
         with pytest.raises(AttachError, match=why) as caught:
             await node.runtime(chained=False).add(asking("p", asked))
-        assert caught.value.left is None
+        assert caught.value.leftover is None
 
     asyncio.run(scenario())
     assert node.leftovers() == {}

@@ -63,7 +63,7 @@ async def kubelet(node: Node) -> AsyncIterator[FakePodResources]:
 
 
 def give(held: FakePodResources, node: Node, name: str, *vfs: int) -> None:
-    held.give("default", name, RDMA, *(node.pfs[0].vf_pci(vf) for vf in vfs))
+    held.allocate("default", name, RDMA, *(node.pfs[0].vf_pci(vf) for vf in vfs))
 
 
 def interfaces(node: Node, name: str) -> list[Interface]:

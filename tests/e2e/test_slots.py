@@ -74,7 +74,7 @@ class Slots:
         every = {SLOT_RESOURCE: Capacity(capacity=SLOTS, allocatable=SLOTS)}
         async with running_kubelet(api.url, config) as kubelet:
             try:
-                await kubelet.device_manager.until(lambda: kubelet.device_manager.capacity() == every)
+                await kubelet.device_manager.wait_for(lambda: kubelet.device_manager.capacity() == every)
                 yield kubelet
             except BaseException:
                 for log in sorted(self.node.directory.glob("*.log")):

@@ -217,7 +217,7 @@ def test_agent_killed_at_any_moment_of_an_add_leaves_no_cap_that_del_does_not_en
             left = await adding
         if (failed := adding.exception()) is not None:
             assert isinstance(failed, AttachError)
-            left = failed.left
+            left = failed.leftover
         node.start_agent()
         if left is not None:
             await runtime.delete(left)

@@ -163,8 +163,8 @@ async def cut_short(life: Life, *, older: bool) -> None:
     assert node.kernel_state() == node.pristine
     assert node.leases("rdma") == []
     if older:  # which takes no DEL that is left, so that the runtime's own failed
-        assert failed.value.left is not None
-        await runtime.delete(failed.value.left)
+        assert failed.value.leftover is not None
+        await runtime.delete(failed.value.leftover)
     else:
         assert [each.split(":")[1:] for each in node.left_deletions()] == [["eth0", "net"]]
         life.stop()

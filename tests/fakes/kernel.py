@@ -56,7 +56,7 @@ def move(machine: FakeMachine, step: GiveVf | BringHome | BindVf | UnbindVf) -> 
     """Make the step hold; yields before every change, and makes none that holds already."""
     match step:
         case GiveVf():
-            return _give(machine, step)
+            return _move_to_pod(machine, step)
         case BringHome():
             return _bring_home(machine, step)
         case BindVf():
@@ -65,13 +65,13 @@ def move(machine: FakeMachine, step: GiveVf | BringHome | BindVf | UnbindVf) -> 
             return _unbind(machine, step)
 
 
-def _give(machine: FakeMachine, step: GiveVf) -> Iterator[None]:
+def _move_to_pod(machine: FakeMachine, step: GiveVf) -> Iterator[None]:
     """Make a VF's netdev be in a namespace under a name, with its MAC and MTU there."""
     function, target = machine.function(step.vf), machine.inode(step.netns)
     device = _netdev(function, step.vf)
     if device.place not in (HOST, target):
-        where = machine.where(device.place)
-        msg = f"{_words(step.vf)}: wanted in {step.netns.path}, but it is in {where}"
+        where = machine.describe_place(device.place)
+        msg = f"{_describe(step.vf)}: wanted in {step.netns.path}, but it is in {where}"
         raise KernelError(msg)
     _check_mtu(machine, step)
     mac = step.mac or (step.home.mac if device.place == HOST else device.mac)
@@ -104,15 +104,15 @@ def _bring_home(machine: FakeMachine, step: BringHome) -> Iterator[None]:
 def _bind(machine: FakeMachine, step: BindVf) -> Iterator[None]:
     """Make a VF that is at home another driver's."""
     function = _function(machine, step)
-    if Setting.VFIO_PCI not in machine.pfs[step.vf.pf].taken():
-        msg = f"{_words(step.vf)}: {step.driver}: this machine cannot give it as a PCI function"
+    if Setting.VFIO_PCI not in machine.pfs[step.vf.pf].supported_settings():
+        msg = f"{_describe(step.vf)}: {step.driver}: this machine cannot give it as a PCI function"
         raise KernelError(msg)
     if function.driver not in ("", VF_DRIVER, step.driver):
-        msg = f"{_words(step.vf)}: wanted by {step.driver}, but {function.driver} has it"
+        msg = f"{_describe(step.vf)}: wanted by {step.driver}, but {function.driver} has it"
         raise KernelError(msg)
     if function.is_netdev and function.device.place != HOST:
-        where = machine.where(function.device.place)
-        msg = f"{_words(step.vf)}: wanted by {step.driver}, but its netdev is in {where}"
+        where = machine.describe_place(function.device.place)
+        msg = f"{_describe(step.vf)}: wanted by {step.driver}, but its netdev is in {where}"
         raise KernelError(msg)
     if function.override != step.driver:
         yield
@@ -152,26 +152,26 @@ def _as_at_home(machine: FakeMachine, device: Device, home: VfHome) -> Iterator[
     if (device.place, device.name) != (HOST, home.name):
         yield
         machine.move(device, HOST, home.name)
-    if (device.mac, device.mtu, device.up, device.addresses) != (home.mac, home.mtu, False, ()):
+    if (device.mac, device.mtu, device.is_up, device.addresses) != (home.mac, home.mtu, False, ()):
         yield
         device.mac, device.mtu = home.mac, home.mtu
-        device.up, device.addresses, device.routes = False, (), ()
+        device.is_up, device.addresses, device.routes = False, (), ()
 
 
 def _function(machine: FakeMachine, step: BindVf | UnbindVf) -> Function:
     function = machine.function(step.vf)
     if function.pci != step.pci:
-        msg = f"{_words(step.vf)}: at {function.pci}, not at {step.pci}"
+        msg = f"{_describe(step.vf)}: at {function.pci}, not at {step.pci}"
         raise KernelError(msg)
     if step.kernel_driver != VF_DRIVER:
-        msg = f"{_words(step.vf)}: driven by {VF_DRIVER} at home, not by {step.kernel_driver!r}"
+        msg = f"{_describe(step.vf)}: driven by {VF_DRIVER} at home, not by {step.kernel_driver!r}"
         raise KernelError(msg)
     return function
 
 
 def _netdev(function: Function, vf: VfRef) -> Device:
     if not function.is_netdev:
-        msg = f"{_words(vf)}: it has no netdev: {function.driver or 'no driver'} has it"
+        msg = f"{_describe(vf)}: it has no netdev: {function.driver or 'no driver'} has it"
         raise KernelError(msg)
     return function.device
 
@@ -179,11 +179,11 @@ def _netdev(function: Function, vf: VfRef) -> Device:
 def _check_mtu(machine: FakeMachine, step: GiveVf) -> None:
     most = machine.pfs[step.vf.pf].mtu
     if step.mtu is not None and not _MIN_MTU <= step.mtu <= most:
-        msg = f"{_words(step.vf)}: MTU {step.mtu}: it takes {_MIN_MTU} to {most}, its PF's"
+        msg = f"{_describe(step.vf)}: MTU {step.mtu}: it takes {_MIN_MTU} to {most}, its PF's"
         raise KernelError(msg)
 
 
-def _words(vf: VfRef) -> str:
+def _describe(vf: VfRef) -> str:
     return f"VF {vf.index} of PF {vf.pf}"
 
 
@@ -219,8 +219,8 @@ def _with_node_guid(config: VfConfig) -> VfConfig:
 
 
 def _check(pf: FakePf, config: VfConfig) -> None:
-    for setting, words in _asked(config):
-        if setting not in pf.taken():
+    for setting, words in _required_settings(config):
+        if setting not in pf.supported_settings():
             msg = f"VF {config.index} of PF {pf.pci}: {words}: {pf.driver} has no means for it"
             raise KernelError(msg)
     fault = _fault(pf, config)
@@ -229,10 +229,10 @@ def _check(pf: FakePf, config: VfConfig) -> None:
         raise KernelError(msg)
 
 
-def _asked(config: VfConfig) -> Iterator[tuple[Setting, str]]:
+def _required_settings(config: VfConfig) -> Iterator[tuple[Setting, str]]:
     """What of a driver the settings need, and the words for that."""
     if config.vlan is not None:
-        yield from _asked_of_vlan(config.vlan)
+        yield from _required_for_vlan(config.vlan)
     for setting, value in {
         Setting.MAC: config.mac,
         Setting.TRUST: config.trust,
@@ -244,7 +244,7 @@ def _asked(config: VfConfig) -> Iterator[tuple[Setting, str]]:
             yield setting, f"{setting} {value}"
 
 
-def _asked_of_vlan(vlan: Vlan) -> Iterator[tuple[Setting, str]]:
+def _required_for_vlan(vlan: Vlan) -> Iterator[tuple[Setting, str]]:
     yield Setting.VLAN, f"VLAN {vlan.id}"
     if vlan.qos:
         yield Setting.QOS, f"QoS {vlan.qos}"
@@ -282,9 +282,9 @@ def _configure(machine: FakeMachine, step: ConfigureInterface) -> Iterator[None]
             yield
             device.addresses += (address,)
             device.duplicates = machine.duplicates(device)
-    if not device.up:
+    if not device.is_up:
         yield
-        device.up = True
+        device.is_up = True
     for route in step.routes:
         if route not in device.routes:
             yield
@@ -292,12 +292,12 @@ def _configure(machine: FakeMachine, step: ConfigureInterface) -> Iterator[None]
 
 
 def _clear(machine: FakeMachine, step: ClearInterface) -> Iterator[None]:
-    device = _found(machine, step)
+    device = _find_device(machine, step)
     if device is None:
         return
-    if device.up:
+    if device.is_up:
         yield
-        device.up, device.routes = False, ()
+        device.is_up, device.routes = False, ()
     if device.addresses:
         yield
         device.addresses = ()
@@ -307,13 +307,13 @@ def _cap(machine: FakeMachine, step: CapInterface) -> Iterator[None]:
     without_limit = not step.max_tx_rate_mbps
     if not (without_limit or machine.token_bucket):
         raise KernelError(NOT_KEPT)
-    device = _found(machine, step) if without_limit else machine.device(step.netns, step.ifname)
+    device = _find_device(machine, step) if without_limit else machine.device(step.netns, step.ifname)
     if device is not None and device.max_tx_rate_mbps != step.max_tx_rate_mbps:
         yield
         device.max_tx_rate_mbps = step.max_tx_rate_mbps
 
 
-def _found(machine: FakeMachine, step: ClearInterface | CapInterface) -> Device | None:
+def _find_device(machine: FakeMachine, step: ClearInterface | CapInterface) -> Device | None:
     """The netdev; None when that or its namespace is gone."""
     return machine.find(step.ifname, step.netns.inode) if machine.alive(step.netns) else None
 
@@ -323,7 +323,7 @@ _LINK_STATES = {LinkState.AUTO: "Follow", LinkState.ENABLE: "Up", LinkState.DISA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fault:
-    at: int
+    index: int
     after_changes: int
     times: int
 
@@ -344,21 +344,21 @@ class FakeKernel:
         self._faults: list[_Fault] = []
         self._watches: list[Callable[[], None]] = []
 
-    def fail(self, *, at: int = 0, after_changes: int = 0, times: int = 1) -> None:
+    def fail(self, *, index: int = 0, after_changes: int = 0, times: int = 1) -> None:
         """Make a coming step fail.
 
-        at: which, counted from 0 for the next one.
+        index: which, counted from 0 for the next one.
         after_changes: how many of its changes it still makes before it fails; a large number: all of them.
         times: how many steps in a row fail from there on.
         """
-        self._faults.append(_Fault(at=len(self.applied) + at, after_changes=after_changes, times=times))
+        self._faults.append(_Fault(index=len(self.applied) + index, after_changes=after_changes, times=times))
 
     def observe(self) -> Hardware:
         """Everything there is now."""
         with self.machine.lock:
             self.observations += 1
             self._require_answers()
-            self.machine.count_look()
+            self.machine.count_observation()
             found = (pf for pci, pf in self.machine.pfs.items() if pci not in self.machine.hidden)
             seen = Hardware(
                 pfs=tuple(map(self._observe_pf, found)),
@@ -386,7 +386,7 @@ class FakeKernel:
                 device.name: PodInterface(
                     mac=device.mac,
                     mtu=device.mtu,
-                    is_up=device.up,
+                    is_up=device.is_up,
                     addresses=frozenset(device.addresses),
                     duplicates=device.duplicates & set(device.addresses),
                     max_tx_rate_mbps=device.max_tx_rate_mbps,
@@ -436,7 +436,7 @@ class FakeKernel:
                     raise KernelError(msg)
                 function.min_tx_rate_mbps = function.max_tx_rate_mbps = 0
                 function.settings.vlan = Vlan(0)
-                function.device.up, function.device.addresses, function.device.routes = False, (), ()
+                function.device.is_up, function.device.addresses, function.device.routes = False, (), ()
         finally:
             self.machine.changed()
 
@@ -467,7 +467,7 @@ class FakeKernel:
 
     def _stop(self) -> int | None:
         now = len(self.applied)
-        hit = (fault for fault in self._faults if fault.at <= now < fault.at + fault.times)
+        hit = (fault for fault in self._faults if fault.index <= now < fault.index + fault.times)
         return next((fault.after_changes for fault in hit), None)
 
     def _changes(self, step: Step) -> Iterator[None]:
@@ -512,7 +512,7 @@ class FakeKernel:
             link_type=pf.link_type,
             rates=pf.rates,
             enforce=pf.enforce,
-            supported_settings=pf.taken(),
+            supported_settings=pf.supported_settings(),
             mac=pf.mac,
         )
 

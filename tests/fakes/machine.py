@@ -38,7 +38,7 @@ VF_DRIVER = "fakevf"
 """The kernel's own driver of every VF here: it makes the netdev."""
 
 _OF_INFINIBAND = frozenset({Setting.GUID, Setting.LINK_STATE, Setting.MTU, Setting.TRUST, Setting.VFIO_PCI})
-_TAKEN = {
+_SUPPORTED = {
     LinkType.ETHERNET: frozenset(Setting) - {Setting.GUID, Setting.PKEY, Setting.SOFTWARE_CAPS},
     LinkType.INFINIBAND: _OF_INFINIBAND,
 }
@@ -49,7 +49,7 @@ class FakePf:
     """A PF to pretend: VF i is netdev `<name>v<i>`, and with `rdma` RDMA device `<name>r<i>`.
 
     rates, enforce: which it takes, and what is demanded.
-    takes: what it can do for VFs beside rates; None for all that makes sense on its type of link.
+    settings: what it can do for VFs beside rates; None for all that makes sense on its type of link.
     """
 
     name: str
@@ -62,12 +62,12 @@ class FakePf:
     mtu: int = 1500
     rates: RateAbility = EVERY_RATE
     enforce: Enforce = Enforce.AUTO
-    takes: frozenset[Setting] | None = None
+    settings: frozenset[Setting] | None = None
     mac: str = "0a:ff:00:00:00:01"
 
-    def taken(self) -> frozenset[Setting]:
+    def supported_settings(self) -> frozenset[Setting]:
         """What it can do for VFs beside rates."""
-        return _TAKEN[self.link_type] if self.takes is None else self.takes
+        return _SUPPORTED[self.link_type] if self.settings is None else self.settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Interface:
 
     mac: str
     mtu: int
-    up: bool
+    is_up: bool
     addresses: tuple[str, ...]
     routes: tuple[Route, ...]
 
@@ -92,7 +92,7 @@ class Device:
     mac: str
     mtu: int = 1500
     place: int = HOST
-    up: bool = False
+    is_up: bool = False
     addresses: tuple[str, ...] = ()
     duplicates: frozenset[str] = frozenset()
     routes: tuple[Route, ...] = ()
@@ -179,7 +179,7 @@ class FakeMachine:
     pfs, links, functions: the hardware; links in Mb/s, None while down.
     counters: the traffic of each VF.
     unreadable: what observations shall report as such. hidden: PFs that they do not find then. Both for
-        `unreadable_looks` observations more, without end where that is None.
+        `unreadable_observations` observations more, without end where that is None.
     silent: why no question about the hardware is answered; empty while they are.
     token_bucket: whether its kernel can limit what netdevs send.
     """
@@ -193,7 +193,7 @@ class FakeMachine:
         self.links = {pf.pci: pf.link_mbps for pf in pfs}
         self.unreadable: tuple[Unreadable, ...] = ()
         self.hidden: frozenset[PciAddress] = frozenset()
-        self.unreadable_looks: int | None = None
+        self.unreadable_observations: int | None = None
         self.silent = ""
         self.token_bucket = True
         self.functions = {
@@ -265,7 +265,7 @@ class FakeMachine:
         """Let whoever has an interface bring it up with these addresses."""
         with self.lock:
             device = self.device(netns, ifname)
-            device.up, device.addresses = True, addresses
+            device.is_up, device.addresses = True, addresses
         self.changed()
 
     def count(self, ifname: str, netns: NetnsRef | None, *, tx_packets: int = 0, tx_bytes: int = 0) -> None:
@@ -287,14 +287,14 @@ class FakeMachine:
             return Interface(
                 mac=device.mac,
                 mtu=device.mtu,
-                up=device.up,
+                is_up=device.is_up,
                 addresses=device.addresses,
                 routes=device.routes,
             )
 
     def duplicates(self, device: Device) -> frozenset[str]:
         """The IPv6 addresses of a netdev that another station has now, too."""
-        others = (each for each in self._devices if each.up and each is not device)
+        others = (each for each in self._devices if each.is_up and each is not device)
         taken = self.others_addresses.union(*(each.addresses for each in others))
         return frozenset(each for each in device.addresses if ":" in each and each in taken)
 
@@ -318,22 +318,26 @@ class FakeMachine:
         self.changed()
 
     def set_unreadable(
-        self, *unreadable: Unreadable, hidden: Iterable[PciAddress] = (), looks: int | None = None
+        self, *unreadable: Unreadable, hidden: Iterable[PciAddress] = (), observations: int | None = None
     ) -> None:
         """Let observations report that these could not be looked at, and not find the hidden PFs.
 
-        looks: how many observations; all that follow by default.
+        observations: how many observations; all that follow by default.
         """
-        self.unreadable, self.hidden, self.unreadable_looks = unreadable, frozenset(hidden), looks
+        self.unreadable, self.hidden, self.unreadable_observations = (
+            unreadable,
+            frozenset(hidden),
+            observations,
+        )
         self.changed()
 
-    def count_look(self) -> None:
+    def count_observation(self) -> None:
         """Note that an observation begins; what could not be looked at for so many of them is there again."""
-        if self.unreadable_looks is None:
+        if self.unreadable_observations is None:
             return
-        self.unreadable_looks -= 1
-        if self.unreadable_looks < 0:
-            self.unreadable, self.hidden, self.unreadable_looks = (), frozenset(), None
+        self.unreadable_observations -= 1
+        if self.unreadable_observations < 0:
+            self.unreadable, self.hidden, self.unreadable_observations = (), frozenset(), None
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` on the thread that makes a change; returns what ends that."""
@@ -365,7 +369,7 @@ class FakeMachine:
         place = self.inode(netns) if netns else HOST
         device = self.find(ifname, place)
         if device is None:
-            msg = f"interface {ifname}: not in {self.where(place)}"
+            msg = f"interface {ifname}: not in {self.describe_place(place)}"
             raise KernelError(msg)
         return device
 
@@ -390,10 +394,10 @@ class FakeMachine:
         """Move, rename, or both. NameTakenError when the name is taken there; nothing has changed then."""
         there = self.find(name, place)
         if there is not None and there is not device:
-            msg = f"interface {device.name}: cannot become {name} in {self.where(place)}: that name is taken"
+            msg = f"interface {device.name}: cannot become {name} in {self.describe_place(place)}: that name is taken"
             raise NameTakenError(msg)
         if device.place != place:
-            device.up, device.addresses, device.routes = False, (), ()
+            device.is_up, device.addresses, device.routes = False, (), ()
             device.max_tx_rate_mbps = 0
         device.place, device.name = place, name
 
@@ -422,7 +426,7 @@ class FakeMachine:
         self._devices.append(function.device)
         function.verbs = self._free_verbs(function)
 
-    def where(self, place: int) -> str:
+    def describe_place(self, place: int) -> str:
         """A namespace in words."""
         return f"namespace {self._namespaces[place]}" if place else "the host's namespace"
 

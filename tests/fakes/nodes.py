@@ -26,39 +26,39 @@ class FakePodResources:
 
     def __init__(self) -> None:
         """Nobody holds anything."""
-        self._held: dict[tuple[str, str], PodDevices] = {}
+        self._allocated: dict[tuple[str, str], PodDevices] = {}
         self.silent = False
         self.questions = 0
 
-    def give(self, namespace: str, name: str, resource: str, *ids: str, container: str = "app") -> None:
+    def allocate(self, namespace: str, name: str, resource: str, *ids: str, container: str = "app") -> None:
         """Give a pod's container devices, besides what it holds."""
-        before = self.held(namespace, name)
+        before = self.pod_devices(namespace, name)
         more = ContainerDevices(container=container, resource=resource, ids=ids)
         devices = (*before.devices, more)
-        self._held[namespace, name] = PodDevices(namespace=namespace, name=name, devices=devices)
+        self._allocated[namespace, name] = PodDevices(namespace=namespace, name=name, devices=devices)
 
     def forget(self, namespace: str, name: str) -> None:
         """Have a pod be over: what it held may be given to others."""
-        self._held.pop((namespace, name), None)
+        self._allocated.pop((namespace, name), None)
 
-    def held(self, namespace: str, name: str) -> PodDevices:
+    def pod_devices(self, namespace: str, name: str) -> PodDevices:
         """What it would say of a pod."""
-        return self._held.get((namespace, name), PodDevices(namespace=namespace, name=name))
+        return self._allocated.get((namespace, name), PodDevices(namespace=namespace, name=name))
 
     async def of_pod(self, namespace: str, name: str) -> PodDevices:
         """As `PodResources`."""
-        self._ask()
-        return self.held(namespace, name)
+        self._count_call()
+        return self.pod_devices(namespace, name)
 
     async def all(self) -> tuple[PodDevices, ...]:
         """As `PodResources`."""
-        self._ask()
-        return tuple(self._held.values())
+        self._count_call()
+        return tuple(self._allocated.values())
 
     async def close(self) -> None:
         """Nothing is open."""
 
-    def _ask(self) -> None:
+    def _count_call(self) -> None:
         self.questions += 1
         if self.silent:
             msg = "kubelet does not say what pods hold: made to be silent"

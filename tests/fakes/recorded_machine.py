@@ -145,29 +145,29 @@ class RecordedTree:
 class RecordedSysfs(Sysfs):
     """The sysfs of a recorded machine; nothing can be written to it (EROFS)."""
 
-    def __init__(self, tree: RecordedTree, look: Callable[[], None]) -> None:
-        """`look` is called before anything is looked at."""
+    def __init__(self, tree: RecordedTree, before_read: Callable[[], None]) -> None:
+        """`before_read` is called before anything is looked at."""
         super().__init__()
-        self._tree, self._look = tree, look
+        self._tree, self._before_read = tree, before_read
 
     def read(self, path: str) -> str:
         """A file's text, whole."""
-        self._look()
+        self._before_read()
         return self._tree.read(path)
 
     def names(self, path: str) -> list[str]:
         """What a directory holds."""
-        self._look()
+        self._before_read()
         return self._tree.names(path)
 
     def target(self, path: str) -> str:
         """The last part of where a symbolic link leads."""
-        self._look()
+        self._before_read()
         return self._tree.target(path)
 
     def resolved(self, path: str) -> str:
         """The path without symbolic links."""
-        self._look()
+        self._before_read()
         return self._tree.resolved(path)
 
     def write(self, path: str, _text: str) -> None:
@@ -180,7 +180,7 @@ def _error(number: int, path: str) -> OSError:
 
 
 class RecordedMachine:
-    """One machine; `looks` counts what was read of it and asked.
+    """One machine; `reads` counts what was read of it and asked.
 
     sysfs, queries: what `linux.sysfs.Sysfs` and `linux.netlink.queries.Queries` are of a real one.
     """
@@ -188,21 +188,21 @@ class RecordedMachine:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.tree = RecordedTree(machine.sysfs)
-        self.sysfs = RecordedSysfs(self.tree, self.look)
+        self.sysfs = RecordedSysfs(self.tree, self.count_read)
         self.queries = RecordedQueries(self)
-        self.looks = 0
+        self.reads = 0
         self._leaving: tuple[PciAddress, int] | None = None
 
-    def driver_leaves(self, pci: PciAddress, looks: int) -> None:
+    def unbind_driver_after(self, pci: PciAddress, reads: int) -> None:
         """Let the driver leave a device after so many looks more."""
-        self._leaving = (pci, self.looks + looks)
+        self._leaving = (pci, self.reads + reads)
 
-    def look(self) -> None:
+    def count_read(self) -> None:
         """Count one; whatever is read or asked comes here first."""
-        if self._leaving is not None and self.looks >= self._leaving[1]:
+        if self._leaving is not None and self.reads >= self._leaving[1]:
             pci, self._leaving = self._leaving[0], None
             self._unbind(pci)
-        self.looks += 1
+        self.reads += 1
 
     def _unbind(self, pci: PciAddress) -> None:
         """As drivers of NICs do it: the VFs end with the driver of their PF, and all interfaces of them."""
@@ -256,12 +256,12 @@ class RecordedQueries:
 
     def links(self) -> Sequence[Link]:
         """Those recorded, without aliases."""
-        entries = self._asked("links").links
+        entries = self._query("links").links
         return [Link(**msgspec.structs.asdict(entry), alias="") for entry in entries]
 
     def vf_infos(self, index: int) -> Sequence[VfInfo]:
         """Those of the link of this index; none when it is no PF, ENODEV when there is none."""
-        machine = self._asked(f"vf_infos {index}")
+        machine = self._query(f"vf_infos {index}")
         if not any(link.index == index for link in machine.links):
             what = f"VFs of link #{index}"
             raise NetlinkError(what, errno.ENODEV)
@@ -269,56 +269,56 @@ class RecordedQueries:
 
     def default_route_links(self) -> frozenset[int]:
         """As recorded."""
-        return frozenset(self._asked("default_route_links").default_route_links)
+        return frozenset(self._query("default_route_links").default_route_links)
 
     def addressed_links(self) -> frozenset[int]:
         """As recorded."""
-        return frozenset(self._asked("addressed_links").addressed_links)
+        return frozenset(self._query("addressed_links").addressed_links)
 
     def rdma_devices(self) -> Sequence[RdmaDevice]:
         """As recorded."""
-        return [_rdma_device(entry) for entry in self._asked("rdma_devices").rdma_devices]
+        return [_rdma_device(entry) for entry in self._query("rdma_devices").rdma_devices]
 
     def netns_mode(self) -> NetnsMode | None:
         """The kernel's default where there are RDMA devices; recordings do not tell it."""
-        return NetnsMode.SHARED if self._asked("netns_mode").rdma_devices else None
+        return NetnsMode.SHARED if self._query("netns_mode").rdma_devices else None
 
     def dcb(self, name: str) -> DcbState | None:
         """None: recordings do not tell it, nor the next two."""
-        self._asked(f"dcb {name}")
+        self._query(f"dcb {name}")
         return None
 
     def pauses(self, name: str) -> bool | None:
         """None."""
-        self._asked(f"pauses {name}")
+        self._query(f"pauses {name}")
         return None
 
     def devlink_flags(self, name: str) -> Mapping[str, bool]:
         """None of them."""
-        self._asked(f"devlink_flags {name}")
+        self._query(f"devlink_flags {name}")
         return {}
 
     def eswitch_modes(self) -> Mapping[str, str]:
         """As recorded."""
-        return self._asked("eswitch_modes").eswitch_modes
+        return self._query("eswitch_modes").eswitch_modes
 
     def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
         """As recorded."""
         return {
             pci: {vf: DevlinkRate(**msgspec.structs.asdict(entry)) for vf, entry in rates.items()}
-            for pci, rates in self._asked("devlink_rates").devlink_rates.items()
+            for pci, rates in self._query("devlink_rates").devlink_rates.items()
         }
 
     def firmware(self, name: str) -> str:
         """As recorded, nothing where it is not; ENODEV when there is no such link."""
-        machine = self._asked(f"firmware {name}")
+        machine = self._query(f"firmware {name}")
         if not any(link.name == name for link in machine.links):
             what = f"firmware of {name}"
             raise NetlinkError(what, errno.ENODEV)
         return machine.firmware.get(name, "")
 
-    def _asked(self, question: str) -> Machine:
-        self._machine.look()
+    def _query(self, question: str) -> Machine:
+        self._machine.count_read()
         machine = self._machine.machine
         if refusal := machine.refused.get(question):
             raise NetlinkError(question, getattr(errno, refusal))

@@ -157,7 +157,7 @@ class MachineLinks:
             state.card.name,
             state.card.mac,
             device=self._device(state.card.pci),
-            up=state.up_at is not None,
+            is_up=state.up_since is not None,
             carrier=state.has_link(self._machine.now_s),
         )
 
@@ -189,7 +189,7 @@ def _link(
     mac: str,
     *,
     device: str,
-    up: bool = False,
+    is_up: bool = False,
     carrier: bool = False,
     master: int = 0,
 ) -> Link:
@@ -198,7 +198,7 @@ def _link(
         name=name,
         mac=mac,
         mtu=1500,
-        is_up=up,
+        is_up=is_up,
         carrier=carrier,
         kind="",
         master=master,

@@ -40,7 +40,7 @@ class Card:
     settings: kinds (of `linux.vf.creation`) that its driver takes for VFs.
     driver_after_s, rdma_after_s: since the machine started. link_after_s: since the PF is up.
     vf_netdev_after_s: since the VF got its driver. has_cable: whether the port ever has a link.
-    makes_at_most: VFs, whatever is asked.
+    max_created_vfs: VFs, whatever is asked.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Card:
     rdma_after_s: float = 0.0
     link_after_s: float = 1.0
     vf_netdev_after_s: float = 0.0
-    makes_at_most: int | None = None
+    max_created_vfs: int | None = None
 
     def vf_pci(self, index: int) -> PciAddress:
         """Where VF `index` is: from function 16 on (`sriov_offset`)."""
@@ -100,7 +100,7 @@ class VfState:
 class CardState:
     """A card as it is now.
 
-    up_at: since when its netdev is up; None while it is down. carrier: what its file says of the link.
+    up_since: since when its netdev is up; None while it is down. carrier: what its file says of the link.
     """
 
     card: Card
@@ -108,13 +108,17 @@ class CardState:
     autoprobe: bool = True
     has_driver: bool = False
     rdma_device: str = ""
-    up_at: float | None = None
+    up_since: float | None = None
     carrier: bool | None = None
     vfs: dict[int, VfState] = field(default_factory=dict)
 
     def has_link(self, now: float) -> bool:
         """Whether its port has one."""
-        return self.card.has_cable and self.up_at is not None and now >= self.up_at + self.card.link_after_s
+        return (
+            self.card.has_cable
+            and self.up_since is not None
+            and now >= self.up_since + self.card.link_after_s
+        )
 
 
 _HOST_BRIDGE = "devices/pci0000:00"
@@ -277,7 +281,7 @@ class SriovMachine:
     def bring_up(self, pf: PciAddress) -> None:
         """A PF's netdev up."""
         with self.lock:
-            self.cards[pf].up_at = self.now_s
+            self.cards[pf].up_since = self.now_s
             self.pass_time(0)
 
     def rename(self, vf: VfState, name: str) -> None:
@@ -340,7 +344,7 @@ class SriovMachine:
             raise _error(errno.EBUSY, path)
         for index in list(state.vfs):
             self._remove_vf(state, index)
-        made = count if card.makes_at_most is None else min(count, card.makes_at_most)
+        made = count if card.max_created_vfs is None else min(count, card.max_created_vfs)
         for index in range(made):
             self._add_vf(state, index)
         self._show(state)
@@ -378,7 +382,7 @@ class SriovMachine:
         """None takes it while they may not, and nobody is told."""
         driver = vf.override or state.card.vf_driver
         if (state.autoprobe or vf.override) and not vf.driver and driver in self.loaded:
-            self._take(state, vf, driver)
+            self._set_driver(state, vf, driver)
 
     def _bind(self, state: CardState, vf: VfState, driver: str, path: str) -> None:
         if driver not in self.loaded:
@@ -386,9 +390,9 @@ class SriovMachine:
         fits = driver == (vf.override or state.card.vf_driver)
         if vf.driver or not fits or not (state.autoprobe or vf.override):
             raise _error(errno.ENODEV, path)
-        self._take(state, vf, driver)
+        self._set_driver(state, vf, driver)
 
-    def _take(self, state: CardState, vf: VfState, driver: str) -> None:
+    def _set_driver(self, state: CardState, vf: VfState, driver: str) -> None:
         vf.driver = driver
         self.tree.bind(vf.pci, driver)
         if driver == state.card.vf_driver:

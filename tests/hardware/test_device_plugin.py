@@ -32,7 +32,7 @@ from k8s_rdma.core.step import VfRef
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
-from k8s_rdma_demo.cluster.containers import Container, ContainerError, make_container
+from k8s_rdma_demo.cluster.containers import Container, ContainerError, new_container
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig, running_device_manager
 from k8s_rdma_demo.kubelet.pods import AdmissionError, DeviceContainer, DevicePod
 from network_namespaces import create_namespace
@@ -98,7 +98,7 @@ class Machine(NodeProcesses):
     async def container(self, manager: DeviceManager, pod: DevicePod) -> Container:
         """The pod's container, as the runtime makes it."""
         given = await manager.prepare(pod, "c")
-        return make_container("c", given, [self.cdi], Path("/"))
+        return new_container("c", given, [self.cdi], Path("/"))
 
     async def told(self, manager: DeviceManager, pod: DevicePod) -> dict[str, str]:
         """The nodes of such a container; empty while it cannot be made."""
@@ -188,7 +188,7 @@ def scenario(machine: Machine, play: Callable[[DeviceManager], Coroutine[Any, An
 
 async def healthy(manager: DeviceManager, resource: str, *names: str) -> None:
     """Return once just these of a resource are."""
-    await manager.until(
+    await manager.wait_for(
         lambda: {each.id for each in manager.devices(resource) if not each.unhealthy} == set(names)
     )
 
@@ -305,7 +305,7 @@ def test_shared_devices_come_with_the_nodes_of_now(machine, netdev) -> None:
                 "select": {"rdmaDevices": [VF_DEVICE]},
             }
         )
-        await manager.until(lambda: (found := manager.capacity().get(SHARED)) and found.allocatable)
+        await manager.wait_for(lambda: (found := manager.capacity().get(SHARED)) and found.allocatable)
         asked = asking("p", SHARED)
         await manager.admit(asked)
         before = nodes_of(VF_DEVICE)
@@ -344,7 +344,7 @@ def test_slot_has_the_nodes_that_the_device_has_in_its_pod(machine, netdev) -> N
     async def play(manager: DeviceManager) -> None:
         await machine.start_both({"mode": "exact", "count": 5})
         await follows(manager, SLOT_RESOURCE)
-        await manager.until(lambda: manager.capacity()[SLOT_RESOURCE].allocatable)
+        await manager.wait_for(lambda: manager.capacity()[SLOT_RESOURCE].allocatable)
         asked = asking("p", SLOT_RESOURCE)
         await manager.admit(asked)
         await attached_and_taken_down(machine, manager, asked, *[{}] * every)

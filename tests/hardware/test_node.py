@@ -306,7 +306,7 @@ def test_agent_killed_during_an_add_leaves_no_vf_and_no_rate(
         node.kill_agent()
         with pytest.raises(AttachError) as failed:
             await adding
-        assert failed.value.left is None  # the runtime's own DEL is left to the next agent
+        assert failed.value.leftover is None  # the runtime's own DEL is left to the next agent
         node.start_agent()
         assert node.leftovers() == {}
 
@@ -442,7 +442,7 @@ def test_reservation_that_the_hardware_must_hold_is_refused_with_the_drivers_nam
     wish = {"min_tx_rate": 100, "enforce": "hardware"}
     with pytest.raises(AttachError, match=r"igb takes no minimum rates \(100 Mb/s wanted\)") as failed:
         asyncio.run(node.runtime(chained=False).add(pod("a", wish)))
-    assert failed.value.left is None
+    assert failed.value.leftover is None
 
 
 def test_init_refuses_another_number_of_vfs_while_the_agent_runs(node: SriovNode) -> None:

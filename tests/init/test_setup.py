@@ -46,7 +46,7 @@ def test_init_makes_configures_binds_and_names_all_vfs(world: Make) -> None:
     expected = [vf_mac(IGB.mac, index) for index in range(7)]
     assert [vf.mac for vf in vfs.values()] == expected
     assert [vf.netdev_mac for vf in vfs.values()] == expected
-    assert w.card().up_at is not None
+    assert w.card().up_since is not None
     assert w.card().autoprobe
 
 
@@ -163,7 +163,7 @@ def test_more_vfs_than_the_pf_can_have_are_refused_with_what_to_do(world: Make) 
 
 
 def test_failure_of_one_pf_does_not_stop_the_others(world: Make) -> None:
-    w = world(replace(IGB, makes_at_most=3), IGB2)
+    w = world(replace(IGB, max_created_vfs=3), IGB2)
     outcomes = w.init()
     assert outcomes["enp1s0f0"].result is Result.FAILED
     assert "7 VFs asked, its driver made 3" in outcomes["enp1s0f0"].message

@@ -35,7 +35,7 @@ async def asking(node: Node, *, timeout_s: float = 10.0):
 @asynccontextmanager
 async def devices_for(node: Node, *ids: str, **config: object):
     async with node.kubelet(**config) as manager, node.plugin(*ids).registered():
-        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.wait_for(lambda: manager.devices(RESOURCE))
         yield manager
 
 
@@ -73,7 +73,7 @@ async def test_init_containers_are_told_only_if_they_go_on(node):
     async with devices_for(node, "vf0", "vf1", "vf2") as manager, asking(node) as client:
         await manager.admit(pod(*containers))
         told = await client.of_pod("default", "p1")
-        assert manager.held(pod(*containers), "init")[RESOURCE]
+        assert manager.allocated_devices(pod(*containers), "init")[RESOURCE]
     assert {each.container for each in told.devices} == {"side", "main"}
 
 

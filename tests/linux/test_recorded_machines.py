@@ -345,7 +345,7 @@ def test_pf_whose_driver_leaves_between_two_looks_is_whole_or_missed(name: str, 
     before = seen(name, WITHOUT_RDMA)
     for looks in range(looks_of(name)):
         it = machine(name)
-        it.driver_leaves(PciAddress(leaves), looks)
+        it.unbind_driver_after(PciAddress(leaves), looks)
         try:
             after = Observer(it.sysfs, it.queries, WITHOUT_RDMA).observe()
         except KernelError:
@@ -361,7 +361,7 @@ def test_pf_whose_driver_leaves_between_two_looks_is_whole_or_missed(name: str, 
 def looks_of(name: str) -> int:
     it = machine(name)
     Observer(it.sysfs, it.queries, WITHOUT_RDMA).observe()
-    return it.looks
+    return it.reads
 
 
 def vfs_of(hardware: Hardware, pci: str) -> tuple[object, ...]:

@@ -90,7 +90,7 @@ def test_undo_brings_back_what_was_whichever_step_failed_and_however_far(at, aft
     kernel = make_kernel()
     netns = kernel.machine.create_namespace()
     before, steps, done = kernel.observe(), plan_for(kernel, netns), []
-    kernel.fail(at=at, after_changes=after_changes)
+    kernel.fail(index=at, after_changes=after_changes)
     with pytest.raises(KernelError):
         apply_all(kernel, steps, done)
     if namespace_dies:
@@ -106,7 +106,7 @@ def test_undo_brings_back_what_was_when_the_undoing_fails_anywhere_and_is_repeat
         netns = kernel.machine.create_namespace()
         before, steps = kernel.observe(), plan_for(kernel, netns)
         apply_all(kernel, steps, [])
-        kernel.fail(at=at, after_changes=after_changes)
+        kernel.fail(index=at, after_changes=after_changes)
         with pytest.raises(KernelError, match="made to fail"):
             apply_all(kernel, undo(steps), [])
         apply_all(kernel, undo(steps), [])
@@ -204,7 +204,7 @@ def test_infiniband_vf_has_a_guid_and_no_other_setting_of_ethernet():
 
 
 def test_pf_takes_what_it_was_said_to_take():
-    kernel = FakeKernel(FakeMachine(FakePf(name="p0", pci=PF, vfs=4, takes=frozenset({Setting.VLAN}))))
+    kernel = FakeKernel(FakeMachine(FakePf(name="p0", pci=PF, vfs=4, settings=frozenset({Setting.VLAN}))))
     assert kernel.observe().pfs[0].supported_settings == {Setting.VLAN}
     with pytest.raises(KernelError, match="QoS 3: fake has no means"):
         kernel.apply(SETTINGS)

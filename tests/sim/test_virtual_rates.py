@@ -48,7 +48,7 @@ def shaper(lab):
 def rates(lab, shaper):
     """As of an agent that has looked at the PF once."""
     made = Rates(shaper)
-    made.of_all(lab.pfs[0], scheduler(lab))
+    made.read_all(lab.pfs[0], scheduler(lab))
     shaper.lists = shaper.singles = 0
     return made
 

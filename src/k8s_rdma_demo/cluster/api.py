@@ -132,12 +132,12 @@ async def watch_lines(
         async with asyncio.timeout(timeout_s):
             if revision == 0:
                 revision = store.revision
-                for obj in filter(selection.takes, store.items(resource)):
+                for obj in filter(selection.matches, store.items(resource)):
                     yield _line("ADDED", obj)
             while True:
                 for change in store.changes_after(revision):
                     revision = change.revision
-                    if change.resource == resource and (kind := _as_seen(change, selection)):
+                    if change.resource == resource and (kind := _watch_event(change, selection)):
                         yield _line(kind, change.object)
                 await store.wait_after(revision)
     except StatusError as error:
@@ -146,12 +146,12 @@ async def watch_lines(
         return
 
 
-def _as_seen(change: Change, selection: Selection) -> str | None:
+def _watch_event(change: Change, selection: Selection) -> str | None:
     """What a change is to somebody who sees the selection only: an object may enter or leave it."""
-    was = selection.takes(change.previous)
+    was = selection.matches(change.previous)
     if change.type == "DELETED":
         return "DELETED" if was else None
-    now = selection.takes(change.object)
+    now = selection.matches(change.object)
     if now:
         return "MODIFIED" if was else "ADDED"
     return "DELETED" if was else None
@@ -347,7 +347,7 @@ class Api:
         if request.method == "POST":
             given = _body(request)
             _check_type(target.resource, given)
-            return _json(201, self._registry.create(_in_namespace_of(target, given), given))
+            return _json(201, self._registry.create(_with_namespace(target, given), given))
         raise method_not_allowed()
 
     def _on_object(self, request: Request, target: Target) -> Response:
@@ -393,7 +393,7 @@ class Api:
     def _list(self, request: Request, target: Target) -> Response:
         selection = parse_selection(target.resource, target.namespace, request.query)
         store = self._registry.store
-        found = filter(selection.takes, store.items(target.resource, target.namespace))
+        found = filter(selection.matches, store.items(target.resource, target.namespace))
         return _json(
             200,
             {
@@ -422,9 +422,9 @@ def _body(request: Request) -> JsonObject:
     return decode(request.body, _decoder, "the request's body")
 
 
-def _check_type(resource: ResourceType, given: JsonObject) -> None:
-    kind = given.get("kind") or resource.kind
-    version = given.get("apiVersion") or resource.api_version
+def _check_type(resource: ResourceType, document: JsonObject) -> None:
+    kind = document.get("kind") or resource.kind
+    version = document.get("apiVersion") or resource.api_version
     if (kind, version) != (resource.kind, resource.api_version):
         msg = (
             f"{kind} in version {version!r} cannot be handled as a {resource.kind}: "
@@ -433,13 +433,13 @@ def _check_type(resource: ResourceType, given: JsonObject) -> None:
         raise bad_request(msg)
 
 
-def _in_namespace_of(target: Target, given: JsonObject) -> Target:
+def _with_namespace(target: Target, document: JsonObject) -> Target:
     if not target.resource.namespaced:
         return target
     if not target.namespace:
         raise method_not_allowed()
-    check_shape(target.resource.kind, given)
-    if namespace_of(given) not in {"", target.namespace}:
+    check_shape(target.resource.kind, document)
+    if namespace_of(document) not in {"", target.namespace}:
         msg = "the namespace of the provided object does not match the namespace sent on the request"
         raise bad_request(msg)
     return target

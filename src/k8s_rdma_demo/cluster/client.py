@@ -77,14 +77,14 @@ class ApiClient:
                 "GET", resource.path(), params=params, timeout=httpx2.Timeout(_TIMEOUT_S, read=None)
             ) as answer:
                 if answer.is_error:
-                    raise _refused("GET", resource.path(), answer.status_code, await answer.aread())
+                    raise _status_error("GET", resource.path(), answer.status_code, await answer.aread())
                 async for line in answer.aiter_lines():
                     event = decode(line, _decoder, f"watch {resource.plural}")
                     if event["type"] == "ERROR":
                         raise ApiError(event["object"]["message"], code=event["object"]["code"])
                     yield event["type"], event["object"]
         except httpx2.HTTPError as error:
-            raise _unanswered("GET", resource.path(), error) from error
+            raise _transport_error("GET", resource.path(), error) from error
 
     async def create(self, resource: ResourceType, obj: JsonObject) -> JsonObject:
         """Create an object in its own namespace."""
@@ -123,13 +123,13 @@ class ApiClient:
         try:
             answer = await self._http.request(method, path, content=content, headers=headers, params=params)
         except httpx2.HTTPError as error:
-            raise _unanswered(method, path, error) from error
+            raise _transport_error(method, path, error) from error
         if answer.is_error:
-            raise _refused(method, path, answer.status_code, answer.content)
+            raise _status_error(method, path, answer.status_code, answer.content)
         return decode(answer.content, _decoder, f"{method} {path}")
 
 
-def _refused(method: str, path: str, code: int, body: bytes) -> ApiError:
+def _status_error(method: str, path: str, code: int, body: bytes) -> ApiError:
     try:
         message = json.loads(body)["message"]
     except (ValueError, KeyError, TypeError):
@@ -137,7 +137,7 @@ def _refused(method: str, path: str, code: int, body: bytes) -> ApiError:
     return ApiError(f"{method} {path}: {message}", code=code)
 
 
-def _unanswered(method: str, path: str, error: httpx2.HTTPError) -> ApiError:
+def _transport_error(method: str, path: str, error: httpx2.HTTPError) -> ApiError:
     return ApiError(f"{method} {path}: no answer from the API server: {error!r}")
 
 
@@ -186,9 +186,9 @@ class Informer:
         items, revision = await self._client.list(self._resource, self._field_selector)
         found = {key_of(obj): obj for obj in items}
         for key in [key for key in self.objects if key not in found]:
-            self._take(key, None)
+            self._replace(key, None)
         for key, obj in found.items():
-            self._take(key, obj)
+            self._replace(key, obj)
         self.synced.set()
         return revision
 
@@ -196,11 +196,11 @@ class Informer:
         while True:
             async for kind, obj in self._client.watch(self._resource, revision, self._field_selector):
                 revision = obj["metadata"]["resourceVersion"]
-                self._take(key_of(obj), None if kind == "DELETED" else _untyped(obj))
+                self._replace(key_of(obj), None if kind == "DELETED" else _untyped(obj))
             # The server ends a watch now and then; the next one goes on where this one was.
             await asyncio.sleep(0)
 
-    def _take(self, key: Key, new: JsonObject | None) -> None:
+    def _replace(self, key: Key, new: JsonObject | None) -> None:
         old = self.objects.pop(key, None)
         if new is not None:
             self.objects[key] = new

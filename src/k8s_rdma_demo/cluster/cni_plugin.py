@@ -148,9 +148,9 @@ class CniError(K8sRdmaError):
     def __str__(self) -> str:
         return f"{self.message}; {self.details}" if self.details else self.message
 
-    def within(self, what: str) -> CniError:
+    def with_context(self, context: str) -> CniError:
         """The same error, told of something larger."""
-        return CniError(f"{what}: {self.message}", code=self.code, details=self.details)
+        return CniError(f"{context}: {self.message}", code=self.code, details=self.details)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ def create_namespace_at(path: Path) -> None:
     """Make a network namespace with `lo` up, bound to a new file; KernelError leaves nothing behind."""
     failures: list[OSError] = []
 
-    def make() -> None:
+    def create() -> None:
         try:
             _call("unshare", _CLONE_NEWNET)
             _call("mount", b"/proc/thread-self/ns/net", os.fsencode(path), None, _MS_BIND, None)
@@ -76,7 +76,7 @@ def create_namespace_at(path: Path) -> None:
         msg = f"network namespace {path}: {error.strerror}"
         raise KernelError(msg) from error
     # The namespace of a thread cannot be undone, so that a thread of its own makes it and ends.
-    thread = threading.Thread(target=make, name="netns")
+    thread = threading.Thread(target=create, name="netns")
     thread.start()
     thread.join()
     if failures:
@@ -175,11 +175,13 @@ class CniRuntime:
         conflist = self._load()
         prev_result = self._prev_result(conflist, sandbox)
         for plugin in reversed(conflist.plugins):
-            stdin = conflist.stdin_for(plugin, prev_result=prev_result, capability_args=_known_of(sandbox))
-            with _told_of("DEL", plugin):
+            stdin = conflist.stdin_for(
+                plugin, prev_result=prev_result, capability_args=_capability_args(sandbox)
+            )
+            with _naming_plugin("DEL", plugin):
                 await self._run("DEL", plugin, stdin, sandbox)
 
-    async def lost(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
+    async def list_dead(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
         """Those whose namespace is gone; they have no process that could end."""
         return [sandbox for sandbox in sandboxes if not is_namespace(Path(sandbox.netns))]
 
@@ -194,7 +196,9 @@ class CniRuntime:
             return
         prev_result = self._prev_result(conflist, sandbox)
         for plugin in conflist.plugins:
-            stdin = conflist.stdin_for(plugin, prev_result=prev_result, capability_args=_known_of(sandbox))
+            stdin = conflist.stdin_for(
+                plugin, prev_result=prev_result, capability_args=_capability_args(sandbox)
+            )
             await self._run("CHECK", plugin, stdin, sandbox)
 
     async def status(self) -> None:
@@ -228,8 +232,8 @@ class CniRuntime:
         conflist = self._load()
         result: JsonObject | None = None
         for plugin in conflist.plugins:
-            stdin = conflist.stdin_for(plugin, prev_result=result, capability_args=_known_of(sandbox))
-            with _told_of("ADD", plugin):
+            stdin = conflist.stdin_for(plugin, prev_result=result, capability_args=_capability_args(sandbox))
+            with _naming_plugin("ADD", plugin):
                 printed = decode_result(await self._run("ADD", plugin, stdin, sandbox))
             result = result_in_version(printed, printed.get("cniVersion") or conflist.cni_version)
         return result or {}
@@ -242,7 +246,7 @@ class CniRuntime:
         except CniError:
             left = sandbox
         told = f'failed to setup network for sandbox "{sandbox.container_id}": {error}'
-        return AttachError(error, left, told=told)
+        return AttachError(error, left, kubelet_message=told)
 
     def _load(self) -> Conflist:
         try:
@@ -272,16 +276,16 @@ class CniRuntime:
 
 
 @contextmanager
-def _told_of(command: Literal["ADD", "DEL"], plugin: JsonObject) -> Iterator[None]:
+def _naming_plugin(command: Literal["ADD", "DEL"], plugin: JsonObject) -> Iterator[None]:
     """Errors as the library tells them of chains; those of other verbs it hands on as they are."""
     verb = "add" if command == "ADD" else "delete"
     try:
         yield
     except CniError as error:
-        raise error.within(f'plugin type="{plugin["type"]}" failed ({verb})') from error
+        raise error.with_context(f'plugin type="{plugin["type"]}" failed ({verb})') from error
 
 
-def _known_of(sandbox: Sandbox) -> dict[str, object]:
+def _capability_args(sandbox: Sandbox) -> dict[str, object]:
     return {POD_ANNOTATIONS: dict(sandbox.pod.annotations)}
 
 

@@ -136,7 +136,7 @@ def _specifications(directory: Path) -> Iterator[_Specification]:
             yield read
 
 
-_ALL = "rwm"
+_ALL_PERMISSIONS = "rwm"
 
 
 class ContainerError(K8sRdmaError):
@@ -206,7 +206,7 @@ class ContainerDirectory:
         """The pod's containers are gone."""
         self._path(uid).unlink(missing_ok=True)
 
-    def of(self, uid: str) -> PodContainers | None:
+    def get(self, uid: str) -> PodContainers | None:
         """A pod's containers, None when there are none; MalformedError."""
         try:
             content = self._path(uid).read_bytes()
@@ -214,20 +214,22 @@ class ContainerDirectory:
             return None
         return decode(content, _decoder, str(self._path(uid)))
 
-    def of_pod(self, namespace: str, name: str) -> PodContainers | None:
+    def find(self, namespace: str, name: str) -> PodContainers | None:
         """The same by the pod's name."""
         uids = [path.stem for path in self._directory.glob("*.json")]
-        found = (pod for pod in map(self.of, uids) if pod and (pod.namespace, pod.name) == (namespace, name))
+        found = (pod for pod in map(self.get, uids) if pod and (pod.namespace, pod.name) == (namespace, name))
         return next(found, None)
 
     def _path(self, uid: str) -> Path:
         return self._directory / f"{uid}.json"
 
 
-class ContainerMaker(Protocol):
+class ContainerCreator(Protocol):
     """Who makes the containers of pods."""
 
-    async def make(self, pod: JsonObject, sandbox: str, name: str, given: AllocateResponse) -> Container:
+    async def create(
+        self, pod: JsonObject, sandbox: str, name: str, allocated: AllocateResponse
+    ) -> Container:
         """The container of that name, with what plugins gave it, in a sandbox; ContainerError."""
 
 
@@ -238,21 +240,23 @@ class RecordedContainers:
     cdi_dirs: Sequence[Path]
     host_root: Path
 
-    async def make(self, pod: JsonObject, sandbox: str, name: str, given: AllocateResponse) -> Container:  # noqa: ARG002
+    async def create(
+        self, pod: JsonObject, sandbox: str, name: str, allocated: AllocateResponse
+    ) -> Container:
         """What it would have."""
-        return make_container(name, given, self.cdi_dirs, self.host_root)
+        return new_container(name, allocated, self.cdi_dirs, self.host_root)
 
 
-def make_container(
-    name: str, given: AllocateResponse, cdi_dirs: Sequence[Path], host_root: Path
+def new_container(
+    name: str, allocated: AllocateResponse, cdi_dirs: Sequence[Path], host_root: Path
 ) -> Container:
     """A container with what kubelet asks for, and what CDI specifications say of its devices.
 
     host_root: where the host's device nodes are. ContainerError.
     """
     try:
-        devices = {node.path: node for spec in given.devices for node in _host_nodes(spec, host_root)}
-        edits = edits_for(given.cdi_devices, cdi_dirs)
+        devices = {node.path: node for spec in allocated.devices for node in _host_nodes(spec, host_root)}
+        edits = edits_for(allocated.cdi_devices, cdi_dirs)
         for edit in edits:
             devices |= {node.path: _cdi_node(node, host_root) for node in edit.device_nodes}
     except (UnresolvableError, OSError) as error:
@@ -260,11 +264,11 @@ def make_container(
         raise ContainerError(f"failed to create containerd container: {told}") from error
     return Container(
         name=name,
-        envs={**given.envs, **_environment(edits)},
-        annotations=given.annotations,
+        envs={**allocated.envs, **_environment(edits)},
+        annotations=allocated.annotations,
         devices=tuple(devices.values()),
-        mounts=(*given.mounts, *_mounts(edits)),
-        cdi_devices=given.cdi_devices,
+        mounts=(*allocated.mounts, *_mounts(edits)),
+        cdi_devices=allocated.cdi_devices,
     )
 
 
@@ -283,19 +287,19 @@ def _host_nodes(spec: DeviceSpec, host_root: Path) -> Iterator[DeviceNode]:
     """The device node at a path of the host, or all below it if that is a directory; OSError."""
     at_host = _below(host_root, spec.host_path or spec.path)
     if not stat.S_ISDIR(at_host.stat().st_mode):
-        yield _node(at_host, spec.path, spec.permissions or _ALL)
+        yield _node(at_host, spec.path, spec.permissions or _ALL_PERMISSIONS)
         return
     for directory, _, names in os.walk(at_host):
         for name in sorted(names):
             path = Path(directory) / name
             if _kind(path.lstat().st_mode):
                 inside = Path(spec.path) / path.relative_to(at_host)
-                yield _node(path, str(inside), spec.permissions or _ALL)
+                yield _node(path, str(inside), spec.permissions or _ALL_PERMISSIONS)
 
 
 def _cdi_node(node: CdiDeviceNode, host_root: Path) -> DeviceNode:
     """A node as the specification has it, or the host where it does not say; OSError."""
-    permissions = node.permissions or _ALL
+    permissions = node.permissions or _ALL_PERMISSIONS
     if node.type and (node.major or node.minor):
         return DeviceNode(
             path=node.path, kind=node.type, major=node.major, minor=node.minor, permissions=permissions

@@ -78,12 +78,12 @@ class CriRuntime:
     async def attach(self, sandbox: Sandbox) -> Sandbox:
         """RunPodSandbox."""
         try:
-            attempts = [each.attempt for each in await self._of_pod(sandbox.pod.uid)]
+            attempts = [each.attempt for each in await self._sandboxes_of(sandbox.pod.uid)]
             config = pod_config(sandbox.pod, attempt=max(attempts, default=-1) + 1)
             made = await self._call(cri.RUN_POD_SANDBOX, config)
             status = await self._call(cri.POD_SANDBOX_STATUS, made)
         except CniError as error:
-            raise AttachError(error, sandbox, told=error.message) from error
+            raise AttachError(error, sandbox, kubelet_message=error.message) from error
         return replace(sandbox, container_id=made, netns=_netns(status), result=_result(status))
 
     async def delete(self, sandbox: Sandbox) -> None:
@@ -97,12 +97,12 @@ class CriRuntime:
         """RemovePodSandbox."""
         ids = [sandbox.container_id]
         if sandbox.container_id.startswith(_BEGUN):
-            ids = [each.id for each in await self._of_pod(sandbox.pod.uid)]
+            ids = [each.id for each in await self._sandboxes_of(sandbox.pod.uid)]
         for each in ids:
             await self._call(cri.STOP_POD_SANDBOX, each)
             await self._call(cri.REMOVE_POD_SANDBOX, each)
 
-    async def lost(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
+    async def list_dead(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
         """Those that the runtime does not list as ready; none while it does not answer."""
         try:
             listed = await self._call(cri.LIST_POD_SANDBOX, None)
@@ -130,12 +130,12 @@ class CriRuntime:
         await self._call(cri.START_CONTAINER, made)
         return made
 
-    async def _of_pod(self, uid: str) -> list[cri.PodSandbox]:
+    async def _sandboxes_of(self, uid: str) -> list[cri.PodSandbox]:
         return [each for each in await self._call(cri.LIST_POD_SANDBOX, None) if each.uid == uid]
 
-    async def _call(self, method: Method[Asked, Answer], asked: Asked) -> Answer:
+    async def _call(self, method: Method[Asked, Answer], request: Asked) -> Answer:
         try:
-            return await grpc_calls.call(self._channel, method, asked, timeout_s=self._timeout_s)
+            return await grpc_calls.call(self._channel, method, request, timeout_s=self._timeout_s)
         except AioRpcError as error:
             if error.code() is StatusCode.UNAVAILABLE:
                 raise CniError(f"the container runtime does not answer: {error.details()}") from error
@@ -186,9 +186,11 @@ class CriContainers:
 
     runtime: CriRuntime
 
-    async def make(self, pod: JsonObject, sandbox: str, name: str, given: AllocateResponse) -> Container:
+    async def create(
+        self, pod: JsonObject, sandbox: str, name: str, allocated: AllocateResponse
+    ) -> Container:
         """The container of that name; ContainerError."""
-        config = container_config(pod, name, given)
+        config = container_config(pod, name, allocated)
         reference = PodRef(namespace=namespace_of(pod), name=name_of(pod), uid=uid_of(pod))
         try:
             made = await self.runtime.start_container(sandbox, reference, config)
@@ -198,13 +200,13 @@ class CriContainers:
             name=name,
             id=made,
             envs=config.envs,
-            annotations=given.annotations,
+            annotations=allocated.annotations,
             mounts=config.mounts,
-            cdi_devices=given.cdi_devices,
+            cdi_devices=allocated.cdi_devices,
         )
 
 
-def container_config(pod: JsonObject, name: str, given: AllocateResponse) -> ContainerConfig:
+def container_config(pod: JsonObject, name: str, allocated: AllocateResponse) -> ContainerConfig:
     """A container of the pod as the runtime is asked for it."""
     spec = spec_of(pod)
     every = [*(spec.get("initContainers") or []), *spec["containers"]]
@@ -216,11 +218,11 @@ def container_config(pod: JsonObject, name: str, given: AllocateResponse) -> Con
         image=container["image"],
         command=tuple(container.get("command") or ()),
         args=tuple(container.get("args") or ()),
-        envs={**given.envs, **variables},
-        annotations=given.annotations,
-        mounts=(*_volumes(spec, container), *given.mounts),
-        devices=given.devices,
-        cdi_devices=given.cdi_devices,
+        envs={**allocated.envs, **variables},
+        annotations=allocated.annotations,
+        mounts=(*_volumes(spec, container), *allocated.mounts),
+        devices=allocated.devices,
+        cdi_devices=allocated.cdi_devices,
         capabilities=tuple((security.get("capabilities") or {}).get("add") or ()),
         privileged=security.get("privileged", False),
     )

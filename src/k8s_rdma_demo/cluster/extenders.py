@@ -45,13 +45,13 @@ class Extenders:
         """The nodes that all of them leave; an extender is not asked about none."""
         refused: dict[str, str] = {}
         never: frozenset[str] = frozenset()
-        for client in self._about(pod):
+        for client in self._interested(pod):
             if not nodes:
                 break
             try:
                 answer = await client.filter(pod, nodes)
             except ExtenderError as error:
-                _pass_over(client, error)
+                _ignore(client, error)
                 continue
             nodes = answer.nodes
             refused |= answer.refused
@@ -61,7 +61,7 @@ class Extenders:
     async def best(self, pod: JsonObject, nodes: list[JsonObject]) -> list[str]:
         """The names of the nodes with the highest sum of scores, sorted; a failed call gives no score."""
         scores = dict.fromkeys((name_of(node) for node in nodes), 0)
-        for client in self._about(pod):
+        for client in self._interested(pod):
             try:
                 given = await client.prioritize(pod, nodes)
             except ExtenderError as error:
@@ -77,33 +77,33 @@ class Extenders:
         self, pod: JsonObject, victims: Mapping[str, Victims], pods_on: Callable[[str], Iterable[JsonObject]]
     ) -> Mapping[str, Victims]:
         """The victims that all of them leave or add. Source: `callExtenders`, `framework/preemption`."""
-        for client in self._about(pod):
+        for client in self._interested(pod):
             if not client.config.preempt_verb or not victims:
                 continue
             try:
-                victims = _named(await client.preempt(pod, victims), pods_on, client.config)
+                victims = _victims_by_node(await client.preempt(pod, victims), pods_on, client.config)
             except ExtenderError as error:
-                _pass_over(client, error)
+                _ignore(client, error)
         return victims
 
     async def bind(self, pod: JsonObject, node: str) -> bool:
         """Have the first one with a bind verb bind the pod; False when there is none."""
-        for client in self._about(pod):
+        for client in self._interested(pod):
             if not client.config.bind_verb:
                 continue
             try:
                 await client.bind(pod, node)
             except ExtenderError as error:
-                _pass_over(client, error)
+                _ignore(client, error)
                 continue
             return True
         return False
 
-    def _about(self, pod: JsonObject) -> Iterator[ExtenderClient]:
+    def _interested(self, pod: JsonObject) -> Iterator[ExtenderClient]:
         return (client for client in self._clients if client.is_interested(pod))
 
 
-def _named(
+def _victims_by_node(
     answer: Mapping[str, MetaVictims],
     pods_on: Callable[[str], Iterable[JsonObject]],
     config: ExtenderConfig,
@@ -127,7 +127,7 @@ def _named(
     return named
 
 
-def _pass_over(client: ExtenderClient, error: ExtenderError) -> None:
+def _ignore(client: ExtenderClient, error: ExtenderError) -> None:
     if not client.config.ignorable:
         raise error
     _log.warning("extender.passed_over", extender=client.config.url_prefix, error=error.message)

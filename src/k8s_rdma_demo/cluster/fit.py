@@ -45,7 +45,7 @@ class Assignments:
         self._assumed: dict[str, str] = {}
         self._nominated: dict[str, tuple[str, JsonObject]] = {}
 
-    def take(self, old: JsonObject | None, new: JsonObject | None) -> None:
+    def update(self, old: JsonObject | None, new: JsonObject | None) -> None:
         """A pod changed, came (old is None) or is gone (new is None)."""
         if old is not None and node_name_of(old):
             self._drop(node_name_of(old), uid_of(old))
@@ -96,7 +96,7 @@ class Assignments:
         """The pods that room is made for there."""
         return [pod for where, pod in self._nominated.values() if where == node]
 
-    def beside(self, pod: JsonObject, node: str) -> tuple[JsonObject, ...]:
+    def nominated_rivals(self, pod: JsonObject, node: str) -> tuple[JsonObject, ...]:
         """Those no less important than that pod that room is made for there: they count as well."""
         return tuple(
             other
@@ -148,7 +148,7 @@ class Unfit:
         return f"0/{self.nodes} nodes are available:{told}{after}"
 
 
-def why_unfit(pod: JsonObject, node: JsonObject) -> str | None:
+def node_refusal(pod: JsonObject, node: JsonObject) -> str | None:
     """Why a pod cannot go to a node by what the pod and the node say themselves; None when it can."""
     tolerations: list[JsonObject] = spec_of(pod).get("tolerations") or []
     if spec_of(node).get("unschedulable") and not _tolerated(_UNSCHEDULABLE, tolerations):
@@ -195,17 +195,17 @@ def requests_of(pod: JsonObject) -> dict[str, Fraction]:
         asked = _amounts(init)
         if init.get("restartPolicy") == "Always":
             together = _sum(together, asked)
-            before = _most(before, together)
+            before = _maximum(before, together)
         else:
-            before = _most(before, _sum(together, asked))
+            before = _maximum(before, _sum(together, asked))
     for container in spec.get("containers") or []:
         together = _sum(together, _amounts(container))
     overhead = {name: quantity(str(amount)) for name, amount in (spec.get("overhead") or {}).items()}
-    return _sum(_most(together, before), overhead)
+    return _sum(_maximum(together, before), overhead)
 
 
-def why_full(
-    pod: JsonObject, node: JsonObject, others: Collection[JsonObject], ignored: Collection[str] = ()
+def resource_refusal(
+    pod: JsonObject, node: JsonObject, pods: Collection[JsonObject], ignored: Collection[str] = ()
 ) -> Refusal | None:
     """Why the node has not enough left beside other pods; None when it has.
 
@@ -215,13 +215,13 @@ def why_full(
     if allocatable is None:
         return None
     has = {name: quantity(str(amount)) for name, amount in allocatable.items()}
-    reasons = [] if len(others) + 1 <= has.get("pods", len(others) + 1) else ["Too many pods"]
+    reasons = [] if len(pods) + 1 <= has.get("pods", len(pods) + 1) else ["Too many pods"]
     wanted = {
         name: amount
         for name, amount in requests_of(pod).items()
         if amount and name not in ignored and (name in has or name not in _NATIVE)
     }
-    used = _total(requests_of(other) for other in others)
+    used = _total(requests_of(other) for other in pods)
     short = [n for n, amount in wanted.items() if used.get(n, _ZERO) + amount > has.get(n, _ZERO)]
     reasons += [f"Insufficient {name}" for name in short]
     if not reasons:
@@ -242,9 +242,9 @@ def _total(parts: Iterable[Mapping[str, Fraction]]) -> dict[str, Fraction]:
     return total
 
 
-def _sum(some: Mapping[str, Fraction], more: Mapping[str, Fraction]) -> dict[str, Fraction]:
-    return {**some, **{name: some.get(name, _ZERO) + amount for name, amount in more.items()}}
+def _sum(left: Mapping[str, Fraction], right: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    return {**left, **{name: left.get(name, _ZERO) + amount for name, amount in right.items()}}
 
 
-def _most(some: Mapping[str, Fraction], more: Mapping[str, Fraction]) -> dict[str, Fraction]:
-    return {**some, **{name: max(some.get(name, _ZERO), amount) for name, amount in more.items()}}
+def _maximum(left: Mapping[str, Fraction], right: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    return {**left, **{name: max(left.get(name, _ZERO), amount) for name, amount in right.items()}}

@@ -83,7 +83,7 @@ async def serving(service: HttpService, host: str, port: int) -> AsyncIterator[i
         if stopping:
             writer.transport.abort()
             return
-        task = asyncio.create_task(_Connection(service, reader, writer).converse())
+        task = asyncio.create_task(_Connection(service, reader, writer).serve())
         connections.add(task)
         task.add_done_callback(partial(ended, writer))
 
@@ -117,7 +117,7 @@ class _Connection:
         self._writer = writer
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
 
-    async def converse(self) -> None:
+    async def serve(self) -> None:
         """Answer requests until the client leaves, breaks the protocol, or the server stops."""
         try:
             while await self._exchange():
@@ -189,7 +189,7 @@ class _Connection:
         try:
             async with asyncio.TaskGroup() as group:
                 sending = group.create_task(self._send_parts(stream))
-                leaving = group.create_task(self._until_client_leaves())
+                leaving = group.create_task(self._wait_for_disconnect())
                 sending.add_done_callback(lambda _: leaving.cancel())
                 leaving.add_done_callback(lambda _: sending.cancel())
         finally:
@@ -204,7 +204,7 @@ class _Connection:
                 self._write(h11.Data(data=part))
                 await self._writer.drain()
 
-    async def _until_client_leaves(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         # A client that sends more before the answer has ended is cut off: nobody needs to pipeline here.
         with contextlib.suppress(ConnectionError):
             await self._reader.read(1)

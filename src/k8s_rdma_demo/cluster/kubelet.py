@@ -29,7 +29,7 @@ from k8s_rdma_demo.cluster.sandbox import PodRef, Sandbox, SandboxDirectory
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma_demo.cluster.containers import Container, ContainerMaker
+    from k8s_rdma_demo.cluster.containers import Container, ContainerCreator
     from k8s_rdma_demo.cluster.sandbox import Runtime
     from k8s_rdma_demo.kubelet.device_manager import DeviceManager
 
@@ -60,7 +60,7 @@ async def running_kubelet(server: str, config: KubeletConfig) -> AsyncIterator[K
 
 
 @asynccontextmanager
-async def _runtime(config: KubeletConfig) -> AsyncIterator[tuple[Runtime, ContainerMaker | None]]:
+async def _runtime(config: KubeletConfig) -> AsyncIterator[tuple[Runtime, ContainerCreator | None]]:
     """The node's runtime, and who makes containers."""
     if config.runtime_endpoint is not None:
         async with CriRuntime.connecting(config.runtime_endpoint) as runtime:
@@ -79,7 +79,7 @@ class Kubelet:
         self._services = services
         self._workers: dict[str, PodWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._left: dict[str, list[Sandbox]] = {}
+        self._orphans: dict[str, list[Sandbox]] = {}
         self._pods = Informer(
             services.client, PODS, self._on_pod, field_selector=f"spec.nodeName={services.config.node}"
         )
@@ -89,7 +89,7 @@ class Kubelet:
         """Serve the node until cancelled; its pods stay as they are."""
         await register_node(self._services)
         for sandbox in self._services.sandboxes.load():
-            self._left.setdefault(sandbox.pod.uid, []).append(sandbox)
+            self._orphans.setdefault(sandbox.pod.uid, []).append(sandbox)
         async with self._group as group:
             await watch_network(self._services, group)
             if (devices := self._services.devices) is not None:
@@ -98,7 +98,7 @@ class Kubelet:
             await self._pods.synced.wait()
             if self._services.config.runtime_endpoint is not None:
                 group.create_task(self._relist())
-            self._end_pods_that_went()
+            self._end_deleted_pods()
             self.synced.set()
         raise AssertionError
 
@@ -115,7 +115,7 @@ class Kubelet:
         """The containers of a pod, by name; none where it has none yet, or the kubelet knows no devices."""
         if self._services.devices is None:
             return {}
-        pod = self._services.devices.containers.of_pod(namespace, name)
+        pod = self._services.devices.containers.find(namespace, name)
         return {container.name: container for container in pod.containers} if pod is not None else {}
 
     @property
@@ -139,7 +139,7 @@ class Kubelet:
         while True:
             await asyncio.sleep(self._services.config.relist_s)
             up = [each for each in self._services.sandboxes.load() if each.result is not None]
-            for sandbox in await self._services.runtime.lost(up):
+            for sandbox in await self._services.runtime.list_dead(up):
                 if (worker := self._workers.get(sandbox.pod.uid)) is not None:
                     worker.lose_sandbox(sandbox.container_id)
 
@@ -148,7 +148,7 @@ class Kubelet:
         if (worker := self._workers.get(uid)) is not None:
             worker.update(new)
         elif new is not None:
-            self._start(PodWorker(self._services, new, self._left.pop(uid, [])), uid)
+            self._start(PodWorker(self._services, new, self._orphans.pop(uid, [])), uid)
 
     def _start(self, worker: PodWorker, uid: str) -> None:
         def forget(_: asyncio.Task[None]) -> None:
@@ -158,13 +158,13 @@ class Kubelet:
         self._tasks[uid] = self._group.create_task(worker.run())
         self._tasks[uid].add_done_callback(forget)
 
-    def _end_pods_that_went(self) -> None:
+    def _end_deleted_pods(self) -> None:
         """What a former kubelet left of pods that are no longer there."""
-        for uid, sandboxes in self._left.items():
+        for uid, sandboxes in self._orphans.items():
             worker = PodWorker(self._services, _pod_of(sandboxes[0].pod), sandboxes)
             worker.update(None)
             self._start(worker, uid)
-        self._left.clear()
+        self._orphans.clear()
 
 
 def _pod_of(reference: PodRef) -> JsonObject:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.quantities import quantity
 from k8s_rdma_demo.cluster.client import ApiClient
 from k8s_rdma_demo.cluster.containers import (
+    ContainerCreator,
     ContainerDirectory,
     ContainerError,
-    ContainerMaker,
     PodContainers,
     RecordedContainers,
 )
@@ -70,12 +70,12 @@ class RejectedError(Exception):
 
 @asynccontextmanager
 async def running_node_devices(
-    config: DevicesConfig, containers: Path, maker: ContainerMaker | None = None
+    config: DevicesConfig, containers: Path, maker: ContainerCreator | None = None
 ) -> AsyncIterator[NodeDevices]:
     """Until the block ends. containers: the directory of their records. maker: None for records alone."""
     maker = maker or RecordedContainers(cdi_dirs=config.cdi_dirs, host_root=config.host_root)
     async with running_device_manager(config.manager) as manager:
-        yield NodeDevices(manager=manager, containers=ContainerDirectory(containers), maker=maker)
+        yield NodeDevices(manager=manager, containers=ContainerDirectory(containers), creator=maker)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,12 +84,12 @@ class NodeDevices:
 
     manager: DeviceManager
     containers: ContainerDirectory
-    maker: ContainerMaker
-    _told: set[str] = field(default_factory=set, init=False)
+    creator: ContainerCreator
+    _reported: set[str] = field(default_factory=set, init=False)
 
     async def admit(self, pod: JsonObject) -> None:
         """Give a pod its devices before anything of it is started; RejectedError."""
-        made = self.containers.of(uid_of(pod))
+        made = self.containers.get(uid_of(pod))
         running = frozenset(container.name for container in made.containers) if made else frozenset()
         try:
             await self.manager.admit(device_pod(pod), running=running)
@@ -98,7 +98,7 @@ class NodeDevices:
 
     async def create(self, pod: JsonObject, sandbox: str) -> None:
         """Make a pod's containers in its sandbox, unless they are there; ContainerError."""
-        made = self.containers.of(uid_of(pod))
+        made = self.containers.get(uid_of(pod))
         if made is not None and made.sandbox == sandbox:
             return
         containers = []
@@ -108,7 +108,7 @@ class NodeDevices:
                 given = await self.manager.prepare(asking, container.name)
             except PreparationError as error:
                 raise ContainerError(error.message) from error
-            containers.append(await self.maker.make(pod, sandbox, container.name, given))
+            containers.append(await self.creator.create(pod, sandbox, container.name, given))
         self.containers.save(
             PodContainers(
                 namespace=asking.namespace,
@@ -126,8 +126,8 @@ class NodeDevices:
     def status(self) -> tuple[dict[str, str], dict[str, str]]:
         """Capacity and allocatable of plugins' resources; 0 of what there was and is not any more."""
         there = self.manager.capacity()
-        self._told |= there.keys()
-        every = {name: there.get(name, _NONE) for name in sorted(self._told)}
+        self._reported |= there.keys()
+        every = {name: there.get(name, _NONE) for name in sorted(self._reported)}
         return (
             {name: str(each.capacity) for name, each in every.items()},
             {name: str(each.allocatable) for name, each in every.items()},

@@ -43,9 +43,9 @@ async def register_node(services: NodeServices) -> None:
 
 async def watch_network(services: NodeServices, group: asyncio.TaskGroup) -> None:
     """Ask the plugins now, report, and go on asking in the background."""
-    await _ask(services)
+    await _check_runtime(services)
     await _report(services)
-    group.create_task(_keep_asking(services))
+    group.create_task(_poll_runtime(services))
 
 
 async def watch_devices(services: NodeServices, manager: DeviceManager) -> NoReturn:
@@ -53,17 +53,17 @@ async def watch_devices(services: NodeServices, manager: DeviceManager) -> NoRet
     while True:
         told = manager.capacity()
         await _report(services)
-        await manager.until(lambda: manager.capacity() != told)  # noqa: B023
+        await manager.wait_for(lambda: manager.capacity() != told)  # noqa: B023
 
 
-async def _keep_asking(services: NodeServices) -> NoReturn:
+async def _poll_runtime(services: NodeServices) -> NoReturn:
     while True:
         await asyncio.sleep(services.config.status_interval_s)
-        await _ask(services)
+        await _check_runtime(services)
         await _report(services)
 
 
-async def _ask(services: NodeServices) -> None:
+async def _check_runtime(services: NodeServices) -> None:
     try:
         await services.runtime.status()
     except CniError as error:
@@ -141,8 +141,8 @@ def _resource_changes(node: JsonObject, devices: NodeDevices | None) -> JsonObje
     return {name: changed for name, changed in changes.items() if changed}
 
 
-def _differing(wanted: JsonObject, found: JsonObject) -> JsonObject:
-    return {name: value for name, value in wanted.items() if found.get(name) != value}
+def _differing(desired: JsonObject, found: JsonObject) -> JsonObject:
+    return {name: value for name, value in desired.items() if found.get(name) != value}
 
 
 def _ready(services: NodeServices) -> JsonObject:

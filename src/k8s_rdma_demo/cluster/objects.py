@@ -95,9 +95,9 @@ _TYPES: Mapping[str, str] = {
 class _Field:
     __slots__ = ("always", "name", "type")
 
-    def __init__(self, word: str) -> None:
-        self.always = word.endswith("!")
-        self.name, _, self.type = word.rstrip("!").partition(":")
+    def __init__(self, definition: str) -> None:
+        self.always = definition.endswith("!")
+        self.name, _, self.type = definition.rstrip("!").partition(":")
 
 
 _FIELDS = {kind: tuple(_Field(word) for word in words.split()) for kind, words in _TYPES.items()}

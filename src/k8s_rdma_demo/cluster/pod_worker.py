@@ -92,8 +92,8 @@ def _container(container: JsonObject, moment: str) -> JsonObject:
     }
 
 
-_NOT_THERE = frozenset({404, 409})  # no such pod, or another one of that name
-_OVER = frozenset({"Succeeded", "Failed"})
+_NOT_FOUND = frozenset({404, 409})  # no such pod, or another one of that name
+_TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 _LATE_DELETES = 2
 _log = structlog.get_logger()
 
@@ -116,24 +116,24 @@ class PodWorker:
         self._services = services
         self._config = services.config
         self._pod = pod
-        self._seen_at = nano_timestamp()
+        self._received_at = nano_timestamp()
         self._sandboxes = {sandbox.container_id: sandbox for sandbox in sandboxes}
-        self._taken_down: list[Sandbox] = []
-        self._gone = False
-        self._lost = False
+        self._deleted: list[Sandbox] = []
+        self._is_deleted = False
+        self._sandbox_is_dead = False
         self._ending = asyncio.Event()
-        self._woken = asyncio.Event()
+        self._wake = asyncio.Event()
         self.update(pod)
 
     def update(self, pod: JsonObject | None) -> None:
         """The pod's object changed; None: it is gone, and with it the reason to run."""
         if pod is None:
-            self._gone = True
+            self._is_deleted = True
         else:
             self._pod = pod
-        if self._gone or is_terminating(self._pod):
+        if self._is_deleted or is_terminating(self._pod):
             self._ending.set()
-            self._woken.set()
+            self._wake.set()
 
     def lose_sandbox(self, container_id: str | None = None) -> None:
         """The sandbox has died: it is taken down, and another one made.
@@ -142,29 +142,29 @@ class PodWorker:
         """
         if container_id is not None and container_id not in self._sandboxes:
             return
-        self._lost = True
-        self._woken.set()
+        self._sandbox_is_dead = True
+        self._wake.set()
 
     async def run(self) -> None:
         """The pod's life on this node; returns when nothing of it is left."""
-        if not await self._admitted():
+        if not await self._admit():
             await self._ending.wait()
         elif spec_of(self._pod).get("hostNetwork"):
             await self._keep_in_host_network()
         else:
             await self._keep_sandbox()
-        if self._gone:
+        if self._is_deleted:
             await self._release()
-        await self._repeat_until_done(self._take_down)
+        await self._repeat_until_done(self._teardown)
         await self._release()
-        await self._let_go()
+        await self._delete_pod()
         await self._delete_late()
 
     # While it runs
 
-    async def _admitted(self) -> bool:
+    async def _admit(self) -> bool:
         """Whether the pod may run here: kubelet rejects, for good, one that cannot have its devices."""
-        if status_of(self._pod).get("phase") in _OVER:
+        if status_of(self._pod).get("phase") in _TERMINAL_PHASES:
             return False
         if self._ending.is_set() or self._services.devices is None:
             return True
@@ -172,7 +172,9 @@ class PodWorker:
             await self._services.devices.admit(self._pod)
         except RejectedError as error:
             await self._services.recorder.warning(self._pod, REJECTED, str(error))
-            await self._tell({"phase": "Failed", "reason": REJECTED, "message": f"Pod was rejected: {error}"})
+            await self._patch_status(
+                {"phase": "Failed", "reason": REJECTED, "message": f"Pod was rejected: {error}"}
+            )
             return False
         return True
 
@@ -186,27 +188,27 @@ class PodWorker:
         await self._ending.wait()
 
     async def _keep_sandbox(self) -> None:
-        current = await self._usable()
+        current = await self._reusable_sandbox()
         while not self._ending.is_set():
             if current is None:
                 current = await self._start()
                 continue
-            self._lost = False
-            self._woken.clear()
+            self._sandbox_is_dead = False
+            self._wake.clear()
             if await self._create_containers(current):
                 await self._report(current)
-            while not self._ending.is_set() and not self._lost:
-                await self._woken.wait()
-                self._woken.clear()
+            while not self._ending.is_set() and not self._sandbox_is_dead:
+                await self._wake.wait()
+                self._wake.clear()
             if not self._ending.is_set():
                 current = None
                 message = "Pod sandbox changed, it will be killed and re-created."
                 await self._services.recorder.normal(self._pod, "SandboxChanged", message)
 
-    async def _usable(self) -> Sandbox | None:
+    async def _reusable_sandbox(self) -> Sandbox | None:
         """The sandbox that a former kubelet had up, if it is still there."""
         up = [sandbox for sandbox in self._sandboxes.values() if sandbox.result is not None]
-        lost = await self._services.runtime.lost(up)
+        lost = await self._services.runtime.list_dead(up)
         return next((sandbox for sandbox in up if sandbox not in lost), None)
 
     async def _start(self) -> Sandbox | None:
@@ -217,12 +219,12 @@ class PodWorker:
                 return await self._try_to_start()
             except _NotStartedError as error:
                 await self._services.recorder.warning(self._pod, error.about, error.message)
-            await self._until(self._ending, pause_s)
+            await self._wait(self._ending, pause_s)
             pause_s = min(2 * pause_s, self._config.max_start_retry_s)
         return None
 
     async def _try_to_start(self) -> Sandbox:
-        await self._take_down_before_start()
+        await self._teardown_before_start()
         if why := self._services.network_error:
             message = f"network is not ready: container runtime network not ready: {why}"
             raise _NotStartedError("NetworkNotReady", message)
@@ -230,15 +232,15 @@ class PodWorker:
             sandbox = await self._services.runtime.create(self._reference())
         except KernelError as error:
             raise _NotStartedError("FailedCreatePodSandBox", _not_created(error.message)) from error
-        self._keep(sandbox)
+        self._save(sandbox)
         try:
             attached = await self._services.runtime.attach(sandbox)
         except AttachError as error:
             self._forget(sandbox)
-            if error.left is not None:
-                self._keep(error.left)
-            raise _NotStartedError("FailedCreatePodSandBox", _not_created(error.told)) from error
-        self._keep(attached)
+            if error.leftover is not None:
+                self._save(error.leftover)
+            raise _NotStartedError("FailedCreatePodSandBox", _not_created(error.kubelet_message)) from error
+        self._save(attached)
         if attached.container_id != sandbox.container_id:
             self._forget(sandbox)
         return attached
@@ -246,7 +248,7 @@ class PodWorker:
     async def _create_containers(self, sandbox: Sandbox | None) -> bool:
         """Make the containers, after as many tries as it takes; False: their sandbox shall end meanwhile."""
         pause_s = self._config.start_retry_s
-        while not self._ending.is_set() and not self._lost:
+        while not self._ending.is_set() and not self._sandbox_is_dead:
             if self._services.devices is None:
                 return True
             try:
@@ -255,19 +257,19 @@ class PodWorker:
                 await self._services.recorder.warning(self._pod, "Failed", f"Error: {error.message}")
             else:
                 return True
-            await self._until(self._woken, pause_s)
+            await self._wait(self._wake, pause_s)
             pause_s = min(2 * pause_s, self._config.max_start_retry_s)
         return False
 
-    async def _take_down_before_start(self) -> None:
+    async def _teardown_before_start(self) -> None:
         try:
-            await self._take_down()
+            await self._teardown()
         except CniError as error:
             raise _NotStartedError("FailedKillPod", self._not_killed(error)) from error
 
     def _reference(self) -> PodRef:
         """The pod as the runtime is told of it, with what kubelet adds to its annotations."""
-        added = {"kubernetes.io/config.seen": self._seen_at, "kubernetes.io/config.source": "api"}
+        added = {"kubernetes.io/config.seen": self._received_at, "kubernetes.io/config.source": "api"}
         return PodRef(
             namespace=namespace_of(self._pod),
             name=name_of(self._pod),
@@ -276,43 +278,45 @@ class PodWorker:
         )
 
     async def _report(self, sandbox: Sandbox | None) -> None:
-        await self._tell(running_status(self._pod, sandbox, self._services.node_ip, self._config.clock()))
+        await self._patch_status(
+            running_status(self._pod, sandbox, self._services.node_ip, self._config.clock())
+        )
 
-    async def _tell(self, status: JsonObject) -> None:
+    async def _patch_status(self, status: JsonObject) -> None:
         try:
             await self._services.client.patch_status(PODS, key_of(self._pod), status)
         except ApiError as error:
-            if error.code not in _NOT_THERE:
+            if error.code not in _NOT_FOUND:
                 _log.warning("pod.not_reported", pod=name_of(self._pod), error=error.message)
 
     # When it ends
 
-    async def _take_down(self) -> None:
+    async def _teardown(self) -> None:
         """Stop containers and every sandbox there is; CniError leaves those that are not yet stopped."""
         if self._services.devices is not None:
             self._services.devices.containers.remove(uid_of(self._pod))
         for sandbox in list(self._sandboxes.values()):
             await self._services.runtime.delete(sandbox)
             self._forget(sandbox)
-            self._taken_down.append(sandbox)
+            self._deleted.append(sandbox)
 
-    async def _let_go(self) -> None:
+    async def _delete_pod(self) -> None:
         """Delete the pod's object for good, unless that was done without waiting for this node."""
-        while not self._gone:
+        while not self._is_deleted:
             try:
                 await self._services.client.delete_now(PODS, self._pod)
             except ApiError as error:
-                if error.code not in _NOT_THERE:
+                if error.code not in _NOT_FOUND:
                     await asyncio.sleep(self._config.stop_retry_s)
                     continue
             return
 
     async def _delete_late(self) -> None:
         """Removing a stopped sandbox runs DEL again, without its namespace and the result of ADD."""
-        if self._config.late_delete_s is None or not self._taken_down:
+        if self._config.late_delete_s is None or not self._deleted:
             return
         await asyncio.sleep(self._config.late_delete_s)
-        for sandbox in self._taken_down:
+        for sandbox in self._deleted:
             remove = partial(self._services.runtime.detach, replace(sandbox, result=None))
             for _ in range(_LATE_DELETES):
                 await self._repeat_until_done(remove)
@@ -327,7 +331,7 @@ class PodWorker:
 
     # What is kept
 
-    def _keep(self, sandbox: Sandbox) -> None:
+    def _save(self, sandbox: Sandbox) -> None:
         self._sandboxes[sandbox.container_id] = sandbox
         self._services.sandboxes.save(sandbox)
 
@@ -336,7 +340,7 @@ class PodWorker:
         self._services.sandboxes.remove(sandbox)
 
     @staticmethod
-    async def _until(event: asyncio.Event, timeout_s: float) -> None:
+    async def _wait(event: asyncio.Event, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 await event.wait()

@@ -94,7 +94,7 @@ def dry_run(
 
 def pick_node(candidates: Mapping[str, Victims]) -> str:
     """The node whose evictions hurt least; the first by name among equals."""
-    return min(sorted(candidates), key=lambda node: _hurt(candidates[node]))
+    return min(sorted(candidates), key=lambda node: _cost(candidates[node]))
 
 
 def _victims(
@@ -146,7 +146,7 @@ def _started(pod: JsonObject) -> str:
     return str(status_of(pod).get("startTime") or _NOT_STARTED)
 
 
-def _hurt(victims: Victims) -> tuple[int, int, int, int, _Later]:
+def _cost(victims: Victims) -> tuple[int, int, int, int, _Later]:
     priorities = [priority_of(pod) for pod in victims.pods]
     highest = [pod for pod in victims.pods if priority_of(pod) == max(priorities)]
     total = sum(priority + 2**31 for priority in priorities)
@@ -169,7 +169,7 @@ _BY_PREEMPTION = "PreemptionByScheduler"
 _NO_CLAIMS = "no new claims to deallocate"
 """What the plugin DynamicResources, which comes first, says of a pod without resource claims."""
 
-_GONE = 404
+_NOT_FOUND = 404
 _log = structlog.get_logger()
 
 Fits = Callable[["JsonObject", str, "tuple[JsonObject, ...]"], "Refusal | None"]
@@ -197,7 +197,7 @@ class Preemptor:
 
     async def make_room(self, pod: JsonObject, refusals: Mapping[str, Refusal], nodes: int) -> Outcome:
         """Evict what it takes on the node where that hurts least."""
-        obstacle = self._obstacle(pod, refusals)
+        obstacle = self._ineligibility(pod, refusals)
         if obstacle:
             return Outcome(None, f"{_NO_CLAIMS}, preemption: {obstacle}")
         resolvable = [node for node, refusal in refusals.items() if not refusal.unresolvable]
@@ -223,7 +223,7 @@ class Preemptor:
             return Outcome(None, f"preemption: {error.message}")
         return Outcome(node)
 
-    def _obstacle(self, pod: JsonObject, refusals: Mapping[str, Refusal]) -> str:
+    def _ineligibility(self, pod: JsonObject, refusals: Mapping[str, Refusal]) -> str:
         """Why the pod may not evict anybody; empty when it may."""
         if spec_of(pod).get("preemptionPolicy") == "Never":
             return "not eligible due to preemptionPolicy=Never."
@@ -231,7 +231,7 @@ class Preemptor:
         if not node or (node in refusals and refusals[node].unresolvable):
             return ""
         if any(
-            priority_of(other) < priority_of(pod) and _goes_by_preemption(other)
+            priority_of(other) < priority_of(pod) and _is_preempted(other)
             for other in self.assignments.on(node)
         ):
             return "not eligible due to a terminating pod on the nominated node."
@@ -261,12 +261,12 @@ class Preemptor:
             await self.client.patch_status(PODS, key_of(victim), {"conditions": [condition]})
             await self.client.delete(PODS, victim)
         except ApiError as error:
-            if error.code != _GONE:
+            if error.code != _NOT_FOUND:
                 raise
         _log.info("pod.preempted", pod=name_of(victim), by=name_of(pod))
 
 
-def _goes_by_preemption(pod: JsonObject) -> bool:
+def _is_preempted(pod: JsonObject) -> bool:
     condition = condition_of(pod, _DISRUPTION) or {}
     return is_terminating(pod) and condition.get("reason") == _BY_PREEMPTION
 

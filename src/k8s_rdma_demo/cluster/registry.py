@@ -152,13 +152,13 @@ def _with_defaults(container: JsonObject) -> JsonObject:
     return {**_CONTAINER_DEFAULTS, "imagePullPolicy": pull, **container, "resources": resources}
 
 
-def _tolerations(given: list[JsonObject]) -> list[JsonObject]:
+def _tolerations(tolerations: list[JsonObject]) -> list[JsonObject]:
     added = []
     for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
-        if not any(_tolerates_no_execute(toleration, taint) for toleration in given):
+        if not any(_tolerates_no_execute(toleration, taint) for toleration in tolerations):
             toleration: dict[str, Any] = {"key": taint, "operator": "Exists", "effect": "NoExecute"}
             added.append({**toleration, "tolerationSeconds": _TOLERATED_SECONDS})
-    return [*given, *added]
+    return [*tolerations, *added]
 
 
 def _tolerates_no_execute(toleration: JsonObject, taint: str) -> bool:
@@ -248,17 +248,17 @@ def updated(target: Target, old: JsonObject, new: JsonObject) -> JsonObject:
         return _with_status_of(old, new)
     if target.resource.has_status:
         new = _with_status_of(new, old)
-    if _counted(new) != _counted(old):
+    if _with_next_generation(new) != _with_next_generation(old):
         new["metadata"] = {**metadata(new), "generation": metadata(old).get("generation", 0) + 1}
     return new
 
 
-def _with_status_of(obj: JsonObject, other: JsonObject) -> JsonObject:
+def _with_status_of(obj: JsonObject, source: JsonObject) -> JsonObject:
     made = {name: value for name, value in obj.items() if name != "status"}
-    return {**made, "status": other["status"]} if "status" in other else made
+    return {**made, "status": source["status"]} if "status" in source else made
 
 
-def _counted(obj: JsonObject) -> JsonObject:
+def _with_next_generation(obj: JsonObject) -> JsonObject:
     return {name: value for name, value in obj.items() if name not in _NOT_COUNTED}
 
 
@@ -306,11 +306,11 @@ class Registry:
             raise not_found(target.resource, target.name)
         return obj
 
-    def create(self, target: Target, given: JsonObject) -> JsonObject:
+    def create(self, target: Target, document: JsonObject) -> JsonObject:
         """Create an object, which the server gives uid, resourceVersion and creationTimestamp."""
         resource = target.resource
-        check_shape(resource.kind, given)
-        meta = {k: v for k, v in metadata(given).items() if k not in _OWNED_BY_SERVER}
+        check_shape(resource.kind, document)
+        meta = {k: v for k, v in metadata(document).items() if k not in _OWNED_BY_SERVER}
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = f"{meta['generateName']}{self.new_suffix()}"
         name = _checked_name(resource, str(meta.get("name", "")))
@@ -320,7 +320,7 @@ class Registry:
         meta["creationTimestamp"] = timestamp(self.clock())
         if resource.has_status:
             meta["generation"] = 1
-        obj = {**given, "metadata": meta}
+        obj = {**document, "metadata": meta}
         _check_annotations(target.resource, obj)
         if resource == PODS:
             obj = new_pod(obj, self._priority_of(target, obj))
@@ -328,18 +328,18 @@ class Registry:
             obj = new_object(obj, has_status=resource.has_status)
         return self._write(target, obj)
 
-    def update(self, target: Target, given: JsonObject) -> JsonObject:
+    def update(self, target: Target, document: JsonObject) -> JsonObject:
         """Replace an object, or of a subresource `status` its status."""
         old = self.get(target)
-        check_shape(target.resource.kind, given)
-        if name_of(given) != target.name:
-            found = name_of(given)
+        check_shape(target.resource.kind, document)
+        if name_of(document) != target.name:
+            found = name_of(document)
             msg = f"the name of the object ({found}) does not match the name on the URL ({target.name})"
             raise bad_request(msg)
-        if not metadata(given).get("resourceVersion") and not target.resource.unconditional_update:
+        if not metadata(document).get("resourceVersion") and not target.resource.unconditional_update:
             why = "Invalid value: 0: must be specified for an update"
             raise invalid(target.resource, target.name, "metadata.resourceVersion", "FieldValueInvalid", why)
-        return self._replace(target, old, given)
+        return self._replace(target, old, document)
 
     def patch(self, target: Target, merge: Callable[[JsonObject], JsonObject]) -> JsonObject:
         """Replace an object by what `merge` makes of it."""
@@ -450,18 +450,18 @@ class Registry:
         meta["deletionGracePeriodSeconds"] = grace_s
         return {**pod, "metadata": meta}
 
-    def _replace(self, target: Target, old: JsonObject, given: JsonObject) -> JsonObject:
-        resource, asked = target.resource, metadata(given)
+    def _replace(self, target: Target, old: JsonObject, document: JsonObject) -> JsonObject:
+        resource, asked = target.resource, metadata(document)
         Preconditions(uid=str(asked.get("uid") or "")).check(resource, old)
         if asked.get("resourceVersion") not in {None, "", metadata(old)["resourceVersion"]}:
             raise modified(resource, target.name)
         kept = {name: metadata(old)[name] for name in _OWNED_BY_SERVER if name in metadata(old)}
-        new = {**given, "metadata": {**asked, **kept}}
+        new = {**document, "metadata": {**asked, **kept}}
         _check_annotations(resource, new)
         if resource.custom:
             return self._write(target, updated(target, old, new))
         if target.subresource == "status":
-            new = {**old, "metadata": new["metadata"], "status": given.get("status") or {}}
+            new = {**old, "metadata": new["metadata"], "status": document.get("status") or {}}
         elif resource.has_status:
             new = {**new, "status": old.get("status") or {}}
         if resource == PODS and not target.subresource:

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 class AttachError(CniError):
     """A sandbox's network could not be set up.
 
-    left: what could not be taken back either, for `delete`; None when nothing is left of it.
-    told: what the runtime says of it to kubelet.
+    leftover: what could not be taken back either, for `delete`; None when nothing is left of it.
+    kubelet_message: what the runtime says of it to kubelet.
     """
 
-    def __init__(self, error: CniError, left: Sandbox | None, *, told: str = "") -> None:
+    def __init__(self, error: CniError, leftover: Sandbox | None, *, kubelet_message: str = "") -> None:
         super().__init__(error.message, code=error.code, details=error.details)
-        self.left = left
-        self.told = told or str(self)
+        self.leftover = leftover
+        self.kubelet_message = kubelet_message or str(self)
 
 
 class Runtime(Protocol):
@@ -48,7 +48,7 @@ class Runtime(Protocol):
     async def detach(self, sandbox: Sandbox) -> None:
         """What follows a pod's end later: DEL once more, without a namespace."""
 
-    async def lost(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
+    async def list_dead(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
         """Which of these are there no more, or do not run; none where that cannot be asked."""
 
     async def status(self) -> None:

@@ -23,7 +23,7 @@ from k8s_rdma_demo.cluster.client import ApiClient, ApiError, Informer
 from k8s_rdma_demo.cluster.events import EventRecorder
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig, ExtenderError
 from k8s_rdma_demo.cluster.extenders import Extenders
-from k8s_rdma_demo.cluster.fit import Assignments, Refusal, Unfit, why_full, why_unfit
+from k8s_rdma_demo.cluster.fit import Assignments, Refusal, Unfit, node_refusal, resource_refusal
 from k8s_rdma_demo.cluster.objects import (
     Clock,
     JsonObject,
@@ -115,7 +115,7 @@ class Scheduler:
             name for extender in config.extenders for name in extender.ignored_resources
         )
         self._random = None if config.seed is None else random.Random(config.seed)
-        self._woken = asyncio.Event()
+        self._wake = asyncio.Event()
 
     async def synced(self) -> None:
         """Return when all pods and nodes that there were are known."""
@@ -140,10 +140,10 @@ class Scheduler:
         due = self._queue.next_due()
         try:
             async with asyncio.timeout(None if due is None else max(0.0, due - self._now())):
-                await self._woken.wait()
+                await self._wake.wait()
         except TimeoutError:
             return
-        self._woken.clear()
+        self._wake.clear()
 
     async def _schedule(self, pod: JsonObject, binds: asyncio.TaskGroup) -> None:
         if is_terminating(pod):
@@ -157,7 +157,7 @@ class Scheduler:
             return
         if isinstance(choice, Unfit):
             made = await self._preemptor.make_room(pod, choice.refusals, choice.nodes)
-            if made.node is not None and self._known(pod):
+            if made.node is not None and self._current(pod):
                 self._assignments.nominate(pod, made.node)
             self._queue.refuse(uid_of(pod))
             unfit = replace(choice, preemption=made.message)
@@ -171,12 +171,12 @@ class Scheduler:
         everywhere = [self._nodes.objects[key] for key in sorted(self._nodes.objects)]
         nominated = self._assignments.nominated(uid_of(pod))
         if nominated:
-            there = await self._choose_of(pod, [n for n in everywhere if name_of(n) == nominated])
+            there = await self._choose_among(pod, [n for n in everywhere if name_of(n) == nominated])
             if not isinstance(there, Unfit):
                 return there
-        return await self._choose_of(pod, everywhere)
+        return await self._choose_among(pod, everywhere)
 
-    async def _choose_of(self, pod: JsonObject, nodes: list[JsonObject]) -> str | Unfit:
+    async def _choose_among(self, pod: JsonObject, nodes: list[JsonObject]) -> str | Unfit:
         refusals = {
             name_of(node): refusal
             for node in nodes
@@ -200,23 +200,25 @@ class Scheduler:
         node = self._nodes.objects.get(("", name))
         if node is None:
             return Refusal(reasons=("node(s) not found",), unresolvable=True)
-        why = why_unfit(pod, node)
+        why = node_refusal(pod, node)
         if why is not None:
             return Refusal(reasons=(why,), unresolvable=True)
-        return why_full(pod, node, (*pods, *self._assignments.beside(pod, name)), self._ignored)
+        return resource_refusal(
+            pod, node, (*pods, *self._assignments.nominated_rivals(pod, name)), self._ignored
+        )
 
     async def _bind(self, pod: JsonObject, node: str) -> None:
         try:
             if not await self._extenders.bind(pod, node):
                 await self._bind_here(pod, node)
         except (ExtenderError, ApiError) as error:
-            if self._known(pod):
+            if self._current(pod):
                 self._assignments.fail(pod)
             else:
                 self._assignments.forget(uid_of(pod))
             self._queue.fail(uid_of(pod), self._now())
             self._queue.on_event()  # what was assumed to be used is free again
-            self._woken.set()
+            self._wake.set()
             await self._report(pod, "SchedulerError", error.message)
             return
         self._queue.assume(uid_of(pod))
@@ -240,7 +242,7 @@ class Scheduler:
 
         nominated: where room is made for it; None when that stays as it is.
         """
-        known = self._known(pod)
+        known = self._current(pod)
         if known is None or node_name_of(known):
             return
         await self._recorder.warning(pod, "FailedScheduling", message)
@@ -265,25 +267,25 @@ class Scheduler:
         except ApiError as error:
             _log.warning("pod.not_reported", pod=name_of(pod), error=error.message)
 
-    def _known(self, pod: JsonObject) -> JsonObject | None:
+    def _current(self, pod: JsonObject) -> JsonObject | None:
         """The pod as it was last seen, None once it is gone."""
         known = self._pods.objects.get(key_of(pod))
         return known if known is not None and uid_of(known) == uid_of(pod) else None
 
     def _on_pod(self, old: JsonObject | None, new: JsonObject | None) -> None:
-        self._assignments.take(old, new)
+        self._assignments.update(old, new)
         if new is None or node_name_of(new) or is_finished(new):
             self._queue.drop(uid_of(new or old or {}))
             if assigned_pod_ended(old, new):
                 self._queue.on_event()
         elif self._is_ours(new):
             self._queue.put(new, worth_retry=old is None or own_change_may_help(old, new))
-        self._woken.set()
+        self._wake.set()
 
     def _on_node(self, old: JsonObject | None, new: JsonObject | None) -> None:
         if node_change_may_help(old, new):
             self._queue.on_event()
-            self._woken.set()
+            self._wake.set()
 
     def _is_ours(self, pod: JsonObject) -> bool:
         spec = spec_of(pod)

@@ -132,9 +132,9 @@ def invalid(resource: ResourceType, name: str, field: str, kind: str, why: str) 
     return StatusError(422, "Invalid", message, {"name": name, "kind": resource.kind, "causes": causes})
 
 
-def expired(asked: int, oldest: int) -> StatusError:
+def expired(requested: int, oldest: int) -> StatusError:
     """410: what changed after that resourceVersion is no longer known; list again."""
-    return StatusError(410, "Expired", f"too old resource version: {asked} ({oldest})")
+    return StatusError(410, "Expired", f"too old resource version: {requested} ({oldest})")
 
 
 def too_large(limit: int) -> StatusError:

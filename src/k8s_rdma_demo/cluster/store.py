@@ -66,7 +66,7 @@ class Selection:
     namespace: str = ""
     predicates: tuple[Predicate, ...] = ()
 
-    def takes(self, obj: JsonObject | None) -> bool:
+    def matches(self, obj: JsonObject | None) -> bool:
         """Whether the object is there and selected."""
         if obj is None or (self.namespace and namespace_of(obj) != self.namespace):
             return False
@@ -87,18 +87,18 @@ def _terms(selector: str) -> list[str]:
 def _label_term(term: str) -> Predicate:
     if match := _SET.match(term):
         values = {value.strip() for value in match["values"].split(",")}
-        return _one_of(match["key"], values, wanted=match["operator"] == "in")
+        return _label_in(match["key"], values, expected=match["operator"] == "in")
     if match := _EQUAL.match(term):
-        return _one_of(match["key"], {match["value"]}, wanted=match["operator"] != "!=")
+        return _label_in(match["key"], {match["value"]}, expected=match["operator"] != "!=")
     if match := _EXISTS.match(term):
         key, absent = match["key"], bool(match["absent"])
         return lambda obj: (key in labels_of(obj)) is not absent
     raise bad_request(f"unable to parse requirement: {term}")
 
 
-def _one_of(key: str, values: set[str], *, wanted: bool) -> Predicate:
+def _label_in(key: str, values: set[str], *, expected: bool) -> Predicate:
     # An object without the label is none of the values: `!=` and `notin` take it.
-    return lambda obj: (labels_of(obj).get(key) in values) is wanted
+    return lambda obj: (labels_of(obj).get(key) in values) is expected
 
 
 def _field_term(resource: ResourceType, term: str) -> Predicate:

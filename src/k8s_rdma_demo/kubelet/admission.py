@@ -14,12 +14,12 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, DeviceSpec, Mount
-from k8s_rdma_demo.kubelet.plugins import Listed, PluginClient, PluginError
+from k8s_rdma_demo.kubelet.plugins import ListedDevices, PluginClient, PluginError
 from k8s_rdma_demo.kubelet.pods import (
     AdmissionError,
     ContainerKind,
-    Held,
-    HeldDevices,
+    DeviceAllocation,
+    DeviceAllocations,
     PanicError,
     PreparationError,
 )
@@ -43,7 +43,9 @@ class Need:
     in_use: frozenset[str]
 
 
-async def choose(need: Need, listed: Listed, plugin: PluginClient, random: Random) -> tuple[str, ...]:
+async def select_devices(
+    need: Need, listed: ListedDevices, plugin: PluginClient, random: Random
+) -> tuple[str, ...]:
     """Devices of an init container first, then what the plugin prefers, then any; AdmissionError."""
     chosen = shuffled(need.reusable, random)[: need.size]
     if len(chosen) == need.size:
@@ -85,8 +87,8 @@ _NO_NUMA_NODE = -1
 class Admission:
     """One pod after the other, as kubelet's main loop does it. save: called when something was given."""
 
-    held: HeldDevices
-    listed: Mapping[str, Listed]
+    allocations: DeviceAllocations
+    listed: Mapping[str, ListedDevices]
     plugins: Mapping[str, PluginClient]
     random: Random
     save: Callable[[], None]
@@ -103,40 +105,42 @@ class Admission:
 
     async def prepare(self, pod: DevicePod, container: DeviceContainer) -> AllocateResponse:
         """See `DeviceManager.prepare`."""
-        for resource in self._wanted(container):
+        for resource in self._plugin_limits(container):
             await self._pre_start(pod, container, resource)
-        return merged(held.given for held in self.held.of_container(pod.uid, container.name).values())
+        return merged(
+            held.response for held in self.allocations.of_container(pod.uid, container.name).values()
+        )
 
-    def _wanted(self, container: DeviceContainer) -> dict[str, int]:
+    def _plugin_limits(self, container: DeviceContainer) -> dict[str, int]:
         """What it wants of plugins, be they gone; the limits of other resources are other people's."""
-        plugins = set(self.listed) | self.held.resources()
+        plugins = set(self.listed) | self.allocations.resources()
         return {name: size for name, size in container.limits.items() if size and name in plugins}
 
     async def _allocate(
         self, pod: DevicePod, container: DeviceContainer, reusable: Mapping[str, set[str]]
     ) -> None:
-        for resource, size in self._wanted(container).items():
+        for resource, size in self._plugin_limits(container).items():
             self._check(pod, container, resource, size)
-            if self.held.get(pod.uid, container.name, resource) is not None:
+            if self.allocations.get(pod.uid, container.name, resource) is not None:
                 continue
             need = Need(
                 resource=resource,
                 size=size,
                 reusable=frozenset(reusable.get(resource, ())),
-                in_use=frozenset(self.held.in_use(resource)),
+                in_use=frozenset(self.allocations.in_use(resource)),
             )
             plugin = self._plugin(resource)
-            ids = await choose(need, self.listed[resource], plugin, self.random)
+            ids = await select_devices(need, self.listed[resource], plugin, self.random)
             try:
                 given = await plugin.allocate(ids)
             except PluginError as error:
                 raise AdmissionError(error.message) from error
-            held = Held(ids=ids, numa=self._by_numa_node(resource, ids), given=given)
-            self.held.insert(pod.uid, container.name, resource, held)
+            held = DeviceAllocation(ids=ids, numa=self._by_numa_node(resource, ids), response=given)
+            self.allocations.insert(pod.uid, container.name, resource, held)
             self.save()
 
     def _check(self, pod: DevicePod, container: DeviceContainer, resource: str, size: int) -> None:
-        held = self.held.get(pod.uid, container.name, resource)
+        held = self.allocations.get(pod.uid, container.name, resource)
         if held is not None and len(held.ids) != size:
             raise AdmissionError(
                 f'pod "{pod.uid}" container "{container.name}" changed request for resource "{resource}" '
@@ -171,7 +175,7 @@ class Admission:
 
     def _reuse(self, pod: DevicePod, container: DeviceContainer, reusable: dict[str, set[str]]) -> None:
         """An init container that runs to its end leaves its devices to those that follow."""
-        for resource, held in self.held.of_container(pod.uid, container.name).items():
+        for resource, held in self.allocations.of_container(pod.uid, container.name).items():
             if container.kind is ContainerKind.INIT:
                 reusable.setdefault(resource, set()).update(held.ids)
             else:
@@ -182,7 +186,7 @@ class Admission:
             raise PreparationError(f"endpoint not found in cache for a registered resource: {resource}")
         if not self.listed[resource].options.pre_start_required:
             return
-        held = self.held.get(pod.uid, container.name, resource)
+        held = self.allocations.get(pod.uid, container.name, resource)
         if held is None:
             raise PreparationError(
                 f"no devices found allocated in local cache for pod {pod.uid}, container {container.name}, "

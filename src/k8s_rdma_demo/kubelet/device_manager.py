@@ -20,9 +20,9 @@ from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
 from k8s_rdma.wire.device_plugin_api import REGISTER
 from k8s_rdma_demo.cluster.background import in_background
 from k8s_rdma_demo.kubelet.admission import Admission
-from k8s_rdma_demo.kubelet.plugins import Listed, PluginClient, PluginError, check_registration
+from k8s_rdma_demo.kubelet.plugins import ListedDevices, PluginClient, PluginError, check_registration
 from k8s_rdma_demo.kubelet.pod_resources import PodResourcesServer, RateLimit
-from k8s_rdma_demo.kubelet.pods import CHECKPOINT, Capacity, HeldDevices
+from k8s_rdma_demo.kubelet.pods import CHECKPOINT, Capacity, DeviceAllocations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -76,22 +76,26 @@ class DeviceManager:
         self.started = asyncio.Event()
         self.registrations: list[PluginRegistration] = []
         self._config = config
-        self._held = HeldDevices()
-        self._listed: dict[str, Listed] = {}
+        self._allocations = DeviceAllocations()
+        self._listed: dict[str, ListedDevices] = {}
         self._plugins: dict[str, PluginClient] = {}
         self._random = Random(config.seed)
         self._pods: dict[str, DevicePod] = {}
         self._changed = asyncio.Condition()
         self._group = asyncio.TaskGroup()
         self._admission = Admission(
-            held=self._held, listed=self._listed, plugins=self._plugins, random=self._random, save=self._save
+            allocations=self._allocations,
+            listed=self._listed,
+            plugins=self._plugins,
+            random=self._random,
+            save=self._save,
         )
 
     async def run(self) -> NoReturn:
         """Serve until cancelled."""
         self._clear_directory()
-        for resource in self._held.load(self._config.plugin_dir):
-            self._listed[resource] = Listed(stopped=self._now())
+        for resource in self._allocations.load(self._config.plugin_dir):
+            self._listed[resource] = ListedDevices(stopped=self._now())
         registry = grpc_calls.new_server()
         grpc_calls.add_service(registry, {REGISTER: grpc_calls.handler(REGISTER, self._register)})
         registry.add_insecure_port(grpc_calls.address(self._config.plugin_dir / KUBELET_SOCKET))
@@ -118,7 +122,7 @@ class DeviceManager:
         except BaseException:
             await self.release(pod.uid)
             raise
-        await self._tell()
+        await self._notify()
 
     async def prepare(self, pod: DevicePod, container: str) -> AllocateResponse:
         """Before a container starts: what the runtime is asked to give it; PreparationError."""
@@ -127,13 +131,13 @@ class DeviceManager:
     async def release(self, uid: str) -> None:
         """The pod is not active any more: others may have its devices."""
         self._pods.pop(uid, None)
-        self._held.drop(uid)
+        self._allocations.drop(uid)
         self._save()
-        await self._tell()
+        await self._notify()
 
-    def held(self, pod: DevicePod, container: str) -> dict[str, tuple[str, ...]]:
+    def allocated_devices(self, pod: DevicePod, container: str) -> dict[str, tuple[str, ...]]:
         """The devices that a container has, by resource."""
-        return {name: held.ids for name, held in self._held.of_container(pod.uid, container).items()}
+        return {name: held.ids for name, held in self._allocations.of_container(pod.uid, container).items()}
 
     # The node
 
@@ -154,7 +158,7 @@ class DeviceManager:
         """As its plugin listed them last; those of a plugin that is gone included."""
         return tuple(self._listed[resource].devices.values()) if resource in self._listed else ()
 
-    async def until(self, condition: Callable[[], object]) -> None:
+    async def wait_for(self, condition: Callable[[], object]) -> None:
         """Return once something is so of plugins, devices and pods."""
         async with self._changed:
             await self._changed.wait_for(condition)
@@ -177,25 +181,25 @@ class DeviceManager:
             self._plugins.pop(resource, None)
             await plugin.close()
             raise RefusedCallError(StatusCode.UNKNOWN, error.message) from error
-        self._listed.setdefault(resource, Listed()).start(plugin.options)
+        self._listed.setdefault(resource, ListedDevices()).start(plugin.options)
         self.registrations.append(registration)
         self._group.create_task(self._follow(plugin))
-        await self._tell()
+        await self._notify()
 
     async def _follow(self, plugin: PluginClient) -> None:
         """Take the plugin's lists. Their end is that of whichever plugin is registered for the resource."""
         try:
             async for devices in plugin.lists():
-                self._listed.setdefault(plugin.resource, Listed()).update(devices)
+                self._listed.setdefault(plugin.resource, ListedDevices()).update(devices)
                 self._save()
-                await self._tell()
+                await self._notify()
         except PluginError as error:
             _log.info("device_plugin.lost", resource=plugin.resource, error=error.message)
         await plugin.close()
         if registered := self._plugins.pop(plugin.resource, None):
             await registered.close()
             self._listed[plugin.resource].stop(self._now())
-            await self._tell()
+            await self._notify()
 
     async def _disconnect_all(self) -> None:
         for plugin in self._plugins.values():
@@ -213,9 +217,9 @@ class DeviceManager:
 
     def _save(self) -> None:
         healthy = {resource: listed.healthy for resource, listed in self._listed.items()}
-        self._held.save(self._config.plugin_dir, healthy)
+        self._allocations.save(self._config.plugin_dir, healthy)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
@@ -223,7 +227,7 @@ class DeviceManager:
     async def _serving_pod_resources(self) -> AsyncIterator[None]:
         server = PodResourcesServer(
             pods=self._pods,
-            held=self._held,
+            allocations=self._allocations,
             listed=self._listed,
             random=self._random,
             rate_limit=self._config.rate_limit,

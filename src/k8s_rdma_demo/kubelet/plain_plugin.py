@@ -51,15 +51,15 @@ def first(choice: Choice) -> tuple[str, ...]:
 class PlainPlugin:
     """One resource. calls: name and devices of every call but ListAndWatch, in order.
 
-    before_given: what happens between the question of Allocate and its answer.
+    before_response: what happens between the question of Allocate and its answer.
     """
 
     plugin_dir: Path
     resource: str
     devices: tuple[OfferedDevice, ...]
     options: PluginOptions = field(default_factory=PluginOptions)
-    give: Callable[[Sequence[str]], AllocateResponse] = nothing
-    before_given: Callable[[], Awaitable[None]] | None = None
+    response: Callable[[Sequence[str]], AllocateResponse] = nothing
+    before_response: Callable[[], Awaitable[None]] | None = None
     prefer: Callable[[Choice], tuple[str, ...]] = first
     calls: list[tuple[str, object]] = field(default_factory=list)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition, init=False)
@@ -137,9 +137,9 @@ class PlainPlugin:
 
     async def _allocate(self, containers: Sequence[tuple[str, ...]]) -> Sequence[AllocateResponse]:
         self.calls.append(("Allocate", tuple(containers)))
-        if self.before_given is not None:
-            await self.before_given()
-        return [self.give(ids) for ids in containers]
+        if self.before_response is not None:
+            await self.before_response()
+        return [self.response(ids) for ids in containers]
 
     async def _pre_start(self, ids: tuple[str, ...]) -> None:
         self.calls.append(("PreStartContainer", ids))

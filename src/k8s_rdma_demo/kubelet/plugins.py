@@ -82,7 +82,7 @@ class PluginError(K8sRdmaError):
 
 
 @dataclass(slots=True)
-class Listed:
+class ListedDevices:
     """The devices of one resource.
 
     options: of its plugin. stopped: since when (the loop's clock) that is gone; None while it is there.
@@ -142,29 +142,29 @@ class PluginClient:
 
     async def preferred(self, choice: Choice) -> tuple[str, ...]:
         """What the plugin would rather have given; PluginError."""
-        answers = await self._ask(GET_PREFERRED_ALLOCATION, (choice,))
+        answers = await self._call(GET_PREFERRED_ALLOCATION, (choice,))
         return answers[0] if answers else ()
 
     async def allocate(self, ids: tuple[str, ...]) -> AllocateResponse:
         """What a container with these devices gets; PluginError."""
-        answers = await self._ask(ALLOCATE, (ids,))
+        answers = await self._call(ALLOCATE, (ids,))
         if not answers:
             raise PluginError("no containers return in allocation response &AllocateResponse{}")
         return answers[0]
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
         """A container with these devices is about to start; PluginError."""
-        await self._ask(PRE_START_CONTAINER, ids, timeout_s=PRE_START_TIMEOUT_S)
+        await self._call(PRE_START_CONTAINER, ids, timeout_s=PRE_START_TIMEOUT_S)
 
     async def close(self) -> None:
         """End the connection."""
         await self._channel.close()
 
-    async def _ask(
-        self, method: Method[Asked, Answer], asked: Asked, *, timeout_s: float = _ALLOCATE_TIMEOUT_S
+    async def _call(
+        self, method: Method[Asked, Answer], request: Asked, *, timeout_s: float = _ALLOCATE_TIMEOUT_S
     ) -> Answer:
         try:
-            return await grpc_calls.call(self._channel, method, asked, timeout_s=timeout_s)
+            return await grpc_calls.call(self._channel, method, request, timeout_s=timeout_s)
         except (AioRpcError, MalformedError) as error:
             raise _error(error) from error
 

@@ -18,8 +18,8 @@ from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
 from k8s_rdma.wire.pod_resources import GET_ALLOCATABLE_RESOURCES, GET_METHOD, LIST
 from k8s_rdma_demo.kubelet.admission import shuffled
-from k8s_rdma_demo.kubelet.plugins import Listed
-from k8s_rdma_demo.kubelet.pods import ContainerKind, DevicePod, HeldDevices
+from k8s_rdma_demo.kubelet.plugins import ListedDevices
+from k8s_rdma_demo.kubelet.pods import ContainerKind, DeviceAllocations, DevicePod
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -49,7 +49,7 @@ class TokenBucket:
         self._tokens = float(limit.burst)
         self._filled_at = asyncio.get_running_loop().time()
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         """Whether this one may pass."""
         now = asyncio.get_running_loop().time()
         grown = self._tokens + (now - self._filled_at) * self._limit.per_second
@@ -65,8 +65,8 @@ class PodResourcesServer:
     """pods: by UID, those that are admitted or about to be. Init containers that end are never told of."""
 
     pods: Mapping[str, DevicePod]
-    held: HeldDevices
-    listed: Mapping[str, Listed]
+    allocations: DeviceAllocations
+    listed: Mapping[str, ListedDevices]
     random: Random
     rate_limit: RateLimit | None
     _bucket: TokenBucket | None = field(default=None, init=False)
@@ -82,7 +82,7 @@ class PodResourcesServer:
             GET_ALLOCATABLE_RESOURCES: self._limited(GET_ALLOCATABLE_RESOURCES, self._allocatable),
         }
         if get:
-            handlers[GET_METHOD] = self._limited(GET_METHOD, self._get)
+            handlers[GET_METHOD] = self._limited(GET_METHOD, self._get_pod)
         grpc_calls.add_service(server, handlers)
         server.add_insecure_port(grpc_calls.address(socket))
         await server.start()
@@ -92,21 +92,21 @@ class PodResourcesServer:
             await server.stop(None)
 
     def _limited(self, method: Method[Asked, Answer], serve: Callable[[Asked], Answer]) -> Handler:
-        async def answer(asked: Asked) -> Answer:
-            if self._bucket is not None and not self._bucket.take():
+        async def answer(request: Asked) -> Answer:
+            if self._bucket is not None and not self._bucket.try_acquire():
                 raise RefusedCallError(StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-            return serve(asked)
+            return serve(request)
 
         return grpc_calls.handler(method, answer)
 
     def _list(self, _: None) -> Sequence[PodDevices]:
-        return tuple(self._of_pod(pod) for pod in self.pods.values())
+        return tuple(self._pod_devices(pod) for pod in self.pods.values())
 
-    def _get(self, asked: PodName) -> PodDevices:
+    def _get_pod(self, request: PodName) -> PodDevices:
         for pod in self.pods.values():
-            if (pod.namespace, pod.name) == asked:
-                return self._of_pod(pod)
-        message = f"pod {asked.name} in namespace {asked.namespace} not found"
+            if (pod.namespace, pod.name) == request:
+                return self._pod_devices(pod)
+        message = f"pod {request.name} in namespace {request.namespace} not found"
         raise RefusedCallError(StatusCode.UNKNOWN, message)
 
     def _allocatable(self, _: None) -> Sequence[ContainerDevices]:
@@ -114,20 +114,20 @@ class PodResourcesServer:
             ContainerDevices(container="", resource=resource, ids=(each,), numa_nodes=nodes)
             for resource, listed in self.listed.items()
             for each in shuffled(listed.healthy, self.random)
-            for nodes in _one_by_one(listed.devices[each].numa_nodes)
+            for nodes in _separately(listed.devices[each].numa_nodes)
         )
 
-    def _of_pod(self, pod: DevicePod) -> PodDevices:
+    def _pod_devices(self, pod: DevicePod) -> PodDevices:
         containers = [each.name for each in pod.containers if each.kind is not ContainerKind.INIT]
-        devices = [each for name in containers for each in self._of_container(pod.uid, name)]
+        devices = [each for name in containers for each in self._container_devices(pod.uid, name)]
         return PodDevices(namespace=pod.namespace, name=pod.name, devices=tuple(devices))
 
-    def _of_container(self, uid: str, container: str) -> list[ContainerDevices]:
+    def _container_devices(self, uid: str, container: str) -> list[ContainerDevices]:
         entries = [
             ContainerDevices(
                 container=container, resource=resource, ids=(each,), numa_nodes=(node,) if node >= 0 else ()
             )
-            for resource, held in self.held.of_container(uid, container).items()
+            for resource, held in self.allocations.of_container(uid, container).items()
             for node, ids in held.numa.items()
             for each in ids
         ]
@@ -135,7 +135,7 @@ class PodResourcesServer:
         return entries
 
 
-def _one_by_one(numa_nodes: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
+def _separately(numa_nodes: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
     return [(node,) for node in numa_nodes] or [()]
 
 

@@ -62,7 +62,7 @@ class DevicePod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class DeviceAllocation:
     """What a container has of one resource.
 
     numa: ids by the NUMA node that they are attached to, -1 where none is known.
@@ -70,7 +70,7 @@ class Held:
 
     ids: tuple[str, ...]
     numa: Mapping[int, tuple[str, ...]]
-    given: AllocateResponse
+    response: AllocateResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,35 +116,35 @@ class _Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
 _decoder = msgspec.json.Decoder(_Checkpoint)
 
 
-class HeldDevices:
+class DeviceAllocations:
     """By pod's UID, container and resource."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, str, str], Held] = {}
+        self._allocations: dict[tuple[str, str, str], DeviceAllocation] = {}
 
-    def insert(self, uid: str, container: str, resource: str, held: Held) -> None:
+    def insert(self, uid: str, container: str, resource: str, allocation: DeviceAllocation) -> None:
         """Note what a container was given."""
-        self._held[uid, container, resource] = held
+        self._allocations[uid, container, resource] = allocation
 
-    def get(self, uid: str, container: str, resource: str) -> Held | None:
+    def get(self, uid: str, container: str, resource: str) -> DeviceAllocation | None:
         """What a container has of a resource."""
-        return self._held.get((uid, container, resource))
+        return self._allocations.get((uid, container, resource))
 
-    def of_container(self, uid: str, container: str) -> dict[str, Held]:
+    def of_container(self, uid: str, container: str) -> dict[str, DeviceAllocation]:
         """What a container has, by resource."""
-        return {key[2]: held for key, held in self._held.items() if key[:2] == (uid, container)}
+        return {key[2]: held for key, held in self._allocations.items() if key[:2] == (uid, container)}
 
     def in_use(self, resource: str) -> set[str]:
         """The devices of a resource that somebody has."""
-        return {each for key, held in self._held.items() if key[2] == resource for each in held.ids}
+        return {each for key, held in self._allocations.items() if key[2] == resource for each in held.ids}
 
     def resources(self) -> set[str]:
         """The resources of which somebody has devices."""
-        return {resource for _, _, resource in self._held}
+        return {resource for _, _, resource in self._allocations}
 
     def drop(self, uid: str) -> None:
         """The pod is over: its devices are free."""
-        self._held = {key: held for key, held in self._held.items() if key[0] != uid}
+        self._allocations = {key: held for key, held in self._allocations.items() if key[0] != uid}
 
     def save(self, directory: Path, healthy: Mapping[str, Iterable[str]]) -> None:
         """Write the checkpoint, whole or not at all. healthy: devices by resource."""
@@ -154,9 +154,9 @@ class HeldDevices:
                 container_name=container,
                 resource_name=resource,
                 device_ids={str(node): ids for node, ids in held.numa.items()},
-                alloc_resp=b64encode(CONTAINER_ALLOCATE_RESPONSE.encode(held.given)).decode(),
+                alloc_resp=b64encode(CONTAINER_ALLOCATE_RESPONSE.encode(held.response)).decode(),
             )
-            for (uid, container, resource), held in self._held.items()
+            for (uid, container, resource), held in self._allocations.items()
         )
         registered: dict[str, tuple[str, ...] | None] = {name: tuple(ids) for name, ids in healthy.items()}
         data = _Data(pod_device_entries=entries, registered_devices=registered)
@@ -173,10 +173,10 @@ class HeldDevices:
         data = decode(content, _decoder, CHECKPOINT).data
         for entry in data.pod_device_entries or ():
             numa = {int(node): ids for node, ids in entry.device_ids.items()}
-            held = Held(
+            held = DeviceAllocation(
                 ids=tuple(dict.fromkeys(each for ids in numa.values() for each in ids)),
                 numa=numa,
-                given=CONTAINER_ALLOCATE_RESPONSE.decode(b64decode(entry.alloc_resp)),
+                response=CONTAINER_ALLOCATE_RESPONSE.decode(b64decode(entry.alloc_resp)),
             )
             self.insert(entry.pod_uid, entry.container_name, entry.resource_name, held)
         return tuple(data.registered_devices)

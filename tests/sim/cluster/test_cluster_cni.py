@@ -138,7 +138,7 @@ async def test_failed_add_is_followed_by_del_of_the_whole_chain_without_result(r
     with pytest.raises(AttachError) as failed:
         await runtime.add(POD)
     assert str(failed.value) == 'plugin type="second" failed (add): no free VF; 3 of 8'
-    assert (failed.value.code, failed.value.left) == (100, None)
+    assert (failed.value.code, failed.value.leftover) == (100, None)
     assert plugins.short() == ["ADD first", "ADD second", "DEL second", "DEL first"]
     assert all("prevResult" not in call.stdin for call in plugins.calls()[2:])
     assert len({call.env["CNI_NETNS"] for call in plugins.calls()}) == 1
@@ -150,9 +150,9 @@ async def test_sandbox_is_left_for_delete_when_a_failed_add_cannot_be_taken_back
     plugins.fail("DEL", "first", "not yet")
     with pytest.raises(AttachError) as failed:
         await runtime.add(POD)
-    assert is_namespace(Path(failed.value.left.netns))
+    assert is_namespace(Path(failed.value.leftover.netns))
     plugins.on("DEL", "first", "")
-    await runtime.delete(failed.value.left)
+    await runtime.delete(failed.value.leftover)
     assert plugins.short()[-2:] == ["DEL second", "DEL first"]
     assert list(runtime.netns_dir.iterdir()) == []
 
@@ -302,8 +302,8 @@ async def test_conflist_that_cannot_be_read_is_an_error_of_the_pod(runtime, plug
     runtime.conflist.unlink()
     with pytest.raises(AttachError, match="cni config load failed") as failed:
         await runtime.add(POD)
-    assert failed.value.left is not None
-    remove_namespace_at(Path(failed.value.left.netns))
+    assert failed.value.leftover is not None
+    remove_namespace_at(Path(failed.value.leftover.netns))
 
 
 @pytest.mark.parametrize(

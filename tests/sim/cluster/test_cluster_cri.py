@@ -68,8 +68,8 @@ async def test_failed_sandbox_is_told_in_the_runtimes_words_and_removed_by_what_
     async with connected(fake) as runtime:
         with pytest.raises(AttachError) as failed:
             await added(runtime)
-        assert failed.value.told == "failed to setup network for sandbox: no free VF"
-        await runtime.delete(failed.value.left)
+        assert failed.value.kubelet_message == "failed to setup network for sandbox: no free VF"
+        await runtime.delete(failed.value.leftover)
         assert fake.sandboxes == {}
 
 
@@ -90,14 +90,14 @@ async def test_sandboxes_that_do_not_run_or_are_gone_are_lost(fake):
         every = [await added(runtime, PodRef(namespace="default", name=n, uid=n)) for n in ("a", "b", "c")]
         fake.kill("a-0")
         del fake.sandboxes["b-0"]
-        assert [each.container_id for each in await runtime.lost(every)] == ["a-0", "b-0"]
+        assert [each.container_id for each in await runtime.list_dead(every)] == ["a-0", "b-0"]
 
 
 async def test_nothing_is_lost_while_the_runtime_is_away(fake):
     async with connected(fake) as runtime:
         sandbox = await added(runtime)
         fake.refusals["ListPodSandbox"] = "starting"
-        assert list(await runtime.lost([sandbox])) == []
+        assert list(await runtime.list_dead([sandbox])) == []
 
 
 async def test_runtime_that_is_not_there_is_named_as_that(directory):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec, OfferedDevice, PluginOptions
-from k8s_rdma_demo.cluster.containers import ContainerError, DeviceNode, make_container
+from k8s_rdma_demo.cluster.containers import ContainerError, DeviceNode, new_container
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
 from k8s_rdma_demo.cluster.node_devices import DevicesConfig, KubeletConfig
 from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling
@@ -73,7 +73,7 @@ def plugin(config):
         resource=RESOURCE,
         devices=tuple(OfferedDevice(id=f"slot-{number}") for number in range(2)),
         options=PluginOptions(pre_start_required=True),
-        give=slots,
+        response=slots,
     )
 
 
@@ -86,7 +86,7 @@ async def kubelet(c, config):
 @asynccontextmanager
 async def node_with(c, config, plugin):
     async with kubelet(c, config) as node, plugin.registered():
-        await node.device_manager.until(lambda: node.device_manager.devices(RESOURCE))
+        await node.device_manager.wait_for(lambda: node.device_manager.devices(RESOURCE))
         yield node
 
 
@@ -281,7 +281,7 @@ def host(directory):
 
 
 def test_directory_gives_all_device_nodes_in_it(host):
-    made = make_container("c", AllocateResponse(devices=(DeviceSpec(path="/dev/infiniband"),)), (), host)
+    made = new_container("c", AllocateResponse(devices=(DeviceSpec(path="/dev/infiniband"),)), (), host)
     assert made.device_paths == ("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0")
     assert {(device.major, device.minor, device.permissions) for device in made.devices} == {
         (10, 58, "rw"),
@@ -295,13 +295,13 @@ def test_directory_gives_all_device_nodes_in_it(host):
 )
 def test_device_that_the_host_has_not_is_no_container(host, path, why):
     with pytest.raises(ContainerError, match=why):
-        make_container("c", AllocateResponse(devices=(DeviceSpec(path=path),)), (), host)
+        new_container("c", AllocateResponse(devices=(DeviceSpec(path=path),)), (), host)
 
 
 def given_by(directory: Path, host: Path, **files: str):
     for name, content in files.items():
         (directory / name.replace("_json", ".json").replace("_yaml", ".yaml")).write_text(content)
-    return make_container(
+    return new_container(
         "c", AllocateResponse(envs={"A": "1"}, cdi_devices=("lab.local/slot=s",)), (directory,), host
     )
 
@@ -350,5 +350,5 @@ def test_later_directory_counts(cdi, host, directory):
     later.mkdir()
     for path, value in ((cdi, "1"), (later, "2")):
         (path / "a.json").write_text(specification("s", env=[f"A={value}"]))
-    made = make_container("c", AllocateResponse(cdi_devices=("lab.local/slot=s",)), (cdi, later), host)
+    made = new_container("c", AllocateResponse(cdi_devices=("lab.local/slot=s",)), (cdi, later), host)
     assert made.envs == {"A": "2"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from k8s_rdma_demo.cluster.extender_client import Victims
-from k8s_rdma_demo.cluster.fit import Refusal, requests_of, why_full
+from k8s_rdma_demo.cluster.fit import Refusal, requests_of, resource_refusal
 from k8s_rdma_demo.cluster.preemption import NO_VICTIMS, dry_run, pick_node
 from sim.cluster.fake_extender import bound_to, condition_list, refused, refusing, scheduled, serving_extender
 
@@ -300,7 +300,7 @@ def victims(
 ) -> tuple[list[str], int] | Refusal | str:
     node = {"status": {"allocatable": {"cpu": str(cpu)}}}
     found = dry_run(
-        waiting, {"n": tuple(pods)}, budgets, lambda _node, others: why_full(waiting, node, others)
+        waiting, {"n": tuple(pods)}, budgets, lambda _node, others: resource_refusal(waiting, node, others)
     )
     if found.errors:
         return found.errors[0]
@@ -370,7 +370,7 @@ def test_node_is_chosen_where_evictions_hurt_least():
 def test_node_is_full_by_what_its_pods_request(allocatable, wanted, why):
     node = {"status": {} if allocatable is None else {"allocatable": allocatable}}
     containers = [{"resources": {"requests": wanted}}]
-    assert why_full({"spec": {"containers": containers}}, node, [pod("a")]) == why
+    assert resource_refusal({"spec": {"containers": containers}}, node, [pod("a")]) == why
 
 
 def test_pod_requests_what_runs_together_or_the_largest_before_it():

@@ -8,7 +8,7 @@ import pytest
 from k8s_rdma.errors import MalformedError
 from k8s_rdma_demo.cluster.command import load_scheduler_config
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
-from k8s_rdma_demo.cluster.fit import Refusal, Unfit, why_unfit
+from k8s_rdma_demo.cluster.fit import Refusal, Unfit, node_refusal
 from k8s_rdma_demo.cluster.scheduler import SchedulerConfig
 from k8s_rdma_demo.cluster.scheduling_queue import SchedulingQueue
 from sim.cluster.fake_extender import (
@@ -398,7 +398,7 @@ async def test_pods_of_another_scheduler_or_behind_a_gate_are_left_alone(cluster
     ],
 )
 def test_pod_fits_a_node_by_selector_taints_and_readiness(pod, node, why):
-    assert why_unfit({"spec": pod}, node) == why
+    assert node_refusal({"spec": pod}, node) == why
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from k8s_rdma.linux.pod_cap import CapAbility, cap_interface
 from k8s_rdma.linux.pod_interface import announce, change_interface, interfaces_in, located_vfs
 from k8s_rdma.linux.virtual.moves import Moves
 from k8s_rdma.linux.virtual.pf import DEFAULT_MTU, revive_vf
-from k8s_rdma.linux.virtual.settings import Rates, Settings, takes
+from k8s_rdma.linux.virtual.settings import Rates, Settings, supported_settings
 from k8s_rdma.linux.virtual.shaper import Shaper
 from k8s_rdma.linux.virtual.topology import VirtualPf, pf_of, pfs_among, require, state_of
 
@@ -90,7 +90,7 @@ class VirtualSriov:
             case SetRates():
                 self._set_rates(step)
             case GiveVf():
-                self._moves.give(self._known(step.vf), step)
+                self._moves.move_to_pod(self._cached_pf(step.vf), step)
             case BringHome():
                 self._moves.bring_home(self._pf(step.vf), step)
             case ConfigureVfs():
@@ -99,7 +99,7 @@ class VirtualSriov:
                 self._set_rates(step.rates)
                 self._configure_vfs(step.settings)
             case BindVf():
-                msg = f"{_words(step.vf)}: {step.driver}: it is no PCI function, only the kernel drives it"
+                msg = f"{_describe(step.vf)}: {step.driver}: it is no PCI function, only the kernel drives it"
                 raise KernelError(msg)
             case UnbindVf():
                 self._pf(step.vf)
@@ -206,7 +206,7 @@ class VirtualSriov:
             unreadable.append(Unreadable(f"PF {pf.pci}", f"links that {pf.name} is made of are missing"))
             return None
         try:
-            rates = self._rates.of_all(pf, scheduler.index)
+            rates = self._rates.read_all(pf, scheduler.index)
         except KernelError as error:
             unreadable.append(Unreadable(f"PF {pf.pci}", f"rates: {error}"))
             return None
@@ -218,10 +218,10 @@ class VirtualSriov:
             link_mbps=pf.link_mbps if _connects(uplink, bridge) else None,
             driver=DRIVER,
             mtu=uplink.mtu if uplink else DEFAULT_MTU,
-            supported_settings=takes(pf),
+            supported_settings=supported_settings(pf),
             mac=bridge.mac if bridge else "",
             vfs=tuple(
-                _vf(pf, index, rates[index], state_of(port), _at_home(port, here))
+                _vf(pf, index, rates[index], state_of(port), _home_link(port, here))
                 for index, port in enumerate(ports)
                 if port is not None
             ),
@@ -240,7 +240,7 @@ class VirtualSriov:
 
     # What is there
 
-    def _vfs_in(self, namespace: int, there: Rtnl) -> dict[PciAddress, Link]:
+    def _vfs_in(self, namespace: int, rtnl: Rtnl) -> dict[PciAddress, Link]:
         """The VFs in a namespace (a descriptor, and a socket there), as it knows their netdevs."""
         links = {link.name: link for link in self._rtnl.links()}
         number = self._rtnl.number_of(namespace)
@@ -250,9 +250,9 @@ class VirtualSriov:
             for index in range(pf.vfs)
             if (port := links.get(pf.port_name(index))) and port.peer_elsewhere == number is not None
         }
-        return {ends[link.index]: link for link in there.links() if link.index in ends}
+        return {ends[link.index]: link for link in rtnl.links() if link.index in ends}
 
-    def _known(self, vf: VfRef) -> VirtualPf:
+    def _cached_pf(self, vf: VfRef) -> VirtualPf:
         """The PF as seen last, which will do where a VF's port, known by its name, is there or is not."""
         known = self._pfs.get(vf.pf)
         return known if known is not None and vf.index < known.vfs else self._pf(vf)
@@ -289,8 +289,8 @@ def _connects(uplink: Link | None, bridge: Link | None) -> bool:
     )
 
 
-def _at_home(port: Link, here: Mapping[int, Link]) -> Link | None:
-    return here.get(port.peer) if port.peer_elsewhere is None else None
+def _home_link(port: Link, links: Mapping[int, Link]) -> Link | None:
+    return links.get(port.peer) if port.peer_elsewhere is None else None
 
 
 def _vf(pf: VirtualPf, index: int, rate: VfRate, state: PortState, netdev: Link | None) -> Vf:
@@ -313,5 +313,5 @@ def _vf(pf: VirtualPf, index: int, rate: VfRate, state: PortState, netdev: Link 
     )
 
 
-def _words(vf: VfRef) -> str:
+def _describe(vf: VfRef) -> str:
     return f"VF {vf.index} of PF {vf.pf}"

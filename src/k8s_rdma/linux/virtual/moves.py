@@ -37,14 +37,14 @@ class Moves:
         self._host = host
         self._namespaces = namespaces
 
-    def give(self, pf: VirtualPf, step: GiveVf) -> None:
+    def move_to_pod(self, pf: VirtualPf, step: GiveVf) -> None:
         """Make a VF be in a namespace under a name."""
         port = self._port(pf, step.vf.index)
         self._check_mtu(pf, step)
         with self._namespaces.existing(step.netns) as namespace:
             if step.mtu not in (None, port.mtu):
                 self._rtnl.change(port.index, f"{port.name}: MTU {step.mtu}", with_mtu(step.mtu or 0))
-            what = f"{_words(step)}: move to {step.netns.path} as {step.ifname}"
+            what = f"{_describe(step)}: move to {step.netns.path} as {step.ifname}"
             if port.peer_elsewhere is not None:
                 self._rename(port, step, namespace)
                 return
@@ -53,8 +53,8 @@ class Moves:
                 if there.link(step.ifname) is not None:
                     msg = f"{what}: that name is taken there"
                     raise KernelError(msg)
-            self._say_given(port, step.netns.inode)
-            there_as = _wanted(replace(step, mac=step.mac or step.home.mac))
+            self._record_namespace(port, step.netns.inode)
+            there_as = _pod_settings(replace(step, mac=step.mac or step.home.mac))
             self._rtnl.change(port.peer, what, in_namespace(namespace), named(step.ifname), *there_as)
 
     def bring_home(self, pf: VirtualPf, step: BringHome) -> None:
@@ -64,7 +64,7 @@ class Moves:
             self._revive(pf, step)
             return
         if port.peer_elsewhere is None:
-            self._tidy(port, step.home)
+            self._restore(port, step.home)
             return
         holder = state_of(port).given
         given = holder == step.netns.inode
@@ -73,7 +73,7 @@ class Moves:
         with self._namespaces.opened(step.netns) as namespace:
             if namespace is not None and port.peer_elsewhere == self._rtnl.number_of(namespace):
                 self._fetch(port, step, namespace)
-                self._tidy(self._port(pf, step.vf.index), step.home)
+                self._restore(self._port(pf, step.vf.index), step.home)
             elif given:
                 # Its namespace is gone, or whoever lives there moved it on.
                 self._revive(pf, step)
@@ -90,25 +90,27 @@ class Moves:
     def _rename(self, port: Link, step: GiveVf, namespace: int) -> None:
         """Make the name hold of a VF that is given already; KernelError when it is in another namespace."""
         if port.peer_elsewhere != self._rtnl.number_of(namespace):
-            msg = f"{_words(step)}: wanted in {step.netns.path}, but it is in another namespace"
+            msg = f"{_describe(step)}: wanted in {step.netns.path}, but it is in another namespace"
             raise KernelError(msg)
         with Rtnl(namespace) as there:
             found = there.link_at(port.peer)
             if found is None or found.name != step.ifname:
-                what = f"{_words(step)}: rename to {step.ifname} in {step.netns.path}"
+                what = f"{_describe(step)}: rename to {step.ifname} in {step.netns.path}"
                 there.change(port.peer, f"{what}: down", up=False)  # Linux before 6.2 renames no other
                 there.change(port.peer, what, named(step.ifname))
             if found is None or (step.mac or found.mac, step.mtu or found.mtu) != (found.mac, found.mtu):
-                there.change(port.peer, f"{_words(step)}: MAC and MTU in {step.netns.path}", *_wanted(step))
+                there.change(
+                    port.peer, f"{_describe(step)}: MAC and MTU in {step.netns.path}", *_pod_settings(step)
+                )
 
     def _fetch(self, port: Link, step: BringHome, namespace: int) -> None:
         """Move a VF here from a pod's namespace."""
-        what = f"{_words(step)}: move home from {step.netns.path} as {step.home.name}"
+        what = f"{_describe(step)}: move home from {step.netns.path} as {step.home.name}"
         self._require_free(step.home.name, what)
         with Rtnl(namespace) as there:
             there.change(port.peer, what, in_namespace(self._host), named(step.home.name))
 
-    def _tidy(self, port: Link, home: VfHome) -> None:
+    def _restore(self, port: Link, home: VfHome) -> None:
         """Make a VF that is here what it was: name, MAC, MTU, down; and say that it is nobody's."""
         found = self._other_end(port)
         what = f"{home.name}: as it was"
@@ -120,9 +122,9 @@ class Moves:
         if port.mtu != home.mtu:
             self._rtnl.change(port.index, f"{port.name}: MTU {home.mtu}", with_mtu(home.mtu))
         if state_of(port).given:
-            self._say_given(port, 0)
+            self._record_namespace(port, 0)
 
-    def _say_given(self, port: Link, inode: int) -> None:
+    def _record_namespace(self, port: Link, inode: int) -> None:
         state = msgspec.structs.replace(state_of(port), given=inode)
         self._rtnl.change(port.index, f"{port.name}: alias", with_alias(port_alias_of(state)))
 
@@ -132,16 +134,16 @@ class Moves:
         uplink = self._rtnl.link(pf.uplink)
         most = uplink.mtu if uplink else 0
         if not MIN_MTU <= step.mtu <= most:
-            msg = f"{_words(step)}: MTU {step.mtu}: it takes {MIN_MTU} to {most}, its uplink's"
+            msg = f"{_describe(step)}: MTU {step.mtu}: it takes {MIN_MTU} to {most}, its uplink's"
             raise KernelError(msg)
 
     def _revive(self, pf: VirtualPf, step: BringHome) -> None:
-        self._require_free(step.home.name, f"{_words(step)}: made anew as {step.home.name}")
+        self._require_free(step.home.name, f"{_describe(step)}: made anew as {step.home.name}")
         revive_vf(pf, step.vf.index, self._rtnl, step.home)
 
-    def _require_free(self, name: str, what: str) -> None:
+    def _require_free(self, name: str, operation: str) -> None:
         if self._rtnl.link(name) is not None:
-            msg = f"{what}: that name is taken here"
+            msg = f"{operation}: that name is taken here"
             raise NameTakenError(msg)
 
     def _other_end(self, port: Link) -> Link:
@@ -159,11 +161,11 @@ class Moves:
         return link
 
 
-def _wanted(step: GiveVf) -> tuple[bytes, ...]:
+def _pod_settings(step: GiveVf) -> tuple[bytes, ...]:
     """What a VF shall be in the pod beside its name."""
     mac = () if step.mac is None else (with_mac(step.mac),)
     return mac if step.mtu is None else (*mac, with_mtu(step.mtu))
 
 
-def _words(step: GiveVf | BringHome) -> str:
+def _describe(step: GiveVf | BringHome) -> str:
     return f"VF {step.vf.index} of PF {step.vf.pf}"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.virtual.shaper import Shaper
     from k8s_rdma.linux.virtual.topology import VirtualPf
 
-_FEW = 4
+_SINGLE_READ_COST = 4
 """A class that is asked for alone costs as much as so many in a list of all."""
 
 
@@ -40,16 +40,16 @@ class Rates:
     def __init__(self, shaper: Shaper) -> None:
         """Program them by this."""
         self._shaper = shaper
-        self._seen: dict[VirtualPf, dict[int, VfRate]] = {}
+        self._cached: dict[VirtualPf, dict[int, VfRate]] = {}
 
-    def of_all(self, pf: VirtualPf, scheduler: int) -> dict[int, VfRate]:
+    def read_all(self, pf: VirtualPf, scheduler: int) -> dict[int, VfRate]:
         """What is programmed; a class whose making was cut short is made anew without rates first."""
         found = self._shaper.rates(pf, scheduler)
         for index in range(pf.vfs):
             if index not in found:
                 found[index] = VfRate(index)
                 self._shaper.set_rate(pf, scheduler, found[index], None)
-        self._seen[pf] = found
+        self._cached[pf] = found
         return dict(found)
 
     def set(self, pf: VirtualPf, scheduler: int, step: SetRates) -> None:
@@ -57,34 +57,34 @@ class Rates:
         indexes = [rate.index for rate in step.rates]
         for index in indexes:
             require({pf.pci: pf}, VfRef(pf.pci, index))
-        before = self._of(pf, scheduler, indexes)
+        before = self._read(pf, scheduler, indexes)
         try:
             check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, current=before)
         except KernelError:  # the others may have less by now
-            before = self.of_all(pf, scheduler)
+            before = self.read_all(pf, scheduler)
             check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, current=before)
         for rate in step.rates:
             if before[rate.index] != rate:
                 self._shaper.set_rate(pf, scheduler, rate, before[rate.index])
-        after = self._of(pf, scheduler, indexes)
+        after = self._read(pf, scheduler, indexes)
         for rate in step.rates:
             if after[rate.index] != rate:
                 msg = f"VF {rate.index} of PF {pf.pci}: read back {after[rate.index]}, set {rate}"
                 raise KernelError(msg)
 
-    def _of(self, pf: VirtualPf, scheduler: int, indexes: Collection[int]) -> dict[int, VfRate]:
+    def _read(self, pf: VirtualPf, scheduler: int, indexes: Collection[int]) -> dict[int, VfRate]:
         """Those of all VFs, of which these are asked for now."""
-        seen = self._seen.get(pf)
-        if seen is None or len(indexes) * _FEW > pf.vfs:
-            return self.of_all(pf, scheduler)
+        seen = self._cached.get(pf)
+        if seen is None or len(indexes) * _SINGLE_READ_COST > pf.vfs:
+            return self.read_all(pf, scheduler)
         found = {index: self._shaper.rate(scheduler, index) for index in indexes}
         if None in found.values():
-            return self.of_all(pf, scheduler)
+            return self.read_all(pf, scheduler)
         seen.update({index: rate for index, rate in found.items() if rate is not None})
         return dict(seen)
 
 
-def make_as_ports_say(pf: VirtualPf, rtnl: Rtnl) -> None:
+def restore_vlans(pf: VirtualPf, rtnl: Rtnl) -> None:
     """Have a PF's ports and uplink in their VLANs; KernelError when they are not afterwards."""
     links = {link.name: link for link in rtnl.links()}
     ports = [links[name] for name in map(pf.port_name, range(pf.vfs)) if name in links]
@@ -94,7 +94,7 @@ def make_as_ports_say(pf: VirtualPf, rtnl: Rtnl) -> None:
     names = {link.index: link for link in links.values()}
     present = bridge_vlans.vlans(rtnl, f"{pf.name}: VLANs")
     for index, those in wanted.items():
-        _be_in(names[index], those, present.get(index, frozenset()), rtnl)
+        _set_vlans(names[index], those, present.get(index, frozenset()), rtnl)
     present = bridge_vlans.vlans(rtnl, f"{pf.name}: VLANs")
     for index, those in wanted.items():
         found = present.get(index, frozenset())
@@ -103,25 +103,25 @@ def make_as_ports_say(pf: VirtualPf, rtnl: Rtnl) -> None:
             raise KernelError(msg)
 
 
-def _be_in(port: Link, wanted: AbstractSet[int], present: AbstractSet[int], rtnl: Rtnl) -> None:
+def _set_vlans(port: Link, desired: AbstractSet[int], present: AbstractSet[int], rtnl: Rtnl) -> None:
     """Left first, so that a VF is in two at no moment."""
-    for vlan in present - wanted:
+    for vlan in present - desired:
         bridge_vlans.remove(rtnl, port.index, vlan, f"{port.name}: no VLAN {vlan}")
-    for vlan in wanted - present:
-        add = bridge_vlans.add_tagged if NO_VLAN in wanted - {vlan} else bridge_vlans.add_untagged
+    for vlan in desired - present:
+        add = bridge_vlans.add_tagged if NO_VLAN in desired - {vlan} else bridge_vlans.add_untagged
         add(rtnl, port.index, vlan, f"{port.name}: VLAN {vlan}")
 
 
-_TAKEN = frozenset({Setting.MAC, Setting.MTU, Setting.TRUST, Setting.SPOOF_CHECK, Setting.LINK_STATE})
+_SUPPORTED = frozenset({Setting.MAC, Setting.MTU, Setting.TRUST, Setting.SPOOF_CHECK, Setting.LINK_STATE})
 
 
-def takes(pf: VirtualPf) -> frozenset[Setting]:
+def supported_settings(pf: VirtualPf) -> frozenset[Setting]:
     """What VFs of a PF can be asked for beside rates.
 
     No priority of a VLAN, as nothing here would heed or mark it, and no other tag than 802.1Q's: a bridge
     has one for all its ports.
     """
-    return _TAKEN | {Setting.VLAN} if pf.vlans else _TAKEN
+    return _SUPPORTED | {Setting.VLAN} if pf.vlans else _SUPPORTED
 
 
 class Settings:
@@ -148,10 +148,10 @@ class Settings:
         for config in step.configs:
             self._set(pf, ports[config.index], config)
         if pf.vlans and any(config.vlan is not None for config in step.configs):
-            make_as_ports_say(pf, self._rtnl)
+            restore_vlans(pf, self._rtnl)
 
     def _set(self, pf: VirtualPf, port: Link, config: VfConfig) -> None:
-        state = _with(pf, state_of(port), config)
+        state = _changed_state(pf, state_of(port), config)
         if (config.mac, config.trust, config.spoof_check) != (None, None, None):
             self._shaper.admit(pf, config.index, port.index, state)
         if config.link_state is not None:
@@ -189,7 +189,7 @@ def _macs(pf: VirtualPf, links: Mapping[str, Link]) -> dict[int, str]:
     return {index: pf.mac_of(index, state) for index, state in states.items()}
 
 
-def _with(pf: VirtualPf, state: PortState, config: VfConfig) -> PortState:
+def _changed_state(pf: VirtualPf, state: PortState, config: VfConfig) -> PortState:
     changes = {
         "mac": "" if config.mac == pf.vf_mac(config.index) else config.mac,
         "vlan": None if config.vlan is None else config.vlan.id,

@@ -50,7 +50,7 @@ _FIRST_VF = 0x10
 _SOURCES: Place = _QDISC, 1000
 """Where the table of source MACs is, after a place for each VF."""
 
-_ADMITTED, _REST = 1, 2
+_ADMITTED, _UNMATCHED = 1, 2
 """Priorities of a port's two filters."""
 
 
@@ -76,13 +76,13 @@ class Shaper:
         self._tc.set_class(scheduler, unknown, f"{pf.scheduler_name}: class of what no VF sends")
         self._tc.add_fifo(scheduler, unknown.handle, 0, f"{pf.scheduler_name}: queue that drops")
         for index in range(pf.vfs):
-            self._make(pf, scheduler, VfRate(index), PortState())
+            self._create_class(pf, scheduler, VfRate(index), PortState())
 
     def police(self, pf: VirtualPf, index: int, port: int) -> None:
         """Have a new VF's port drop all it receives but what bears the VF's MAC."""
         what = f"{pf.port_name(index)}: filter"
         self._tc.add_ingress(port, what)
-        self._tc.redirect(port, self._index(pf.sink_name), what, priority=_REST)
+        self._tc.redirect(port, self._index(pf.sink_name), what, priority=_UNMATCHED)
         self._admit(pf, index, port, PortState())
 
     def admit(self, pf: VirtualPf, index: int, port: int, state: PortState) -> None:
@@ -92,20 +92,20 @@ class Shaper:
         self._admit(pf, index, port, state)
         self._classify(pf, scheduler, index, state)
 
-    def set_rate(self, pf: VirtualPf, scheduler: int, rate: VfRate, before: VfRate | None) -> None:
-        """Program a VF's rates; `before` is what `rates` told of it.
+    def set_rate(self, pf: VirtualPf, scheduler: int, rate: VfRate, previous: VfRate | None) -> None:
+        """Program a VF's rates; `previous` is what `rates` told of it.
 
         HTB counts what a class has overdrawn as time, up to a minute, and keeps it when the rate changes
         (`htb_accnt_tokens`): of a few packets at the floor that is a minute in which a reservation would not
         hold. So a class that has is made anew.
         """
         what = f"{pf.scheduler_name}: rates of VF {rate.index}"
-        if before is None or (
+        if previous is None or (
             rate.min_tx_rate_mbps
-            and not before.min_tx_rate_mbps
+            and not previous.min_tx_rate_mbps
             and self._has_overdrawn(scheduler, rate.index, what)
         ):
-            self._renew(pf, scheduler, rate)
+            self._recreate_class(pf, scheduler, rate)
         else:
             self._tc.set_class(scheduler, _class(pf, rate), what)
 
@@ -122,20 +122,20 @@ class Shaper:
             index: _rate(index, rate, ceil) for index, (rate, ceil) in classes.items() if ceil != UNFINISHED
         }
 
-    def _has_overdrawn(self, scheduler: int, index: int, what: str) -> bool:
-        found = self._tc.class_state(scheduler, _handle(index), what)
+    def _has_overdrawn(self, scheduler: int, index: int, operation: str) -> bool:
+        found = self._tc.class_state(scheduler, _handle(index), operation)
         return found is None or found.tokens < 0
 
-    def _renew(self, pf: VirtualPf, scheduler: int, rate: VfRate) -> None:
+    def _recreate_class(self, pf: VirtualPf, scheduler: int, rate: VfRate) -> None:
         """Make a VF's class anew."""
         what = f"{pf.scheduler_name}: VF {rate.index}"
         port = self._rtnl.link(pf.port_name(rate.index))
         self._tc.set_class(scheduler, _unfinished(pf, rate), what)
         self._forget(pf, scheduler, rate.index)
         self._tc.delete_class(scheduler, _handle(rate.index), what)
-        self._make(pf, scheduler, rate, state_of(port) if port else PortState())
+        self._create_class(pf, scheduler, rate, state_of(port) if port else PortState())
 
-    def _make(self, pf: VirtualPf, scheduler: int, rate: VfRate, state: PortState) -> None:
+    def _create_class(self, pf: VirtualPf, scheduler: int, rate: VfRate, state: PortState) -> None:
         """Make a VF's class, with queue and filter; its rates come last and tell that it is whole."""
         what = f"{pf.scheduler_name}: VF {rate.index}"
         self._tc.set_class(scheduler, _unfinished(pf, rate), what)
