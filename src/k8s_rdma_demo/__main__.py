@@ -87,9 +87,9 @@ def _play(world: World, outcome: Outcome, console: Console) -> None:
     started = time.monotonic()
     scenes = Scenes(world, outcome, examples_directory())
     _step(console, "Two nodes with two PFs of 64 VFs each", world.build)
-    before = {node.name: world.kernel_state(node) for node in world.nodes}
+    initial_state = {node.name: world.kernel_state(node) for node in world.nodes}
     _step(console, "Agents, servers, extender; API server, scheduler, kubelets", world.start)
-    with OverbookingMonitor(world.nodes) as watchman:
+    with OverbookingMonitor(world.nodes) as monitor:
         try:
             for name, title in SCENES:
                 _step(console, title, getattr(scenes, name))
@@ -99,16 +99,16 @@ def _play(world: World, outcome: Outcome, console: Console) -> None:
             _teardown(world, scenes, console)
             outcome.check(
                 "no PF of any node was ever promised more than it has",
-                not watchman.overcommitted and watchman.reports > 0,
+                not monitor.overcommitted and monitor.reports > 0,
                 "at most 100 %",
                 ", ".join(
                     [
-                        f"at most {watchman.peak_mbps:.0%} in {watchman.reports} reports",
-                        *watchman.overcommitted,
+                        f"at most {monitor.peak_mbps:.0%} in {monitor.reports} reports",
+                        *monitor.overcommitted,
                     ]
                 ),
             )
-            _check_kernel_state(world, outcome, before)
+            _check_kernel_state(world, outcome, initial_state)
     console.print(f"[dim]{time.monotonic() - started:.0f} s[/]")
 
 

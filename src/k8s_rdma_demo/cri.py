@@ -131,12 +131,12 @@ def _sandboxes_to(sandboxes: Sequence[PodSandbox]) -> pb.ListPodSandboxResponse:
 
 
 def _sandboxes_from(message: pb.ListPodSandboxResponse) -> Sequence[PodSandbox]:
-    return tuple(_sandbox_from(each) for each in message.items)
+    return tuple(_sandbox_from(sandbox) for sandbox in message.items)
 
 
 def _status_to(status: PodSandboxStatus) -> pb.PodSandboxStatusResponse:
-    first, *others = status.ips or ("",)
-    network = pb.PodSandboxNetworkStatus(ip=first, additional_ips=[pb.PodIP(ip=ip) for ip in others])
+    first, *additional = status.ips or ("",)
+    network = pb.PodSandboxNetworkStatus(ip=first, additional_ips=[pb.PodIP(ip=ip) for ip in additional])
     sandbox = status.sandbox
     return pb.PodSandboxStatusResponse(
         status=pb.PodSandboxStatus(
@@ -148,7 +148,7 @@ def _status_to(status: PodSandboxStatus) -> pb.PodSandboxStatusResponse:
 
 def _status_from(message: pb.PodSandboxStatusResponse) -> PodSandboxStatus:
     network = message.status.network
-    every = (network.ip, *(each.ip for each in network.additional_ips))
+    every = (network.ip, *(pod_ip.ip for pod_ip in network.additional_ips))
     return PodSandboxStatus(
         sandbox=_sandbox_from(message.status), ips=tuple(filter(None, every)), info=dict(message.info)
     )
@@ -162,8 +162,8 @@ def _container_to(container: ContainerConfig) -> pb.ContainerConfig:
         args=container.args,
         envs=[pb.KeyValue(key=key, value=value) for key, value in container.envs.items()],
         mounts=[
-            pb.Mount(container_path=each.path, host_path=each.host_path, readonly=each.read_only)
-            for each in container.mounts
+            pb.Mount(container_path=entry.path, host_path=entry.host_path, readonly=entry.read_only)
+            for entry in container.mounts
         ],
         devices=[
             pb.Device(
@@ -190,7 +190,7 @@ def _container_from(message: pb.ContainerConfig) -> ContainerConfig:
         attempt=message.metadata.attempt,
         command=tuple(message.command),
         args=tuple(message.args),
-        envs={each.key: each.value for each in message.envs},
+        envs={entry.key: entry.value for entry in message.envs},
         annotations=dict(message.annotations),
         mounts=tuple(
             Mount(path=each.container_path, host_path=each.host_path, read_only=each.readonly)
@@ -221,8 +221,8 @@ def _new_from(message: pb.CreateContainerRequest) -> NewContainer:
 
 
 def _conditions_to(conditions: Sequence[RuntimeCondition]) -> pb.StatusResponse:
-    told = [pb.RuntimeCondition(**condition._asdict()) for condition in conditions]
-    return pb.StatusResponse(status=pb.RuntimeStatus(conditions=told))
+    messages = [pb.RuntimeCondition(**condition._asdict()) for condition in conditions]
+    return pb.StatusResponse(status=pb.RuntimeStatus(conditions=messages))
 
 
 def _conditions_from(message: pb.StatusResponse) -> Sequence[RuntimeCondition]:

@@ -114,9 +114,9 @@ def _probe(isolation: tuple[str, ...]) -> None:
     attempt = subprocess.run(["unshare", *isolation, "true"], capture_output=True, text=True, check=False)
     if attempt.returncode == 0:
         return
-    who = "root" if os.geteuid() == 0 else "this user"
+    user = "root" if os.geteuid() == 0 else "this user"
     msg = (
-        f"the demo needs network, mount and PID namespaces, which {who} may not make here "
+        f"the demo needs network, mount and PID namespaces, which {user} may not make here "
         f"({attempt.stderr.strip()}); run it as root, or allow user namespaces "
         "(sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; "
         "in a container: --privileged)"

@@ -85,18 +85,18 @@ class Outcome:
     def check_flow(self, flow: FlowShown) -> None:
         """Record a flow, and whether its cap and its reservation hold."""
         self.flows.append(flow)
-        who = f"{flow.scene}: {flow.name}"
+        label = f"{flow.scene}: {flow.name}"
         if flow.cap:
             high = flow.cap * (1 + TOLERANCE)
             self.check(
-                f"{who} is held to its cap",
+                f"{label} is held to its cap",
                 flow.floor <= flow.measured <= high,
                 f"{flow.floor:.0f}..{high:.0f} Mb/s",
                 f"{flow.measured:.0f} Mb/s",
             )
         elif flow.reserved:
             self.check(
-                f"{who} gets its reservation",
+                f"{label} gets its reservation",
                 flow.measured >= flow.floor,
                 f"at least {flow.floor:.0f} Mb/s",
                 f"{flow.measured:.0f} Mb/s",

@@ -65,25 +65,25 @@ class Scenes:
 
     def caps(self) -> None:
         """Caps hold while nothing else competes, towards the other node and between VFs of one PF."""
-        other = "needs-both-pfs"
+        peer = "needs-both-pfs"
         self._measure(
             "caps",
             Flow(
                 name="rdma0, to the other node",
                 source=self._endpoint(CAPPED, 0),
-                destination=self._endpoint(other, 0),
+                destination=self._endpoint(peer, 0),
             ),
             Flow(
                 name="rdma2, to the other node",
                 source=self._endpoint(CAPPED, 2),
-                destination=self._endpoint(other, 1),
+                destination=self._endpoint(peer, 1),
             ),
         )
         # 450 of the 500 Mb/s left on that PF: the tightest fit there is.
         self._apply("neighbour", {"min_tx_rate": 450})
         self._await("neighbour")
-        same = self._pf_of(CAPPED, 2) == self._pf_of("neighbour", 0)
-        self._outcome.check_equal(f"neighbour is on the same PF as {CAPPED}", True, same)
+        is_same_pf = self._pf_of(CAPPED, 2) == self._pf_of("neighbour", 0)
+        self._outcome.check_equal(f"neighbour is on the same PF as {CAPPED}", True, is_same_pf)
         self._measure(
             "caps",
             Flow(
@@ -102,28 +102,28 @@ class Scenes:
             self._await(name)
         pfs = {self._pf_of(name, 0) for name in COMPETING}
         self._outcome.check_equal("gold, silver and bronze compete on one PF", 1, len(pfs))
-        wanted = (1 - TOLERANCE) * TCP_SHARE * LINK_MBPS
+        minimum = (1 - TOLERANCE) * TCP_SHARE * LINK_MBPS
         measured = self._measure(
             "contention",
             *(
                 Flow(name=name, source=self._endpoint(name, 0), destination=self._endpoint("receiver", 0))
                 for name in COMPETING
             ),
-            together=wanted,
+            together=minimum,
         )
         filled = sum(measured.values())
         self._outcome.check(
             "together they fill the link",
-            filled >= wanted,
-            f"at least {wanted:.0f} Mb/s",
+            filled >= minimum,
+            f"at least {minimum:.0f} Mb/s",
             f"{filled:.0f} Mb/s",
         )
-        left = [measured[name] - TCP_SHARE * rate for name, rate in COMPETING.items()]
+        excess = [measured[name] - TCP_SHARE * rate for name, rate in COMPETING.items()]
         self._outcome.check(
             "each has its part of what is left",
-            max(left) - min(left) <= TOLERANCE * LINK_MBPS,
+            max(excess) - min(excess) <= TOLERANCE * LINK_MBPS,
             f"parts within {TOLERANCE * LINK_MBPS:.0f} Mb/s of each other",
-            ", ".join(f"{part:.0f}" for part in left) + " Mb/s",
+            ", ".join(f"{part:.0f}" for part in excess) + " Mb/s",
         )
 
     def sixty(self) -> None:
@@ -187,8 +187,8 @@ class Scenes:
         name = self._apply_manifest(example)
         refusal = self._world.kubectl.refused(name, timeout_s=POD_TIMEOUT_S)
         self._outcome.refusals[name] = refusal
-        asked = describe(self._manifest(example))
-        self._outcome.pods.append(PodShown(name=name, asked=asked, node="-", got="Pending"))
+        requested = describe(self._manifest(example))
+        self._outcome.pods.append(PodShown(name=name, asked=requested, node="-", got="Pending"))
         return refusal
 
     def _manifest(self, example: str) -> dict[str, Any]:
@@ -255,7 +255,9 @@ class Scenes:
 
     def _allocation(self, name: str) -> Allocation | None:
         report = self._world.report(self._world.node(self._node(name)))
-        found = (each for each in (report.allocations if report else ()) if each.pod.name == name)
+        found = (
+            allocation for allocation in (report.allocations if report else ()) if allocation.pod.name == name
+        )
         return next(found, None)
 
     def _allocation_of(self, name: str) -> Allocation:
@@ -282,12 +284,12 @@ class Scenes:
 
     def _check_names(self, name: str) -> None:
         sandbox = self._world.sandbox(name)
-        held = {interface.ifname: interface.mac for interface in self._allocation_of(name).interfaces}
+        allocated = {interface.ifname: interface.mac for interface in self._allocation_of(name).interfaces}
         found = {ifname: mac for ifname, mac in sandbox.macs.items() if ifname.startswith("rdma")}
-        wanted = [f"rdma{index}" for index in range(SIXTY)]
-        named = sorted(found, key=wanted.index) == wanted
+        expected = [f"rdma{index}" for index in range(SIXTY)]
+        named = sorted(found, key=expected.index) == expected
         self._outcome.check_equal(
-            f"{name} has rdma0 to rdma{SIXTY - 1}, the VFs it was given", True, named and held == found
+            f"{name} has rdma0 to rdma{SIXTY - 1}, the VFs it was given", True, named and allocated == found
         )
 
     def _measure(self, scene: str, *flows: Flow, together: float = 0.0) -> dict[str, float]:
@@ -310,8 +312,8 @@ class Scenes:
 
     def _rates(self, flow: Flow) -> tuple[int, int]:
         """Reservation and cap of the sending interface, as programmed."""
-        held = self._allocation_of(flow.source.pod).interfaces
-        interface = next(each for each in held if each.ifname == flow.source.ifname)
+        interfaces = self._allocation_of(flow.source.pod).interfaces
+        interface = next(candidate for candidate in interfaces if candidate.ifname == flow.source.ifname)
         return interface.min_tx_rate, interface.max_tx_rate
 
 
@@ -321,6 +323,6 @@ def describe(pod: Mapping[str, Any]) -> str:
     groups: dict[str, int] = {}
     for interface in request.interfaces:
         low, high = interface.min_tx_rate_mbps, interface.max_tx_rate_mbps
-        words = " ".join(filter(None, (f"min {low}" if low else "", f"max {high}" if high else ""))) or "any"
-        groups[words] = groups.get(words, 0) + 1
+        rates = " ".join(filter(None, (f"min {low}" if low else "", f"max {high}" if high else ""))) or "any"
+        groups[rates] = groups.get(rates, 0) + 1
     return ", ".join(f"{count} x {words}" if count > 1 else words for words, count in groups.items()) or "-"

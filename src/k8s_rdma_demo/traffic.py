@@ -58,11 +58,11 @@ def _bind_all(endpoint: Endpoint) -> socket.socket:
 
 def _bind(endpoint: Endpoint) -> socket.socket:
     with endpoint.netns.open("rb") as netns, entered(netns.fileno()):
-        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    made.settimeout(TIMEOUT_S)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, endpoint.ifname.encode())
-    made.bind((endpoint.address, PORT))
-    return made
+        bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    bound.settimeout(TIMEOUT_S)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, endpoint.ifname.encode())
+    bound.bind((endpoint.address, PORT))
+    return bound
 
 
 WARM_UP_S = 1

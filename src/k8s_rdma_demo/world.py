@@ -179,8 +179,8 @@ class World:
 
     def leftover_sandboxes(self, node: DemoNode) -> list[str]:
         """Namespaces and records of pods on a node."""
-        left = [*(node.directory / "netns").glob("*"), *(node.directory / "sandboxes").glob("*.json")]
-        return sorted(path.name for path in left)
+        paths = [*(node.directory / "netns").glob("*"), *(node.directory / "sandboxes").glob("*.json")]
+        return sorted(path.name for path in paths)
 
     def attached_vfs(self, node: DemoNode) -> int:
         """How many VFs' interfaces are in pods now."""

@@ -70,8 +70,8 @@ def _move_to_pod(machine: FakeMachine, step: GiveVf) -> Iterator[None]:
     function, target = machine.function(step.vf), machine.inode(step.netns)
     device = _netdev(function, step.vf)
     if device.place not in (HOST, target):
-        where = machine.describe_place(device.place)
-        msg = f"{_describe(step.vf)}: wanted in {step.netns.path}, but it is in {where}"
+        place = machine.describe_place(device.place)
+        msg = f"{_describe(step.vf)}: wanted in {step.netns.path}, but it is in {place}"
         raise KernelError(msg)
     _check_mtu(machine, step)
     mac = step.mac or (step.home.mac if device.place == HOST else device.mac)
@@ -111,8 +111,8 @@ def _bind(machine: FakeMachine, step: BindVf) -> Iterator[None]:
         msg = f"{_describe(step.vf)}: wanted by {step.driver}, but {function.driver} has it"
         raise KernelError(msg)
     if function.is_netdev and function.device.place != HOST:
-        where = machine.describe_place(function.device.place)
-        msg = f"{_describe(step.vf)}: wanted by {step.driver}, but its netdev is in {where}"
+        place = machine.describe_place(function.device.place)
+        msg = f"{_describe(step.vf)}: wanted by {step.driver}, but its netdev is in {place}"
         raise KernelError(msg)
     if function.override != step.driver:
         yield
@@ -177,9 +177,9 @@ def _netdev(function: Function, vf: VfRef) -> Device:
 
 
 def _check_mtu(machine: FakeMachine, step: GiveVf) -> None:
-    most = machine.pfs[step.vf.pf].mtu
-    if step.mtu is not None and not _MIN_MTU <= step.mtu <= most:
-        msg = f"{_describe(step.vf)}: MTU {step.mtu}: it takes {_MIN_MTU} to {most}, its PF's"
+    limit = machine.pfs[step.vf.pf].mtu
+    if step.mtu is not None and not _MIN_MTU <= step.mtu <= limit:
+        msg = f"{_describe(step.vf)}: MTU {step.mtu}: it takes {_MIN_MTU} to {limit}, its PF's"
         raise KernelError(msg)
 
 
@@ -219,9 +219,9 @@ def _with_node_guid(config: VfConfig) -> VfConfig:
 
 
 def _check(pf: FakePf, config: VfConfig) -> None:
-    for setting, words in _required_settings(config):
+    for setting, description in _required_settings(config):
         if setting not in pf.supported_settings():
-            msg = f"VF {config.index} of PF {pf.pci}: {words}: {pf.driver} has no means for it"
+            msg = f"VF {config.index} of PF {pf.pci}: {description}: {pf.driver} has no means for it"
             raise KernelError(msg)
     fault = _fault(pf, config)
     if fault:
@@ -360,11 +360,11 @@ class FakeKernel:
             self._require_answers()
             self.machine.count_observation()
             found = (pf for pci, pf in self.machine.pfs.items() if pci not in self.machine.hidden)
-            seen = Hardware(
+            observed = Hardware(
                 pfs=tuple(map(self._observe_pf, found)),
                 unreadable=self.machine.unreadable,
             )
-            return seen if self.machine.token_bucket else without_software_caps(seen)
+            return observed if self.machine.token_bucket else without_software_caps(observed)
 
     def apply(self, step: Step) -> None:
         """Make the step hold, or fail as `fail` said."""
@@ -416,8 +416,8 @@ class FakeKernel:
         place = self.machine.inode(netns)
         with self.machine.lock:
             for device in self.machine.devices_in(place):
-                told = [each for each in addresses.get(device.name, ()) if each in device.addresses]
-                self.machine.announced += [(device.name, address) for address in told]
+                announced = [each for each in addresses.get(device.name, ()) if each in device.addresses]
+                self.machine.announced += [(device.name, address) for address in announced]
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
         """The counters of the machine, which tells them wherever a VF is."""
@@ -466,8 +466,8 @@ class FakeKernel:
             raise KernelError(msg)
 
     def _stop(self) -> int | None:
-        now = len(self.applied)
-        hit = (fault for fault in self._faults if fault.index <= now < fault.index + fault.times)
+        index = len(self.applied)
+        hit = (fault for fault in self._faults if fault.index <= index < fault.index + fault.times)
         return next((fault.after_changes for fault in hit), None)
 
     def _changes(self, step: Step) -> Iterator[None]:
@@ -486,19 +486,19 @@ class FakeKernel:
 
     def _set_rates(self, step: SetRates) -> Iterator[None]:
         functions = {rate.index: self.machine.function(VfRef(step.pf, rate.index)) for rate in step.rates}
-        before = {
-            vf.index: VfRate(vf.index, each.min_tx_rate_mbps, each.max_tx_rate_mbps)
-            for vf, each in self.machine.functions.items()
+        current = {
+            vf.index: VfRate(vf.index, vf_function.min_tx_rate_mbps, vf_function.max_tx_rate_mbps)
+            for vf, vf_function in self.machine.functions.items()
             if vf.pf == step.pf
         }
         ability, link_mbps = self.machine.pfs[step.pf].rates, self.machine.links.get(step.pf) or 0
-        check_rates(step, ability=ability, link_mbps=link_mbps, current=before)
+        check_rates(step, ability=ability, link_mbps=link_mbps, current=current)
         for rate in step.rates:
             function = functions[rate.index]
-            wanted = (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)
-            if (function.min_tx_rate_mbps, function.max_tx_rate_mbps) != wanted:
+            desired = (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)
+            if (function.min_tx_rate_mbps, function.max_tx_rate_mbps) != desired:
                 yield
-                function.min_tx_rate_mbps, function.max_tx_rate_mbps = wanted
+                function.min_tx_rate_mbps, function.max_tx_rate_mbps = desired
 
     def _observe_pf(self, pf: FakePf) -> PfState:
         functions = self.machine.functions

@@ -164,8 +164,8 @@ def _ipoib_address(guid: str) -> str:
 
 def _vf_pci(pf: PciAddress, index: int) -> PciAddress:
     """The PF's bus plus one and onwards, eight VFs a device, 32 devices a bus."""
-    domain, bus, rest = pf.split(":")
-    number = (int(bus, 16) + 1 + 16 * int(rest[-1])) * 256 + index
+    domain, bus, slot = pf.split(":")
+    number = (int(bus, 16) + 1 + 16 * int(slot[-1])) * 256 + index
     return PciAddress(f"{domain}:{number >> 8 & 255:02x}:{number >> 3 & 31:02x}.{number & 7}")
 
 
@@ -223,12 +223,12 @@ class FakeMachine:
         """End a namespace: VFs in it come back to the host's, other interfaces are gone."""
         with self.lock:
             physical = {id(function.device) for function in self.functions.values()}
-            for device in [each for each in self._devices if each.place == netns.inode]:
+            for device in [candidate for candidate in self._devices if candidate.place == netns.inode]:
                 if id(device) not in physical:
                     self._devices.remove(device)
                     continue
-                taken = self.find(device.name, HOST) is not None
-                self.move(device, HOST, self._free_name("dev") if taken else device.name)
+                is_taken = self.find(device.name, HOST) is not None
+                self.move(device, HOST, self._free_name("dev") if is_taken else device.name)
             for function in self.functions.values():
                 if function.rdma_place == netns.inode:
                     self.move_rdma(function, HOST)
@@ -249,7 +249,7 @@ class FakeMachine:
         """Let someone else take an interface of theirs away from the host's namespace."""
         with self.lock:
             device = self.device(None, name)
-            self._devices = [each for each in self._devices if each is not device]
+            self._devices = [candidate for candidate in self._devices if candidate is not device]
         self.changed()
 
     def alter_interface(
@@ -273,9 +273,9 @@ class FakeMachine:
         with self.lock:
             device = self.device(netns, ifname)
             vf = next(vf for vf, function in self.functions.items() if function.device is device)
-            was = self.counters[vf]
+            counters = self.counters[vf]
             self.counters[vf] = replace(
-                was, tx_packets=was.tx_packets + tx_packets, tx_bytes=was.tx_bytes + tx_bytes
+                counters, tx_packets=counters.tx_packets + tx_packets, tx_bytes=counters.tx_bytes + tx_bytes
             )
 
     def interface(self, ifname: str, netns: NetnsRef | None = None) -> Interface | None:
@@ -294,9 +294,9 @@ class FakeMachine:
 
     def duplicates(self, device: Device) -> frozenset[str]:
         """The IPv6 addresses of a netdev that another station has now, too."""
-        others = (each for each in self._devices if each.is_up and each is not device)
-        taken = self.others_addresses.union(*(each.addresses for each in others))
-        return frozenset(each for each in device.addresses if ":" in each and each in taken)
+        neighbours = (item for item in self._devices if item.is_up and item is not device)
+        foreign = self.others_addresses.union(*(each.addresses for each in neighbours))
+        return frozenset(each for each in device.addresses if ":" in each and each in foreign)
 
     def set_link(self, pci: PciAddress, link_mbps: int | None) -> None:
         """Let a link change its speed; None when it is down."""
@@ -392,8 +392,8 @@ class FakeMachine:
 
     def move(self, device: Device, place: int, name: str) -> None:
         """Move, rename, or both. NameTakenError when the name is taken there; nothing has changed then."""
-        there = self.find(name, place)
-        if there is not None and there is not device:
+        holder = self.find(name, place)
+        if holder is not None and holder is not device:
             msg = f"interface {device.name}: cannot become {name} in {self.describe_place(place)}: that name is taken"
             raise NameTakenError(msg)
         if device.place != place:
@@ -408,8 +408,8 @@ class FakeMachine:
 
     def _free_verbs(self, function: Function) -> int | None:
         """The lowest; the kernel may give it the one that it had, too, which would show less."""
-        taken = {each.verbs for each in self.functions.values()}
-        return next(number for number in count() if number not in taken) if function.rdma_device else None
+        used = {other_function.verbs for other_function in self.functions.values()}
+        return next(number for number in count() if number not in used) if function.rdma_device else None
 
     def take_netdev(self, function: Function) -> None:
         """Let a VF have no netdev, as when its driver leaves; nor an RDMA device."""

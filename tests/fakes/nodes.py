@@ -32,9 +32,9 @@ class FakePodResources:
 
     def allocate(self, namespace: str, name: str, resource: str, *ids: str, container: str = "app") -> None:
         """Give a pod's container devices, besides what it holds."""
-        before = self.pod_devices(namespace, name)
-        more = ContainerDevices(container=container, resource=resource, ids=ids)
-        devices = (*before.devices, more)
+        allocated = self.pod_devices(namespace, name)
+        added = ContainerDevices(container=container, resource=resource, ids=ids)
+        devices = (*allocated.devices, added)
         self._allocated[namespace, name] = PodDevices(namespace=namespace, name=name, devices=devices)
 
     def forget(self, namespace: str, name: str) -> None:

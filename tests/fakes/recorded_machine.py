@@ -127,9 +127,13 @@ class RecordedTree:
 
     def remove(self, path: str) -> None:
         """Take away a resolved path, what is below it, and the links that lead there."""
-        links = {at: node.target[1:] for at, node in self._nodes.items() if isinstance(node, SymbolicLink)}
-        for each in (path, *(at for at, target in links.items() if f"{target}/".startswith(f"{path}/"))):
-            self._cut(each)
+        links = {
+            location: node.target[1:]
+            for location, node in self._nodes.items()
+            if isinstance(node, SymbolicLink)
+        }
+        for removed in (path, *(at for at, target in links.items() if f"{target}/".startswith(f"{path}/"))):
+            self._cut(removed)
 
     def _cut(self, path: str) -> None:
         if path not in self._nodes:
@@ -227,17 +231,17 @@ class RecordedMachine:
     def _forget(self, netdevs: set[str], addresses: set[str]) -> None:
         """Answer questions without these from now on; soft RDMA devices end with their netdev."""
         links = tuple(link for link in self.machine.links if link.name not in netdevs)
-        gone = {link.index for link in self.machine.links} - {link.index for link in links}
+        indexes = {link.index for link in self.machine.links} - {link.index for link in links}
         self.machine = msgspec.structs.replace(
             self.machine,
             links=links,
-            vfs={index: vfs for index, vfs in self.machine.vfs.items() if index not in gone},
-            default_route_links=tuple(set(self.machine.default_route_links) - gone),
-            addressed_links=tuple(set(self.machine.addressed_links) - gone),
+            vfs={index: vfs for index, vfs in self.machine.vfs.items() if index not in indexes},
+            default_route_links=tuple(set(self.machine.default_route_links) - indexes),
+            addressed_links=tuple(set(self.machine.addressed_links) - indexes),
             rdma_devices=tuple(
                 device
                 for device in self.machine.rdma_devices
-                if not gone & {port.netdev_index for port in device.ports}
+                if not indexes & {port.netdev_index for port in device.ports}
             ),
             eswitch_modes={
                 pci: mode for pci, mode in self.machine.eswitch_modes.items() if pci not in addresses
@@ -263,8 +267,8 @@ class RecordedQueries:
         """Those of the link of this index; none when it is no PF, ENODEV when there is none."""
         machine = self._query(f"vf_infos {index}")
         if not any(link.index == index for link in machine.links):
-            what = f"VFs of link #{index}"
-            raise NetlinkError(what, errno.ENODEV)
+            operation = f"VFs of link #{index}"
+            raise NetlinkError(operation, errno.ENODEV)
         return [VfInfo(**msgspec.structs.asdict(entry)) for entry in machine.vfs.get(index, ())]
 
     def default_route_links(self) -> frozenset[int]:
@@ -313,8 +317,8 @@ class RecordedQueries:
         """As recorded, nothing where it is not; ENODEV when there is no such link."""
         machine = self._query(f"firmware {name}")
         if not any(link.name == name for link in machine.links):
-            what = f"firmware of {name}"
-            raise NetlinkError(what, errno.ENODEV)
+            operation = f"firmware of {name}"
+            raise NetlinkError(operation, errno.ENODEV)
         return machine.firmware.get(name, "")
 
     def _query(self, question: str) -> Machine:

@@ -66,13 +66,13 @@ class MachineLinks:
             return [
                 VfInfo(
                     index=vf,
-                    mac=each.mac,
-                    trust=each.trust,
-                    link_state=each.link_state,
-                    node_guid=each.node_guid,
-                    port_guid=each.port_guid,
+                    mac=state.mac,
+                    trust=state.trust,
+                    link_state=state.link_state,
+                    node_guid=state.node_guid,
+                    port_guid=state.port_guid,
                 )
-                for vf, each in self._pf(index).vfs.items()
+                for vf, state in self._pf(index).vfs.items()
             ]
 
     def set_vf(self, pf: Link, vf: int, setting: Setting) -> bool:
@@ -82,8 +82,8 @@ class MachineLinks:
             if setting.kind not in state.card.settings:
                 return False
             if vf not in state.vfs:
-                what = f"PF {pf.name}: VF {vf}"
-                raise NetlinkError(what, errno.EINVAL)
+                operation = f"PF {pf.name}: VF {vf}"
+                raise NetlinkError(operation, errno.EINVAL)
             _set(state.vfs[vf], setting)
             return True
 
@@ -95,8 +95,8 @@ class MachineLinks:
         """A VF's netdev; EEXIST when the name is taken."""
         with self._machine.lock:
             if self.link(name):
-                what = f"{link.name}: name {name}"
-                raise NetlinkError(what, errno.EEXIST)
+                operation = f"{link.name}: name {name}"
+                raise NetlinkError(operation, errno.EEXIST)
             self._machine.rename(self._by_index(link.index)[1], name)
 
     def default_route_links(self) -> frozenset[int]:
@@ -127,15 +127,15 @@ class MachineLinks:
     def firmware(self, name: str) -> str:
         """None; ENODEV when there is no such link."""
         if self.link(name) is None:
-            what = f"firmware of {name}"
-            raise NetlinkError(what, errno.ENODEV)
+            operation = f"firmware of {name}"
+            raise NetlinkError(operation, errno.ENODEV)
         return ""
 
     def _links_of(self, state: CardState) -> list[Link]:
         pf = [self._pf_link(state)] if state.has_driver else []
-        here = [vf for vf in state.vfs.values() if vf.netdev and not vf.away]
-        vlans = [self._vlan_link(self._vf_link(state, vf)) for vf in here if vf.has_vlan]
-        return [*pf, *(self._vf_link(state, vf) for vf in here), *vlans]
+        present = [vf for vf in state.vfs.values() if vf.netdev and not vf.away]
+        vlans = [self._vlan_link(self._vf_link(state, vf)) for vf in present if vf.has_vlan]
+        return [*pf, *(self._vf_link(state, vf) for vf in present), *vlans]
 
     def _vlan_link(self, lower: Link) -> Link:
         return replace(
@@ -170,16 +170,16 @@ class MachineLinks:
         for state in self._machine.cards.values():
             if state.index == index and state.has_driver:
                 return state
-        what = f"link #{index}"
-        raise NetlinkError(what, errno.ENODEV)
+        operation = f"link #{index}"
+        raise NetlinkError(operation, errno.ENODEV)
 
     def _by_index(self, index: int) -> tuple[CardState, VfState]:
         for state in self._machine.cards.values():
             for vf in state.vfs.values():
                 if vf.netdev and vf.netdev_index == index:
                     return state, vf
-        what = f"link #{index}"
-        raise NetlinkError(what, errno.ENODEV)
+        operation = f"link #{index}"
+        raise NetlinkError(operation, errno.ENODEV)
 
 
 def _link(

@@ -344,8 +344,8 @@ class SriovMachine:
             raise _error(errno.EBUSY, path)
         for index in list(state.vfs):
             self._remove_vf(state, index)
-        made = count if card.max_created_vfs is None else min(count, card.max_created_vfs)
-        for index in range(made):
+        created = count if card.max_created_vfs is None else min(count, card.max_created_vfs)
+        for index in range(created):
             self._add_vf(state, index)
         self._show(state)
 
@@ -408,10 +408,10 @@ class SriovMachine:
     def _make_netdev(self, state: CardState, vf: VfState) -> None:
         """With the address that the PF has for it, or a random one, as also where the PF has no link."""
         ethernet = state.card.link_type is LinkType.ETHERNET
-        given = vf.mac if ethernet else vf.port_guid
-        if not state.has_link(self.now_s) or not given.strip("0:"):
-            given = b"\x02\x00".hex(":") + ":" + (os.urandom(4) if ethernet else os.urandom(6)).hex(":")
-        vf.netdev_mac = given if ethernet else f"00:00:10:29:fe:80:00:00:00:00:00:00:{given}"
+        mac = vf.mac if ethernet else vf.port_guid
+        if not state.has_link(self.now_s) or not mac.strip("0:"):
+            mac = b"\x02\x00".hex(":") + ":" + (os.urandom(4) if ethernet else os.urandom(6)).hex(":")
+        vf.netdev_mac = mac if ethernet else f"00:00:10:29:fe:80:00:00:00:00:00:00:{mac}"
         vf.netdev = self._free_name("eth" if ethernet else "ib")
         vf.netdev_index = next(self._indexes)
         self.tree.add_netdev(vf.pci, vf.netdev, ENUMERATED)

@@ -108,14 +108,14 @@ def _merge_by_key(field: str, target: list[Any], patch: list[Any], key: str) -> 
     for element in patch:
         if not isinstance(element, dict) or key not in element:
             raise bad_request(f"map: {element} does not contain declared merge key: {key} (field {field})")
-        at = next((i for i, present in enumerate(merged) if present.get(key) == element[key]), None)
+        index = next((i for i, present in enumerate(merged) if present.get(key) == element[key]), None)
         if element.get("$patch") == "delete":
-            if at is not None:
-                del merged[at]
-        elif at is None:
+            if index is not None:
+                del merged[index]
+        elif index is None:
             merged.append(deepcopy(element))
         else:
-            merged[at] = strategic_merge_patch(merged[at], element)
+            merged[index] = strategic_merge_patch(merged[index], element)
     return merged
 
 
@@ -148,13 +148,13 @@ async def watch_lines(
 
 def _watch_event(change: Change, selection: Selection) -> str | None:
     """What a change is to somebody who sees the selection only: an object may enter or leave it."""
-    was = selection.matches(change.previous)
+    matched = selection.matches(change.previous)
     if change.type == "DELETED":
-        return "DELETED" if was else None
-    now = selection.matches(change.object)
-    if now:
-        return "MODIFIED" if was else "ADDED"
-    return "DELETED" if was else None
+        return "DELETED" if matched else None
+    matches = selection.matches(change.object)
+    if matches:
+        return "MODIFIED" if matched else "ADDED"
+    return "DELETED" if matched else None
 
 
 def _line(kind: str, obj: JsonObject) -> bytes:
@@ -228,11 +228,18 @@ def review(document: JsonObject, store: Store) -> JsonObject:
         spec = msgspec.convert(document, _Review).spec
     except msgspec.ValidationError as error:
         raise bad_request(str(error)) from error
-    asked = spec.resource_attributes
-    kind = ResourceType(group=asked.group, version="", plural=asked.resource, kind="", namespaced=True)
-    target = Target(resource=kind, namespace=asked.namespace, name=asked.name, subresource=asked.subresource)
+    attributes = spec.resource_attributes
+    kind = ResourceType(
+        group=attributes.group, version="", plural=attributes.resource, kind="", namespaced=True
+    )
+    target = Target(
+        resource=kind,
+        namespace=attributes.namespace,
+        name=attributes.name,
+        subresource=attributes.subresource,
+    )
     user = User(name=spec.user, groups=frozenset(spec.groups))
-    return document | {"status": {"allowed": allowed(user, asked.verb, target, store)}}
+    return document | {"status": {"allowed": allowed(user, attributes.verb, target, store)}}
 
 
 MAX_BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's own limit (`MaxRequestBodyBytes`)
@@ -345,9 +352,9 @@ class Api:
         if request.method == "GET":
             return self._list(request, target)
         if request.method == "POST":
-            given = _body(request)
-            _check_type(target.resource, given)
-            return _json(201, self._registry.create(_with_namespace(target, given), given))
+            document = _body(request)
+            _check_type(target.resource, document)
+            return _json(201, self._registry.create(_with_namespace(target, document), document))
         raise method_not_allowed()
 
     def _on_object(self, request: Request, target: Target) -> Response:

@@ -60,12 +60,12 @@ class Conflist:
         config = {**plugin, "name": self.name, "cniVersion": self.cni_version, **(extra or {})}
         if prev_result is not None:
             config["prevResult"] = prev_result
-        wanted = [name for name, on in (plugin.get("capabilities") or {}).items() if on]
-        given = {
-            name: capability_args[name] for name in wanted if capability_args and name in capability_args
+        enabled = [name for name, on in (plugin.get("capabilities") or {}).items() if on]
+        runtime_config = {
+            name: capability_args[name] for name in enabled if capability_args and name in capability_args
         }
-        if given:
-            config["runtimeConfig"] = given
+        if runtime_config:
+            config["runtimeConfig"] = runtime_config
         return go_json(config, order="deterministic")
 
 
@@ -134,8 +134,8 @@ def pod_ips(result: JsonObject, ifname: str) -> list[str]:
 
 
 def _address(ip: JsonObject, *, old: bool) -> JsonObject:
-    kept = {name: value for name, value in ip.items() if name != "version"}
-    return {**kept, "version": "6" if ":" in str(ip.get("address")) else "4"} if old else kept
+    fields = {name: value for name, value in ip.items() if name != "version"}
+    return {**fields, "version": "6" if ":" in str(ip.get("address")) else "4"} if old else fields
 
 
 class CniError(K8sRdmaError):

@@ -240,13 +240,13 @@ class CniRuntime:
 
     async def _attach_error(self, error: CniError, sandbox: Sandbox) -> AttachError:
         """The sandbox is taken back, if that can be done."""
-        left = None
+        leftover = None
         try:
             await self.delete(sandbox)
         except CniError:
-            left = sandbox
-        told = f'failed to setup network for sandbox "{sandbox.container_id}": {error}'
-        return AttachError(error, left, kubelet_message=told)
+            leftover = sandbox
+        message = f'failed to setup network for sandbox "{sandbox.container_id}": {error}'
+        return AttachError(error, leftover, kubelet_message=message)
 
     def _load(self) -> Conflist:
         try:

@@ -173,8 +173,8 @@ async def _run(service: AbstractAsyncContextManager[str], ready_file: Path | Non
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with service as where:
-        _announce(f"ready {where}\n", ready_file)
+    async with service as address:
+        _announce(f"ready {address}\n", ready_file)
         await stop.wait()
 
 
@@ -247,9 +247,9 @@ async def _api(options: argparse.Namespace) -> AsyncIterator[str]:
 def _add_scheduler(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--server", required=True, metavar="URL", help="the API server")
-    given = parser.add_mutually_exclusive_group()
-    given.add_argument("--config", type=Path, metavar="FILE", help="KubeSchedulerConfiguration")
-    given.add_argument(
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--config", type=Path, metavar="FILE", help="KubeSchedulerConfiguration")
+    source.add_argument(
         "--extender",
         metavar="URL",
         help="this project's extender, with all its verbs and nodes by name; e.g. http://127.0.0.1:8888/scheduler",
@@ -318,8 +318,8 @@ def _check_runtime(options: argparse.Namespace) -> None:
     needed = ("device_plugin_dir", "state_dir") if real else ("conflist", "cni_path", "netns_dir")
     missing = [f"--{name.replace('_', '-')}" for name in needed if not getattr(options, name)]
     if missing:
-        given = "with" if real else "without"
-        raise MalformedError(f"needed {given} --runtime-endpoint: {', '.join(missing)}")
+        condition = "with" if real else "without"
+        raise MalformedError(f"needed {condition} --runtime-endpoint: {', '.join(missing)}")
 
 
 def _add_devices(parser: argparse._ArgumentGroup) -> None:
@@ -355,10 +355,10 @@ def _devices(options: argparse.Namespace) -> DevicesConfig | None:
     plugin_dir: Path | None = options.device_plugin_dir
     if plugin_dir is None:
         return None
-    beside = plugin_dir.parent / "pod-resources" / KUBELET_SOCKET
+    default_socket = plugin_dir.parent / "pod-resources" / KUBELET_SOCKET
     return DevicesConfig(
         manager=DeviceManagerConfig(
-            plugin_dir=plugin_dir, pod_resources=options.pod_resources_socket or beside
+            plugin_dir=plugin_dir, pod_resources=options.pod_resources_socket or default_socket
         ),
         cdi_dirs=tuple(options.cdi_dir) if options.cdi_dir else CDI_DIRS,
         host_root=options.host_root,

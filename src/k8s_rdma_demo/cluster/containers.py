@@ -99,13 +99,13 @@ class UnresolvableError(Exception):
 
 def edits_for(names: Sequence[str], directories: Sequence[Path]) -> list[Edits]:
     """The edits for devices by their qualified names, as the files are now; UnresolvableError."""
-    known: dict[str, tuple[_Specification, _Device]] = {}
+    devices: dict[str, tuple[_Specification, _Device]] = {}
     for directory in directories:
-        known |= _devices_in(directory)
-    if missing := [name for name in names if name not in known]:
+        devices |= _devices_in(directory)
+    if missing := [name for name in names if name not in devices]:
         raise UnresolvableError(missing)
     edits: list[Edits] = []
-    for specification, device in (known[name] for name in names):
+    for specification, device in (devices[name] for name in names):
         if specification.container_edits not in edits:
             edits.append(specification.container_edits)
         edits.append(device.container_edits)
@@ -260,8 +260,10 @@ def new_container(
         for edit in edits:
             devices |= {node.path: _cdi_node(node, host_root) for node in edit.device_nodes}
     except (UnresolvableError, OSError) as error:
-        told = f"CDI device injection failed: {error}" if isinstance(error, UnresolvableError) else str(error)
-        raise ContainerError(f"failed to create containerd container: {told}") from error
+        reason = (
+            f"CDI device injection failed: {error}" if isinstance(error, UnresolvableError) else str(error)
+        )
+        raise ContainerError(f"failed to create containerd container: {reason}") from error
     return Container(
         name=name,
         envs={**allocated.envs, **_environment(edits)},

@@ -78,13 +78,13 @@ class CriRuntime:
     async def attach(self, sandbox: Sandbox) -> Sandbox:
         """RunPodSandbox."""
         try:
-            attempts = [each.attempt for each in await self._sandboxes_of(sandbox.pod.uid)]
+            attempts = [existing.attempt for existing in await self._sandboxes_of(sandbox.pod.uid)]
             config = pod_config(sandbox.pod, attempt=max(attempts, default=-1) + 1)
-            made = await self._call(cri.RUN_POD_SANDBOX, config)
-            status = await self._call(cri.POD_SANDBOX_STATUS, made)
+            sandbox_id = await self._call(cri.RUN_POD_SANDBOX, config)
+            status = await self._call(cri.POD_SANDBOX_STATUS, sandbox_id)
         except CniError as error:
             raise AttachError(error, sandbox, kubelet_message=error.message) from error
-        return replace(sandbox, container_id=made, netns=_netns(status), result=_result(status))
+        return replace(sandbox, container_id=sandbox_id, netns=_netns(status), result=_result(status))
 
     async def delete(self, sandbox: Sandbox) -> None:
         """StopPodSandbox, which ends its containers as well."""
@@ -97,7 +97,7 @@ class CriRuntime:
         """RemovePodSandbox."""
         ids = [sandbox.container_id]
         if sandbox.container_id.startswith(_BEGUN):
-            ids = [each.id for each in await self._sandboxes_of(sandbox.pod.uid)]
+            ids = [sandbox_id.id for sandbox_id in await self._sandboxes_of(sandbox.pod.uid)]
         for each in ids:
             await self._call(cri.STOP_POD_SANDBOX, each)
             await self._call(cri.REMOVE_POD_SANDBOX, each)
@@ -108,7 +108,7 @@ class CriRuntime:
             listed = await self._call(cri.LIST_POD_SANDBOX, None)
         except CniError:
             return ()
-        ready = {each.id for each in listed if each.ready}
+        ready = {sandbox.id for sandbox in listed if sandbox.ready}
         return [each for each in sandboxes if each.container_id not in ready]
 
     async def status(self) -> None:
@@ -126,12 +126,12 @@ class CriRuntime:
             pod=pod_config(pod, attempt=attempt),
             container=replace(container, attempt=attempt),
         )
-        made = await self._call(cri.CREATE_CONTAINER, new)
-        await self._call(cri.START_CONTAINER, made)
-        return made
+        container_id = await self._call(cri.CREATE_CONTAINER, new)
+        await self._call(cri.START_CONTAINER, container_id)
+        return container_id
 
     async def _sandboxes_of(self, uid: str) -> list[cri.PodSandbox]:
-        return [each for each in await self._call(cri.LIST_POD_SANDBOX, None) if each.uid == uid]
+        return [sandbox for sandbox in await self._call(cri.LIST_POD_SANDBOX, None) if sandbox.uid == uid]
 
     async def _call(self, method: Method[Asked, Answer], request: Asked) -> Answer:
         try:
@@ -156,8 +156,8 @@ def pod_config(pod: PodRef, *, attempt: int) -> cri.PodSandboxConfig:
 
 def _info(status: cri.PodSandboxStatus) -> dict[str, Any]:
     """What containerd says of a sandbox beyond the interface; nothing of a runtime that says nothing."""
-    told: dict[str, Any] = msgspec.json.decode(status.info.get("info") or "{}")
-    return told
+    info: dict[str, Any] = msgspec.json.decode(status.info.get("info") or "{}")
+    return info
 
 
 def _netns(status: cri.PodSandboxStatus) -> str:
@@ -170,13 +170,15 @@ def _netns(status: cri.PodSandboxStatus) -> str:
 
 def _result(status: cri.PodSandboxStatus) -> JsonObject:
     """The network as a CNI result. Addresses have no prefix length: containerd keeps none."""
-    told: dict[str, Any] = (_info(status).get("cniResult") or {}).get("Interfaces") or {}
-    told = told or {IFNAME: {"IPConfigs": [{"IP": ip} for ip in status.ips]}}
+    networks: dict[str, Any] = (_info(status).get("cniResult") or {}).get("Interfaces") or {}
+    networks = networks or {IFNAME: {"IPConfigs": [{"IP": ip} for ip in status.ips]}}
     interfaces: list[JsonObject] = []
     ips: list[JsonObject] = []
-    for name, each in sorted(told.items()):
-        ips += [{"address": ip["IP"], "interface": len(interfaces)} for ip in each.get("IPConfigs") or []]
-        interfaces.append({"name": name, "mac": each.get("Mac", ""), "sandbox": each.get("Sandbox", "")})
+    for name, network in sorted(networks.items()):
+        ips += [{"address": ip["IP"], "interface": len(interfaces)} for ip in network.get("IPConfigs") or []]
+        interfaces.append(
+            {"name": name, "mac": network.get("Mac", ""), "sandbox": network.get("Sandbox", "")}
+        )
     return {"cniVersion": "1.0.0", "interfaces": interfaces, "ips": ips}
 
 
@@ -193,12 +195,12 @@ class CriContainers:
         config = container_config(pod, name, allocated)
         reference = PodRef(namespace=namespace_of(pod), name=name_of(pod), uid=uid_of(pod))
         try:
-            made = await self.runtime.start_container(sandbox, reference, config)
+            container_id = await self.runtime.start_container(sandbox, reference, config)
         except CniError as error:
             raise ContainerError(error.message) from error
         return Container(
             name=name,
-            id=made,
+            id=container_id,
             envs=config.envs,
             annotations=allocated.annotations,
             mounts=config.mounts,
@@ -210,7 +212,7 @@ def container_config(pod: JsonObject, name: str, allocated: AllocateResponse) ->
     """A container of the pod as the runtime is asked for it."""
     spec = spec_of(pod)
     every = [*(spec.get("initContainers") or []), *spec["containers"]]
-    container = next(each for each in every if each["name"] == name)
+    container = next(entry for entry in every if entry["name"] == name)
     security = container.get("securityContext") or {}
     variables = {each["name"]: each.get("value", "") for each in container.get("env") or []}
     return ContainerConfig(
@@ -230,7 +232,9 @@ def container_config(pod: JsonObject, name: str, allocated: AllocateResponse) ->
 
 def _volumes(spec: JsonObject, container: JsonObject) -> tuple[Mount, ...]:
     paths = {
-        each["name"]: each["hostPath"]["path"] for each in spec.get("volumes") or [] if each.get("hostPath")
+        entry["name"]: entry["hostPath"]["path"]
+        for entry in spec.get("volumes") or []
+        if entry.get("hostPath")
     }
     return tuple(
         Mount(path=each["mountPath"], host_path=paths[each["name"]], read_only=each.get("readOnly", False))

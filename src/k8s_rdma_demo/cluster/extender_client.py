@@ -71,7 +71,7 @@ class _MetaPod(msgspec.Struct, frozen=True):
 def preemption_arguments(pod: JsonObject, victims: Mapping[str, Victims], *, uids_only: bool) -> bytes:
     """The body of preempt (`ExtenderPreemptionArgs`); nodes in alphabetical order, as Go writes maps."""
     by_node = {node: victims[node] for node in sorted(victims)}
-    whole = None if uids_only else {node: _whole(each) for node, each in by_node.items()}
+    whole = None if uids_only else {node: _whole(pods) for node, pods in by_node.items()}
     meta = {node: _meta(each) for node, each in by_node.items()} if uids_only else None
     return go_json({"Pod": cached_pod(pod), "NodeNameToVictims": whole, "NodeNameToMetaVictims": meta})
 
@@ -79,8 +79,8 @@ def preemption_arguments(pod: JsonObject, victims: Mapping[str, Victims], *, uid
 def meta_victims(reply: PreemptReply) -> dict[str, MetaVictims]:
     """The victims by node; msgspec.ValidationError when they are none."""
     return {
-        node: _read(msgspec.convert(fields_regardless_of_case(each or {}), _Meta))
-        for node, each in (reply.node_name_to_meta_victims or {}).items()
+        node: _read(msgspec.convert(fields_regardless_of_case(meta or {}), _Meta))
+        for node, meta in (reply.node_name_to_meta_victims or {}).items()
     }
 
 
@@ -104,8 +104,8 @@ def untyped(obj: JsonObject) -> JsonObject:
 
 def cached_pod(pod: JsonObject) -> JsonObject:
     """kube-scheduler drops pods' `managedFields` on receipt, to save memory; it keeps those of nodes."""
-    kept = {name: value for name, value in metadata(pod).items() if name != "managedFields"}
-    return {**untyped(pod), "metadata": kept}
+    fields = {name: value for name, value in metadata(pod).items() if name != "managedFields"}
+    return {**untyped(pod), "metadata": fields}
 
 
 T = TypeVar("T")
@@ -218,14 +218,14 @@ class ExtenderClient:
         managed = self.config.managed_resources
         spec = spec_of(pod)
         containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
-        asked = (
+        requested = (
             name
             for container in containers
             for amounts in (container.get("resources") or {}).values()
             if isinstance(amounts, dict)
             for name in amounts
         )
-        return not managed or any(name in managed for name in asked)
+        return not managed or any(name in managed for name in requested)
 
     async def filter(self, pod: JsonObject, nodes: list[JsonObject]) -> Filtered:
         """Ask which of the nodes the pod can go to."""
@@ -240,10 +240,10 @@ class ExtenderClient:
         never = reply.failed_and_unresolvable_nodes or {}
         refused = {**(reply.failed_nodes or {}), **never}
         # Full nodes are taken as they come back: kube-scheduler does not check their names either.
-        left = reply.nodes.items if reply.nodes is not None else None
+        fitting = reply.nodes.items if reply.nodes is not None else None
         if names_only and reply.node_names is not None:
-            left = self._by_name(nodes, reply.node_names)
-        return Filtered(nodes=left or [], refused=refused, unresolvable=frozenset(never))
+            fitting = self._by_name(nodes, reply.node_names)
+        return Filtered(nodes=fitting or [], refused=refused, unresolvable=frozenset(never))
 
     async def prioritize(self, pod: JsonObject, nodes: list[JsonObject]) -> dict[str, int]:
         """Ask for the nodes' scores, weighted; a reply with one score that is no integer fails as a whole."""
@@ -269,15 +269,15 @@ class ExtenderClient:
             raise ExtenderError(reply.error)
 
     def _by_name(self, nodes: list[JsonObject], names: list[str]) -> list[JsonObject]:
-        known = {name_of(node): node for node in nodes}
+        by_name = {name_of(node): node for node in nodes}
         for name in names:
-            if name not in known:
+            if name not in by_name:
                 msg = (
                     f"extender {go_quote(self.config.url_prefix)} claims a filtered node {go_quote(name)} "
                     "which is not found in the input node list"
                 )
                 raise ExtenderError(msg)
-        return [known[name] for name in names]
+        return [by_name[name] for name in names]
 
     async def _call(self, verb: str, body: bytes, reply: type[T]) -> T:
         url = f"{self.config.url_prefix.rstrip('/')}/{verb}"

@@ -63,11 +63,11 @@ class Extenders:
         scores = dict.fromkeys((name_of(node) for node in nodes), 0)
         for client in self._interested(pod):
             try:
-                given = await client.prioritize(pod, nodes)
+                priorities = await client.prioritize(pod, nodes)
             except ExtenderError as error:
                 _log.warning("extender.no_score", extender=client.config.url_prefix, error=error.message)
                 continue
-            for node, score in given.items():
+            for node, score in priorities.items():
                 if node in scores:
                     scores[node] += score
         highest = max(scores.values())
@@ -109,22 +109,22 @@ def _victims_by_node(
     config: ExtenderConfig,
 ) -> dict[str, Victims]:
     """The pods of an answer; one that is not on its node fails it, and so does a node without any."""
-    named: dict[str, Victims] = {}
+    victims: dict[str, Victims] = {}
     for node, meta in answer.items():
-        here = {uid_of(pod): pod for pod in pods_on(node)}
+        by_uid = {uid_of(pod): pod for pod in pods_on(node)}
         for uid in meta.uids:
-            if uid not in here:
+            if uid not in by_uid:
                 msg = (
                     f"extender: {config.url_prefix} claims to preempt pod (UID: {uid}) on node: {node}, "
                     "but the pod is not found on that node"
                 )
                 raise ExtenderError(msg)
         if meta.uids:
-            named[node] = Victims(tuple(here[uid] for uid in meta.uids), meta.violations)
+            victims[node] = Victims(tuple(by_uid[uid] for uid in meta.uids), meta.violations)
         elif not config.ignorable:
             msg = f"expected at least one victim pod on node {go_quote(node)}"
             raise ExtenderError(msg)
-    return named
+    return victims
 
 
 def _ignore(client: ExtenderClient, error: ExtenderError) -> None:

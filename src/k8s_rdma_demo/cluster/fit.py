@@ -55,10 +55,10 @@ class Assignments:
         if new is not None and node_name_of(new) and not is_finished(new):
             self._nodes.setdefault(node_name_of(new), {})[uid_of(new)] = new
         elif new is not None and not is_finished(new):
-            told = str(status_of(new).get("nominatedNodeName") or "")
-            before = str(status_of(old or {}).get("nominatedNodeName") or "")
-            if told != before or uid_of(new) in self._nominated:
-                self.nominate(new, told if told != before else self.nominated(uid_of(new)))
+            nominated = str(status_of(new).get("nominatedNodeName") or "")
+            previous = str(status_of(old or {}).get("nominatedNodeName") or "")
+            if nominated != previous or uid_of(new) in self._nominated:
+                self.nominate(new, nominated if nominated != previous else self.nominated(uid_of(new)))
 
     def assume(self, pod: JsonObject, node: str) -> None:
         """The pod is being bound there; no room is made for it any more."""
@@ -94,14 +94,14 @@ class Assignments:
 
     def nominated_on(self, node: str) -> list[JsonObject]:
         """The pods that room is made for there."""
-        return [pod for where, pod in self._nominated.values() if where == node]
+        return [pod for nominated_node, pod in self._nominated.values() if nominated_node == node]
 
     def nominated_rivals(self, pod: JsonObject, node: str) -> tuple[JsonObject, ...]:
         """Those no less important than that pod that room is made for there: they count as well."""
         return tuple(
-            other
-            for other in self.nominated_on(node)
-            if uid_of(other) != uid_of(pod) and priority_of(other) >= priority_of(pod)
+            rival
+            for rival in self.nominated_on(node)
+            if uid_of(rival) != uid_of(pod) and priority_of(rival) >= priority_of(pod)
         )
 
     def _drop(self, node: str, uid: str) -> None:
@@ -143,9 +143,9 @@ class Unfit:
             return NO_NODES
         reasons = Counter(reason for refusal in self.refusals.values() for reason in refusal.reasons)
         counted = sorted(f"{count} {why}" for why, count in reasons.items())
-        told = f" {', '.join(counted)}." if counted else ""
-        after = f" {self.preemption}" if self.preemption else ""
-        return f"0/{self.nodes} nodes are available:{told}{after}"
+        reasons_text = f" {', '.join(counted)}." if counted else ""
+        suffix = f" {self.preemption}" if self.preemption else ""
+        return f"0/{self.nodes} nodes are available:{reasons_text}{suffix}"
 
 
 def node_refusal(pod: JsonObject, node: JsonObject) -> str | None:
@@ -155,9 +155,9 @@ def node_refusal(pod: JsonObject, node: JsonObject) -> str | None:
         return "node(s) were unschedulable"
     if any(not _tolerated(taint, tolerations) for taint in _taints(node)):
         return "node(s) had untolerated taint(s)"
-    wanted: dict[str, str] = spec_of(pod).get("nodeSelector") or {}
+    selector: dict[str, str] = spec_of(pod).get("nodeSelector") or {}
     labels = labels_of(node)
-    if any(labels.get(name) != value for name, value in wanted.items()):
+    if any(labels.get(name) != value for name, value in selector.items()):
         return "node(s) didn't match Pod's node affinity/selector"
     return None
 
@@ -189,19 +189,19 @@ _ZERO = Fraction(0)
 def requests_of(pod: JsonObject) -> dict[str, Fraction]:
     """What the pod requests (source: `PodRequests`, `k8s.io/component-helpers/resource`)."""
     spec = spec_of(pod)
-    together: dict[str, Fraction] = {}
-    before: dict[str, Fraction] = {}
+    total: dict[str, Fraction] = {}
+    init_total: dict[str, Fraction] = {}
     for init in spec.get("initContainers") or []:
-        asked = _amounts(init)
+        amounts = _amounts(init)
         if init.get("restartPolicy") == "Always":
-            together = _sum(together, asked)
-            before = _maximum(before, together)
+            total = _sum(total, amounts)
+            init_total = _maximum(init_total, total)
         else:
-            before = _maximum(before, _sum(together, asked))
+            init_total = _maximum(init_total, _sum(total, amounts))
     for container in spec.get("containers") or []:
-        together = _sum(together, _amounts(container))
+        total = _sum(total, _amounts(container))
     overhead = {name: quantity(str(amount)) for name, amount in (spec.get("overhead") or {}).items()}
-    return _sum(_maximum(together, before), overhead)
+    return _sum(_maximum(total, init_total), overhead)
 
 
 def resource_refusal(
@@ -214,19 +214,19 @@ def resource_refusal(
     allocatable = status_of(node).get("allocatable")
     if allocatable is None:
         return None
-    has = {name: quantity(str(amount)) for name, amount in allocatable.items()}
-    reasons = [] if len(pods) + 1 <= has.get("pods", len(pods) + 1) else ["Too many pods"]
-    wanted = {
+    capacity = {name: quantity(str(amount)) for name, amount in allocatable.items()}
+    reasons = [] if len(pods) + 1 <= capacity.get("pods", len(pods) + 1) else ["Too many pods"]
+    requests = {
         name: amount
         for name, amount in requests_of(pod).items()
-        if amount and name not in ignored and (name in has or name not in _NATIVE)
+        if amount and name not in ignored and (name in capacity or name not in _NATIVE)
     }
-    used = _total(requests_of(other) for other in pods)
-    short = [n for n, amount in wanted.items() if used.get(n, _ZERO) + amount > has.get(n, _ZERO)]
+    used = _total(requests_of(existing) for existing in pods)
+    short = [n for n, amount in requests.items() if used.get(n, _ZERO) + amount > capacity.get(n, _ZERO)]
     reasons += [f"Insufficient {name}" for name in short]
     if not reasons:
         return None
-    never = any(wanted[name] > has.get(name, _ZERO) for name in short)
+    never = any(requests[name] > capacity.get(name, _ZERO) for name in short)
     return Refusal(reasons=tuple(reasons), unresolvable=never)
 
 

@@ -138,8 +138,10 @@ class Kubelet:
         """See which sandboxes have died (in Kubernetes: pod lifecycle event generator)."""
         while True:
             await asyncio.sleep(self._services.config.relist_s)
-            up = [each for each in self._services.sandboxes.load() if each.result is not None]
-            for sandbox in await self._services.runtime.list_dead(up):
+            started = [
+                recorded for recorded in self._services.sandboxes.load() if recorded.result is not None
+            ]
+            for sandbox in await self._services.runtime.list_dead(started):
                 if (worker := self._workers.get(sandbox.pod.uid)) is not None:
                     worker.lose_sandbox(sandbox.container_id)
 

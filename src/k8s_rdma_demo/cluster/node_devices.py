@@ -89,8 +89,8 @@ class NodeDevices:
 
     async def admit(self, pod: JsonObject) -> None:
         """Give a pod its devices before anything of it is started; RejectedError."""
-        made = self.containers.get(uid_of(pod))
-        running = frozenset(container.name for container in made.containers) if made else frozenset()
+        recorded = self.containers.get(uid_of(pod))
+        running = frozenset(container.name for container in recorded.containers) if recorded else frozenset()
         try:
             await self.manager.admit(device_pod(pod), running=running)
         except AdmissionError as error:
@@ -98,22 +98,22 @@ class NodeDevices:
 
     async def create(self, pod: JsonObject, sandbox: str) -> None:
         """Make a pod's containers in its sandbox, unless they are there; ContainerError."""
-        made = self.containers.get(uid_of(pod))
-        if made is not None and made.sandbox == sandbox:
+        recorded = self.containers.get(uid_of(pod))
+        if recorded is not None and recorded.sandbox == sandbox:
             return
         containers = []
-        asking = device_pod(pod)
-        for container in asking.containers:
+        requesting_pod = device_pod(pod)
+        for container in requesting_pod.containers:
             try:
-                given = await self.manager.prepare(asking, container.name)
+                response = await self.manager.prepare(requesting_pod, container.name)
             except PreparationError as error:
                 raise ContainerError(error.message) from error
-            containers.append(await self.creator.create(pod, sandbox, container.name, given))
+            containers.append(await self.creator.create(pod, sandbox, container.name, response))
         self.containers.save(
             PodContainers(
-                namespace=asking.namespace,
-                name=asking.name,
-                uid=asking.uid,
+                namespace=requesting_pod.namespace,
+                name=requesting_pod.name,
+                uid=requesting_pod.uid,
                 sandbox=sandbox,
                 containers=tuple(containers),
             )
@@ -125,11 +125,11 @@ class NodeDevices:
 
     def status(self) -> tuple[dict[str, str], dict[str, str]]:
         """Capacity and allocatable of plugins' resources; 0 of what there was and is not any more."""
-        there = self.manager.capacity()
-        self._reported |= there.keys()
-        every = {name: there.get(name, _NONE) for name in sorted(self._reported)}
+        capacity = self.manager.capacity()
+        self._reported |= capacity.keys()
+        every = {name: capacity.get(name, _NONE) for name in sorted(self._reported)}
         return (
-            {name: str(each.capacity) for name, each in every.items()},
+            {name: str(amounts.capacity) for name, amounts in every.items()},
             {name: str(each.allocatable) for name, each in every.items()},
         )
 
@@ -139,9 +139,10 @@ def device_pod(pod: JsonObject) -> DevicePod:
     spec = spec_of(pod)
     init = [
         _container(
-            each, ContainerKind.SIDECAR if each.get("restartPolicy") == "Always" else ContainerKind.INIT
+            container,
+            ContainerKind.SIDECAR if container.get("restartPolicy") == "Always" else ContainerKind.INIT,
         )
-        for each in spec.get("initContainers") or []
+        for container in spec.get("initContainers") or []
     ]
     app = [_container(each, ContainerKind.APP) for each in spec.get("containers") or []]
     return DevicePod(

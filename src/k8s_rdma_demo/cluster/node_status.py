@@ -51,9 +51,9 @@ async def watch_network(services: NodeServices, group: asyncio.TaskGroup) -> Non
 async def watch_devices(services: NodeServices, manager: DeviceManager) -> NoReturn:
     """Report at every change of how many devices there are."""
     while True:
-        told = manager.capacity()
+        reported = manager.capacity()
         await _report(services)
-        await manager.wait_for(lambda: manager.capacity() != told)  # noqa: B023
+        await manager.wait_for(lambda: manager.capacity() != reported)  # noqa: B023
 
 
 async def _poll_runtime(services: NodeServices) -> NoReturn:
@@ -78,11 +78,11 @@ async def _report(services: NodeServices) -> None:
     key = ("", services.config.node)
     try:
         node = await services.client.get(NODES, key)
-        wanted = _ready(services)
-        told = condition_of(node, "Ready") or {}
+        desired = _ready(services)
+        reported = condition_of(node, "Ready") or {}
         patch: JsonObject = {}
-        if (told.get("status"), told.get("message")) != (wanted["status"], wanted["message"]):
-            patch["conditions"] = [wanted]
+        if (reported.get("status"), reported.get("message")) != (desired["status"], desired["message"]):
+            patch["conditions"] = [desired]
         patch |= _resource_changes(node, services.devices)
         if patch:
             await services.client.patch_status(NODES, key, patch)
@@ -129,14 +129,14 @@ def _resource_changes(node: JsonObject, devices: NodeDevices | None) -> JsonObje
     Source: `nodestatus.MachineInfo`. Nothing is reserved for the system.
     """
     status = status_of(node)
-    told, told_allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    reported_capacity, reported_allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
     of_plugins, healthy = devices.status() if devices is not None else ({}, {})
-    capacity = told | of_plugins
+    capacity = reported_capacity | of_plugins
     allocatable = capacity | healthy
-    gone = dict.fromkeys(name for name in told_allocatable if name not in capacity)
+    removed = dict.fromkeys(name for name in reported_allocatable if name not in capacity)
     changes = {
-        "capacity": _differing(capacity, told),
-        "allocatable": _differing(allocatable, told_allocatable) | gone,
+        "capacity": _differing(capacity, reported_capacity),
+        "allocatable": _differing(allocatable, reported_allocatable) | removed,
     }
     return {name: changed for name, changed in changes.items() if changed}
 

@@ -127,8 +127,8 @@ def _fields(value: JsonObject, kind: str) -> Iterable[tuple[str, Any]]:
             yield field.name, _ordered(value[field.name], field.type)
         elif field.always:
             yield field.name, None
-    known = {field.name for field in fields}
-    yield from ((name, rest) for name, rest in value.items() if name not in known and rest is not None)
+    names = {field.name for field in fields}
+    yield from ((name, item) for name, item in value.items() if name not in names and item is not None)
 
 
 # json.Marshal escapes these inside strings, so that the text is safe in HTML and JavaScript.

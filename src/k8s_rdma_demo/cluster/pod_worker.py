@@ -207,9 +207,9 @@ class PodWorker:
 
     async def _reusable_sandbox(self) -> Sandbox | None:
         """The sandbox that a former kubelet had up, if it is still there."""
-        up = [sandbox for sandbox in self._sandboxes.values() if sandbox.result is not None]
-        lost = await self._services.runtime.list_dead(up)
-        return next((sandbox for sandbox in up if sandbox not in lost), None)
+        started = [sandbox for sandbox in self._sandboxes.values() if sandbox.result is not None]
+        dead = await self._services.runtime.list_dead(started)
+        return next((sandbox for sandbox in started if sandbox not in dead), None)
 
     async def _start(self) -> Sandbox | None:
         """A sandbox, after as many tries as it takes; None when the pod shall end meanwhile."""

@@ -73,9 +73,9 @@ def dry_run(
     nodes: those where it might help, with their pods. fits: why the pod does not fit on a node that has these
     pods; by the scheduler's own filters, extenders are not asked.
     """
-    found, known = DryRun(), list(budgets)
+    found, all_budgets = DryRun(), list(budgets)
     for node, pods in nodes.items():
-        lesser = [each for each in pods if priority_of(each) < priority_of(pod)]
+        lesser = [candidate for candidate in pods if priority_of(candidate) < priority_of(pod)]
         if not lesser:
             found.refusals[node] = NO_VICTIMS
             continue
@@ -84,7 +84,7 @@ def dry_run(
         if refusal is not None:
             found.refusals[node] = refusal
             continue
-        victims = _victims(node, greater, sorted(lesser, key=_rank), known, fits)
+        victims = _victims(node, greater, sorted(lesser, key=_rank), all_budgets, fits)
         if victims.pods:
             found.candidates[node] = victims
         else:
@@ -107,24 +107,24 @@ def _victims(
     """Put back whoever need not go: those first that no budget allows to evict, the important ones first."""
     violating = _violating(lesser, budgets)
     victims: list[JsonObject] = []
-    for each in sorted(lesser, key=lambda pod: uid_of(pod) not in violating):
-        if fits(node, (*staying, each)) is None:
-            staying = (*staying, each)
+    for candidate in sorted(lesser, key=lambda pod: uid_of(pod) not in violating):
+        if fits(node, (*staying, candidate)) is None:
+            staying = (*staying, candidate)
         else:
-            victims.append(each)
+            victims.append(candidate)
     violations = sum(uid_of(each) in violating for each in victims)
     return Victims(tuple(sorted(victims, key=_rank)), violations)
 
 
 def _violating(pods: Iterable[JsonObject], budgets: list[JsonObject]) -> set[str]:
-    left = [int(status_of(budget).get("disruptionsAllowed", 0)) for budget in budgets]
+    allowed = [int(status_of(budget).get("disruptionsAllowed", 0)) for budget in budgets]
     violating = set()
     for pod in pods:
         for index, budget in enumerate(budgets):
             if not _covers(budget, pod) or name_of(pod) in (status_of(budget).get("disruptedPods") or {}):
                 continue
-            left[index] -= 1
-            if left[index] < 0:
+            allowed[index] -= 1
+            if allowed[index] < 0:
                 violating.add(uid_of(pod))
     return violating
 
@@ -231,8 +231,8 @@ class Preemptor:
         if not node or (node in refusals and refusals[node].unresolvable):
             return ""
         if any(
-            priority_of(other) < priority_of(pod) and _is_preempted(other)
-            for other in self.assignments.on(node)
+            priority_of(victim) < priority_of(pod) and _is_preempted(victim)
+            for victim in self.assignments.on(node)
         ):
             return "not eligible due to a terminating pod on the nominated node."
         return ""
@@ -243,10 +243,10 @@ class Preemptor:
                 await self._delete(pod, victim)
             message = f"Preempted by pod {uid_of(pod)} on node {node}"
             await self.recorder.normal(victim, "Preempted", message)
-        for other in self.assignments.nominated_on(node):
-            if priority_of(other) < priority_of(pod):
-                self.assignments.nominate(other, "")
-                await self.client.patch_status(PODS, key_of(other), {"nominatedNodeName": None})
+        for nominated in self.assignments.nominated_on(node):
+            if priority_of(nominated) < priority_of(pod):
+                self.assignments.nominate(nominated, "")
+                await self.client.patch_status(PODS, key_of(nominated), {"nominatedNodeName": None})
 
     async def _delete(self, pod: JsonObject, victim: JsonObject) -> None:
         condition = {

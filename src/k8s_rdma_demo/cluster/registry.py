@@ -96,12 +96,12 @@ def new_pod(pod: JsonObject, priority: JsonObject) -> JsonObject:
     priority: what a PriorityClass sets in its spec.
     """
     _validate(pod)
-    given = spec_of(pod)
-    spec = {**_SPEC_DEFAULTS, **given, **priority}
-    spec["containers"] = [_with_defaults(container) for container in given["containers"]]
-    if given.get("initContainers"):
-        spec["initContainers"] = [_with_defaults(container) for container in given["initContainers"]]
-    spec["tolerations"] = _tolerations(given.get("tolerations") or [])
+    requested = spec_of(pod)
+    spec = {**_SPEC_DEFAULTS, **requested, **priority}
+    spec["containers"] = [_with_defaults(container) for container in requested["containers"]]
+    if requested.get("initContainers"):
+        spec["initContainers"] = [_with_defaults(container) for container in requested["initContainers"]]
+    spec["tolerations"] = _tolerations(requested.get("tolerations") or [])
     return {**pod, "spec": spec, "status": {"phase": "Pending", "qosClass": _qos_class(spec)}}
 
 
@@ -188,11 +188,11 @@ def _gates(pod: JsonObject) -> set[str]:
 
 
 def _immutable(spec: JsonObject) -> JsonObject:
-    kept = {name: value for name, value in spec.items() if name not in _MUTABLE_SPEC}
+    fields = {name: value for name, value in spec.items() if name not in _MUTABLE_SPEC}
     for key in ("containers", "initContainers"):
-        if key in kept:
-            kept[key] = [{**container, "image": ""} for container in kept[key]]
-    return kept
+        if key in fields:
+            fields[key] = [{**container, "image": ""} for container in fields[key]]
+    return fields
 
 
 def check_eviction(target: Target, eviction: JsonObject) -> None:
@@ -217,8 +217,8 @@ def spend_budget(store: Store, pod: JsonObject) -> None:
             )
     for budget in budgets:
         status = status_of(budget)
-        left = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1}
-        store.put(POD_DISRUPTION_BUDGETS, {**budget, "status": left})
+        reduced = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1}
+        store.put(POD_DISRUPTION_BUDGETS, {**budget, "status": reduced})
 
 
 def _covers(budget: JsonObject, pod: JsonObject) -> bool:
@@ -233,10 +233,10 @@ _NOT_COUNTED = frozenset({"metadata", "kind", "apiVersion"})
 
 def new_object(obj: JsonObject, *, has_status: bool) -> JsonObject:
     """As it is created: without a status where that is a subresource of its own."""
-    made = {**obj, "metadata": {**metadata(obj), "generation": 1}}
+    created = {**obj, "metadata": {**metadata(obj), "generation": 1}}
     if has_status:
-        made.pop("status", None)
-    return made
+        created.pop("status", None)
+    return created
 
 
 def updated(target: Target, old: JsonObject, new: JsonObject) -> JsonObject:
@@ -254,8 +254,8 @@ def updated(target: Target, old: JsonObject, new: JsonObject) -> JsonObject:
 
 
 def _with_status_of(obj: JsonObject, source: JsonObject) -> JsonObject:
-    made = {name: value for name, value in obj.items() if name != "status"}
-    return {**made, "status": source["status"]} if "status" in source else made
+    merged = {name: value for name, value in obj.items() if name != "status"}
+    return {**merged, "status": source["status"]} if "status" in source else merged
 
 
 def _with_next_generation(obj: JsonObject) -> JsonObject:
@@ -376,9 +376,9 @@ class Registry:
         check_shape("Binding", binding)
         node = _binding_target(target, binding)
         pod = self.get(target)
-        asked = metadata(binding)
+        requested = metadata(binding)
         Preconditions(
-            uid=str(asked.get("uid") or ""), resource_version=str(asked.get("resourceVersion") or "")
+            uid=str(requested.get("uid") or ""), resource_version=str(requested.get("resourceVersion") or "")
         ).check(PODS, pod)
         if is_terminating(pod):
             why = f"pod {target.name} is being deleted, cannot be assigned to a host"
@@ -387,9 +387,9 @@ class Registry:
             why = f'pod {target.name} is already assigned to node "{assigned}"'
             raise conflict(PODS, target.name, why, "binding")
         try:
-            self._write(target, self._bound(pod, node, asked.get("annotations") or {}))
-        except StatusError as refused:  # whatever it is, as BindingREST.Create has it
-            raise conflict(PODS, target.name, refused.message, "binding") from refused
+            self._write(target, self._bound(pod, node, requested.get("annotations") or {}))
+        except StatusError as error:  # whatever it is, as BindingREST.Create has it
+            raise conflict(PODS, target.name, error.message, "binding") from error
         return success(201)
 
     def evict(self, target: Target, eviction: JsonObject) -> JsonObject:
@@ -427,12 +427,12 @@ class Registry:
             "lastTransitionTime": timestamp(self.clock()),
         }
         status = {name: value for name, value in pod["status"].items() if name != "nominatedNodeName"}
-        others = [c for c in status.get("conditions", []) if c["type"] != "PodScheduled"]
+        conditions = [c for c in status.get("conditions", []) if c["type"] != "PodScheduled"]
         return {
             **pod,
             "metadata": meta,
             "spec": {**pod["spec"], "nodeName": node},
-            "status": {**status, "conditions": [*others, scheduled]},
+            "status": {**status, "conditions": [*conditions, scheduled]},
         }
 
     def _terminating(self, pod: JsonObject, grace_s: int) -> JsonObject:
@@ -442,21 +442,21 @@ class Registry:
         if left_s is not None:
             if grace_s >= left_s:
                 return pod
-            asked_at = parse_timestamp(meta["deletionTimestamp"]) - timedelta(seconds=left_s)
+            deletion_time = parse_timestamp(meta["deletionTimestamp"]) - timedelta(seconds=left_s)
         else:
-            asked_at = self.clock()
+            deletion_time = self.clock()
             meta["generation"] = meta.get("generation", 0) + 1
-        meta["deletionTimestamp"] = timestamp(asked_at + timedelta(seconds=grace_s))
+        meta["deletionTimestamp"] = timestamp(deletion_time + timedelta(seconds=grace_s))
         meta["deletionGracePeriodSeconds"] = grace_s
         return {**pod, "metadata": meta}
 
     def _replace(self, target: Target, old: JsonObject, document: JsonObject) -> JsonObject:
-        resource, asked = target.resource, metadata(document)
-        Preconditions(uid=str(asked.get("uid") or "")).check(resource, old)
-        if asked.get("resourceVersion") not in {None, "", metadata(old)["resourceVersion"]}:
+        resource, requested = target.resource, metadata(document)
+        Preconditions(uid=str(requested.get("uid") or "")).check(resource, old)
+        if requested.get("resourceVersion") not in {None, "", metadata(old)["resourceVersion"]}:
             raise modified(resource, target.name)
-        kept = {name: metadata(old)[name] for name in _OWNED_BY_SERVER if name in metadata(old)}
-        new = {**document, "metadata": {**asked, **kept}}
+        preserved = {name: metadata(old)[name] for name in _OWNED_BY_SERVER if name in metadata(old)}
+        new = {**document, "metadata": {**requested, **preserved}}
         _check_annotations(resource, new)
         if resource.custom:
             return self._write(target, updated(target, old, new))
@@ -467,7 +467,7 @@ class Registry:
         if resource == PODS and not target.subresource:
             check_spec_update(old, new)
         if resource.has_status and spec_of(new) != spec_of(old):
-            new["metadata"]["generation"] = kept.get("generation", 0) + 1
+            new["metadata"]["generation"] = preserved.get("generation", 0) + 1
         return self._write(target, new)
 
     def _write(self, target: Target, obj: JsonObject) -> JsonObject:
@@ -502,10 +502,10 @@ def _check_annotations(resource: ResourceType, obj: JsonObject) -> None:
 def _binding_target(target: Target, binding: JsonObject) -> str:
     if name_of(binding) not in {"", target.name}:
         raise bad_request("name in URL does not match name in Binding object")
-    wanted = binding.get("target") or {}
-    if wanted.get("kind", "Node") not in {"", "Node"}:
-        why = f'Unsupported value: "{wanted["kind"]}": supported values: "Node", "<empty>"'
+    reference = binding.get("target") or {}
+    if reference.get("kind", "Node") not in {"", "Node"}:
+        why = f'Unsupported value: "{reference["kind"]}": supported values: "Node", "<empty>"'
         raise invalid(PODS, target.name, "target.kind", "FieldValueNotSupported", why)
-    if not wanted.get("name"):
+    if not reference.get("name"):
         raise invalid(PODS, target.name, "target.name", "FieldValueRequired", "Required value")
-    return str(wanted["name"])
+    return str(reference["name"])

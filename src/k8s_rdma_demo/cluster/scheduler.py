@@ -156,12 +156,12 @@ class Scheduler:
             await self._report(pod, "SchedulerError", error.message)
             return
         if isinstance(choice, Unfit):
-            made = await self._preemptor.make_room(pod, choice.refusals, choice.nodes)
-            if made.node is not None and self._current(pod):
-                self._assignments.nominate(pod, made.node)
+            outcome = await self._preemptor.make_room(pod, choice.refusals, choice.nodes)
+            if outcome.node is not None and self._current(pod):
+                self._assignments.nominate(pod, outcome.node)
             self._queue.refuse(uid_of(pod))
-            unfit = replace(choice, preemption=made.message)
-            await self._report(pod, "Unschedulable", unfit.message, nominated=made.node)
+            unfit = replace(choice, preemption=outcome.message)
+            await self._report(pod, "Unschedulable", unfit.message, nominated=outcome.node)
         else:
             self._assignments.assume(pod, choice)
             binds.create_task(self._bind(pod, choice))
@@ -171,9 +171,9 @@ class Scheduler:
         everywhere = [self._nodes.objects[key] for key in sorted(self._nodes.objects)]
         nominated = self._assignments.nominated(uid_of(pod))
         if nominated:
-            there = await self._choose_among(pod, [n for n in everywhere if name_of(n) == nominated])
-            if not isinstance(there, Unfit):
-                return there
+            choice = await self._choose_among(pod, [n for n in everywhere if name_of(n) == nominated])
+            if not isinstance(choice, Unfit):
+                return choice
         return await self._choose_among(pod, everywhere)
 
     async def _choose_among(self, pod: JsonObject, nodes: list[JsonObject]) -> str | Unfit:
@@ -182,14 +182,14 @@ class Scheduler:
             for node in nodes
             if (refusal := self._refusal(pod, name_of(node), self._assignments.on(name_of(node))))
         }
-        left = [node for node in nodes if name_of(node) not in refusals]
-        answer = await self._extenders.filter(pod, left)
+        candidates = [node for node in nodes if name_of(node) not in refusals]
+        answer = await self._extenders.filter(pod, candidates)
         if not answer.nodes:
-            told = {
+            extender_refusals = {
                 node: Refusal(reasons=(why,), unresolvable=node in answer.unresolvable)
                 for node, why in answer.refused.items()
             }
-            return Unfit(nodes=len(nodes), refusals={**refusals, **told})
+            return Unfit(nodes=len(nodes), refusals={**refusals, **extender_refusals})
         if len(answer.nodes) == 1:  # no choice: prioritize is not called
             return name_of(answer.nodes[0])
         best = await self._extenders.best(pod, answer.nodes)
@@ -222,8 +222,8 @@ class Scheduler:
             await self._report(pod, "SchedulerError", error.message)
             return
         self._queue.assume(uid_of(pod))
-        where = f"{namespace_of(pod)}/{name_of(pod)} to {node}"
-        await self._recorder.normal(pod, "Scheduled", f"Successfully assigned {where}")
+        assignment = f"{namespace_of(pod)}/{name_of(pod)} to {node}"
+        await self._recorder.normal(pod, "Scheduled", f"Successfully assigned {assignment}")
 
     async def _bind_here(self, pod: JsonObject, node: str) -> None:
         namespace, name = key_of(pod)
@@ -242,20 +242,24 @@ class Scheduler:
 
         nominated: where room is made for it; None when that stays as it is.
         """
-        known = self._current(pod)
-        if known is None or node_name_of(known):
+        current = self._current(pod)
+        if current is None or node_name_of(current):
             return
         await self._recorder.warning(pod, "FailedScheduling", message)
-        told = condition_of(known, "PodScheduled") or {}
-        same = (told.get("status"), told.get("reason"), told.get("message")) == ("False", reason, message)
-        before = str(status_of(known).get("nominatedNodeName") or "")
-        if same and nominated in (None, before):
+        reported = condition_of(current, "PodScheduled") or {}
+        unchanged = (reported.get("status"), reported.get("reason"), reported.get("message")) == (
+            "False",
+            reason,
+            message,
+        )
+        previous_node = str(status_of(current).get("nominatedNodeName") or "")
+        if unchanged and nominated in (None, previous_node):
             return
         condition = {
             "type": "PodScheduled",
-            "observedGeneration": metadata(known).get("generation", 1),
+            "observedGeneration": metadata(current).get("generation", 1),
             "status": "False",
-            "lastTransitionTime": told.get("lastTransitionTime") or timestamp(self._config.clock()),
+            "lastTransitionTime": reported.get("lastTransitionTime") or timestamp(self._config.clock()),
             "reason": reason,
             "message": message,
         }
@@ -269,8 +273,8 @@ class Scheduler:
 
     def _current(self, pod: JsonObject) -> JsonObject | None:
         """The pod as it was last seen, None once it is gone."""
-        known = self._pods.objects.get(key_of(pod))
-        return known if known is not None and uid_of(known) == uid_of(pod) else None
+        current = self._pods.objects.get(key_of(pod))
+        return current if current is not None and uid_of(current) == uid_of(pod) else None
 
     def _on_pod(self, old: JsonObject | None, new: JsonObject | None) -> None:
         self._assignments.update(old, new)

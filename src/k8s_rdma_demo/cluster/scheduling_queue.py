@@ -56,8 +56,8 @@ def _as_seen_by_filters(node: JsonObject) -> tuple[object, ...]:
 
 
 def _without_status(pod: JsonObject) -> tuple[object, ...]:
-    kept = {k: v for k, v in metadata(pod).items() if k not in {"resourceVersion", "managedFields"}}
-    return kept, spec_of(pod)
+    fields = {k: v for k, v in metadata(pod).items() if k not in {"resourceVersion", "managedFields"}}
+    return fields, spec_of(pod)
 
 
 @unique

@@ -80,9 +80,9 @@ def unauthorized() -> StatusError:
 def forbidden(user: str, verb: str, target: Target) -> StatusError:
     """403: no role allows this user to do that (source: `endpoints/handlers/responsewriters/errors.go`)."""
     resource = target.resource
-    what = f"{resource.plural}/{target.subresource}" if target.subresource else resource.plural
-    where = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
-    why = f'User "{user}" cannot {verb} resource "{what}" in API group "{resource.group}" {where}'
+    resource_path = f"{resource.plural}/{target.subresource}" if target.subresource else resource.plural
+    scope = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
+    why = f'User "{user}" cannot {verb} resource "{resource_path}" in API group "{resource.group}" {scope}'
     named = f'{resource.qualified} "{target.name}"' if target.name else resource.qualified
     about = details(resource, target.name)
     if not target.name:

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
     """Whether all that the selector demands is so; one that demands nothing selects everything."""
-    wanted: dict[str, str] = selector.get("matchLabels") or {}
+    match_labels: dict[str, str] = selector.get("matchLabels") or {}
     expressions: list[JsonObject] = selector.get("matchExpressions") or []
-    return wanted.items() <= labels.items() and all(_meets(labels, expression) for expression in expressions)
+    return match_labels.items() <= labels.items() and all(
+        _meets(labels, expression) for expression in expressions
+    )
 
 
 def _meets(labels: Mapping[str, str], expression: JsonObject) -> bool:
@@ -105,14 +107,14 @@ def _field_term(resource: ResourceType, term: str) -> Predicate:
     match = _EQUAL.match(term)
     if match is None:
         raise bad_request(f"invalid field selector: {term}")
-    path, value, wanted = match["key"], match["value"], match["operator"] != "!="
+    path, value, expected = match["key"], match["value"], match["operator"] != "!="
     if path == "metadata.name":
-        return lambda obj: (name_of(obj) == value) is wanted
+        return lambda obj: (name_of(obj) == value) is expected
     if path == "metadata.namespace":
-        return lambda obj: (namespace_of(obj) == value) is wanted
+        return lambda obj: (namespace_of(obj) == value) is expected
     if path not in _FIELDS.get(resource, ()):
         raise bad_request(f"field label not supported: {path}")
-    return lambda obj: (_field(obj, path) == value) is wanted
+    return lambda obj: (_field(obj, path) == value) is expected
 
 
 def _field(obj: JsonObject, path: str) -> str:
@@ -134,15 +136,15 @@ class Preconditions:
     def check(self, resource: ResourceType, obj: JsonObject) -> None:
         """StatusError 409 in the words of the API server's storage."""
         found = metadata(obj)
-        for name, wanted, field_name in (
+        for name, expected, field_name in (
             ("UID", self.uid, "uid"),
             ("ResourceVersion", self.resource_version, "resourceVersion"),
         ):
-            if wanted and wanted != found[field_name]:
+            if expected and expected != found[field_name]:
                 key = "/".join(part for part in (resource.plural, namespace_of(obj), name_of(obj)) if part)
                 why = (
                     f"StorageError: invalid object, Code: 4, Key: /registry/{key}, ResourceVersion: 0, "
-                    f"AdditionalErrorMsg: Precondition failed: {name} in precondition: {wanted}, "
+                    f"AdditionalErrorMsg: Precondition failed: {name} in precondition: {expected}, "
                     f"{name} in object meta: {found[field_name]}"
                 )
                 raise conflict(resource, name_of(obj), why)
@@ -162,10 +164,12 @@ def parse_delete_options(document: JsonObject) -> DeleteOptions:
         options = msgspec.convert(document, _DeleteOptions)
     except msgspec.ValidationError as error:
         raise bad_request(f"DeleteOptions: {error}") from error
-    wanted = options.preconditions or _Preconditions()
+    preconditions = options.preconditions or _Preconditions()
     return DeleteOptions(
         grace_period_s=options.grace_period_seconds,
-        preconditions=Preconditions(uid=wanted.uid or "", resource_version=wanted.resource_version or ""),
+        preconditions=Preconditions(
+            uid=preconditions.uid or "", resource_version=preconditions.resource_version or ""
+        ),
     )
 
 
@@ -257,5 +261,5 @@ class Store:
 
 
 def _without_revision(obj: JsonObject) -> JsonObject:
-    kept = {name: value for name, value in metadata(obj).items() if name != "resourceVersion"}
-    return {**obj, "metadata": kept}
+    fields = {name: value for name, value in metadata(obj).items() if name != "resourceVersion"}
+    return {**obj, "metadata": fields}

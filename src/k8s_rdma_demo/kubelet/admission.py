@@ -68,9 +68,11 @@ async def select_devices(
         except PluginError as error:
             message = f"device plugin GetPreferredAllocation rpc failed with err: {error}"
             raise AdmissionError(message) from error
-        chosen += [each for each in dict.fromkeys(preferred) if each in available - set(chosen)][:missing]
-    rest = shuffled(available - set(chosen), random)
-    return tuple(chosen + rest[: need.size - len(chosen)])
+        chosen += [device for device in dict.fromkeys(preferred) if device in available - set(chosen)][
+            :missing
+        ]
+    remaining = shuffled(available - set(chosen), random)
+    return tuple(chosen + remaining[: need.size - len(chosen)])
 
 
 def shuffled(ids: Iterable[str], random: Random) -> list[str]:
@@ -108,7 +110,8 @@ class Admission:
         for resource in self._plugin_limits(container):
             await self._pre_start(pod, container, resource)
         return merged(
-            held.response for held in self.allocations.of_container(pod.uid, container.name).values()
+            allocation.response
+            for allocation in self.allocations.of_container(pod.uid, container.name).values()
         )
 
     def _plugin_limits(self, container: DeviceContainer) -> dict[str, int]:
@@ -132,26 +135,26 @@ class Admission:
             plugin = self._plugin(resource)
             ids = await select_devices(need, self.listed[resource], plugin, self.random)
             try:
-                given = await plugin.allocate(ids)
+                response = await plugin.allocate(ids)
             except PluginError as error:
                 raise AdmissionError(error.message) from error
-            held = DeviceAllocation(ids=ids, numa=self._by_numa_node(resource, ids), response=given)
-            self.allocations.insert(pod.uid, container.name, resource, held)
+            allocation = DeviceAllocation(ids=ids, numa=self._by_numa_node(resource, ids), response=response)
+            self.allocations.insert(pod.uid, container.name, resource, allocation)
             self.save()
 
     def _check(self, pod: DevicePod, container: DeviceContainer, resource: str, size: int) -> None:
-        held = self.allocations.get(pod.uid, container.name, resource)
-        if held is not None and len(held.ids) != size:
+        allocation = self.allocations.get(pod.uid, container.name, resource)
+        if allocation is not None and len(allocation.ids) != size:
             raise AdmissionError(
                 f'pod "{pod.uid}" container "{container.name}" changed request for resource "{resource}" '
-                f"from {len(held.ids)} to {size}"
+                f"from {len(allocation.ids)} to {size}"
             )
         if resource not in self.listed:
             raise AdmissionError(f"cannot allocate unregistered device {resource}")
         healthy = self.listed[resource].healthy
         if not healthy:
             raise AdmissionError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
-        if held is not None and not healthy.issuperset(held.ids):
+        if allocation is not None and not healthy.issuperset(allocation.ids):
             raise AdmissionError(
                 "previously allocated devices are no longer healthy; cannot allocate unhealthy devices "
                 f"{resource}"
@@ -165,35 +168,37 @@ class Admission:
     def _by_numa_node(self, resource: str, ids: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
         """PanicError where kubelet 1.36, other than 1.28, looks at a device that is listed no more."""
         nodes: dict[int, tuple[str, ...]] = {}
-        for each in ids:
-            device = self.listed[resource].devices.get(each)
+        for device_id in ids:
+            device = self.listed[resource].devices.get(device_id)
             if device is None:
-                raise PanicError(f"{each} of {resource} vanished from ListAndWatch while it was allocated")
+                raise PanicError(
+                    f"{device_id} of {resource} vanished from ListAndWatch while it was allocated"
+                )
             for node in device.numa_nodes or (_NO_NUMA_NODE,):
-                nodes[node] = (*nodes.get(node, ()), each)
+                nodes[node] = (*nodes.get(node, ()), device_id)
         return nodes
 
     def _reuse(self, pod: DevicePod, container: DeviceContainer, reusable: dict[str, set[str]]) -> None:
         """An init container that runs to its end leaves its devices to those that follow."""
-        for resource, held in self.allocations.of_container(pod.uid, container.name).items():
+        for resource, allocation in self.allocations.of_container(pod.uid, container.name).items():
             if container.kind is ContainerKind.INIT:
-                reusable.setdefault(resource, set()).update(held.ids)
+                reusable.setdefault(resource, set()).update(allocation.ids)
             else:
-                reusable.get(resource, set()).difference_update(held.ids)
+                reusable.get(resource, set()).difference_update(allocation.ids)
 
     async def _pre_start(self, pod: DevicePod, container: DeviceContainer, resource: str) -> None:
         if resource not in self.listed:
             raise PreparationError(f"endpoint not found in cache for a registered resource: {resource}")
         if not self.listed[resource].options.pre_start_required:
             return
-        held = self.allocations.get(pod.uid, container.name, resource)
-        if held is None:
+        allocation = self.allocations.get(pod.uid, container.name, resource)
+        if allocation is None:
             raise PreparationError(
                 f"no devices found allocated in local cache for pod {pod.uid}, container {container.name}, "
                 f"resource {resource}"
             )
         try:
-            await self._plugin(resource).pre_start(held.ids)
+            await self._plugin(resource).pre_start(allocation.ids)
         except (PluginError, AdmissionError) as error:
             message = f"device plugin PreStartContainer rpc failed with err: {error}"
             raise PreparationError(message) from error
@@ -209,7 +214,7 @@ def merged(parts: Iterable[AllocateResponse]) -> AllocateResponse:
     for part in parts:
         envs = {**part.envs, **envs}
         annotations = {**part.annotations, **annotations}
-        devices = {each.path: each for each in part.devices} | devices
+        devices = {entry.path: entry for entry in part.devices} | devices
         mounts = {each.path: each for each in part.mounts} | mounts
         cdi_devices |= dict.fromkeys(part.cdi_devices)
     return AllocateResponse(

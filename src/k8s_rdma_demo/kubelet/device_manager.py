@@ -137,7 +137,10 @@ class DeviceManager:
 
     def allocated_devices(self, pod: DevicePod, container: str) -> dict[str, tuple[str, ...]]:
         """The devices that a container has, by resource."""
-        return {name: held.ids for name, held in self._allocations.of_container(pod.uid, container).items()}
+        return {
+            name: allocation.ids
+            for name, allocation in self._allocations.of_container(pod.uid, container).items()
+        }
 
     # The node
 

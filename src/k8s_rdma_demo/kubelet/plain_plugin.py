@@ -43,8 +43,8 @@ def nothing(_: Sequence[str]) -> AllocateResponse:
 
 def first(choice: Choice) -> tuple[str, ...]:
     """Those that must be, then the first by name."""
-    others = sorted(set(choice.available) - set(choice.must_include))
-    return (*choice.must_include, *others)[: choice.size]
+    optional = sorted(set(choice.available) - set(choice.must_include))
+    return (*choice.must_include, *optional)[: choice.size]
 
 
 @dataclass(slots=True, kw_only=True)

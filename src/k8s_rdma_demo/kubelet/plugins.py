@@ -122,11 +122,11 @@ class PluginClient:
 
     async def connect(self, *, timeout_s: float) -> None:
         """Ask for the plugin's options once it is connected; PluginError when it does not serve in time."""
-        asking = grpc_calls.call(
+        call = grpc_calls.call(
             self._channel, GET_DEVICE_PLUGIN_OPTIONS, None, timeout_s=timeout_s, wait_for_ready=True
         )
         try:
-            self.options = await asking
+            self.options = await call
         except (AioRpcError, MalformedError) as error:
             if isinstance(error, AioRpcError) and error.code() is StatusCode.DEADLINE_EXCEEDED:
                 raise PluginError("failed to dial device plugin: context deadline exceeded") from error
@@ -172,5 +172,5 @@ class PluginClient:
 def _error(error: AioRpcError | MalformedError) -> PluginError:
     if isinstance(error, MalformedError):
         return PluginError(f"rpc error: code = Internal desc = {error.message}")
-    code = "".join(word.capitalize() for word in error.code().name.split("_"))
+    code = "".join(part.capitalize() for part in error.code().name.split("_"))
     return PluginError(f"rpc error: code = {code} desc = {error.details()}")

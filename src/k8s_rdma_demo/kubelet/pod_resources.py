@@ -111,25 +111,25 @@ class PodResourcesServer:
 
     def _allocatable(self, _: None) -> Sequence[ContainerDevices]:
         return tuple(
-            ContainerDevices(container="", resource=resource, ids=(each,), numa_nodes=nodes)
+            ContainerDevices(container="", resource=resource, ids=(device,), numa_nodes=nodes)
             for resource, listed in self.listed.items()
-            for each in shuffled(listed.healthy, self.random)
-            for nodes in _separately(listed.devices[each].numa_nodes)
+            for device in shuffled(listed.healthy, self.random)
+            for nodes in _separately(listed.devices[device].numa_nodes)
         )
 
     def _pod_devices(self, pod: DevicePod) -> PodDevices:
-        containers = [each.name for each in pod.containers if each.kind is not ContainerKind.INIT]
+        containers = [entry.name for entry in pod.containers if entry.kind is not ContainerKind.INIT]
         devices = [each for name in containers for each in self._container_devices(pod.uid, name)]
         return PodDevices(namespace=pod.namespace, name=pod.name, devices=tuple(devices))
 
     def _container_devices(self, uid: str, container: str) -> list[ContainerDevices]:
         entries = [
             ContainerDevices(
-                container=container, resource=resource, ids=(each,), numa_nodes=(node,) if node >= 0 else ()
+                container=container, resource=resource, ids=(device,), numa_nodes=(node,) if node >= 0 else ()
             )
-            for resource, held in self.allocations.of_container(uid, container).items()
-            for node, ids in held.numa.items()
-            for each in ids
+            for resource, allocation in self.allocations.of_container(uid, container).items()
+            for node, ids in allocation.numa.items()
+            for device in ids
         ]
         self.random.shuffle(entries)
         return entries

@@ -132,11 +132,18 @@ class DeviceAllocations:
 
     def of_container(self, uid: str, container: str) -> dict[str, DeviceAllocation]:
         """What a container has, by resource."""
-        return {key[2]: held for key, held in self._allocations.items() if key[:2] == (uid, container)}
+        return {
+            key[2]: allocation for key, allocation in self._allocations.items() if key[:2] == (uid, container)
+        }
 
     def in_use(self, resource: str) -> set[str]:
         """The devices of a resource that somebody has."""
-        return {each for key, held in self._allocations.items() if key[2] == resource for each in held.ids}
+        return {
+            device
+            for key, allocation in self._allocations.items()
+            if key[2] == resource
+            for device in allocation.ids
+        }
 
     def resources(self) -> set[str]:
         """The resources of which somebody has devices."""
@@ -144,7 +151,9 @@ class DeviceAllocations:
 
     def drop(self, uid: str) -> None:
         """The pod is over: its devices are free."""
-        self._allocations = {key: held for key, held in self._allocations.items() if key[0] != uid}
+        self._allocations = {
+            key: allocation for key, allocation in self._allocations.items() if key[0] != uid
+        }
 
     def save(self, directory: Path, healthy: Mapping[str, Iterable[str]]) -> None:
         """Write the checkpoint, whole or not at all. healthy: devices by resource."""
@@ -153,10 +162,10 @@ class DeviceAllocations:
                 pod_uid=uid,
                 container_name=container,
                 resource_name=resource,
-                device_ids={str(node): ids for node, ids in held.numa.items()},
-                alloc_resp=b64encode(CONTAINER_ALLOCATE_RESPONSE.encode(held.response)).decode(),
+                device_ids={str(node): ids for node, ids in allocation.numa.items()},
+                alloc_resp=b64encode(CONTAINER_ALLOCATE_RESPONSE.encode(allocation.response)).decode(),
             )
-            for (uid, container, resource), held in self._allocations.items()
+            for (uid, container, resource), allocation in self._allocations.items()
         )
         registered: dict[str, tuple[str, ...] | None] = {name: tuple(ids) for name, ids in healthy.items()}
         data = _Data(pod_device_entries=entries, registered_devices=registered)
@@ -173,10 +182,10 @@ class DeviceAllocations:
         data = decode(content, _decoder, CHECKPOINT).data
         for entry in data.pod_device_entries or ():
             numa = {int(node): ids for node, ids in entry.device_ids.items()}
-            held = DeviceAllocation(
-                ids=tuple(dict.fromkeys(each for ids in numa.values() for each in ids)),
+            allocation = DeviceAllocation(
+                ids=tuple(dict.fromkeys(device for ids in numa.values() for device in ids)),
                 numa=numa,
                 response=CONTAINER_ALLOCATE_RESPONSE.decode(b64decode(entry.alloc_resp)),
             )
-            self.insert(entry.pod_uid, entry.container_name, entry.resource_name, held)
+            self.insert(entry.pod_uid, entry.container_name, entry.resource_name, allocation)
         return tuple(data.registered_devices)

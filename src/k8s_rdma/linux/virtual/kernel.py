@@ -81,8 +81,8 @@ class VirtualSriov:
         """Everything there is now. VFs that died with a pod's namespace are made anew first."""
         links, unreadable = self._links_with_all_vfs()
         states = [self._observe_pf(pf, links, unreadable) for pf in self._pfs.values()]
-        seen = Hardware(pfs=tuple(filter(None, states)), unreadable=tuple(unreadable))
-        return self._caps.shown_in(seen)
+        observed = Hardware(pfs=tuple(filter(None, states)), unreadable=tuple(unreadable))
+        return self._caps.shown_in(observed)
 
     def apply(self, step: Step) -> None:
         """Make the step hold."""
@@ -118,8 +118,8 @@ class VirtualSriov:
 
     def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
         """The VFs whose ports lead into a namespace."""
-        with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
-            return located_vfs(self._vfs_in(namespace, there), there, f"namespace {netns.path}")
+        with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as rtnl:
+            return located_vfs(self._vfs_in(namespace, rtnl), rtnl, f"namespace {netns.path}")
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
         """Tell an interface's network of its addresses."""
@@ -140,8 +140,8 @@ class VirtualSriov:
     def reset(self, vf: VfRef) -> None:
         """Make a VF that is at home nobody's."""
         self._moves.reset(self._pf(vf), vf)
-        without = (VfConfig(index=vf.index, vlan=Vlan(0)),)
-        self._configure_vfs(ConfigureVfs(pf=vf.pf, configs=without, previous=without))
+        configs = (VfConfig(index=vf.index, vlan=Vlan(0)),)
+        self._configure_vfs(ConfigureVfs(pf=vf.pf, configs=configs, previous=configs))
         self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -210,7 +210,7 @@ class VirtualSriov:
         except KernelError as error:
             unreadable.append(Unreadable(f"PF {pf.pci}", f"rates: {error}"))
             return None
-        here = {link.index: link for link in links.values()}
+        by_index = {link.index: link for link in links.values()}
         bridge = links.get(pf.name)
         return PfState(
             name=pf.name,
@@ -221,7 +221,7 @@ class VirtualSriov:
             supported_settings=supported_settings(pf),
             mac=bridge.mac if bridge else "",
             vfs=tuple(
-                _vf(pf, index, rates[index], state_of(port), _home_link(port, here))
+                _vf(pf, index, rates[index], state_of(port), _home_link(port, by_index))
                 for index, port in enumerate(ports)
                 if port is not None
             ),
@@ -254,13 +254,13 @@ class VirtualSriov:
 
     def _cached_pf(self, vf: VfRef) -> VirtualPf:
         """The PF as seen last, which will do where a VF's port, known by its name, is there or is not."""
-        known = self._pfs.get(vf.pf)
-        return known if known is not None and vf.index < known.vfs else self._pf(vf)
+        cached = self._pfs.get(vf.pf)
+        return cached if cached is not None and vf.index < cached.vfs else self._pf(vf)
 
     def _pf(self, vf: VfRef) -> VirtualPf:
-        known = self._pfs.get(vf.pf)
-        bridge = self._rtnl.link(known.name) if known else None
-        if bridge is None or pf_of(bridge) != known:  # never seen, or made anew with other values since
+        cached = self._pfs.get(vf.pf)
+        bridge = self._rtnl.link(cached.name) if cached else None
+        if bridge is None or pf_of(bridge) != cached:  # never seen, or made anew with other values since
             self._pfs = pfs_among(self._rtnl.links())
         return require(self._pfs, vf)
 

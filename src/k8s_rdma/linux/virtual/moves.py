@@ -44,18 +44,20 @@ class Moves:
         with self._namespaces.existing(step.netns) as namespace:
             if step.mtu not in (None, port.mtu):
                 self._rtnl.change(port.index, f"{port.name}: MTU {step.mtu}", with_mtu(step.mtu or 0))
-            what = f"{_describe(step)}: move to {step.netns.path} as {step.ifname}"
+            operation = f"{_describe(step)}: move to {step.netns.path} as {step.ifname}"
             if port.peer_elsewhere is not None:
                 self._rename(port, step, namespace)
                 return
             # A message that moves and renames would move first, and only then find the name taken.
-            with Rtnl(namespace) as there:
-                if there.link(step.ifname) is not None:
-                    msg = f"{what}: that name is taken there"
+            with Rtnl(namespace) as pod_rtnl:
+                if pod_rtnl.link(step.ifname) is not None:
+                    msg = f"{operation}: that name is taken there"
                     raise KernelError(msg)
             self._record_namespace(port, step.netns.inode)
-            there_as = _pod_settings(replace(step, mac=step.mac or step.home.mac))
-            self._rtnl.change(port.peer, what, in_namespace(namespace), named(step.ifname), *there_as)
+            pod_settings = _pod_settings(replace(step, mac=step.mac or step.home.mac))
+            self._rtnl.change(
+                port.peer, operation, in_namespace(namespace), named(step.ifname), *pod_settings
+            )
 
     def bring_home(self, pf: VirtualPf, step: BringHome) -> None:
         """Make a VF be at home as it was, from wherever it is unless it serves another namespace."""
@@ -67,14 +69,14 @@ class Moves:
             self._restore(port, step.home)
             return
         holder = state_of(port).given
-        given = holder == step.netns.inode
-        if holder and not given:
+        is_holder = holder == step.netns.inode
+        if holder and not is_holder:
             return
         with self._namespaces.opened(step.netns) as namespace:
             if namespace is not None and port.peer_elsewhere == self._rtnl.number_of(namespace):
                 self._fetch(port, step, namespace)
                 self._restore(self._port(pf, step.vf.index), step.home)
-            elif given:
+            elif is_holder:
                 # Its namespace is gone, or whoever lives there moved it on.
                 self._revive(pf, step)
 
@@ -92,33 +94,37 @@ class Moves:
         if port.peer_elsewhere != self._rtnl.number_of(namespace):
             msg = f"{_describe(step)}: wanted in {step.netns.path}, but it is in another namespace"
             raise KernelError(msg)
-        with Rtnl(namespace) as there:
-            found = there.link_at(port.peer)
+        with Rtnl(namespace) as pod_rtnl:
+            found = pod_rtnl.link_at(port.peer)
             if found is None or found.name != step.ifname:
-                what = f"{_describe(step)}: rename to {step.ifname} in {step.netns.path}"
-                there.change(port.peer, f"{what}: down", up=False)  # Linux before 6.2 renames no other
-                there.change(port.peer, what, named(step.ifname))
+                operation = f"{_describe(step)}: rename to {step.ifname} in {step.netns.path}"
+                pod_rtnl.change(
+                    port.peer, f"{operation}: down", up=False
+                )  # Linux before 6.2 renames no other
+                pod_rtnl.change(port.peer, operation, named(step.ifname))
             if found is None or (step.mac or found.mac, step.mtu or found.mtu) != (found.mac, found.mtu):
-                there.change(
+                pod_rtnl.change(
                     port.peer, f"{_describe(step)}: MAC and MTU in {step.netns.path}", *_pod_settings(step)
                 )
 
     def _fetch(self, port: Link, step: BringHome, namespace: int) -> None:
         """Move a VF here from a pod's namespace."""
-        what = f"{_describe(step)}: move home from {step.netns.path} as {step.home.name}"
-        self._require_free(step.home.name, what)
-        with Rtnl(namespace) as there:
-            there.change(port.peer, what, in_namespace(self._host), named(step.home.name))
+        operation = f"{_describe(step)}: move home from {step.netns.path} as {step.home.name}"
+        self._require_free(step.home.name, operation)
+        with Rtnl(namespace) as pod_rtnl:
+            pod_rtnl.change(port.peer, operation, in_namespace(self._host), named(step.home.name))
 
     def _restore(self, port: Link, home: VfHome) -> None:
         """Make a VF that is here what it was: name, MAC, MTU, down; and say that it is nobody's."""
         found = self._other_end(port)
-        what = f"{home.name}: as it was"
-        make_bare(found, self._rtnl, what)
+        operation = f"{home.name}: as it was"
+        make_bare(found, self._rtnl, operation)
         if found.name != home.name:
-            self._require_free(home.name, what)
+            self._require_free(home.name, operation)
         if (found.name, found.mac, found.mtu) != (home.name, home.mac, home.mtu):
-            self._rtnl.change(found.index, what, named(home.name), with_mac(home.mac), with_mtu(home.mtu))
+            self._rtnl.change(
+                found.index, operation, named(home.name), with_mac(home.mac), with_mtu(home.mtu)
+            )
         if port.mtu != home.mtu:
             self._rtnl.change(port.index, f"{port.name}: MTU {home.mtu}", with_mtu(home.mtu))
         if state_of(port).given:
@@ -132,9 +138,9 @@ class Moves:
         if step.mtu is None:
             return
         uplink = self._rtnl.link(pf.uplink)
-        most = uplink.mtu if uplink else 0
-        if not MIN_MTU <= step.mtu <= most:
-            msg = f"{_describe(step)}: MTU {step.mtu}: it takes {MIN_MTU} to {most}, its uplink's"
+        limit = uplink.mtu if uplink else 0
+        if not MIN_MTU <= step.mtu <= limit:
+            msg = f"{_describe(step)}: MTU {step.mtu}: it takes {MIN_MTU} to {limit}, its uplink's"
             raise KernelError(msg)
 
     def _revive(self, pf: VirtualPf, step: BringHome) -> None:

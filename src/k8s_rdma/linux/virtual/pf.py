@@ -47,9 +47,9 @@ def create_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
     found = pfs_among(links).get(pf.pci)
     if found == pf:
         return
-    taken = next((link for link in links if link.name == pf.name and not _unfinished(link)), None)
-    if found is not None or taken is not None:
-        msg = f"virtual PF {pf.name}: wanted {pf}, found {found or (taken and pf_of(taken)) or taken}"
+    holder = next((link for link in links if link.name == pf.name and not _unfinished(link)), None)
+    if found is not None or holder is not None:
+        msg = f"virtual PF {pf.name}: wanted {pf}, found {found or (holder and pf_of(holder)) or holder}"
         raise KernelError(msg)
     destroy_pf(pf, rtnl)
     uplink = _free_uplink(pf, rtnl)
@@ -95,8 +95,8 @@ def revive_vf(pf: VirtualPf, index: int, rtnl: Rtnl, home: VfHome | None = None)
         msg = f"virtual PF {pf.name}: gone"
         raise KernelError(msg)
     home = home or VfHome(name=pf.vf_name(index), mac=pf.vf_mac(index), mtu=DEFAULT_MTU)
-    made = _create_vf(pf, index, home, rtnl, bridge)
-    Shaper(rtnl).admit(pf, index, made.index, PortState())
+    port = _create_vf(pf, index, home, rtnl, bridge)
+    Shaper(rtnl).admit(pf, index, port.index, PortState())
 
 
 def _unfinished(link: Link) -> bool:
@@ -127,13 +127,13 @@ def _free_uplink(pf: VirtualPf, rtnl: Rtnl) -> Link:
 
 def _create_bridge(pf: VirtualPf, rtnl: Rtnl) -> VirtualPf:
     """The PF as it can be: with VLANs where the kernel's bridges have them."""
-    what = f"create bridge {pf.name}"
+    operation = f"create bridge {pf.name}"
     try:
-        rtnl.create(what, named(pf.name), with_mac(pf.mac), vlan_bridge(NO_VLAN))
+        rtnl.create(operation, named(pf.name), with_mac(pf.mac), vlan_bridge(NO_VLAN))
     except NetlinkError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise
-        rtnl.create(what, named(pf.name), with_mac(pf.mac), of_kind("bridge"))
+        rtnl.create(operation, named(pf.name), with_mac(pf.mac), of_kind("bridge"))
         return replace(pf, vlans=False)
     return replace(pf, vlans=True)
 
@@ -164,13 +164,13 @@ def _create_vf(pf: VirtualPf, index: int, home: VfHome, rtnl: Rtnl, bridge: Link
     port = pf.port_name(index)
     peer = nested(_VETH_PEER, bytes(16), named(home.name), with_mac(home.mac), with_mtu(home.mtu))
     veth = of_kind("veth", nested(_INFO_DATA, peer))
-    what = f"create VF {index} of {pf.name}"
-    rtnl.create(what, named(port), enslaved_to(bridge.index), with_mtu(home.mtu), veth)
-    made = rtnl.link(port)
-    if made is None:
+    operation = f"create VF {index} of {pf.name}"
+    rtnl.create(operation, named(port), enslaved_to(bridge.index), with_mtu(home.mtu), veth)
+    created = rtnl.link(port)
+    if created is None:
         msg = f"virtual PF {pf.name}: port {port} vanished while it was made"
         raise KernelError(msg)
-    Shaper(rtnl).police(pf, index, made.index)
-    rtnl.change(made.index, f"{port}: no address of its own", without_link_local())
-    rtnl.change(made.index, f"{port}: up", up=True)
-    return made
+    Shaper(rtnl).police(pf, index, created.index)
+    rtnl.change(created.index, f"{port}: no address of its own", without_link_local())
+    rtnl.change(created.index, f"{port}: up", up=True)
+    return created

@@ -57,15 +57,15 @@ class Rates:
         indexes = [rate.index for rate in step.rates]
         for index in indexes:
             require({pf.pci: pf}, VfRef(pf.pci, index))
-        before = self._read(pf, scheduler, indexes)
+        current = self._read(pf, scheduler, indexes)
         try:
-            check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, current=before)
+            check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, current=current)
         except KernelError:  # the others may have less by now
-            before = self.read_all(pf, scheduler)
-            check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, current=before)
+            current = self.read_all(pf, scheduler)
+            check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, current=current)
         for rate in step.rates:
-            if before[rate.index] != rate:
-                self._shaper.set_rate(pf, scheduler, rate, before[rate.index])
+            if current[rate.index] != rate:
+                self._shaper.set_rate(pf, scheduler, rate, current[rate.index])
         after = self._read(pf, scheduler, indexes)
         for rate in step.rates:
             if after[rate.index] != rate:
@@ -74,32 +74,32 @@ class Rates:
 
     def _read(self, pf: VirtualPf, scheduler: int, indexes: Collection[int]) -> dict[int, VfRate]:
         """Those of all VFs, of which these are asked for now."""
-        seen = self._cached.get(pf)
-        if seen is None or len(indexes) * _SINGLE_READ_COST > pf.vfs:
+        cached = self._cached.get(pf)
+        if cached is None or len(indexes) * _SINGLE_READ_COST > pf.vfs:
             return self.read_all(pf, scheduler)
         found = {index: self._shaper.rate(scheduler, index) for index in indexes}
         if None in found.values():
             return self.read_all(pf, scheduler)
-        seen.update({index: rate for index, rate in found.items() if rate is not None})
-        return dict(seen)
+        cached.update({index: rate for index, rate in found.items() if rate is not None})
+        return dict(cached)
 
 
 def restore_vlans(pf: VirtualPf, rtnl: Rtnl) -> None:
     """Have a PF's ports and uplink in their VLANs; KernelError when they are not afterwards."""
     links = {link.name: link for link in rtnl.links()}
     ports = [links[name] for name in map(pf.port_name, range(pf.vfs)) if name in links]
-    wanted = {port.index: frozenset({state_of(port).vlan or NO_VLAN}) for port in ports}
+    desired = {port.index: frozenset({state_of(port).vlan or NO_VLAN}) for port in ports}
     if pf.uplink in links:
-        wanted[links[pf.uplink].index] = frozenset({NO_VLAN}).union(*wanted.values())
+        desired[links[pf.uplink].index] = frozenset({NO_VLAN}).union(*desired.values())
     names = {link.index: link for link in links.values()}
     present = bridge_vlans.vlans(rtnl, f"{pf.name}: VLANs")
-    for index, those in wanted.items():
-        _set_vlans(names[index], those, present.get(index, frozenset()), rtnl)
+    for index, vlans in desired.items():
+        _set_vlans(names[index], vlans, present.get(index, frozenset()), rtnl)
     present = bridge_vlans.vlans(rtnl, f"{pf.name}: VLANs")
-    for index, those in wanted.items():
+    for index, vlans in desired.items():
         found = present.get(index, frozenset())
-        if found != those:
-            msg = f"{names[index].name}: read back VLANs {sorted(found)}, set {sorted(those)}"
+        if found != vlans:
+            msg = f"{names[index].name}: read back VLANs {sorted(found)}, set {sorted(vlans)}"
             raise KernelError(msg)
 
 
@@ -155,8 +155,8 @@ class Settings:
         if (config.mac, config.trust, config.spoof_check) != (None, None, None):
             self._shaper.admit(pf, config.index, port.index, state)
         if config.link_state is not None:
-            up = state.link_state is not LinkState.DISABLE
-            self._rtnl.change(port.index, f"{port.name}: link state {state.link_state}", up=up)
+            is_up = state.link_state is not LinkState.DISABLE
+            self._rtnl.change(port.index, f"{port.name}: link state {state.link_state}", up=is_up)
         self._rtnl.change(port.index, f"{port.name}: alias", with_alias(port_alias_of(state)))
         read = state_of(self._port(pf, config.index))
         if read != state:
@@ -165,14 +165,14 @@ class Settings:
 
     def _check_macs(self, pf: VirtualPf, step: ConfigureVfs) -> None:
         """Refuse a MAC that two VFs of the PF would have: the bridge, and the classes, know VFs by it."""
-        asked = {config.index: config.mac for config in step.configs if config.mac is not None}
-        if not asked:
+        requested = {config.index: config.mac for config in step.configs if config.mac is not None}
+        if not requested:
             return
-        after = _macs(pf, {link.name: link for link in self._rtnl.links()}) | asked
-        for index, mac in asked.items():
-            other = next((each for each in after if each != index and after[each] == mac), None)
-            if other is not None:
-                msg = f"VF {index} of PF {pf.pci}: MAC {mac} is VF {other}'s"
+        after = _macs(pf, {link.name: link for link in self._rtnl.links()}) | requested
+        for index, mac in requested.items():
+            holder = next((vf for vf in after if vf != index and after[vf] == mac), None)
+            if holder is not None:
+                msg = f"VF {index} of PF {pf.pci}: MAC {mac} is VF {holder}'s"
                 raise KernelError(msg)
 
     def _port(self, pf: VirtualPf, index: int) -> Link:
@@ -197,8 +197,8 @@ def _changed_state(pf: VirtualPf, state: PortState, config: VfConfig) -> PortSta
         "spoof_check": config.spoof_check,
         "link_state": config.link_state,
     }
-    asked = {key: value for key, value in changes.items() if value is not None}
-    return msgspec.structs.replace(state, **asked)
+    requested = {key: value for key, value in changes.items() if value is not None}
+    return msgspec.structs.replace(state, **requested)
 
 
 def _fault(pf: VirtualPf, config: VfConfig) -> str:

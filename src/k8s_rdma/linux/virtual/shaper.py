@@ -80,9 +80,9 @@ class Shaper:
 
     def police(self, pf: VirtualPf, index: int, port: int) -> None:
         """Have a new VF's port drop all it receives but what bears the VF's MAC."""
-        what = f"{pf.port_name(index)}: filter"
-        self._tc.add_ingress(port, what)
-        self._tc.redirect(port, self._index(pf.sink_name), what, priority=_UNMATCHED)
+        operation = f"{pf.port_name(index)}: filter"
+        self._tc.add_ingress(port, operation)
+        self._tc.redirect(port, self._index(pf.sink_name), operation, priority=_UNMATCHED)
         self._admit(pf, index, port, PortState())
 
     def admit(self, pf: VirtualPf, index: int, port: int, state: PortState) -> None:
@@ -99,15 +99,15 @@ class Shaper:
         (`htb_accnt_tokens`): of a few packets at the floor that is a minute in which a reservation would not
         hold. So a class that has is made anew.
         """
-        what = f"{pf.scheduler_name}: rates of VF {rate.index}"
+        operation = f"{pf.scheduler_name}: rates of VF {rate.index}"
         if previous is None or (
             rate.min_tx_rate_mbps
             and not previous.min_tx_rate_mbps
-            and self._has_overdrawn(scheduler, rate.index, what)
+            and self._has_overdrawn(scheduler, rate.index, operation)
         ):
             self._recreate_class(pf, scheduler, rate)
         else:
-            self._tc.set_class(scheduler, _class(pf, rate), what)
+            self._tc.set_class(scheduler, _class(pf, rate), operation)
 
     def rate(self, scheduler: int, index: int) -> VfRate | None:
         """What is programmed on one VF; None when its class is unfinished."""
@@ -128,44 +128,44 @@ class Shaper:
 
     def _recreate_class(self, pf: VirtualPf, scheduler: int, rate: VfRate) -> None:
         """Make a VF's class anew."""
-        what = f"{pf.scheduler_name}: VF {rate.index}"
+        operation = f"{pf.scheduler_name}: VF {rate.index}"
         port = self._rtnl.link(pf.port_name(rate.index))
-        self._tc.set_class(scheduler, _unfinished(pf, rate), what)
+        self._tc.set_class(scheduler, _unfinished(pf, rate), operation)
         self._forget(pf, scheduler, rate.index)
-        self._tc.delete_class(scheduler, _handle(rate.index), what)
+        self._tc.delete_class(scheduler, _handle(rate.index), operation)
         self._create_class(pf, scheduler, rate, state_of(port) if port else PortState())
 
     def _create_class(self, pf: VirtualPf, scheduler: int, rate: VfRate, state: PortState) -> None:
         """Make a VF's class, with queue and filter; its rates come last and tell that it is whole."""
-        what = f"{pf.scheduler_name}: VF {rate.index}"
-        self._tc.set_class(scheduler, _unfinished(pf, rate), what)
-        self._tc.add_fifo(scheduler, _handle(rate.index), QUEUE, what)
+        operation = f"{pf.scheduler_name}: VF {rate.index}"
+        self._tc.set_class(scheduler, _unfinished(pf, rate), operation)
+        self._tc.add_fifo(scheduler, _handle(rate.index), QUEUE, operation)
         self._classify(pf, scheduler, rate.index, state)
-        self._tc.set_class(scheduler, _class(pf, rate), what)
+        self._tc.set_class(scheduler, _class(pf, rate), operation)
 
     def _admit(self, pf: VirtualPf, index: int, port: int, state: PortState) -> None:
         """Between the two, all is dropped."""
-        what = f"{pf.port_name(index)}: filter"
+        operation = f"{pf.port_name(index)}: filter"
         source = "" if state.sends_as_anybody else pf.mac_of(index, state)
-        self._tc.forget_redirects(port, what, priority=_ADMITTED)
+        self._tc.forget_redirects(port, operation, priority=_ADMITTED)
         scheduler = self._index(pf.scheduler_name)
-        self._tc.redirect(port, scheduler, what, priority=_ADMITTED, source=source)
+        self._tc.redirect(port, scheduler, operation, priority=_ADMITTED, source=source)
 
     def _classify(self, pf: VirtualPf, scheduler: int, index: int, state: PortState) -> None:
         """Put what a VF sends into its class: by its MAC, or if that may be any, before that by its port."""
-        what = f"{pf.scheduler_name}: VF {index}"
+        operation = f"{pf.scheduler_name}: VF {index}"
         source = Source(pf.mac_of(index, state), index + 1)
-        self._tc.classify_source(scheduler, _SOURCES, source, _handle(index), what)
+        self._tc.classify_source(scheduler, _SOURCES, source, _handle(index), operation)
         if state.sends_as_anybody:
-            self._tc.classify_port(scheduler, _by_port(index), pf.port_name(index), _handle(index), what)
+            self._tc.classify_port(scheduler, _by_port(index), pf.port_name(index), _handle(index), operation)
 
     def _forget(self, pf: VirtualPf, scheduler: int, index: int) -> None:
         """Put nothing into a VF's class, also not what a port of it that is gone was to send."""
-        what = f"{pf.scheduler_name}: VF {index}"
-        for node, handle in self._tc.classified_sources(scheduler, _SOURCES, what).items():
+        operation = f"{pf.scheduler_name}: VF {index}"
+        for node, handle in self._tc.classified_sources(scheduler, _SOURCES, operation).items():
             if handle == _handle(index):
-                self._tc.forget_source(scheduler, _SOURCES, node, what)
-        self._tc.forget_port(scheduler, _by_port(index), what)
+                self._tc.forget_source(scheduler, _SOURCES, node, operation)
+        self._tc.forget_port(scheduler, _by_port(index), operation)
 
     def _index(self, name: str) -> int:
         link = self._rtnl.link(name)

@@ -142,8 +142,8 @@ class VirtualPf:
         Domains from 10000 on are where Linux puts buses that no firmware numbered
         (`drivers/pci/controller/vmd.c`), so it is no real device's either.
         """
-        _, bus, rest = self.pci.split(":")
-        device, function = rest.split(".")
+        _, bus, slot = self.pci.split(":")
+        device, function = slot.split(".")
         domain = 0x10000 | int(bus, 16) << 8 | int(device, 16) << 3 | int(function)
         return pci_address(f"{domain:x}:00:{index // 8:02x}.{index % 8}")
 
