@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def print_error(console: Console, error: K8sRdmaError) -> None:
-    """What went wrong, word for word: paths and addresses in brackets are no markup."""
+    """Print an error as it is: paths and addresses in brackets are no markup."""
     console.print(str(error), style="bold red", markup=False, soft_wrap=True)
     console.print(f"  {error.details}", markup=False, soft_wrap=True)
 
@@ -113,7 +113,7 @@ def _play(world: World, outcome: Outcome, console: Console) -> None:
 
 
 def _teardown(world: World, scenes: Scenes, console: Console) -> None:
-    """Delete what pods there still are, however the scenes ended; Ctrl-C does not stop this."""
+    """Delete the remaining pods, however the scenes ended; Ctrl-C does not stop this."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     world.restart_agents()
     _step(console, "Everything given back", scenes.finish)
@@ -145,7 +145,7 @@ def _pause(world: World, console: Console) -> None:
 
 
 def _check_kernel_state(world: World, outcome: Outcome, expected: Mapping[str, frozenset[str]]) -> None:
-    """Everything is as it was before the first pod."""
+    """Check that every node is as it was before the first pod."""
     for node in world.nodes:
         changed = sorted(expected[node.name] ^ world.kernel_state(node))
         outcome.check_equal(f"{node.name}: VFs not home with their name, MAC and rates", [], changed)

@@ -237,7 +237,7 @@ def _empty(message: type[M]) -> Form[None]:
 
 
 def _id(message: type[M], name: str) -> Form[str]:
-    """Of a message that is one id, in the field of that name."""
+    """Return the form of a message with one field, an id."""
     return form(message, lambda value: message(**{name: value}), lambda read: str(getattr(read, name)))
 
 

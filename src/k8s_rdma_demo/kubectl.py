@@ -1,4 +1,4 @@
-"""What a user does with kubectl: apply, wait, describe, delete; straight to the API server."""
+"""A user's kubectl commands (apply, wait, describe, delete) as calls to the API server."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def launch(*, json_file: Path | None, keep: bool) -> int:
 
 
 def _scratch() -> str:
-    """Where the demo's files go: a socket's path has 107 bytes, which a long TMPDIR would use up."""
+    """Return the directory for the demo's files: a socket's path has at most 107 bytes."""
     directory = tempfile.gettempdir()
     return directory if len(directory) <= MAX_SCRATCH else "/tmp"  # noqa: S108 - a fresh directory is made in it
 
@@ -85,7 +85,7 @@ def _child_of(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def _requirements() -> tuple[Path, Path]:
-    """Where the CNI plugins and our executable are; K8sRdmaError names everything that is missing."""
+    """Find the CNI plugins and the executable; K8sRdmaError names everything that is missing."""
     missing = [
         f"{tool} (Debian package {package})" for tool, package in TOOLS.items() if not shutil.which(tool)
     ]

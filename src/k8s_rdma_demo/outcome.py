@@ -1,4 +1,4 @@
-"""What the demo found: checks, throughput, pods, refusals; shown as tables and written as JSON."""
+"""The demo's results: checks, throughput, pods, refusals; shown as tables and written as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BAR_WIDTH = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was tried."""
+    """A check with its expected and its measured value."""
 
     name: str
     passed: bool
@@ -55,7 +55,7 @@ class FlowShown:
 
     @property
     def floor(self) -> float:
-        """What the flow must reach: its cap, or without one its reservation, less the tolerance."""
+        """The rate that the flow must reach: its cap, or without one its reservation, less the tolerance."""
         return (1 - TOLERANCE) * TCP_SHARE * (self.cap or self.reserved)
 
 
@@ -70,7 +70,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether there were checks and none failed."""
+        """Report whether there were checks and none failed."""
         return bool(self.checks) and all(check.passed for check in self.checks)
 
     def check(self, name: str, passed: bool, expected: object, measured: object) -> None:

@@ -318,7 +318,7 @@ class Scenes:
 
 
 def describe(pod: Mapping[str, Any]) -> str:
-    """What a pod asks for, in a few words."""
+    """Describe a pod's request in a few words."""
     request = parse_request(pod["metadata"].get("annotations", {}).get(ANNOTATION))
     groups: dict[str, int] = {}
     for interface in request.interfaces:

@@ -183,7 +183,7 @@ class World:
         return sorted(path.name for path in paths)
 
     def attached_vfs(self, node: DemoNode) -> int:
-        """How many VFs' interfaces are in pods now."""
+        """Count the VFs' interfaces that are in pods now."""
         with node.netns.open("rb") as netns, Rtnl(netns.fileno()) as rtnl:
             home = sum(_is_vf(link.name) for link in rtnl.links())
         return PFS_PER_NODE * VFS_PER_PF - home
@@ -344,7 +344,7 @@ def _is_vf(name: str) -> bool:
 
 
 def leftover_processes() -> list[int]:
-    """What runs in this PID namespace besides this process, which is its init."""
+    """List the processes in this PID namespace except this one, its init."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass  # ended, and orphaned by a parent that was killed

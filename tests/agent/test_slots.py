@@ -73,7 +73,7 @@ async def delete(verbs: Any, pod: str = "p", network: str = "net", ifname: str =
 
 def test_slot_tells_the_devices_of_the_pods_vfs_as_they_are_after_the_move(machine: Machine) -> None:
     async def scenario() -> None:
-        machine.kubelet.give("default", "p", SLOT, "slot-3")
+        machine.kubelet.allocate("default", "p", SLOT, "slot-3")
         before = {each.path for each in FakeNodes(machine.hardware).of_devices(["f0r0"])}
         with machine.running() as (_, verbs):
             given = await add(verbs, machine)
@@ -90,7 +90,7 @@ def test_slot_names_its_devices_in_variables_also_where_there_is_no_rdma(machine
     async def scenario() -> None:
         machine.rdma = False
         machine.boot()
-        machine.kubelet.give("default", "p", SLOT, "slot-0")
+        machine.kubelet.allocate("default", "p", SLOT, "slot-0")
         with machine.running() as (_, verbs):
             given = await add(verbs, machine)
             [edits] = told(machine).values()
@@ -102,8 +102,8 @@ def test_slot_names_its_devices_in_variables_also_where_there_is_no_rdma(machine
 
 def test_every_container_of_a_pod_has_a_slot_with_all_of_its_devices(machine: Machine) -> None:
     async def scenario() -> None:
-        machine.kubelet.give("default", "p", SLOT, "slot-0", container="a")
-        machine.kubelet.give("default", "p", SLOT, "slot-7", container="b")
+        machine.kubelet.allocate("default", "p", SLOT, "slot-0", container="a")
+        machine.kubelet.allocate("default", "p", SLOT, "slot-7", container="b")
         with machine.running() as (_, verbs):
             given = await add(verbs, machine)
             wanted = nodes(machine, *given.receipt.interfaces)
@@ -114,7 +114,7 @@ def test_every_container_of_a_pod_has_a_slot_with_all_of_its_devices(machine: Ma
 
 def test_function_for_a_program_is_in_the_slot_by_its_group(machine: Machine) -> None:
     async def scenario() -> None:
-        machine.kubelet.give("default", "p", SLOT, "slot-0")
+        machine.kubelet.allocate("default", "p", SLOT, "slot-0")
         with machine.running() as (_, verbs):
             given = await add(verbs, machine, interfaces=[{"driver": "vfio-pci"}])
             group = FakeNodes(machine.hardware).vfio_group(given.receipt.interfaces[0].pci)
@@ -127,7 +127,7 @@ def test_later_attachment_of_the_sandbox_adds_its_devices_and_its_end_takes_them
     machine: Machine,
 ) -> None:
     async def scenario() -> None:
-        machine.kubelet.give("default", "p", SLOT, "slot-0")
+        machine.kubelet.allocate("default", "p", SLOT, "slot-0")
         both = {
             "interfaces": [{"network": "a"}, {"network": "b"}],
             "annotations": {"k8s.v1.cni.cncf.io/networks": "a, b"},
@@ -148,8 +148,8 @@ def test_later_attachment_of_the_sandbox_adds_its_devices_and_its_end_takes_them
 
 def test_slot_that_went_on_to_another_pod_stays_that_ones_at_the_old_ones_end(machine: Machine) -> None:
     async def scenario() -> None:
-        machine.kubelet.give("default", "old", SLOT, "slot-0")
-        machine.kubelet.give("default", "new", SLOT, "slot-0")
+        machine.kubelet.allocate("default", "old", SLOT, "slot-0")
+        machine.kubelet.allocate("default", "new", SLOT, "slot-0")
         with machine.running() as (_, verbs):
             await add(verbs, machine, "old")
             given = await add(verbs, machine, "new")
@@ -167,8 +167,8 @@ def test_slot_that_went_on_to_another_pod_stays_that_ones_at_the_old_ones_end(ma
 
 def test_nothing_of_the_former_holder_is_told_while_the_next_one_is_being_attached(machine: Machine) -> None:
     async def scenario() -> None:
-        machine.kubelet.give("default", "old", SLOT, "slot-0")
-        machine.kubelet.give("default", "new", SLOT, "slot-0")
+        machine.kubelet.allocate("default", "old", SLOT, "slot-0")
+        machine.kubelet.allocate("default", "new", SLOT, "slot-0")
         seen = []
 
         async def look() -> None:
@@ -217,7 +217,7 @@ def test_kubelet_is_not_asked_for_who_can_hold_nothing(machine: Machine) -> None
 
 def test_id_that_is_no_name_of_a_cdi_device_refuses_the_add(machine: Machine) -> None:
     async def scenario() -> None:
-        machine.kubelet.give("default", "p", SLOT, "../../etc/passwd")
+        machine.kubelet.allocate("default", "p", SLOT, "../../etc/passwd")
         with machine.running() as (node, verbs):
             with pytest.raises(K8sRdmaError, match="CDI"):
                 await add(verbs, machine)
@@ -228,7 +228,7 @@ def test_id_that_is_no_name_of_a_cdi_device_refuses_the_add(machine: Machine) ->
 
 def test_check_tells_of_a_slot_that_does_not_tell_the_devices_any_more(machine: Machine) -> None:
     async def scenario() -> None:
-        machine.kubelet.give("default", "p", SLOT, "slot-0")
+        machine.kubelet.allocate("default", "p", SLOT, "slot-0")
         with machine.running() as (_, verbs):
             await add(verbs, machine)
             conf = machine.stdin(asks({}))
@@ -247,7 +247,7 @@ def test_restoring_writes_what_was_removed_renews_what_moved_and_removes_what_is
 ) -> None:
     async def scenario() -> None:
         for pod, slot in (("p", "slot-0"), ("q", "slot-1")):
-            machine.kubelet.give("default", pod, SLOT, slot)
+            machine.kubelet.allocate("default", pod, SLOT, slot)
         with machine.running() as (node, verbs):
             p, q = await add(verbs, machine, "p"), await add(verbs, machine, "q")
             directory = machine.directory / "host" / "var" / "run" / "cdi"

@@ -99,9 +99,9 @@ def test_cap_stays_when_the_interface_comes_up_and_goes_down(lab, netns):
 def test_interface_that_is_up_is_capped_and_uncapped(lab, netns):
     lab.kernel.apply(ConfigureInterface(netns=netns, ifname="rdma0"))
     lab.kernel.apply(cap(netns, 100))
-    assert (cap_of(lab, netns), lab.seen("rdma0", netns).up) == (100, True)
+    assert (cap_of(lab, netns), lab.seen("rdma0", netns).is_up) == (100, True)
     lab.kernel.apply(cap(netns, 0))
-    assert (cap_of(lab, netns), lab.seen("rdma0", netns).up) == (0, True)
+    assert (cap_of(lab, netns), lab.seen("rdma0", netns).is_up) == (0, True)
 
 
 def test_queueing_discipline_of_somebody_else_is_told_as_no_cap_and_gives_way(lab, netns):

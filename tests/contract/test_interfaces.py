@@ -31,7 +31,7 @@ def configure(netns, addresses=ADDRESSES, routes=ROUTES, ifname="rdma0"):
 def test_interface_is_up_with_addresses_and_routes_when_configured(lab, netns):
     lab.kernel.apply(configure(netns))
     found = lab.seen("rdma0", netns)
-    assert found.up
+    assert found.is_up
     assert set(found.addresses) == set(ADDRESSES)
     assert set(found.routes) == set(ROUTES)
 
@@ -39,7 +39,7 @@ def test_interface_is_up_with_addresses_and_routes_when_configured(lab, netns):
 def test_interface_is_up_and_bare_when_configured_without_addresses(lab, netns):
     lab.kernel.apply(configure(netns, (), ()))
     found = lab.seen("rdma0", netns)
-    assert (found.up, found.addresses, found.routes) == (True, (), ())
+    assert (found.is_up, found.addresses, found.routes) == (True, (), ())
 
 
 def test_configuring_changes_nothing_when_it_holds(lab, netns):

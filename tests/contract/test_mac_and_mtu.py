@@ -52,7 +52,7 @@ def test_interface_has_what_was_wanted_in_the_pod(lab, vf, wanted):
     apply(lab, steps)
     found = lab.seen("rdma0", netns)
     assert (found.mac, found.mtu) == (wanted.get("mac", home.mac), wanted.get("mtu", home.mtu))
-    assert not found.up
+    assert not found.is_up
 
 
 def test_netdev_that_had_another_mac_than_that_of_home_gets_it_as_it_leaves_and_keeps_it(lab, vf):

@@ -29,7 +29,7 @@ def test_vf_is_in_the_namespace_down_and_under_its_new_name_when_given(lab, vf):
     lab.kernel.apply(step)
     found = lab.seen("rdma0", netns)
     assert found is not None
-    assert (found.mac, found.mtu, found.up, found.addresses) == (step.home.mac, step.home.mtu, False, ())
+    assert (found.mac, found.mtu, found.is_up, found.addresses) == (step.home.mac, step.home.mtu, False, ())
     assert lab.seen(step.home.name) is None
     assert state_of(lab, vf).netdev is None
     assert state_of(lab, vf).mac == step.home.mac

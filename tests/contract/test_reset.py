@@ -20,7 +20,7 @@ def test_vf_is_down_bare_and_without_rates_when_reset(lab, vf):
     before = lab.kernel.observe(), lab.seen(name)
     lab.kernel.apply(SetRates(pf=vf.pf, rates=(rate(lab, 2, 10, 20),), previous=(VfRate(2),)))
     lab.use(name, None, "10.0.0.1/24", "fd00::1/64")
-    assert lab.seen(name).up
+    assert lab.seen(name).is_up
     lab.kernel.reset(vf)
     assert (lab.kernel.observe(), lab.seen(name)) == before
     lab.kernel.reset(vf)

@@ -60,7 +60,7 @@ def test_everything_is_as_before_when_a_plan_is_undone(lab):
     steps = plan_for(lab, netns)
     for step in steps:
         lab.kernel.apply(step)
-    assert all(lab.seen(f"rdma{number}", netns).up for number in range(3))
+    assert all(lab.seen(f"rdma{number}", netns).is_up for number in range(3))
     for step in undo(steps):
         lab.kernel.apply(step)
     assert lab.kernel.observe() == before

@@ -39,7 +39,7 @@ def pods():
 async def asked(it, pods, resource=RDMA):
     """What a question becomes when the pod was given a GPU after a look."""
     await it.complete(RDMA, CHOICE)
-    pods.give("default", "new", "nvidia.com/gpu", "g0")
+    pods.allocate("default", "new", "nvidia.com/gpu", "g0")
     return await it.complete(resource, CHOICE)
 
 
@@ -105,7 +105,7 @@ def test_machine_that_does_not_answer_keeps_one_thread_however_often_it_is_asked
     async def often():
         it = neighbours(pods, stuck)
         await it.complete(RDMA, CHOICE)
-        pods.give("default", "new", "nvidia.com/gpu", "g0")
+        pods.allocate("default", "new", "nvidia.com/gpu", "g0")
         answers = await asyncio.gather(*(it.complete(RDMA, CHOICE) for _ in range(50)))
         release.set()
         await it.close()
@@ -121,7 +121,7 @@ from deviceplugin.test_neighbours import CHOICE, asked, neighbours
 from fakes.nodes import FakePodResources
 async def main():
     pods = FakePodResources()
-    pods.give("default", "old", "nvidia.com/gpu", "g9")
+    pods.allocate("default", "old", "nvidia.com/gpu", "g9")
     it = neighbours(pods, lambda _: threading.Event().wait())
     assert await asked(it, pods) is CHOICE
     await it.close()

@@ -1,15 +1,10 @@
 """A kernel in memory: applies steps to a `FakeMachine`, and fails on command.
 
-Minimum rates that would add up to more than the link carries are refused, as ice does; mlx5 takes them
-as weights and checks no sum, so nothing may rely on the refusal.
+Settings are applied one after the other, as netlink hands them to a driver. Minimum rates whose sum exceeds
+the link are refused, as ice does; mlx5 takes them as weights and checks no sum, so nothing may rely on the
+refusal.
 
-Interfaces in the namespaces of a pretended machine: configured, cleared and limited.
-
-ConfigureVfs on a pretended machine: one setting after the other, as netlink hands them to a driver.
-
-Source: Linux `net/core/rtnetlink.c` (do_setvfinfo) and the checks that drivers have in common, 6.1.
-
-VFs of a pretended machine on their way into namespaces and to other drivers, and home again.
+Source: Linux 6.1 `net/core/rtnetlink.c` (do_setvfinfo) and the checks that drivers have in common.
 """
 
 from __future__ import annotations
@@ -230,7 +225,7 @@ def _check(pf: FakePf, config: VfConfig) -> None:
 
 
 def _required_settings(config: VfConfig) -> Iterator[tuple[Setting, str]]:
-    """What of a driver the settings need, and the words for that."""
+    """Yield the settings that a driver must support, with their descriptions."""
     if config.vlan is not None:
         yield from _required_for_vlan(config.vlan)
     for setting, value in {
@@ -253,7 +248,7 @@ def _required_for_vlan(vlan: Vlan) -> Iterator[tuple[Setting, str]]:
 
 
 def _fault(pf: FakePf, config: VfConfig) -> str:
-    """What no driver takes, in words; empty when it does."""
+    """Describe a value that no driver accepts; empty when it is valid."""
     vlan = config.vlan
     if vlan is not None and not (0 <= vlan.id <= _MAX_VLAN and 0 <= vlan.qos <= _MAX_QOS):
         return f"VLAN {vlan.id} with QoS {vlan.qos}: a VLAN is 0 to {_MAX_VLAN}, QoS 0 to {_MAX_QOS}"
@@ -354,7 +349,7 @@ class FakeKernel:
         self._faults.append(_Fault(index=len(self.applied) + index, after_changes=after_changes, times=times))
 
     def observe(self) -> Hardware:
-        """Everything there is now."""
+        """Observe the hardware."""
         with self.machine.lock:
             self.observations += 1
             self._require_answers()
@@ -375,11 +370,11 @@ class FakeKernel:
             self.machine.changed()
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
-        """Whether that very namespace still exists."""
+        """Report whether that very namespace still exists."""
         return self.machine.alive(netns)
 
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
-        """What is in a namespace."""
+        """Return the interfaces of a namespace."""
         place = self.machine.inode(netns)
         with self.machine.lock:
             return {
@@ -412,7 +407,7 @@ class FakeKernel:
             }
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
-        """Note what is told of what is there."""
+        """Record the announcements of addresses that exist."""
         place = self.machine.inode(netns)
         with self.machine.lock:
             for device in self.machine.devices_in(place):

@@ -1,12 +1,9 @@
 """A machine in memory: PFs, their VFs, and network namespaces that obey the kernel's rules.
 
-Its VFs are physical ones: a netdev whose namespace dies comes back to the host's namespace by itself,
-under its last name or, if that is taken, as `dev<n>` (Linux `net/core/dev.c`, `default_device_exit_net`).
-A netdev that moves goes down and loses addresses, routes and queueing discipline
-(`__dev_change_net_namespace`). A VF that no driver or another one than the kernel's own drives has no netdev;
-it gets a new one when that drives it again.
-
-What a pretended machine is made of: PFs as they are asked for, VFs, and their netdevs.
+VFs are physical: when its namespace ends, a netdev returns to the host's namespace under its last name or,
+if that is taken, as `dev<n>` (Linux `net/core/dev.c`, `default_device_exit_net`). A netdev that moves goes
+down and loses addresses, routes and queueing discipline (`__dev_change_net_namespace`). A VF has a netdev
+only while the kernel's own driver drives it, and a new one each time that driver binds.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ class FakePf:
     """A PF to pretend: VF i is netdev `<name>v<i>`, and with `rdma` RDMA device `<name>r<i>`.
 
     rates, enforce: which it takes, and what is demanded.
-    settings: what it can do for VFs beside rates; None for all that makes sense on its type of link.
+    settings: those that VFs support besides rates; None for all that make sense on its type of link.
     """
 
     name: str
@@ -66,7 +63,7 @@ class FakePf:
     mac: str = "0a:ff:00:00:00:01"
 
     def supported_settings(self) -> frozenset[Setting]:
-        """What it can do for VFs beside rates."""
+        """The settings that VFs support besides rates."""
         return _SUPPORTED[self.link_type] if self.settings is None else self.settings
 
 
@@ -134,7 +131,7 @@ class Function:
 
     @property
     def is_netdev(self) -> bool:
-        """Whether the kernel's own driver has it."""
+        """Report whether the kernel's own driver is bound to it."""
         return self.driver == VF_DRIVER
 
     def own_mac(self) -> str:
@@ -236,7 +233,7 @@ class FakeMachine:
         self.changed()
 
     def alive(self, netns: NetnsRef) -> bool:
-        """Whether that very namespace, path and inode, exists."""
+        """Report whether that very namespace, path and inode, exists."""
         return self._namespaces.get(netns.inode) == netns.path
 
     def add_interface(self, name: str, netns: NetnsRef | None = None) -> None:
@@ -279,7 +276,7 @@ class FakeMachine:
             )
 
     def interface(self, ifname: str, netns: NetnsRef | None = None) -> Interface | None:
-        """What is seen of an interface from within a namespace; None when it is not there."""
+        """Observe an interface from within a namespace; None when it is not there."""
         with self.lock:
             device = self.find(ifname, _place(netns))
             if device is None:
@@ -320,7 +317,7 @@ class FakeMachine:
     def set_unreadable(
         self, *unreadable: Unreadable, hidden: Iterable[PciAddress] = (), observations: int | None = None
     ) -> None:
-        """Let observations report that these could not be looked at, and not find the hidden PFs.
+        """Let observations report these as unreadable, and omit the hidden PFs.
 
         observations: how many observations; all that follow by default.
         """
@@ -394,7 +391,8 @@ class FakeMachine:
         """Move, rename, or both. NameTakenError when the name is taken there; nothing has changed then."""
         holder = self.find(name, place)
         if holder is not None and holder is not device:
-            msg = f"interface {device.name}: cannot become {name} in {self.describe_place(place)}: that name is taken"
+            place_text = self.describe_place(place)
+            msg = f"interface {device.name}: cannot become {name} in {place_text}: that name is taken"
             raise NameTakenError(msg)
         if device.place != place:
             device.is_up, device.addresses, device.routes = False, (), ()
@@ -427,7 +425,7 @@ class FakeMachine:
         function.verbs = self._free_verbs(function)
 
     def describe_place(self, place: int) -> str:
-        """A namespace in words."""
+        """Describe a namespace."""
         return f"namespace {self._namespaces[place]}" if place else "the host's namespace"
 
     def _free_name(self, prefix: str) -> str:

@@ -1,7 +1,4 @@
-"""The device nodes of a machine in memory.
-
-What a kubelet without a kubelet says of its pods.
-"""
+"""Device nodes of a machine in memory, and the PodResources API without a kubelet."""
 
 from __future__ import annotations
 
@@ -25,24 +22,24 @@ class FakePodResources:
     """
 
     def __init__(self) -> None:
-        """Nobody holds anything."""
+        """No pod has devices."""
         self._allocated: dict[tuple[str, str], PodDevices] = {}
         self.silent = False
         self.questions = 0
 
     def allocate(self, namespace: str, name: str, resource: str, *ids: str, container: str = "app") -> None:
-        """Give a pod's container devices, besides what it holds."""
+        """Allocate further devices to a pod's container."""
         allocated = self.pod_devices(namespace, name)
         added = ContainerDevices(container=container, resource=resource, ids=ids)
         devices = (*allocated.devices, added)
         self._allocated[namespace, name] = PodDevices(namespace=namespace, name=name, devices=devices)
 
     def forget(self, namespace: str, name: str) -> None:
-        """Have a pod be over: what it held may be given to others."""
+        """End a pod: its devices are free."""
         self._allocated.pop((namespace, name), None)
 
     def pod_devices(self, namespace: str, name: str) -> PodDevices:
-        """What it would say of a pod."""
+        """Return a pod's devices without counting a call."""
         return self._allocated.get((namespace, name), PodDevices(namespace=namespace, name=name))
 
     async def of_pod(self, namespace: str, name: str) -> PodDevices:

@@ -1,11 +1,8 @@
-"""A machine from a file (`wire.machine`), read as a real one is: its sysfs, and what its kernel answers.
+"""A machine from a file (`wire.machine`), read as a real one is: its sysfs, and its kernel's replies.
 
-It obeys the kernel's rules: VFs are told by the index of their PF alone, nobody is told of what is not
-there, and a driver may leave its device between two looks.
-
-A recorded sysfs, served from memory: directories, symbolic links, and what the kernel refuses to read.
-
-Every failure is an OSError with the kernel's errno.
+The sysfs is served from memory: directories, symbolic links, and files that the kernel refuses to read;
+every failure is an OSError with the kernel's errno. Kernel rules hold: VFs are listed by the index of their
+PF only, absent devices are not reported, and a driver may unbind from its device between two reads.
 """
 
 from __future__ import annotations
@@ -150,7 +147,7 @@ class RecordedSysfs(Sysfs):
     """The sysfs of a recorded machine; nothing can be written to it (EROFS)."""
 
     def __init__(self, tree: RecordedTree, before_read: Callable[[], None]) -> None:
-        """`before_read` is called before anything is looked at."""
+        """`before_read` is called before each read."""
         super().__init__()
         self._tree, self._before_read = tree, before_read
 
@@ -184,7 +181,7 @@ def _error(number: int, path: str) -> OSError:
 
 
 class RecordedMachine:
-    """One machine; `reads` counts what was read of it and asked.
+    """One machine; `reads` counts reads and queries.
 
     sysfs, queries: what `linux.sysfs.Sysfs` and `linux.netlink.queries.Queries` are of a real one.
     """
@@ -198,11 +195,11 @@ class RecordedMachine:
         self._leaving: tuple[PciAddress, int] | None = None
 
     def unbind_driver_after(self, pci: PciAddress, reads: int) -> None:
-        """Let the driver leave a device after so many looks more."""
+        """Unbind the driver from a device after so many further reads."""
         self._leaving = (pci, self.reads + reads)
 
     def count_read(self) -> None:
-        """Count one; whatever is read or asked comes here first."""
+        """Count a read or query; it comes before each of them."""
         if self._leaving is not None and self.reads >= self._leaving[1]:
             pci, self._leaving = self._leaving[0], None
             self._unbind(pci)

@@ -1,4 +1,4 @@
-"""Netlink of a pretended machine: what is asked of it, and what is set on its VFs."""
+"""Netlink of a machine in memory: queries, and settings of its VFs."""
 
 from __future__ import annotations
 

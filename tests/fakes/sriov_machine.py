@@ -1,15 +1,10 @@
-"""The kernel of a pretended machine: what writes to its files do, and what time brings.
+"""SR-IOV cards of a machine in memory: their state, their sysfs files, and the effects of writes and of time.
 
-The rules are those of Linux `drivers/pci/iov.c` (sriov_numvfs_store), `pci-driver.c` (pci_device_can_probe,
-pci_match_device) and `drivers/base/bus.c` (bind_store, unbind_store), 6.1. Time passes only when somebody
-waits for it.
+Time passes only when a caller waits for it.
 
-The files that sysfs shows of cards, in a directory.
-
-Source: Linux `Documentation/ABI/testing/sysfs-bus-pci` and `sysfs-class-net`; `devices/`, `bus/` and `class/`
-are linked with one another as there.
-
-The cards of a pretended machine: what they are, and the state that they are in.
+Source: Linux 6.1 `drivers/pci/iov.c` (sriov_numvfs_store), `pci-driver.c` (pci_device_can_probe,
+pci_match_device) and `drivers/base/bus.c` (bind_store, unbind_store);
+`Documentation/ABI/testing/sysfs-bus-pci` and `sysfs-class-net`.
 """
 
 from __future__ import annotations
@@ -113,7 +108,7 @@ class CardState:
     vfs: dict[int, VfState] = field(default_factory=dict)
 
     def has_link(self, now: float) -> bool:
-        """Whether its port has one."""
+        """Report whether its port has a link."""
         return (
             self.card.has_cable
             and self.up_since is not None
@@ -243,7 +238,7 @@ class SriovMachine:
                 self._progress(state)
 
     def write(self, path: str, text: str) -> None:
-        """What the kernel does when somebody writes to a file of sysfs. OSError when it refuses."""
+        """Write to a file of sysfs, with the kernel's effects. OSError when it refuses."""
         with self.lock:
             if self.read_only:
                 raise _error(errno.EROFS, path)
@@ -379,7 +374,7 @@ class SriovMachine:
         self.tree.write(vf.pci, "driver_override", driver or "(null)")
 
     def _probe(self, state: CardState, vf: VfState) -> None:
-        """None takes it while they may not, and nobody is told."""
+        """Bind the driver unless autoprobe is off; a VF without a loaded driver stays unbound."""
         driver = vf.override or state.card.vf_driver
         if (state.autoprobe or vf.override) and not vf.driver and driver in self.loaded:
             self._set_driver(state, vf, driver)

@@ -141,7 +141,7 @@ def test_vfs_that_the_kernel_does_not_return_are_errors_and_waited_for_once_for_
     netns, vfs = lab.namespace(), [VfRef(pf, index) for pf in lab.pcis for index in range(FEWEST_VFS)]
     steps = [give(lab, vf, netns, f"rdma{number}") for number, vf in enumerate(vfs)]
     for step in steps:
-        moves.give(step)
+        moves.move_to_pod(step)
     with lab.namespaces.existing(netns) as namespace:
         # Of somebody who keeps the namespace alive where nobody finds it.
         held = lab.stack.enter_context(closing_descriptor(os.dup(namespace)))
@@ -226,7 +226,7 @@ def test_vf_comes_home_with_its_mac_although_its_pf_was_reset_since_the_pod_chan
         pass
     lab.kernel.apply(step.inverse)
     found = lab.seen(step.home.name)
-    assert (found.mac, found.mtu, found.up, found.addresses) == (step.home.mac, step.home.mtu, False, ())
+    assert (found.mac, found.mtu, found.is_up, found.addresses) == (step.home.mac, step.home.mtu, False, ())
 
 
 def test_vf_without_a_driver_is_not_given_and_has_nothing_to_bring_home(lab, vf):

@@ -82,7 +82,7 @@ async def test_device_of_two_numa_nodes_is_one_device(node):
     (device,) = plugin.devices
     plugin.devices = (type(device)(id=device.id, numa_nodes=(0, 1)),)
     async with node.kubelet() as manager, plugin.registered(), asking(node) as client:
-        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.wait_for(lambda: manager.devices(RESOURCE))
         await manager.admit(pod())
         told = await client.of_pod("default", "p1")
     assert len(told.devices) == 2

@@ -125,7 +125,7 @@ def test_failing_step_takes_the_effect_it_was_told_to(kernel, after_changes, rat
 
 def test_steps_fail_in_a_row_when_told_so_and_work_again_after(kernel):
     step = plan_for(kernel, kernel.machine.create_namespace())[0]
-    kernel.fail(at=1, times=2)
+    kernel.fail(index=1, times=2)
     outcomes = []
     for _ in range(4):
         try:
@@ -161,7 +161,7 @@ def test_vf_comes_home_down_and_bare_when_its_namespace_dies(kernel):
     kernel.apply(ConfigureInterface(netns=netns, ifname="rdma0", addresses=("10.0.0.1/24",)))
     kernel.machine.destroy_namespace(netns)
     found = kernel.machine.interface("rdma0")
-    assert (found.up, found.addresses) == (False, ())
+    assert (found.is_up, found.addresses) == (False, ())
 
 
 def test_observation_tells_what_it_could_not_see_and_counts(kernel):

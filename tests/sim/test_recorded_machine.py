@@ -144,7 +144,7 @@ def test_queries_fail_where_the_recorded_kernel_did(machine) -> None:
 
 
 def test_driver_that_leaves_takes_netdevs_vfs_and_what_stands_on_them(machine) -> None:
-    machine.driver_leaves(PF, looks=0)
+    machine.unbind_driver_after(PF, reads=0)
     queries = machine.queries
     assert [link.name for link in queries.links()] == ["eth1"]
     assert [device.name for device in queries.rdma_devices()] == ["rxe1"]
@@ -161,8 +161,8 @@ def test_driver_that_leaves_takes_netdevs_vfs_and_what_stands_on_them(machine) -
 
 def test_driver_leaves_after_so_many_looks(machine) -> None:
     machine.sysfs.read(f"{HOME}/vendor")
-    machine.driver_leaves(PF, looks=2)
+    machine.unbind_driver_after(PF, reads=2)
     assert len(machine.queries.links()) == 3
     assert machine.sysfs.read("class/net/eth2/speed") == "1000\n"
     assert len(machine.queries.links()) == 1
-    assert machine.looks == 4
+    assert machine.reads == 4

@@ -3,20 +3,12 @@
     async with serving_api() as api:
         ...  # api.url
 
-In memory; who asks is looked at only where `ApiConfig.access` says so: for loopback and for tests.
+All objects are in memory. Requests are authorized only when `ApiConfig.access` is set, so bind to loopback.
+SubjectAccessReviews are answered from the roles in the store. A watch sends one JSON document a line.
 
-`authorization/v1` SubjectAccessReview: whether somebody may do something, by the roles in the store.
-
-Source: `pkg/registry/authorization/subjectaccessreview/rest.go`. Nothing is kept.
-
-Who asks the API server stand-in, and whether roles allow it.
-
-Watches: the changes to a selection of objects, one JSON document a line.
-
-JSON merge patch (RFC 7386) and strategic merge patch, as far as pods and nodes need it.
-
-A strategic merge patch is a merge patch in which some lists are merged by a key of their elements
-(source: API conventions, and the `patchMergeKey` tags of `k8s.io/api/core/v1/types.go`).
+Sources: RFC 7386 for merge patches; the API conventions and the `patchMergeKey` tags of
+`k8s.io/api/core/v1/types.go` for strategic merge patches, as far as pods and nodes need them;
+`pkg/registry/authorization/subjectaccessreview/rest.go`.
 """
 
 from __future__ import annotations
@@ -88,7 +80,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def strategic_merge_patch(target: Any, patch: Any) -> Any:
-    """As `merge_patch`, with the known lists merged by key; StatusError 400 for an element without it."""
+    """Apply a merge patch with the known lists merged by key; StatusError 400 for an element without it."""
     if not isinstance(patch, dict):
         return deepcopy(patch)
     merged = dict(target) if isinstance(target, dict) else {}
@@ -147,7 +139,7 @@ async def watch_lines(
 
 
 def _watch_event(change: Change, selection: Selection) -> str | None:
-    """What a change is to somebody who sees the selection only: an object may enter or leave it."""
+    """Return the event type within the selection, which an object may enter or leave; None for no event."""
     matched = selection.matches(change.previous)
     if change.type == "DELETED":
         return "DELETED" if matched else None
@@ -177,7 +169,7 @@ class Access:
         return token
 
     def user_of(self, request: Request) -> User:
-        """Whoever sends this; StatusError 401 for a token that is not known."""
+        """Return the user of a request; StatusError 401 for an unknown token."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return ANONYMOUS
@@ -223,7 +215,7 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 def review(document: JsonObject, store: Store) -> JsonObject:
-    """The document with its answer; StatusError 400 for one that asks nothing."""
+    """Return the document with its status; StatusError 400 for a review without attributes."""
     try:
         spec = msgspec.convert(document, _Review).spec
     except msgspec.ValidationError as error:
@@ -256,7 +248,7 @@ _decoder = msgspec.json.Decoder(dict[str, Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiConfig:
-    """How the API server is run.
+    """The configuration of the API server.
 
     port 0: the system chooses. history_limit: changes kept for watches. access: who may do what, by bearer
     tokens and roles; None: everybody everything.
@@ -281,7 +273,7 @@ class RunningApi:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The server's URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 

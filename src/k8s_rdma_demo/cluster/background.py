@@ -1,4 +1,4 @@
-"""A task that lasts as long as a block."""
+"""Run a task in the background for the duration of a block."""
 
 from __future__ import annotations
 

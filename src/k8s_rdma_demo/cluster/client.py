@@ -1,4 +1,4 @@
-"""The client of the scheduler and the kubelet, and the informer, a cache that list and watch fill."""
+"""The API client of the scheduler and the kubelet, and an informer: a cache filled by list and watch."""
 
 from __future__ import annotations
 

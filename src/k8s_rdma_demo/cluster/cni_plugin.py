@@ -1,12 +1,7 @@
-"""Running one CNI plugin: environment and stdin in, stdout or an error out.
+"""CNI plugins: configuration lists, the stdin of each plugin, and its execution.
 
-Source: CNI specification 1.1.0, section 2 "Execution Protocol"; `pkg/invoke` of the CNI library, whose
-sentences for what is no CNI error users see in events.
-
-A CNI network configuration list, and what of it each plugin gets on stdin.
-
-Source: CNI specification 1.1.0, sections 1 "Network configuration format" and 3 "Execution of Network
-Configurations"; `libcni/api.go`.
+Source: CNI specification 1.1.0, sections 1 to 3; `libcni/api.go` and `pkg/invoke` of the CNI library, whose
+error messages users see in events.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ class Conflist:
     disable_check: bool = False
 
     def at_least(self, version: str) -> bool:
-        """Whether the version spoken is that one or a later one."""
+        """Report whether the list's version is that one or a later one."""
         return SUPPORTED_VERSIONS.index(self.cni_version) >= SUPPORTED_VERSIONS.index(version)
 
     def stdin_for(
@@ -149,7 +144,7 @@ class CniError(K8sRdmaError):
         return f"{self.message}; {self.details}" if self.details else self.message
 
     def with_context(self, context: str) -> CniError:
-        """The same error, told of something larger."""
+        """Return the error with the context before its message."""
         return CniError(f"{context}: {self.message}", code=self.code, details=self.details)
 
 
@@ -247,7 +242,7 @@ def _error(ending: str, stdout: bytes, stderr: bytes) -> CniError:
 
 
 def _ending(process: asyncio.subprocess.Process) -> str:
-    """As Go's exec.ExitError says it."""
+    """Describe the exit as Go's exec.ExitError does."""
     status = process.returncode or 0
     return f"exit status {status}" if status >= 0 else f"signal: {(strsignal(-status) or '').lower()}"
 

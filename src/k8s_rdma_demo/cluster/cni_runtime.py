@@ -1,16 +1,14 @@
-"""containerd's part in a pod's network: namespaces, and the CNI verbs on a chain of plugins.
-
-Source: CNI specification 1.1.0, section 3; `libcni/api.go`; containerd `internal/cri/server/sandbox_run.go`
-and `sandbox_stop.go`; recorded calls of containerd 2.1.
+"""containerd's part in a pod's network: network namespaces, and the CNI verbs on a chain of plugins.
 
     runtime = CniRuntime([Path("/opt/cni/bin")], Path("10-pods.conflist"), Path("/run/netns"))
     sandbox = await runtime.add(PodRef(namespace="default", name="p1", uid="..."))
     await runtime.delete(sandbox)
 
-Network namespaces that last as long as a file: how container runtimes keep them.
+A namespace lives as long as its file. It needs root, or a user namespace with a mount namespace (`unshare
+-Urmn`).
 
-Source: namespaces(7), unshare(2), mount(2); containerd `pkg/netns`. Works for root, and for who is root in
-a user namespace with a mount namespace of its own (`unshare -Urmn`).
+Sources: CNI specification 1.1.0, section 3; `libcni/api.go`; containerd `internal/cri/server/sandbox_run.go`,
+`sandbox_stop.go` and `pkg/netns`; recorded calls of containerd 2.1; namespaces(7), unshare(2), mount(2).
 """
 
 from __future__ import annotations
@@ -93,7 +91,7 @@ def remove_namespace_at(path: Path) -> None:
 
 
 def is_namespace(path: Path) -> bool:
-    """Whether a namespace is bound to the file: it is then on the kernel's file system of namespaces."""
+    """Report whether a namespace is bound to the file: it is then on the kernel's nsfs."""
     try:
         return path.stat().st_dev == os.stat("/proc/self/ns/net").st_dev  # noqa: PTH116 - a stat of a link
     except OSError:
@@ -182,7 +180,7 @@ class CniRuntime:
                 await self._run("DEL", plugin, stdin, sandbox)
 
     async def list_dead(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
-        """Those whose namespace is gone; they have no process that could end."""
+        """List the sandboxes without their namespace; they have no process that could end."""
         return [sandbox for sandbox in sandboxes if not is_namespace(Path(sandbox.netns))]
 
     async def check(self, sandbox: Sandbox) -> None:
@@ -239,7 +237,7 @@ class CniRuntime:
         return result or {}
 
     async def _attach_error(self, error: CniError, sandbox: Sandbox) -> AttachError:
-        """The sandbox is taken back, if that can be done."""
+        """Delete the sandbox of a failed ADD; an error of that leaves it for a later DEL."""
         leftover = None
         try:
             await self.delete(sandbox)
@@ -277,7 +275,7 @@ class CniRuntime:
 
 @contextmanager
 def _naming_plugin(command: Literal["ADD", "DEL"], plugin: JsonObject) -> Iterator[None]:
-    """Errors as the library tells them of chains; those of other verbs it hands on as they are."""
+    """Name the plugin in errors of ADD and DEL, as the CNI library does for chains."""
     verb = "add" if command == "ADD" else "delete"
     try:
         yield

@@ -1,13 +1,9 @@
-"""The command line of the stand-ins.
+"""The command line of the stand-ins, their configuration files, and the kubeconfig for their clients.
 
-One stand-in as a process: it says when it is ready, and stops cleanly on SIGTERM or SIGINT.
+Each stand-in is a process that reports when it is ready and stops cleanly on SIGTERM or SIGINT.
 
-A kubeconfig by which clients find the API server stand-in.
-
-KubeSchedulerConfiguration: the file that a real kube-scheduler is configured with.
-
-Source: `k8s.io/kube-scheduler/config/v1`. Of the file, the extenders, the backoffs and the first profile's
-name are heeded; what else kube-scheduler knows is passed over, but not an extender's unknown key.
+Source: `k8s.io/kube-scheduler/config/v1` for KubeSchedulerConfiguration. The extenders, the backoffs and
+the name of the first profile are used. Other keys are ignored, but unknown keys of an extender are errors.
 """
 
 from __future__ import annotations
@@ -75,7 +71,7 @@ class _Configuration(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def rdma_extender(url_prefix: str) -> ExtenderConfig:
-    """How this project's extender is registered, short of a file; url_prefix: e.g. `http://host/scheduler`."""
+    """Return the registration of this project's extender, as a file would have it; url_prefix: e.g. `http://host/scheduler`."""
     return ExtenderConfig(
         url_prefix=url_prefix,
         filter_verb="rdma_scheduling",

@@ -1,11 +1,10 @@
-"""Containers, as the runtime makes them of what kubelet asks for: the record of what each was given.
+"""Containers of the stand-in's runtime: what kubelet requests, resolved with CDI specifications and recorded.
 
-Source: containerd `internal/cri/opts` and `pkg/oci/utils_unix.go`.
+CDI files are read strictly. A later directory takes precedence; a device that two files of one directory
+define is unusable.
 
-A container runtime's view of CDI specifications: what a container that asks for a device is given.
-
-Source: CNCF Container Device Interface, SPEC.md, and its library's `pkg/cdi`: files are read strictly, of two
-directories the later one counts, of one directory no device that two files have.
+Sources: containerd `internal/cri/opts` and `pkg/oci/utils_unix.go`; CNCF Container Device Interface,
+SPEC.md, and its library's `pkg/cdi`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _SUFFIXES = frozenset({".json", ".yaml", ".yml"})
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Whatever a specification has: a key that nobody knows makes it unreadable."""
+    """The base of all parts of a specification: an unknown key makes it unreadable."""
 
 
 class CdiDeviceNode(_Part, frozen=True, kw_only=True):
@@ -65,7 +64,7 @@ class CdiMount(_Part, frozen=True, kw_only=True):
 
 
 class Edits(_Part, frozen=True, kw_only=True):
-    """What is done to a container. hooks and the like: not run here."""
+    """The edits to a container. Hooks are not run here."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[CdiDeviceNode, ...] = ()
@@ -156,7 +155,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What a container was given besides its image; cdi_devices: as they were asked for.
+    """A container's properties besides its image; cdi_devices: as requested.
 
     id: the runtime's; empty where the record is all there is of it.
     """
@@ -171,7 +170,7 @@ class Container:
 
     @property
     def device_paths(self) -> tuple[str, ...]:
-        """Where it has device nodes, in order."""
+        """The sorted paths of its device nodes."""
         return tuple(sorted(device.path for device in self.devices))
 
 
@@ -215,7 +214,7 @@ class ContainerDirectory:
         return decode(content, _decoder, str(self._path(uid)))
 
     def find(self, namespace: str, name: str) -> PodContainers | None:
-        """The same by the pod's name."""
+        """Find a pod's containers by its name."""
         uids = [path.stem for path in self._directory.glob("*.json")]
         found = (pod for pod in map(self.get, uids) if pod and (pod.namespace, pod.name) == (namespace, name))
         return next(found, None)
@@ -225,7 +224,7 @@ class ContainerDirectory:
 
 
 class ContainerCreator(Protocol):
-    """Who makes the containers of pods."""
+    """The protocol of a runtime's container service."""
 
     async def create(
         self, pod: JsonObject, sandbox: str, name: str, allocated: AllocateResponse
@@ -235,15 +234,19 @@ class ContainerCreator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedContainers:
-    """Containers that are records alone; fields as of `make_container`."""
+    """Containers that exist only as records; fields as the parameters of `new_container`."""
 
     cdi_dirs: Sequence[Path]
     host_root: Path
 
     async def create(
-        self, pod: JsonObject, sandbox: str, name: str, allocated: AllocateResponse
+        self,
+        pod: JsonObject,  # noqa: ARG002
+        sandbox: str,  # noqa: ARG002
+        name: str,
+        allocated: AllocateResponse,
     ) -> Container:
-        """What it would have."""
+        """Return the container as a runtime would create it."""
         return new_container(name, allocated, self.cdi_dirs, self.host_root)
 
 

@@ -1,14 +1,12 @@
-"""A real container runtime (containerd, CRI-O) in the place of the stand-in's own: pods' sandboxes by CRI.
-
-Source: kubelet's `pkg/kubelet/kuberuntime/kuberuntime_sandbox.go`; containerd 1.6 `pkg/cri/server`.
+"""A real container runtime (containerd, CRI-O) behind the stand-in kubelet: sandboxes and containers by CRI.
 
     async with CriRuntime.connecting(Path("/run/containerd/containerd.sock")) as runtime:
         sandbox = await runtime.attach(await runtime.create(PodRef(...)))
 
-A pod's containers in a real runtime: what its object says, and what device plugins gave.
+Containers take image, command, args, plain variables, `hostPath` mounts, added capabilities and
+`privileged` from the pod. Init containers start beside the others.
 
-Of the object these count: image, command, args, plain variables, mounts of `hostPath` volumes, added
-capabilities, `privileged`. Init containers are started beside the others.
+Source: kubelet's `pkg/kubelet/kuberuntime/kuberuntime_sandbox.go`; containerd 1.6 `pkg/cri/server`.
 """
 
 from __future__ import annotations
@@ -103,7 +101,7 @@ class CriRuntime:
             await self._call(cri.REMOVE_POD_SANDBOX, each)
 
     async def list_dead(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
-        """Those that the runtime does not list as ready; none while it does not answer."""
+        """List the sandboxes that the runtime does not report as ready; none while it does not answer."""
         try:
             listed = await self._call(cri.LIST_POD_SANDBOX, None)
         except CniError:
@@ -112,7 +110,7 @@ class CriRuntime:
         return [each for each in sandboxes if each.container_id not in ready]
 
     async def status(self) -> None:
-        """Whether the runtime and its network are ready."""
+        """Check that the runtime and its network are ready."""
         for condition in await self._call(cri.STATUS, None):
             if not condition.status:
                 raise CniError(f"{condition.reason}: {condition.message}")
@@ -155,7 +153,7 @@ def pod_config(pod: PodRef, *, attempt: int) -> cri.PodSandboxConfig:
 
 
 def _info(status: cri.PodSandboxStatus) -> dict[str, Any]:
-    """What containerd says of a sandbox beyond the interface; nothing of a runtime that says nothing."""
+    """Return containerd's own information on a sandbox; empty for a runtime without it."""
     info: dict[str, Any] = msgspec.json.decode(status.info.get("info") or "{}")
     return info
 

@@ -1,4 +1,4 @@
-"""Events: what `kubectl describe` shows at the end."""
+"""The recorder of events on pods, as `kubectl describe` shows them."""
 
 from __future__ import annotations
 

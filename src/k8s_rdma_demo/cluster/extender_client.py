@@ -1,11 +1,9 @@
-"""kube-scheduler's side of the extender protocol, byte for byte.
+"""kube-scheduler's side of the extender protocol, byte for byte: filter, prioritize, preempt and bind.
+
+Objects are sent as kube-scheduler caches them. Errors have Go's wording, since users see them.
 
 Source: recorded exchanges of kube-scheduler 1.36; `pkg/scheduler/extender.go`;
-`k8s.io/kube-scheduler/extender/v1`. Errors are worded as Go words them, since users see them.
-
-Objects as kube-scheduler keeps them, and so sends them.
-
-preempt of the extender protocol, as kube-scheduler sends and reads it.
+`k8s.io/kube-scheduler/extender/v1`.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class MetaVictims:
-    """As `Victims`, by UID."""
+    """Victims by UID."""
 
     uids: tuple[str, ...]
     violations: int
@@ -144,7 +142,7 @@ class ExtenderConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered:
-    """What a filter call left: node objects in the extender's order, and messages by refused node.
+    """The result of a filter call: node objects in the extender's order, and messages by refused node.
 
     unresolvable: those of the refused nodes that no eviction could help.
     """
@@ -214,7 +212,7 @@ class ExtenderClient:
             yield cls(config, http)
 
     def is_interested(self, pod: JsonObject) -> bool:
-        """Whether the extender is asked about the pod at all (`managedResources`)."""
+        """Report whether the extender is called for the pod at all (`managedResources`)."""
         managed = self.config.managed_resources
         spec = spec_of(pod)
         containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
@@ -310,7 +308,7 @@ def _request(url: str, body: bytes) -> httpx2.Request:
 
 
 def _decoded(content: bytes, reply: type[T]) -> T:
-    """As json.Unmarshal: names regardless of case, unknown ones passed over, null for the empty value."""
+    """Decode as json.Unmarshal: names regardless of case, unknown ones ignored, null for the empty value."""
     try:
         document = msgspec.json.decode(content)
         if get_origin(reply) is list:

@@ -1,4 +1,4 @@
-"""All extenders of a scheduler together, asked in turn as kube-scheduler does."""
+"""The chain of a scheduler's extenders, called one after the other as kube-scheduler does."""
 
 from __future__ import annotations
 

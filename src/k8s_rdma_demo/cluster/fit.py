@@ -1,14 +1,11 @@
-"""Why a pod fits on no node, in kube-scheduler's words; and the few of its own filters that matter here.
+"""The scheduler's cache of pods by node, and the filters of kube-scheduler that matter here.
 
-Source: `pkg/scheduler/framework/types.go` (FitError), the plugins NodeAffinity, NodeUnschedulable and
-TaintToleration.
+The cache holds bound, assumed and nominated pods. A node without `status.allocatable` has room for
+everything; one that does not list `cpu`, `memory`, `ephemeral-storage` or `pods` has enough of it, since
+most nodes in tests have only a name.
 
-What pods request of a node, against what it has (source: the plugin NodeResourcesFit).
-
-A node without `status.allocatable` has room for everything; one that does not tell of `cpu`, `memory`,
-`ephemeral-storage` or `pods` has enough of that: the nodes of most tests say no more than their name.
-
-Which pods each node has, as the scheduler knows it: bound, about to be bound, and nominated.
+Source: `pkg/scheduler/framework/types.go` (FitError); the plugins NodeAffinity, NodeUnschedulable,
+TaintToleration and NodeResourcesFit.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ class Assignments:
         self._nominated: dict[str, tuple[str, JsonObject]] = {}
 
     def update(self, old: JsonObject | None, new: JsonObject | None) -> None:
-        """A pod changed, came (old is None) or is gone (new is None)."""
+        """Apply the change of a pod; old is None when it was created, new is None when it was deleted."""
         if old is not None and node_name_of(old):
             self._drop(node_name_of(old), uid_of(old))
         if new is None or is_finished(new) or node_name_of(new):
@@ -89,15 +86,15 @@ class Assignments:
             self._nominated[uid_of(pod)] = node, pod
 
     def nominated(self, uid: str) -> str:
-        """Where room is made for the pod, empty if nowhere."""
+        """Return the pod's nominated node; empty if it has none."""
         return self._nominated.get(uid, ("", {}))[0]
 
     def nominated_on(self, node: str) -> list[JsonObject]:
-        """The pods that room is made for there."""
+        """Return the pods that are nominated to the node."""
         return [pod for nominated_node, pod in self._nominated.values() if nominated_node == node]
 
     def nominated_rivals(self, pod: JsonObject, node: str) -> tuple[JsonObject, ...]:
-        """Those no less important than that pod that room is made for there: they count as well."""
+        """Return the pods nominated to the node with at least this pod's priority: they count too."""
         return tuple(
             rival
             for rival in self.nominated_on(node)
@@ -149,7 +146,7 @@ class Unfit:
 
 
 def node_refusal(pod: JsonObject, node: JsonObject) -> str | None:
-    """Why a pod cannot go to a node by what the pod and the node say themselves; None when it can."""
+    """Return why taints or labels keep a pod off a node; None when they do not."""
     tolerations: list[JsonObject] = spec_of(pod).get("tolerations") or []
     if spec_of(node).get("unschedulable") and not _tolerated(_UNSCHEDULABLE, tolerations):
         return "node(s) were unschedulable"
@@ -187,7 +184,7 @@ _ZERO = Fraction(0)
 
 
 def requests_of(pod: JsonObject) -> dict[str, Fraction]:
-    """What the pod requests (source: `PodRequests`, `k8s.io/component-helpers/resource`)."""
+    """Sum up the pod's requests (source: `PodRequests`, `k8s.io/component-helpers/resource`)."""
     spec = spec_of(pod)
     total: dict[str, Fraction] = {}
     init_total: dict[str, Fraction] = {}
@@ -207,7 +204,7 @@ def requests_of(pod: JsonObject) -> dict[str, Fraction]:
 def resource_refusal(
     pod: JsonObject, node: JsonObject, pods: Collection[JsonObject], ignored: Collection[str] = ()
 ) -> Refusal | None:
-    """Why the node has not enough left beside other pods; None when it has.
+    """Return why the node has not enough left beside its pods; None when it has.
 
     ignored: resources that do not count.
     """

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 server: bounded requests, kept-alive connections, replies that go on for long.
+"""A small HTTP/1.1 server: bounded requests, persistent connections, streamed replies.
 
-The protocol is h11's (which comes with uvicorn); uvicorn itself needs 200 ms to stop, and its clients'
-watches would have to end first.
+h11, which uvicorn brings along, implements the protocol. uvicorn itself takes 200 ms to stop, and only
+after the watches of all clients have ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOO_LARGE = 413
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a client asks. headers: names in lower case; query: the last value of each name."""
+    """A request. headers: names in lower case; query: the last value of each name."""
 
     method: str
     path: str
@@ -58,7 +58,7 @@ Refuse: TypeAlias = Callable[[int], Response]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpService:
-    """What is served. refuse: the answer to what is no request (400) or too long a one (413)."""
+    """The handler of requests. refuse: the response to an invalid request (400) or an oversized one (413)."""
 
     handle: Handler
     refuse: Refuse
@@ -130,7 +130,7 @@ class _Connection:
                 await self._writer.wait_closed()
 
     async def _exchange(self) -> bool:
-        """One request and its answer; whether there may be another."""
+        """Handle one request; return whether another may follow."""
         try:
             request = await self._read_request()
         except h11.RemoteProtocolError:
@@ -183,7 +183,7 @@ class _Connection:
         await self._writer.drain()
 
     async def _send_stream(self, stream: Stream) -> bool:
-        """Whether the stream came to its end with the client still there."""
+        """Send the stream; return whether it ended with the client still connected."""
         headers = [("Content-Type", stream.content_type), ("Transfer-Encoding", "chunked")]
         self._write(h11.Response(status_code=stream.status, headers=headers))
         try:

@@ -1,7 +1,7 @@
-"""The kubelet stand-in, with its container runtime: it runs the network of one node's pods.
+"""The kubelet stand-in: it runs the network, and with a real runtime the containers, of one node's pods.
 
-A pod's containers are nothing but its network namespace, unless it is given a real runtime. Pods outlive
-the kubelet, as they do a real one: what it left is found again in the directory of sandboxes.
+Without a real runtime a pod is only its network namespace. Pods outlive the kubelet: the next one finds their
+sandboxes in its directory.
 
     async with running_kubelet("http://127.0.0.1:8080", KubeletConfig(node="w1", ...)) as kubelet:
         kubelet.netns_of("default", "p1")
@@ -120,13 +120,13 @@ class Kubelet:
 
     @property
     def device_manager(self) -> DeviceManager:
-        """Of a kubelet that knows device plugins."""
+        """The device manager of a kubelet with device plugins."""
         if self._services.devices is None:
             raise ValueError("the kubelet was configured without devices")
         return self._services.devices.manager
 
     def lose_sandbox(self, uid: str) -> None:
-        """As if the pod's sandbox had died: DEL, then ADD for a new one. KeyError: no such pod here."""
+        """Act as if the pod's sandbox had died: DEL, then ADD for a new one. KeyError: no such pod here."""
         self._workers[uid].lose_sandbox()
 
     async def ended(self, uid: str) -> None:
@@ -135,7 +135,7 @@ class Kubelet:
             await asyncio.wait([task])
 
     async def _relist(self) -> NoReturn:
-        """See which sandboxes have died (in Kubernetes: pod lifecycle event generator)."""
+        """Detect dead sandboxes (in Kubernetes: the pod lifecycle event generator)."""
         while True:
             await asyncio.sleep(self._services.config.relist_s)
             started = [
@@ -161,7 +161,7 @@ class Kubelet:
         self._tasks[uid].add_done_callback(forget)
 
     def _end_deleted_pods(self) -> None:
-        """What a former kubelet left of pods that are no longer there."""
+        """Tear down the sandboxes of pods that were deleted while no kubelet ran."""
         for uid, sandboxes in self._orphans.items():
             worker = PodWorker(self._services, _pod_of(sandboxes[0].pod), sandboxes)
             worker.update(None)

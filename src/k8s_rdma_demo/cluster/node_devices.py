@@ -1,8 +1,8 @@
-"""Devices of plugins on a node: pods are admitted with them, containers made with them, the node has them.
+"""Device plugins' devices on a node, and the configuration and services that the parts of its kubelet share.
+
+A pod is admitted with its devices, its containers are created with them, and the node reports their number.
 
 Source: `pkg/kubelet/cm/admission/errors.go`, `kubelet.go` (`rejectPod`), `kubelet_node_status.go`.
-
-What everything on one node's kubelet shares, and how the kubelet is run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NONE = Capacity(capacity=0, allocatable=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicesConfig:
-    """How a node gives devices to containers.
+    """The configuration of devices on a node.
 
     manager: kubelet's part. cdi_dirs: where the runtime looks for CDI specifications; the last counts most.
     host_root: where the host's device nodes are.
@@ -135,7 +135,7 @@ class NodeDevices:
 
 
 def device_pod(pod: JsonObject) -> DevicePod:
-    """A pod as the device manager needs it."""
+    """Convert a pod for the device manager."""
     spec = spec_of(pod)
     init = [
         _container(
@@ -159,7 +159,7 @@ def _container(container: JsonObject, kind: ContainerKind) -> DeviceContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletConfig:
-    """How the kubelet of one node is run.
+    """The configuration of the kubelet of one node.
 
     conflist, cni_path, netns_dir: of its own runtime.
     runtime_endpoint: the socket of a real runtime instead, which needs `state_dir` and `devices`.

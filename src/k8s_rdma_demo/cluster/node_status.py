@@ -1,7 +1,8 @@
-"""The node's own object: registered once, ready while the network's plugins say so.
+"""The node object: registered once, ready while the network plugins report success.
 
-Source: `pkg/kubelet/kubelet_node_status.go`, `nodestatus/setters.go`; containerd asks the plugins for their
-STATUS about every 5 s.
+containerd calls STATUS of the plugins about every 5 s.
+
+Source: `pkg/kubelet/kubelet_node_status.go`, `nodestatus/setters.go`.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _node(services: NodeServices) -> JsonObject:
 
 
 def _resource_changes(node: JsonObject, devices: NodeDevices | None) -> JsonObject:
-    """What makes the capacity allocatable, whoever wrote it; what left the capacity goes here as well.
+    """Return the changes that make all capacity allocatable, and remove what left the capacity.
 
     Of plugins' resources the devices are the capacity, the healthy ones of them allocatable.
     Source: `nodestatus.MachineInfo`. Nothing is reserved for the system.

@@ -1,9 +1,9 @@
-"""Kubernetes objects as JSON: their fields, times as the API writes them, and the order of fields in Go.
+"""Kubernetes objects as JSON: their fields, timestamps as the API writes them, and Go's order of fields.
 
-The API server and kube-scheduler are Go programs: the fields of a JSON object come in the order in which
-its Go type declares them, the keys of a map sorted (source: `k8s.io/api/core/v1/types.go`,
-`k8s.io/apimachinery/pkg/apis/meta/v1/types.go`, encoding/json). Fields that the tables do not list keep their
-order, behind those that they list.
+The API server and kube-scheduler are Go programs: a JSON object has its fields in the order in which the Go
+type declares them, a map has its keys sorted. Fields that the tables do not list follow in their own order.
+
+Source: `k8s.io/api/core/v1/types.go`, `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`, encoding/json.
 """
 
 from __future__ import annotations
@@ -246,12 +246,12 @@ def priority_of(pod: JsonObject) -> int:
 
 
 def is_terminating(obj: JsonObject) -> bool:
-    """Whether the object was asked to go and is still there."""
+    """Report whether the object is being deleted."""
     return bool(metadata(obj).get("deletionTimestamp"))
 
 
 def is_finished(pod: JsonObject) -> bool:
-    """Whether all of a pod's containers have ended for good."""
+    """Report whether all of a pod's containers have ended for good."""
     return status_of(pod).get("phase") in {"Succeeded", "Failed"}
 
 

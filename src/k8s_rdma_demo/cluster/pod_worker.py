@@ -1,9 +1,7 @@
-"""One pod on its node, from its sandbox to its end (in Kubernetes: a pod worker).
+"""The pod worker: one pod on its node from its sandbox to its end, and the status reported for it.
 
-Source: `pkg/kubelet/pod_workers.go`, `kuberuntime_manager.go`, `kuberuntime_gc.go`; events and the order
-of DELs as recorded from kubelet 1.36 with containerd 2.1.
-
-What a kubelet reports of a pod that runs.
+Source: `pkg/kubelet/pod_workers.go`, `kuberuntime_manager.go`, `kuberuntime_gc.go`; events and the order of
+DELs as recorded from kubelet 1.36 with containerd 2.1.
 """
 
 from __future__ import annotations
@@ -163,7 +161,7 @@ class PodWorker:
     # While it runs
 
     async def _admit(self) -> bool:
-        """Whether the pod may run here: kubelet rejects, for good, one that cannot have its devices."""
+        """Admit the pod; kubelet rejects, for good, a pod that cannot have its devices."""
         if status_of(self._pod).get("phase") in _TERMINAL_PHASES:
             return False
         if self._ending.is_set() or self._services.devices is None:
@@ -206,7 +204,7 @@ class PodWorker:
                 await self._services.recorder.normal(self._pod, "SandboxChanged", message)
 
     async def _reusable_sandbox(self) -> Sandbox | None:
-        """The sandbox that a former kubelet had up, if it is still there."""
+        """Return the running sandbox of a former kubelet, if there is one."""
         started = [sandbox for sandbox in self._sandboxes.values() if sandbox.result is not None]
         dead = await self._services.runtime.list_dead(started)
         return next((sandbox for sandbox in started if sandbox not in dead), None)

@@ -1,13 +1,10 @@
-"""Which pods would have to go from each node for a pod to fit, and which node is chosen.
+"""Preemption: a dry run on each node, the choice of a node, and the eviction of its victims.
 
-Values in, values out. Source: `SelectVictimsOnNode`, `plugins/defaultpreemption`; `DryRunPreemption`,
-`filterPodsWithPDBViolation` and `pickOneNodeForPreemption`, `framework/preemption`.
+Writes to the API finish before the pod returns to the queue; kube-scheduler does both at once.
 
-Make room for a pod that fits nowhere, by evicting others.
-
-Source: `Evaluator.Preempt` and `prepareCandidate`, `pkg/scheduler/framework/preemption`;
-`PodEligibleToPreemptOthers`, `plugins/defaultpreemption`. What is written to the API is so before the pod
-goes back into the queue, not beside it.
+Source: `SelectVictimsOnNode` and `PodEligibleToPreemptOthers`, `plugins/defaultpreemption`;
+`DryRunPreemption`, `filterPodsWithPDBViolation`, `pickOneNodeForPreemption`, `Evaluator.Preempt` and
+`prepareCandidate`, `pkg/scheduler/framework/preemption`.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ _NOT_STARTED = "~"
 
 @dataclass(slots=True)
 class DryRun:
-    """What was found: victims by node, and for the other nodes why there are none, or what went wrong."""
+    """The victims by node, and for the other nodes the reasons or errors."""
 
     candidates: dict[str, Victims] = field(default_factory=dict)
     refusals: dict[str, Refusal] = field(default_factory=dict)
@@ -104,7 +101,7 @@ def _victims(
     budgets: list[JsonObject],
     fits: Callable[[str, tuple[JsonObject, ...]], Refusal | None],
 ) -> Victims:
-    """Put back whoever need not go: those first that no budget allows to evict, the important ones first."""
+    """Return the victims after reprieves: pods whose budget allows no eviction first, by priority."""
     violating = _violating(lesser, budgets)
     victims: list[JsonObject] = []
     for candidate in sorted(lesser, key=lambda pod: uid_of(pod) not in violating):
@@ -177,7 +174,7 @@ Fits = Callable[["JsonObject", str, "tuple[JsonObject, ...]"], "Refusal | None"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it. node: where room is made; empty: nowhere; None: what was so stays so."""
+    """A preemption's result. node: the nominated node; empty: none; None: the nomination stays as it is."""
 
     node: str | None
     message: str = ""
@@ -224,7 +221,7 @@ class Preemptor:
         return Outcome(node)
 
     def _ineligibility(self, pod: JsonObject, refusals: Mapping[str, Refusal]) -> str:
-        """Why the pod may not evict anybody; empty when it may."""
+        """Return why the pod may not preempt; empty when it may."""
         if spec_of(pod).get("preemptionPolicy") == "Never":
             return "not eligible due to preemptionPolicy=Never."
         node = self.assignments.nominated(uid_of(pod))
@@ -272,6 +269,6 @@ def _is_preempted(pod: JsonObject) -> bool:
 
 
 def _aggregate(errors: list[str]) -> str:
-    """As `utilerrors.NewAggregate` words several."""
+    """Join error messages as `utilerrors.NewAggregate` does."""
     different = list(dict.fromkeys(errors))
     return different[0] if len(different) == 1 else f"[{', '.join(different)}]"

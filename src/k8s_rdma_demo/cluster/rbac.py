@@ -1,7 +1,8 @@
-"""What roles allow, as the objects in the store say.
+"""Authorization by the roles and bindings in the store.
 
-Source: `pkg/registry/rbac/validation/rule.go`, `plugin/pkg/auth/authorizer/rbac`. Of rules, those about
-resources are heeded; aggregated ClusterRoles are not put together.
+Only rules about resources count. Aggregated ClusterRoles are not aggregated.
+
+Source: `pkg/registry/rbac/validation/rule.go`, `plugin/pkg/auth/authorizer/rbac`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _AUTHENTICATED = "system:authenticated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Who asks."""
+    """A user and its groups."""
 
     name: str
     groups: frozenset[str] = frozenset()
@@ -53,7 +54,7 @@ class Rule(msgspec.Struct, frozen=True, rename="camel"):
     resource_names: tuple[str, ...] = ()
 
     def allows(self, verb: str, target: Target) -> bool:
-        """Whether it is about this verb on this."""
+        """Report whether the rule allows the verb on the target."""
         plural, sub = target.resource.plural, target.subresource
         named = {f"{plural}/{sub}", f"*/{sub}", "*"} if sub else {plural, "*"}
         return (
@@ -71,14 +72,14 @@ class Role(msgspec.Struct, frozen=True):
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """Whom a binding is about."""
+    """A user, a group or a service account that a binding names."""
 
     kind: str
     name: str
     namespace: str = ""
 
     def covers(self, user: User) -> bool:
-        """Whether that user is meant."""
+        """Report whether the subject is that user."""
         match self.kind:
             case "User":
                 return user.name == self.name
@@ -90,7 +91,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 class RoleRef(msgspec.Struct, frozen=True):
-    """Which role a binding gives."""
+    """The role that a binding grants."""
 
     kind: str
     name: str
@@ -104,14 +105,14 @@ class RoleBinding(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def allowed(user: User, verb: str, target: Target, store: Store) -> bool:
-    """Whether the roles in the store let the user do this."""
+    """Report whether the roles in the store allow the request."""
     if MASTERS in user.groups:
         return True
     return any(rule.allows(verb, target) for rule in _rules(user, target.namespace, store))
 
 
 def _rules(user: User, namespace: str, store: Store) -> Iterator[Rule]:
-    """What the user may do everywhere, and in that namespace."""
+    """Return the user's rules for the cluster and for the namespace."""
     bindings = store.items(CLUSTER_ROLE_BINDINGS)
     if namespace:
         bindings += store.items(ROLE_BINDINGS, namespace)

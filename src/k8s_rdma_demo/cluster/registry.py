@@ -1,19 +1,12 @@
-"""The API server's verbs on the store (in Kubernetes: `pkg/registry`).
+"""The API server's verbs on the store, with defaults, validation and deletion of objects.
 
-Every function here is one request: it either changes the store once or raises StatusError.
+A request either changes the store once or raises StatusError. No disruption controller runs: the
+`status.disruptionsAllowed` of a budget stays as written until an eviction spends it. Service account tokens
+are not mounted.
 
-What the API server does to objects of custom resources.
-
-Source: `pkg/registry/customresource/strategy.go` and `status_strategy.go` of apiextensions-apiserver.
-
-Evictions and what forbids them (source: `pkg/registry/core/pod/storage/eviction.go`).
-
-No disruption controller runs here: a budget's `status.disruptionsAllowed` is what was written there.
-
-What the API server does to pods: defaults, validation, and how they go.
-
-Source: `pkg/apis/core/v1/defaults.go`, `pkg/registry/core/pod/strategy.go`, the admission plugins
-DefaultTolerationSeconds and Priority. Service account tokens are not mounted.
+Source: `pkg/registry`, `pkg/registry/core/pod/strategy.go`, `pkg/registry/core/pod/storage/eviction.go`,
+`pkg/apis/core/v1/defaults.go`; the admission plugins DefaultTolerationSeconds and Priority;
+`pkg/registry/customresource/strategy.go` and `status_strategy.go` of apiextensions-apiserver.
 """
 
 from __future__ import annotations
@@ -121,7 +114,7 @@ def check_spec_update(old: JsonObject, new: JsonObject) -> None:
 
 
 def grace_period_s(pod: JsonObject, asked_s: int | None) -> int:
-    """How long a pod has to go, in seconds; 0: its object is removed at once.
+    """Return the grace period of a pod in seconds; 0: its object is removed at once.
 
     A pod that runs nowhere has nothing to be graceful about (source: `podStrategy.CheckGracefulDelete`).
     """
@@ -202,9 +195,9 @@ def check_eviction(target: Target, eviction: JsonObject) -> None:
 
 
 def spend_budget(store: Store, pod: JsonObject) -> None:
-    """Take the pod's eviction off its budgets; StatusError 429 when one of them has none left.
+    """Spend the pod's eviction from its budgets; StatusError 429 when one of them allows none.
 
-    A pod that has not begun to run, or has ended, or is going, disrupts nothing.
+    The eviction of a pending, finished or terminating pod disrupts nothing.
     """
     if is_finished(pod) or is_terminating(pod) or status_of(pod).get("phase") == "Pending":
         return
@@ -222,7 +215,7 @@ def spend_budget(store: Store, pod: JsonObject) -> None:
 
 
 def _covers(budget: JsonObject, pod: JsonObject) -> bool:
-    """Whether a budget is for that pod; one with an empty selector is for all, one without for none."""
+    """Report whether a budget covers the pod; an empty selector covers all, a missing one none."""
     selector = spec_of(budget).get("selector")
     return selector is not None and selects(selector, labels_of(pod))
 
@@ -232,7 +225,7 @@ _NOT_COUNTED = frozenset({"metadata", "kind", "apiVersion"})
 
 
 def new_object(obj: JsonObject, *, has_status: bool) -> JsonObject:
-    """As it is created: without a status where that is a subresource of its own."""
+    """Return the object as created: without a status where that is a subresource."""
     created = {**obj, "metadata": {**metadata(obj), "generation": 1}}
     if has_status:
         created.pop("status", None)
@@ -240,7 +233,7 @@ def new_object(obj: JsonObject, *, has_status: bool) -> JsonObject:
 
 
 def updated(target: Target, old: JsonObject, new: JsonObject) -> JsonObject:
-    """As it is written: the status alone by its subresource, all but the status by the object itself.
+    """Return the object as updated: only the status by its subresource, all but the status otherwise.
 
     Another generation with every change but of the metadata (labels and annotations among them).
     """
@@ -283,7 +276,7 @@ _OWNED_BY_SERVER = (
 
 
 def random_suffix() -> str:
-    """What is appended to a `generateName`."""
+    """Return a random suffix for a `generateName`."""
     return "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
 
 
@@ -404,7 +397,7 @@ class Registry:
         return success(201)
 
     def _priority_of(self, target: Target, pod: JsonObject) -> JsonObject:
-        """What the pod's PriorityClass sets; StatusError 403 where there is none of that name.
+        """Return the fields set by the pod's PriorityClass; StatusError 403 where there is none of that name.
 
         Source: `plugin/pkg/admission/priority`. There is no class that is everybody's default.
         """

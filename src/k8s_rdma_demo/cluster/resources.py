@@ -1,4 +1,4 @@
-"""The kinds of objects that the API server stand-in keeps, and where they are in its URLs."""
+"""The resource types of the API server stand-in, and their URLs."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def parse_resource_type(text: str) -> ResourceType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a URL path names: a collection (no name), an object, or a subresource of one."""
+    """The target of a URL path: a collection (no name), an object, or a subresource of one."""
 
     resource: ResourceType
     namespace: str = ""

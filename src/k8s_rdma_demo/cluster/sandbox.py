@@ -1,7 +1,4 @@
-"""Pod sandboxes: what a container runtime keeps of each, in memory and on disk.
-
-What a kubelet has of its container runtime: sandboxes with a network, and their end.
-"""
+"""Pod sandboxes and their directory, and the protocol of a container runtime."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ if TYPE_CHECKING:
 class AttachError(CniError):
     """A sandbox's network could not be set up.
 
-    leftover: what could not be taken back either, for `delete`; None when nothing is left of it.
-    kubelet_message: what the runtime says of it to kubelet.
+    leftover: the sandbox whose deletion failed too, for `delete`; None when nothing of it is left.
+    kubelet_message: the runtime's message to kubelet.
     """
 
     def __init__(self, error: CniError, leftover: Sandbox | None, *, kubelet_message: str = "") -> None:
@@ -37,7 +34,7 @@ class Runtime(Protocol):
     """Fails with CniError in the runtime's own words."""
 
     async def create(self, pod: PodRef) -> Sandbox:
-        """What can be noted of a pod's sandbox before there is a network; KernelError."""
+        """Create a pod's sandbox without its network; KernelError."""
 
     async def attach(self, sandbox: Sandbox) -> Sandbox:
         """The sandbox with its network, perhaps under an id that only now is known; AttachError."""
@@ -46,10 +43,10 @@ class Runtime(Protocol):
         """End what runs in it, and its network; may be repeated until it succeeds."""
 
     async def detach(self, sandbox: Sandbox) -> None:
-        """What follows a pod's end later: DEL once more, without a namespace."""
+        """Repeat DEL without a namespace, as follows some time after a pod's end."""
 
     async def list_dead(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
-        """Which of these are there no more, or do not run; none where that cannot be asked."""
+        """List the sandboxes that do not exist or do not run; none where the runtime does not answer."""
 
     async def status(self) -> None:
         """Nothing, if pods can be started."""

@@ -1,11 +1,12 @@
 """The scheduler stand-in: kube-scheduler's cycle around its extenders, one pod at a time.
 
-Filter, prioritize when there is a choice, then bind in the background, several at once; refused pods wait
-for an event, failed ones back off; for those that fit nowhere others are evicted (`preempting`). Source:
-`pkg/scheduler/schedule_one.go`, `eventhandlers.go`.
+Filter, prioritize when there is a choice, then bind in the background, several at once. Refused pods wait
+for an event, failed ones back off; a pod that fits nowhere may preempt others (`preemption`).
 
     async with scheduling("http://127.0.0.1:8080", SchedulerConfig(extenders=(...,))):
         ...
+
+Source: `pkg/scheduler/schedule_one.go`, `eventhandlers.go`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """How the scheduler is run.
+    """The configuration of the scheduler.
 
     name: it takes pods whose `schedulerName` this is.
     seed: nodes of equal score are drawn from by a generator with this seed; None: the first by name.
@@ -167,7 +168,7 @@ class Scheduler:
             binds.create_task(self._bind(pod, choice))
 
     async def _choose(self, pod: JsonObject) -> str | Unfit:
-        """The node for a pod, by its own word and then the extenders'; where room was made first."""
+        """Return the node for a pod by filters and extenders; the nominated node comes first."""
         everywhere = [self._nodes.objects[key] for key in sorted(self._nodes.objects)]
         nominated = self._assignments.nominated(uid_of(pod))
         if nominated:
@@ -238,9 +239,9 @@ class Scheduler:
     async def _report(
         self, pod: JsonObject, reason: str, message: str, *, nominated: str | None = None
     ) -> None:
-        """Say on the pod, and in an event, why it was not scheduled; not once it is gone or has a node.
+        """Report why a pod was not scheduled, in its status and an event, unless it is deleted or has a node.
 
-        nominated: where room is made for it; None when that stays as it is.
+        nominated: its nominated node; None when that stays as it is.
         """
         current = self._current(pod)
         if current is None or node_name_of(current):
@@ -272,7 +273,7 @@ class Scheduler:
             _log.warning("pod.not_reported", pod=name_of(pod), error=error.message)
 
     def _current(self, pod: JsonObject) -> JsonObject | None:
-        """The pod as it was last seen, None once it is gone."""
+        """Return the informer's version of the pod, None once it is deleted."""
         current = self._pods.objects.get(key_of(pod))
         return current if current is not None and uid_of(current) == uid_of(pod) else None
 

@@ -1,9 +1,8 @@
-"""Which pod is scheduled next, and when one that could not be is tried again.
+"""The scheduling queue: active pods, unschedulable pods that wait for an event, failed pods in backoff.
 
-Source: `pkg/scheduler/backend/queue`. A pod that was refused stays put until something happens in the
-cluster; one whose attempt failed is tried again after a time that doubles. Nothing is polled.
+The backoff doubles with each failure. Nothing is polled.
 
-Which changes make kube-scheduler try a refused pod again (source: `framework/events.go`).
+Source: `pkg/scheduler/backend/queue`; `framework/events.go` for the events that requeue a pod.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from k8s_rdma_demo.cluster.objects import (
 
 
 def node_change_may_help(old: JsonObject | None, new: JsonObject | None) -> bool:
-    """Whether a change of a node may let a refused pod fit: more than a heartbeat, and not its end."""
+    """Report whether a change of a node may let a refused pod fit: more than a heartbeat, not a deletion."""
     if new is None:
         return False
     return old is None or _as_seen_by_filters(old) != _as_seen_by_filters(new)
 
 
 def assigned_pod_ended(old: JsonObject | None, new: JsonObject | None) -> bool:
-    """Whether a pod that had a node is gone or has finished: what it used may be free."""
+    """Report whether a pod with a node was deleted or has finished, which may free its resources."""
     had_node = old is not None and bool(node_name_of(old)) and not is_finished(old)
     return had_node and (new is None or is_finished(new))
 
 
 def own_change_may_help(old: JsonObject, new: JsonObject) -> bool:
-    """Whether a waiting pod itself changed; what is written to its status is the scheduler's own."""
+    """Report whether a waiting pod changed apart from its status, which the scheduler itself writes."""
     return _without_status(old) != _without_status(new)
 
 
@@ -134,7 +133,7 @@ class SchedulingQueue:
                 self._activate(entry)
 
     def fail(self, uid: str, now: float) -> None:
-        """An attempt broke: it is made again after a time that doubles with every failure in a row."""
+        """Back off after a failed attempt; the backoff doubles with every failure in a row."""
         if entry := self._entries.get(uid):
             backoff_s = min(self._initial_backoff_s * 2**entry.failures, self._max_backoff_s)
             entry.failures += 1

@@ -1,7 +1,7 @@
-"""Which JSON types the fields have that this package reads.
+"""JSON types of the fields that this package reads.
 
-What arrives is checked against these once, so that everything behind may rely on them; fields that nothing
-here reads are not looked at.
+A request is checked once, so that later code can rely on the types. Fields that nothing reads are not
+checked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`metav1.Status`: how the API says no.
+"""`metav1.Status`: the API's error responses.
 
-The sentences are those of `k8s.io/apimachinery/pkg/api/errors`, since clients and people read them.
+The messages are those of `k8s.io/apimachinery/pkg/api/errors`, since clients and users read them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def success(code: int = HTTPStatus.OK, about: JsonObject | None = None) -> JsonO
 
 
 def details(resource: ResourceType, name: str) -> JsonObject:
-    """What a Status is about."""
+    """The details of a Status: the object concerned."""
     about: JsonObject = {"name": name}
     if resource.group:
         about["group"] = resource.group

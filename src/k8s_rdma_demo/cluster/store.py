@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
-    """Whether all that the selector demands is so; one that demands nothing selects everything."""
+    """Report whether the labels meet the selector; an empty one selects everything."""
     match_labels: dict[str, str] = selector.get("matchLabels") or {}
     expressions: list[JsonObject] = selector.get("matchExpressions") or []
     return match_labels.items() <= labels.items() and all(
@@ -63,13 +63,13 @@ _COMMA_OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What a list or watch is about: the objects of a namespace (empty: all) that every predicate takes."""
+    """The selection of a list or watch: the objects of a namespace (empty: all) that match all predicates."""
 
     namespace: str = ""
     predicates: tuple[Predicate, ...] = ()
 
     def matches(self, obj: JsonObject | None) -> bool:
-        """Whether the object is there and selected."""
+        """Report whether the object exists and is selected."""
         if obj is None or (self.namespace and namespace_of(obj) != self.namespace):
             return False
         return all(predicate(obj) for predicate in self.predicates)
@@ -128,7 +128,7 @@ def _field(obj: JsonObject, path: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preconditions:
-    """What a request expects of the object; empty: no matter."""
+    """A request's preconditions on the object; empty: none."""
 
     uid: str = ""
     resource_version: str = ""

@@ -5,7 +5,7 @@ over real Unix sockets. Of policies for NUMA nodes it has `none`. Where kubelet 
 order changes from run to run, this draws an order.
 
     async with running_device_manager(DeviceManagerConfig(plugin_dir=..., pod_resources=...)) as manager:
-        await manager.until(lambda: manager.capacity())  # a plugin has registered
+        await manager.wait_for(lambda: manager.capacity())  # a plugin has registered
         await manager.admit(pod)
         given = await manager.prepare(pod, "main")
 """

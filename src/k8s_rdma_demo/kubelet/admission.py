@@ -1,6 +1,4 @@
-"""Devices for the containers of a pod, before it starts and as it starts.
-
-Which devices a container gets.
+"""Admission of pods: the device manager allocates devices before a pod starts and prepares each container.
 
 Source: `devicesToAllocate` in `pkg/kubelet/cm/devicemanager/manager.go`.
 """
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What a container lacks of a resource.
+    """A container's request for devices of a resource.
 
     reusable: what an earlier init container of the pod had. in_use: what anybody has.
     """
@@ -46,7 +44,7 @@ class Need:
 async def select_devices(
     need: Need, listed: ListedDevices, plugin: PluginClient, random: Random
 ) -> tuple[str, ...]:
-    """Devices of an init container first, then what the plugin prefers, then any; AdmissionError."""
+    """Select an init container's devices, then those the plugin prefers, then any; AdmissionError."""
     chosen = shuffled(need.reusable, random)[: need.size]
     if len(chosen) == need.size:
         return tuple(chosen)
@@ -115,7 +113,7 @@ class Admission:
         )
 
     def _plugin_limits(self, container: DeviceContainer) -> dict[str, int]:
-        """What it wants of plugins, be they gone; the limits of other resources are other people's."""
+        """Return the limits of plugins' resources, stopped plugins included."""
         plugins = set(self.listed) | self.allocations.resources()
         return {name: size for name, size in container.limits.items() if size and name in plugins}
 
@@ -205,7 +203,7 @@ class Admission:
 
 
 def merged(parts: Iterable[AllocateResponse]) -> AllocateResponse:
-    """What all of a container's resources give it; of two that contradict each other the first."""
+    """Merge the plugins' responses for a container; of contradicting entries the first one wins."""
     envs: dict[str, str] = {}
     annotations: dict[str, str] = {}
     devices: dict[str, DeviceSpec] = {}

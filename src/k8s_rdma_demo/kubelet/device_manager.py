@@ -1,4 +1,4 @@
-"""Kubelet's device manager: plugins that registered, and the devices that containers have of them.
+"""Kubelet's device manager: registered plugins, and the devices allocated to containers.
 
 Source: `pkg/kubelet/cm/devicemanager/manager.go`; calls and their order as recorded from kubelet 1.36.
 """
@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceManagerConfig:
-    """How it is run.
+    """The configuration of a device manager.
 
     plugin_dir: for the sockets of kubelet and plugins (`/var/lib/kubelet/device-plugins`).
     pod_resources: the socket of the PodResources API (`/var/lib/kubelet/pod-resources/kubelet.sock`).
@@ -145,7 +145,7 @@ class DeviceManager:
     # The node
 
     def capacity(self) -> dict[str, Capacity]:
-        """How many devices there are of each resource, as the node's status has it."""
+        """Count the devices of each resource, as the node's status reports them."""
         for resource, listed in list(self._listed.items()):
             if listed.stopped is not None and self._now() - listed.stopped >= self._config.stop_grace_s:
                 del self._listed[resource]
@@ -158,7 +158,7 @@ class DeviceManager:
         }
 
     def devices(self, resource: str) -> tuple[OfferedDevice, ...]:
-        """As its plugin listed them last; those of a plugin that is gone included."""
+        """Return the devices that plugins listed last, those of stopped plugins included."""
         return tuple(self._listed[resource].devices.values()) if resource in self._listed else ()
 
     async def wait_for(self, condition: Callable[[], object]) -> None:
@@ -211,7 +211,7 @@ class DeviceManager:
     # The rest
 
     def _clear_directory(self) -> None:
-        """As kubelet starts: every socket in the directory is an old one."""
+        """Remove the sockets in the directory: when kubelet starts, all of them are stale."""
         directory = self._config.plugin_dir
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         for path in directory.iterdir():

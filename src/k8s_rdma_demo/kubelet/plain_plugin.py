@@ -1,4 +1,4 @@
-"""A device plugin that lists what it is told to, and notes what it is asked."""
+"""A device plugin that lists configured devices and records the requests it receives."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _REGISTER_TIMEOUT_S = 20.0
 
 
 def nothing(_: Sequence[str]) -> AllocateResponse:
-    """What a container gets with devices that are mere numbers."""
+    """Return the empty response."""
     return AllocateResponse()
 
 
 def first(choice: Choice) -> tuple[str, ...]:
-    """Those that must be, then the first by name."""
+    """Prefer the devices that must be included, then the first by name."""
     optional = sorted(set(choice.available) - set(choice.must_include))
     return (*choice.must_include, *optional)[: choice.size]
 

@@ -1,6 +1,4 @@
-"""Connections to plugins, and what each lists.
-
-Kubelet's checks of a plugin that registers.
+"""Connections to device plugins, the checks of a registration, and the devices that each plugin lists.
 
 Source: `pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go`.
 """
@@ -141,12 +139,12 @@ class PluginClient:
             raise _error(error) from error
 
     async def preferred(self, choice: Choice) -> tuple[str, ...]:
-        """What the plugin would rather have given; PluginError."""
+        """Call GetPreferredAllocation; PluginError."""
         answers = await self._call(GET_PREFERRED_ALLOCATION, (choice,))
         return answers[0] if answers else ()
 
     async def allocate(self, ids: tuple[str, ...]) -> AllocateResponse:
-        """What a container with these devices gets; PluginError."""
+        """Call Allocate for the devices of a container; PluginError."""
         answers = await self._call(ALLOCATE, (ids,))
         if not answers:
             raise PluginError("no containers return in allocation response &AllocateResponse{}")

@@ -35,7 +35,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimit:
-    """How many questions a second, and at once. Source: `pkg/kubelet/apis/podresources/constants.go`."""
+    """A rate limit of calls and its burst. Source: `pkg/kubelet/apis/podresources/constants.go`."""
 
     per_second: float = 100.0
     burst: int = 10
@@ -50,7 +50,7 @@ class TokenBucket:
         self._filled_at = asyncio.get_running_loop().time()
 
     def try_acquire(self) -> bool:
-        """Whether this one may pass."""
+        """Take a token if there is one; return whether the call may pass."""
         now = asyncio.get_running_loop().time()
         grown = self._tokens + (now - self._filled_at) * self._limit.per_second
         self._tokens, self._filled_at = min(float(self._limit.burst), grown), now

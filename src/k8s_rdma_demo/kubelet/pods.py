@@ -1,9 +1,7 @@
-"""What the device manager is told of pods, and what it says.
+"""Pods and their device allocations, with kubelet's checkpoint file.
 
-Which containers hold which devices, and kubelet's file of it.
-
-The file is kubelet's `kubelet_internal_checkpoint` (`pkg/kubelet/cm/devicemanager/checkpoint`), but for the
-checksum, which is made of Go's way to print its values.
+The file is `kubelet_internal_checkpoint` (`pkg/kubelet/cm/devicemanager/checkpoint`) without a valid
+checksum, which depends on how Go prints values.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ class DevicePod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAllocation:
-    """What a container has of one resource.
+    """The devices of one resource that a container has.
 
     numa: ids by the NUMA node that they are attached to, -1 where none is known.
     """
@@ -75,7 +73,7 @@ class DeviceAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """How many devices there are, and how many of them are healthy."""
+    """The number of devices, and of healthy ones."""
 
     capacity: int
     allocatable: int
@@ -123,21 +121,21 @@ class DeviceAllocations:
         self._allocations: dict[tuple[str, str, str], DeviceAllocation] = {}
 
     def insert(self, uid: str, container: str, resource: str, allocation: DeviceAllocation) -> None:
-        """Note what a container was given."""
+        """Add a container's allocation."""
         self._allocations[uid, container, resource] = allocation
 
     def get(self, uid: str, container: str, resource: str) -> DeviceAllocation | None:
-        """What a container has of a resource."""
+        """Return a container's devices of a resource, if any."""
         return self._allocations.get((uid, container, resource))
 
     def of_container(self, uid: str, container: str) -> dict[str, DeviceAllocation]:
-        """What a container has, by resource."""
+        """Return a container's devices by resource."""
         return {
             key[2]: allocation for key, allocation in self._allocations.items() if key[:2] == (uid, container)
         }
 
     def in_use(self, resource: str) -> set[str]:
-        """The devices of a resource that somebody has."""
+        """Return the allocated devices of a resource."""
         return {
             device
             for key, allocation in self._allocations.items()

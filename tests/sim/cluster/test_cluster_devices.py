@@ -136,7 +136,7 @@ async def test_node_tells_how_many_devices_there_are_and_are_healthy(cluster, co
 
 async def test_devices_are_given_before_add_and_resolved_after_it(cluster, config, plugin, plugins, make_pod):
     called_before = []
-    plugin.give = lambda ids: called_before.append(plugins.short()) or slots(ids)
+    plugin.response = lambda ids: called_before.append(plugins.short()) or slots(ids)
     writes_cdi(plugins, config, specification("slot-0", "slot-1"))
     async with cluster() as c, node_with(c, config, plugin) as node:
         await c.create(asking(make_pod))
@@ -188,7 +188,7 @@ async def test_pod_that_cannot_have_its_devices_fails_for_good(cluster, config, 
 
 
 async def test_devices_are_free_again_once_the_pod_is_taken_down(cluster, config, plugin, plugins, make_pod):
-    plugin.give = lambda ids: AllocateResponse(envs={"IDS": ",".join(ids)})
+    plugin.response = lambda ids: AllocateResponse(envs={"IDS": ",".join(ids)})
     async with cluster() as c, node_with(c, config, plugin) as node:
         await c.create(asking(make_pod, size=2))
         await c.pod_when("p1", in_phase("Running"))
@@ -201,7 +201,7 @@ async def test_devices_are_free_again_once_the_pod_is_taken_down(cluster, config
 
 
 async def test_scheduler_sends_pods_where_devices_are(cluster, config, plugin, make_pod):
-    plugin.give = lambda _: AllocateResponse()
+    plugin.response = lambda _: AllocateResponse()
     async with cluster() as c, scheduling(c.api.url, SchedulerConfig()), node_with(c, config, plugin):
         pod = asking(make_pod)
         del pod["spec"]["nodeName"]
@@ -211,7 +211,7 @@ async def test_scheduler_sends_pods_where_devices_are(cluster, config, plugin, m
 
 
 async def test_pod_outlives_a_kubelet_that_comes_back_before_the_plugin(cluster, config, plugin, make_pod):
-    plugin.give = lambda ids: AllocateResponse(envs={"IDS": ",".join(ids)})
+    plugin.response = lambda ids: AllocateResponse(envs={"IDS": ",".join(ids)})
     async with cluster() as c:
         async with node_with(c, config, plugin) as node:
             await c.create(asking(make_pod))
@@ -237,7 +237,7 @@ async def test_new_pod_in_that_window_is_rejected(cluster, config, plugin, make_
 
 
 async def test_pod_in_the_hosts_network_gets_its_devices_too(cluster, config, plugin, make_pod, directory):
-    plugin.give = lambda _: AllocateResponse(
+    plugin.response = lambda _: AllocateResponse(
         devices=(DeviceSpec(path="/dev/infiniband/uverbs0", host_path="/dev/null"),)
     )
     async with cluster() as c, node_with(c, config, plugin) as node:

@@ -33,7 +33,9 @@ ALL_CALLS = PluginOptions(pre_start_required=True, preferred_allocation=True)
 
 
 async def listed(manager, healthy):
-    await manager.until(lambda: manager.capacity().get(RESOURCE) == Capacity(capacity=4, allocatable=healthy))
+    await manager.wait_for(
+        lambda: manager.capacity().get(RESOURCE) == Capacity(capacity=4, allocatable=healthy)
+    )
 
 
 def gives(ids: Sequence[str]) -> AllocateResponse:
@@ -107,11 +109,11 @@ async def test_devices_of_a_plugin_that_ended_its_list_are_unhealthy_until_forgo
     async with node.kubelet(stop_grace_s=0) as manager, plugin.registered():
         await listed(manager, 4)
         await plugin.end_lists()
-        await manager.until(lambda: RESOURCE not in manager.capacity())
+        await manager.wait_for(lambda: RESOURCE not in manager.capacity())
 
 
 async def test_pod_is_asked_about_given_and_prepared_as_recorded(node):
-    plugin = node.plugin("vf0", "vf1", "vf2", "vf3", options=ALL_CALLS, give=gives)
+    plugin = node.plugin("vf0", "vf1", "vf2", "vf3", options=ALL_CALLS, response=gives)
     async with node.kubelet() as manager, plugin.registered():
         await listed(manager, 4)
         await manager.admit(pod())
@@ -128,12 +130,14 @@ async def test_pod_is_asked_about_given_and_prepared_as_recorded(node):
 
 
 async def test_later_containers_get_the_devices_of_an_init_container_first(node):
-    plugin = node.plugin("vf0", "vf1", "vf2", "vf3", options=ALL_CALLS, give=gives)
+    plugin = node.plugin("vf0", "vf1", "vf2", "vf3", options=ALL_CALLS, response=gives)
     asking = pod(init(), container("first", 2), container("second", 1))
     async with node.kubelet() as manager, plugin.registered():
         await listed(manager, 4)
         await manager.admit(asking)
-        held = {each.name: manager.held(asking, each.name)[RESOURCE] for each in asking.containers}
+        held = {
+            each.name: manager.allocated_devices(asking, each.name)[RESOURCE] for each in asking.containers
+        }
         (must_include,) = [
             choice.must_include
             for name, asked in plugin.calls
@@ -150,9 +154,9 @@ async def test_sidecar_keeps_its_devices(node):
     plugin = node.plugin("vf0", "vf1")
     asking = pod(container("side", kind=ContainerKind.SIDECAR), container())
     async with node.kubelet() as manager, plugin.registered():
-        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.wait_for(lambda: manager.devices(RESOURCE))
         await manager.admit(asking)
-        assert manager.held(asking, "side") != manager.held(asking, "main")
+        assert manager.allocated_devices(asking, "side") != manager.allocated_devices(asking, "main")
 
 
 async def test_what_the_plugin_prefers_is_taken_only_of_what_is_free(node):
@@ -161,11 +165,11 @@ async def test_what_the_plugin_prefers_is_taken_only_of_what_is_free(node):
 
     plugin = node.plugin("vf0", "vf1", "vf2", options=ALL_CALLS, prefer=another)
     async with node.kubelet() as manager, plugin.registered():
-        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.wait_for(lambda: manager.devices(RESOURCE))
         await manager.admit(pod())
         await manager.admit(pod(name="p2"))
-        assert manager.held(pod(), "main") == {RESOURCE: ("vf2",)}
-        assert manager.held(pod(name="p2"), "main") == {RESOURCE: ("vf1",)}
+        assert manager.allocated_devices(pod(), "main") == {RESOURCE: ("vf2",)}
+        assert manager.allocated_devices(pod(name="p2"), "main") == {RESOURCE: ("vf1",)}
 
 
 @pytest.mark.parametrize(
@@ -180,10 +184,10 @@ async def test_pod_that_cannot_have_its_devices_is_rejected_and_holds_nothing(no
     plugin.devices = tuple(OfferedDevice(id=each, unhealthy=unhealthy) for each in ("vf0", "vf1"))
     asking = pod(container(size=size))
     async with node.kubelet() as manager, plugin.registered():
-        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.wait_for(lambda: manager.devices(RESOURCE))
         with pytest.raises(AdmissionError) as refused:
             await manager.admit(asking)
-        assert manager.held(asking, "main") == {}
+        assert manager.allocated_devices(asking, "main") == {}
     assert refused.value.message == why
 
 
@@ -191,14 +195,14 @@ async def test_plugins_own_words_are_in_a_rejection(node):
     def refuse(ids: Sequence[str]) -> AllocateResponse:
         raise K8sRdmaError(f"device {ids[0]} is unhealthy: port down", reason=Reason.UNKNOWN_DEVICE)
 
-    plugin = node.plugin("vf0", give=refuse)
+    plugin = node.plugin("vf0", response=refuse)
     async with node.kubelet() as manager, plugin.registered():
-        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.wait_for(lambda: manager.devices(RESOURCE))
         with pytest.raises(AdmissionError) as refused:
             await manager.admit(pod())
         message = "rpc error: code = InvalidArgument desc = device vf0 is unhealthy: port down"
         assert refused.value.message == message
-        plugin.give = gives
+        plugin.response = gives
         await manager.admit(pod())
 
 
@@ -211,7 +215,7 @@ async def test_resource_that_no_plugin_has_is_other_peoples(node):
 async def test_pod_that_is_over_leaves_its_devices_to_others(node):
     plugin = node.plugin("vf0")
     async with node.kubelet() as manager, plugin.registered():
-        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.wait_for(lambda: manager.devices(RESOURCE))
         await manager.admit(pod())
         with pytest.raises(AdmissionError, match="Available: 0"):
             await manager.admit(pod(name="p2"))
@@ -220,7 +224,7 @@ async def test_pod_that_is_over_leaves_its_devices_to_others(node):
 
 
 async def test_restart_deletes_sockets_and_keeps_what_pods_hold(node):
-    plugin = node.plugin("vf0", "vf1", "vf2", "vf3", options=ALL_CALLS, give=gives)
+    plugin = node.plugin("vf0", "vf1", "vf2", "vf3", options=ALL_CALLS, response=gives)
     async with node.kubelet() as manager, plugin.registered():
         await listed(manager, 4)
         await manager.admit(pod())
@@ -228,7 +232,7 @@ async def test_restart_deletes_sockets_and_keeps_what_pods_hold(node):
     async with node.kubelet() as manager:
         assert not socket.exists()
         assert manager.capacity() == {RESOURCE: Capacity(capacity=0, allocatable=0)}
-        assert manager.held(pod(), "main") == {RESOURCE: ("vf0",)}
+        assert manager.allocated_devices(pod(), "main") == {RESOURCE: ("vf0",)}
         await manager.admit(pod(), running=frozenset({"main"}))
         assert await manager.prepare(pod(), "main") == gives(["vf0"])
         with pytest.raises(AdmissionError, match="no healthy devices present"):
@@ -236,13 +240,13 @@ async def test_restart_deletes_sockets_and_keeps_what_pods_hold(node):
         async with plugin.registered():
             await listed(manager, 4)
             await manager.admit(pod(name="p2"))
-            assert manager.held(pod(name="p2"), "main") == {RESOURCE: ("vf1",)}
+            assert manager.allocated_devices(pod(name="p2"), "main") == {RESOURCE: ("vf1",)}
 
 
 async def test_checkpoint_is_in_kubelets_words(node):
-    plugin = node.plugin("vf0", give=gives)
+    plugin = node.plugin("vf0", response=gives)
     async with node.kubelet() as manager, plugin.registered():
-        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.wait_for(lambda: manager.devices(RESOURCE))
         await manager.admit(pod())
         data = json.loads((node.config.plugin_dir / "kubelet_internal_checkpoint").read_bytes())["Data"]
     (entry,) = data["PodDeviceEntries"]
@@ -259,12 +263,12 @@ async def test_checkpoint_is_in_kubelets_words(node):
 async def test_directory_that_was_removed_is_made_again_and_nothing_is_known(node):
     plugin = node.plugin("vf0")
     async with node.kubelet() as manager, plugin.registered():
-        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.wait_for(lambda: manager.devices(RESOURCE))
         await manager.admit(pod())
     shutil.rmtree(node.config.plugin_dir)
     async with node.kubelet() as manager:
         assert manager.capacity() == {}
-        assert manager.held(pod(), "main") == {}
+        assert manager.allocated_devices(pod(), "main") == {}
 
 
 async def test_list_that_ends_after_another_registration_ends_that_one(node):
@@ -280,9 +284,9 @@ async def test_container_whose_plugin_is_gone_is_not_prepared(node):
     plugin = node.plugin("vf0", options=ALL_CALLS)
     async with node.kubelet() as manager:
         async with plugin.registered():
-            await manager.until(lambda: manager.devices(RESOURCE))
+            await manager.wait_for(lambda: manager.devices(RESOURCE))
             await manager.admit(pod())
-        await manager.until(lambda: manager.capacity()[RESOURCE].allocatable == 0)
+        await manager.wait_for(lambda: manager.capacity()[RESOURCE].allocatable == 0)
         with pytest.raises(PreparationError, match="has been stopped"):
             await manager.prepare(pod(), "main")
 
@@ -290,12 +294,12 @@ async def test_container_whose_plugin_is_gone_is_not_prepared(node):
 async def test_kubelet_panics_when_a_device_that_it_is_being_given_is_listed_no_more(node):
     plugin = node.plugin("vf0")
     async with node.kubelet() as manager, plugin.registered():
-        await manager.until(lambda: manager.devices(RESOURCE))
+        await manager.wait_for(lambda: manager.devices(RESOURCE))
 
         async def vanish() -> None:
             await plugin.change()
-            await manager.until(lambda: not manager.devices(RESOURCE))
+            await manager.wait_for(lambda: not manager.devices(RESOURCE))
 
-        plugin.before_given = vanish
+        plugin.before_response = vanish
         with pytest.raises(PanicError, match=r"vf0 of .* vanished"):
             await manager.admit(pod())

@@ -73,7 +73,7 @@ async def test_plugin_is_asked_as_in_the_recordings(node):
     first, second = pod(init(), container("main", 2)), pod(container("main", 2), name="p2")
 
     async def healthy(manager, count):
-        await manager.until(
+        await manager.wait_for(
             lambda: RESOURCE in manager.capacity() and manager.capacity()[RESOURCE].allocatable == count
         )
 

@@ -1,4 +1,4 @@
-"""`core.kernel.Kernel` on virtual PFs of the network namespace where it is made."""
+"""`core.kernel.Kernel` on the virtual PFs of the current network namespace."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class VirtualSriov:
         self._watches: list[Changes] = []
 
     def observe(self) -> Hardware:
-        """Everything there is now. VFs that died with a pod's namespace are made anew first."""
+        """Observe the hardware. VFs that ended with a pod's namespace are recreated first."""
         links, unreadable = self._links_with_all_vfs()
         states = [self._observe_pf(pf, links, unreadable) for pf in self._pfs.values()]
         observed = Hardware(pfs=tuple(filter(None, states)), unreadable=tuple(unreadable))
@@ -109,11 +109,11 @@ class VirtualSriov:
                 cap_interface(step, self._namespaces)
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
-        """Whether that very namespace still exists."""
+        """Report whether that very namespace still exists."""
         return self._namespaces.alive(netns)
 
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
-        """What is in a namespace."""
+        """Return the interfaces of a namespace."""
         return interfaces_in(netns, self._namespaces)
 
     def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
@@ -127,7 +127,7 @@ class VirtualSriov:
             announce(addresses, namespace)
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:  # noqa: ARG002  all count here
-        """What the VFs' ports count, from the other side; wherever a VF is, its port is here."""
+        """Read the VFs' counters from their ports, which stay here, as seen from the other side."""
         links = {link.name: link for link in self._rtnl.links()}
         counted = counters_of_all(self._rtnl.socket)
         return tuple(
@@ -138,7 +138,7 @@ class VirtualSriov:
         )
 
     def reset(self, vf: VfRef) -> None:
-        """Make a VF that is at home nobody's."""
+        """Reset the settings and rates of a VF that is at home."""
         self._moves.reset(self._pf(vf), vf)
         configs = (VfConfig(index=vf.index, vlan=Vlan(0)),)
         self._configure_vfs(ConfigureVfs(pf=vf.pf, configs=configs, previous=configs))
@@ -199,7 +199,7 @@ class VirtualSriov:
     def _observe_pf(
         self, pf: VirtualPf, links: Mapping[str, Link], unreadable: list[Unreadable]
     ) -> PfState | None:
-        """The PF; None, and said why, when part of it is missing."""
+        """Observe a PF; None, with an entry in `unreadable`, when part of it is missing."""
         uplink, scheduler = links.get(pf.uplink), links.get(pf.scheduler_name)
         ports = [links.get(pf.port_name(index)) for index in range(pf.vfs)]
         if scheduler is None or None in ports:
@@ -279,7 +279,7 @@ def _whole(port: Link | None) -> bool:
 
 
 def _connects(uplink: Link | None, bridge: Link | None) -> bool:
-    """Whether an uplink has a carrier and is still its bridge's port."""
+    """Report whether an uplink has a carrier and is its bridge's port."""
     return (
         uplink is not None
         and uplink.carrier

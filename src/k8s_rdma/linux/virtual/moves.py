@@ -1,4 +1,4 @@
-"""VFs on their way into pods' namespaces and home again."""
+"""Moves of VFs to pods' namespaces and back home."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Moves:
         self._namespaces = namespaces
 
     def move_to_pod(self, pf: VirtualPf, step: GiveVf) -> None:
-        """Make a VF be in a namespace under a name."""
+        """Move a VF into a namespace under a name; holds when it is there."""
         port = self._port(pf, step.vf.index)
         self._check_mtu(pf, step)
         with self._namespaces.existing(step.netns) as namespace:
@@ -60,7 +60,7 @@ class Moves:
             )
 
     def bring_home(self, pf: VirtualPf, step: BringHome) -> None:
-        """Make a VF be at home as it was, from wherever it is unless it serves another namespace."""
+        """Bring a VF home as it was, unless it serves another namespace."""
         port = self._rtnl.link(pf.port_name(step.vf.index))
         if port is None:
             self._revive(pf, step)
@@ -168,7 +168,7 @@ class Moves:
 
 
 def _pod_settings(step: GiveVf) -> tuple[bytes, ...]:
-    """What a VF shall be in the pod beside its name."""
+    """Return the attributes of a VF in the pod besides its name."""
     mac = () if step.mac is None else (with_mac(step.mac),)
     return mac if step.mtu is None else (*mac, with_mtu(step.mtu))
 

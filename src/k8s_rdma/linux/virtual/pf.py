@@ -1,4 +1,4 @@
-"""Make and destroy virtual PFs, and make VFs anew that died with a namespace."""
+"""Creation and destruction of virtual PFs, and of VFs that ended with a namespace."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Settings of VFs beside rates: whose frames a port takes, whether it is up, and in which VLAN it is.
+"""Rates and settings of VFs: checked, written where they differ, read back.
 
-The VLANs of a PF's bridge: a VF's port is in the one it says, without tags, the uplink in all, tagged.
-
-Frames without a VLAN are in one of the bridge's own, `topology.NO_VLAN`, and without a tag on the uplink.
-
-Rates of VFs: checked, programmed where they differ, read back.
+The settings are MAC, link state, trust, spoof check and VLAN. A VF's port is an untagged member of its
+VLAN, the uplink a tagged member of all. Frames without a VLAN use a VLAN of the bridge's own,
+`topology.NO_VLAN`, untagged on the uplink.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ class Rates:
         self._cached: dict[VirtualPf, dict[int, VfRate]] = {}
 
     def read_all(self, pf: VirtualPf, scheduler: int) -> dict[int, VfRate]:
-        """What is programmed; a class whose making was cut short is made anew without rates first."""
+        """Read the rates of all VFs; an interrupted class is first recreated without rates."""
         found = self._shaper.rates(pf, scheduler)
         for index in range(pf.vfs):
             if index not in found:
@@ -73,7 +71,7 @@ class Rates:
                 raise KernelError(msg)
 
     def _read(self, pf: VirtualPf, scheduler: int, indexes: Collection[int]) -> dict[int, VfRate]:
-        """Those of all VFs, of which these are asked for now."""
+        """Return the rates of all VFs, after reading those of the indexes."""
         cached = self._cached.get(pf)
         if cached is None or len(indexes) * _SINGLE_READ_COST > pf.vfs:
             return self.read_all(pf, scheduler)
@@ -85,7 +83,7 @@ class Rates:
 
 
 def restore_vlans(pf: VirtualPf, rtnl: Rtnl) -> None:
-    """Have a PF's ports and uplink in their VLANs; KernelError when they are not afterwards."""
+    """Put a PF's ports and uplink into their VLANs and read back; KernelError when they differ."""
     links = {link.name: link for link in rtnl.links()}
     ports = [links[name] for name in map(pf.port_name, range(pf.vfs)) if name in links]
     desired = {port.index: frozenset({state_of(port).vlan or NO_VLAN}) for port in ports}
@@ -104,7 +102,7 @@ def restore_vlans(pf: VirtualPf, rtnl: Rtnl) -> None:
 
 
 def _set_vlans(port: Link, desired: AbstractSet[int], present: AbstractSet[int], rtnl: Rtnl) -> None:
-    """Left first, so that a VF is in two at no moment."""
+    """Set a port's VLANs. Old ones are removed first, so that a VF is never in two."""
     for vlan in present - desired:
         bridge_vlans.remove(rtnl, port.index, vlan, f"{port.name}: no VLAN {vlan}")
     for vlan in desired - present:
@@ -116,7 +114,7 @@ _SUPPORTED = frozenset({Setting.MAC, Setting.MTU, Setting.TRUST, Setting.SPOOF_C
 
 
 def supported_settings(pf: VirtualPf) -> frozenset[Setting]:
-    """What VFs of a PF can be asked for beside rates.
+    """Return the settings that VFs of a PF support besides rates.
 
     No priority of a VLAN, as nothing here would heed or mark it, and no other tag than 802.1Q's: a bridge
     has one for all its ports.

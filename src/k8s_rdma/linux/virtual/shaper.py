@@ -1,8 +1,7 @@
-"""The transmit scheduler of a virtual PF: HTB on an IFB that everything VFs send must pass.
+"""The transmit scheduler of a virtual PF: HTB on an IFB that all traffic of its VFs passes.
 
-Reservation is a class's `rate`, cap its `ceil`. In one place for all traffic, so that a cap also holds
-between two VFs of one PF and what they send to each other counts against the link, as in the scheduler of
-a NIC's embedded switch.
+A class's `rate` is the reservation, its `ceil` the cap. One scheduler for all traffic makes caps hold
+between two VFs of a PF, and counts that traffic against the link, as the embedded switch of a NIC does.
 """
 
 from __future__ import annotations
@@ -110,12 +109,12 @@ class Shaper:
             self._tc.set_class(scheduler, _class(pf, rate), operation)
 
     def rate(self, scheduler: int, index: int) -> VfRate | None:
-        """What is programmed on one VF; None when its class is unfinished."""
+        """Read the rates of one VF; None when its class is unfinished."""
         found = self._tc.class_state(scheduler, _handle(index), f"class of VF {index}")
         return None if found is None or found.ceil == UNFINISHED else _rate(index, found.rate, found.ceil)
 
     def rates(self, pf: VirtualPf, scheduler: int) -> dict[int, VfRate]:
-        """What is programmed, by VF, without those whose class is unfinished; one netlink query."""
+        """Read the rates by VF, without unfinished classes; one netlink query."""
         found = self._tc.class_rates(scheduler, f"{pf.scheduler_name}: classes")
         classes = {index: found.get(_handle(index), (0, UNFINISHED)) for index in range(pf.vfs)}
         return {

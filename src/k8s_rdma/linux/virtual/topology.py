@@ -1,16 +1,13 @@
-"""Virtual PFs and VFs as links of a network namespace; everything about them is kept in the kernel.
+"""Virtual PFs and VFs as links of a network namespace; the kernel holds their whole state.
 
-    PF enp1s0f0   bridge `enp1s0f0`, its alias says what it is; the uplink is one of its ports
+    PF enp1s0f0   bridge `enp1s0f0`, described by its alias; the uplink is one of its ports
     VF 3 of it    veth pair: `enp1s0f0v3` is the VF, `enp1s0f0r3` its port on the bridge
-    transmit      IFB `enp1s0f0-tx`: whatever VFs send goes through its HTB, then to the bridge
-    forged MACs   IFB `enp1s0f0-no`: a queue that holds nothing
+    transmit      IFB `enp1s0f0-tx`: traffic of VFs passes its HTB, then the bridge
+    forged MACs   IFB `enp1s0f0-no`: a queue that drops everything
 
-A port's alias tells which namespace (its inode) the VF was given to and what is set for it (`virtual.port`).
-A bridge that is down and has no alias yet is a PF whose making was cut short.
-
-What a VF's port on the bridge says of the VF, in its alias: whom it was given to, and its settings.
-
-A port ends with its VF, and so do these: one that is made anew has the settings of every new VF.
+A port's alias (`PortState`) names the namespace, by inode, that the VF was moved to, and the VF's settings.
+It ends with the VF: a recreated one has the settings of a new VF. A bridge that is down and has no alias is
+a PF whose creation was interrupted.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ class PortState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def sends_as_anybody(self) -> bool:
-        """Whether its frames may bear any source MAC: nobody checks, or it may give itself every one."""
+        """Report whether its frames may bear any source MAC: unchecked, or the VF may set every MAC."""
         return self.trust or not self.spoof_check
 
 
@@ -59,7 +56,7 @@ _port_state_decoder = msgspec.json.Decoder(PortState | int)
 
 
 def state_of(port: Link) -> PortState:
-    """What a port's alias says; what is no alias of ours is taken for one of somebody who has the VF."""
+    """Decode a port's alias; an unknown alias counts as a VF in use."""
     if not port.alias:
         return PortState()
     try:
@@ -70,7 +67,7 @@ def state_of(port: Link) -> PortState:
 
 
 def port_alias_of(state: PortState) -> str:
-    """What a port's alias says then."""
+    """Encode the alias of a port."""
     return "" if state == PortState() else msgspec.json.encode(state).decode()
 
 
@@ -163,7 +160,7 @@ _decoder = msgspec.json.Decoder(_Alias)
 
 
 def is_pf_mac(mac: str) -> bool:
-    """Whether `VirtualPf.mac` could be this one."""
+    """Report whether `VirtualPf.mac` could be this one."""
     return mac.startswith("06:") and mac.endswith(":00")
 
 
