@@ -67,7 +67,7 @@ PROCESSES = {
     ),
     "extender": Process(
         ("kube-system", "k8s-rdma-extender"),
-        ("extender/**/*.py",),
+        ("extender/**/*.py", "kube/leader_election.py"),
         {"get_lease": BINDERS, "write_lease": BINDERS, "follow_leases": NODES, "leases_version": NODES},
     ),
 }
