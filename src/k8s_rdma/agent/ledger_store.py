@@ -43,7 +43,7 @@ _log = structlog.get_logger()
 _DELETIONS = "deletions that were left"
 
 _MARKERS = ("markers of attached containers", "; the agent makes the directory anew when it is restarted")
-"""Of messages: what failed, and what is said besides of a file that is not there."""
+"""The subject of a failure's message, and its ending where the file is not there."""
 
 DIRECTORY = "deletions"
 """In `runDir`."""

@@ -50,8 +50,8 @@ GAP_S = 1.0
 """The least time between two writes, of the status or of the capacity."""
 
 LAST_STATUS_RETRY_S = 16.0
-LOOK_S = 60.0
-"""After so long what is there is looked at: somebody may have deleted it."""
+REDISCOVERY_INTERVAL_S = 60.0
+"""The time between two reads of the published objects: somebody may have deleted them."""
 
 _CONFLICT = 409
 
@@ -132,7 +132,7 @@ class StatusPublisher:
             lease = LeaseView(
                 namespace=self._namespace, name=self._own.name, holder="", duration_s=0, owner=uid
             )
-        self._discover_at = self._time.monotonic() + LOOK_S
+        self._discover_at = self._time.monotonic() + REDISCOVERY_INTERVAL_S
         return _Versions(published=published, lease=lease)
 
     async def _write(self, versions: _Versions, report: NodeReport) -> _Versions:

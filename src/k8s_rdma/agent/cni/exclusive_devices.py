@@ -71,7 +71,7 @@ def select_network(
         refuse("dpdk", "the pod holds RDMA devices, which their VFs would not have under that driver")
     if not conf.device_id:
         return entries
-    at = _place_of(conf.device_id, pod_request.devices, hardware, ledger)
+    at = _device_index(conf.device_id, pod_request.devices, hardware, ledger)
     if at is None:
         holds = ", ".join(map(str, pod_request.devices)) or "no device of an exclusive resource"
         msg = f"network configuration: deviceID: {shown(conf.device_id)}: the pod holds {holds}"
@@ -85,24 +85,28 @@ def _require_promised(pod_request: PodRequest, devices: Sequence[HeldDevice]) ->
     promised = pod_request.promised.devices() if pod_request.promised else {}
     held = dict(Counter(device.resource for device in devices))
     if promised and promised != held:
-        _differ(f"the pod was placed with {_counts(promised)}, and kubelet gave it {_counts(held) or 'none'}")
+        _refuse_devices(
+            f"the pod was placed with {_counts(promised)}, and kubelet gave it {_counts(held) or 'none'}"
+        )
 
 
 def _require_rates_only(request: Request, devices: Sequence[HeldDevice]) -> None:
     there, held = len(request.interfaces), ", ".join(map(str, devices))
     if there != len(devices):
-        _differ(
+        _refuse_devices(
             f"{ANNOTATION}: has {there} interfaces, and the pod holds {len(devices)} devices ({held}): it "
             "must have one for each, or none"
         )
     for index, interface in enumerate(request.interfaces):
         if refused := options_refused(interface.options):
-            _differ(f"{ANNOTATION}[{index}].{refused[0]}: the pod holds {held}; of these it sets rates only")
+            _refuse_devices(
+                f"{ANNOTATION}[{index}].{refused[0]}: the pod holds {held}; of these it sets rates only"
+            )
     if request.policy is not PfPolicy.ANY:
-        _differ(f"policy {request.policy}: the pod holds {held}, which kubelet chose")
+        _refuse_devices(f"policy {request.policy}: the pod holds {held}, which kubelet chose")
 
 
-def _place_of(
+def _device_index(
     device_id: str, devices: Sequence[HeldDevice], hardware: Hardware, ledger: Ledger
 ) -> int | None:
     """Which of the devices it is, by either of a device's names."""
@@ -117,7 +121,7 @@ def _place_of(
 def _refuse_other_network(entry: int, pod_request: PodRequest, conf: NetConf) -> NoReturn:
     device, network = pod_request.devices[entry], pod_request.request.interfaces[entry].options.network
     if network and network not in conf.own_networks:
-        _differ(
+        _refuse_devices(
             f"{ANNOTATION}[{entry}].network: {shown(network)}, and network {conf.name} is to attach its "
             f"device, {device}"
         )
@@ -132,7 +136,7 @@ def _counts(devices: Mapping[str, int]) -> str:
     return " and ".join(f"{number} of {resource}" for resource, number in sorted(devices.items()))
 
 
-def _differ(why: str) -> NoReturn:
+def _refuse_devices(why: str) -> NoReturn:
     raise K8sRdmaError(why, reason=Reason.DEVICES_DIFFER)
 
 
@@ -171,7 +175,7 @@ class PodDeviceLookup:
         return held_devices(await self._kubelet.of_pod(pod.namespace, pod.name), self._resources)
 
     async def exclusive(self) -> Mapping[str, str]:
-        """Which exclusive devices pods hold, and the pods, `namespace/name`. K8sRdmaError as `of`."""
+        """Which exclusive devices pods hold, and the pods, `namespace/name`; K8sRdmaError as `devices_of`."""
         if self._kubelet is None or not self._pools:
             return {}
         return {
@@ -182,7 +186,7 @@ class PodDeviceLookup:
         }
 
     async def all_devices(self) -> Mapping[tuple[str, str], HeldDevices]:
-        """What every pod holds, by namespace and name; K8sRdmaError as `of`."""
+        """What every pod holds, by namespace and name; K8sRdmaError as `devices_of`."""
         if self._kubelet is None or not self._resources:
             return {}
         pods = await self._kubelet.all()

@@ -31,8 +31,8 @@ KEPT_STDERR_BYTES = 8000
 
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 """A program of util-linux, as a pre-exec hook is not safe in a threaded Python."""
-_LOOK_AGAIN_S = 0.0005
-"""It takes a millisecond; what it runs takes longer than this until it reads."""
+_EXEC_POLL_INTERVAL_S = 0.0005
+"""Its exec takes a millisecond; the program that it runs takes longer than this until it reads."""
 
 _STDIN, _STDOUT = 0, 1
 
@@ -90,7 +90,7 @@ async def converse(command: Sequence[str], stdin: bytes, env: Mapping[str, str],
 async def _sure_to_die_with_us(pid: int, exited: asyncio.Event) -> None:
     """Until the process runs what comes after `DIES_WITH_US`, or has failed to: nothing tells of either."""
     while not exited.is_set() and _runs(pid) == DIES_WITH_US[0]:  # noqa: ASYNC110 - of a file
-        await asyncio.sleep(_LOOK_AGAIN_S)
+        await asyncio.sleep(_EXEC_POLL_INTERVAL_S)
 
 
 def _runs(pid: int) -> str | None:
