@@ -6,22 +6,21 @@ import json
 import os
 import resource
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from factories import PF0, PF1
 from fakes.kernel import FakeKernel
 from fakes.machine import FakeMachine, FakePf
 from fakes.nodes import FakeNodes
-from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, HostFiles, SharedResourceSpecs
+from k8s_rdma.agent.cdi_specs import HostFiles
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
-from k8s_rdma.agent.cni.context import AgentContext
+from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.pod_request import Policy
-from k8s_rdma.agent.cni.service import Verbs
 from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
-from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.plugins.delegate import Delegate
+from k8s_rdma.agent.main import Host, build_agent
+from k8s_rdma.agent.plugins.delegate import CniPlugins, Delegate
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.worker import Worker
@@ -35,6 +34,8 @@ from policies import EVERYTHING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from k8s_rdma.agent.cni.service import Verbs
+    from k8s_rdma.agent.node import Node
     from k8s_rdma.config.devices import Resource
     from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.step import NetnsRef
@@ -73,36 +74,29 @@ class Machine:
     ) -> Iterator[tuple[Node, Verbs]]:
         receipts = Receipts(self.directory / "state" / "ledger.db")
         self.worker = worker = Worker()
-        node = Node(
+        plugins = Plugins(host_root=Path("/"), timeout_s=10)
+        host = Host(
             name=NodeName("w1"),
+            boot_id=boot_id,
             kernel=self.kernel,
+            worker=worker,
             receipts=receipts,
             markers=Markers(self.directory / "run" / "attachments"),
             deferred_deletes=DeferredDeletes(self.directory / "run" / "deletions"),
-            boot_id=boot_id,
+            files=HostFiles(self.directory / "host"),
+            device_nodes=FakeNodes(self.hardware),
+            cdi_dir="/var/run/cdi",
+            plugins=CniPlugins(ipam=IpamPlugins(plugins), delegate=Delegate(plugins)),
             pools=pools_of(self.resources),
         )
-        files, nodes = HostFiles(self.directory / "host"), FakeNodes(self.hardware)
-        self.specifications = CdiSpecs(
-            node=node,
-            worker=worker,
-            devices=AttachmentSpecs(files, "/var/run/cdi", nodes),
-            shared=SharedResourceSpecs(files, PurePosixPath("/var/run/cdi"), nodes),
-            alone=True,
-        )
-        plugins = Plugins(host_root=Path("/"), timeout_s=10)
-        self.context = context = AgentContext(
-            node=node,
-            worker=worker,
-            ipam=IpamPlugins(plugins),
-            delegate=Delegate(plugins),
-            devices=self.specifications.devices,
-            holdings=PodDeviceLookup(self.kubelet, self.resources),
-            cluster=self.cluster,
-        )
         policy = Policy(keys=FixedKeys(key), allow_unplaced=allow_unplaced, policies=lambda: self.policies)
+        devices = PodDeviceLookup(self.kubelet, self.resources)
+        agent = build_agent(
+            host, PodSources(policy=policy, cluster=self.cluster, devices=devices), self.claim
+        )
+        self.specifications = agent.specifications
         try:
-            yield node, Verbs(context, policy=policy, claimed=self.claim)
+            yield agent.node, agent.verbs
         finally:
             worker.close()
             receipts.close()

@@ -18,14 +18,13 @@ from factories import PF0, PF1
 from fakes.kernel import FakeKernel
 from fakes.machine import FakeMachine, FakePf
 from fakes.nodes import FakeNodes, FakePodResources
-from k8s_rdma.agent.cdi_specs import AttachmentSpecs, HostFiles
-from k8s_rdma.agent.cni.context import AgentContext
+from k8s_rdma.agent.cdi_specs import HostFiles
+from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.pod_request import Policy
-from k8s_rdma.agent.cni.service import Verbs
 from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
-from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.plugins.delegate import Delegate
+from k8s_rdma.agent.main import Host, build_agent
+from k8s_rdma.agent.plugins.delegate import CniPlugins, Delegate
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.config.devices import (
     HUSTCAT_RESOURCE,
@@ -278,27 +277,25 @@ class World:
         self.life = life = Life()
         self.left_deletions = DeferredDeletes(self.directory / "run" / "deletions")
         self._receipts = Receipts(self._state / "ledger.db")
-        self.node = Node(
+        plugins = MortalPlugins(self.book, life)
+        host = Host(
             name=NodeName("w1"),
+            boot_id=f"boot-{self.boots}",
             kernel=MortalKernel(self.kernel, life),
+            worker=Turn(),
             receipts=MortalReceipts(self._receipts, life, self._keep),
             markers=MortalMarkers(Markers(self.directory / "run" / "attachments"), life),
             deferred_deletes=MortalDeletions(self.left_deletions, life),
-            boot_id=f"boot-{self.boots}",
+            files=MortalFiles(HostFiles(self.directory / "host"), life),
+            device_nodes=FakeNodes(self.hardware),
+            cdi_dir="/var/run/cdi",
+            plugins=CniPlugins(ipam=IpamPlugins(plugins), delegate=Delegate(plugins)),
             pools=DevicePluginConfig(resources=RESOURCES).pools(),
         )
-        plugins = MortalPlugins(self.book, life)
-        files = MortalFiles(HostFiles(self.directory / "host"), life)
-        self.devices = AttachmentSpecs(files, "/var/run/cdi", FakeNodes(self.hardware))
-        context = AgentContext(
-            node=self.node,
-            worker=Turn(),
-            ipam=IpamPlugins(plugins),
-            delegate=Delegate(plugins),
-            devices=self.devices,
-            holdings=PodDeviceLookup(self.kubelet, RESOURCES),
-        )
-        self.verbs = Verbs(context, policy=Policy(policies=lambda: EVERYTHING), claimed=_nobody_waits)
+        policy = Policy(policies=lambda: EVERYTHING)
+        pods = PodSources(policy=policy, devices=PodDeviceLookup(self.kubelet, RESOURCES))
+        agent = build_agent(host, pods, _nobody_waits)
+        self.node, self.verbs, self.devices = agent.node, agent.verbs, agent.specifications.devices
         self._keep()
         self.runner.run(self.verbs.reconcile())
         self.runner.run(self.verbs.restore_caps())

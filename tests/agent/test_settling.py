@@ -13,8 +13,8 @@ from agent.scripted_plugin import MODERN, ScriptedPlugin, addresses
 from factories import receipt
 from k8s_rdma.agent.cni.add import (
     DEADLINE_S,
-    FIRST_LOOK_S,
-    LOOK_AGAIN_S,
+    DETECTION_POLL_INTERVAL_S,
+    FIRST_DETECTION_DELAY_S,
     AddressDetection,
     address_detection,
     wait_for_address_detection,
@@ -69,7 +69,7 @@ def test_ipv4_is_told_at_once():
 def test_ipv6_is_told_after_one_look_when_nobody_has_it():
     looks = Looks({"rdma0": found()})
     looks.settle(rdma0=(V6,), rdma1=("10.0.0.1/24",))
-    assert looks.paused == [FIRST_LOOK_S]
+    assert looks.paused == [FIRST_DETECTION_DELAY_S]
     assert looks.announced == [{"rdma0": (V6,), "rdma1": ("10.0.0.1/24",)}]
 
 
@@ -78,14 +78,14 @@ def test_address_is_waited_for_until_everybody_has_been_asked(state):
     asking = {"rdma0": found(**{state: frozenset({V6})})}
     looks = Looks(asking, asking, {"rdma0": found()})
     looks.settle(rdma0=(V6,))
-    assert looks.paused == [FIRST_LOOK_S, LOOK_AGAIN_S, LOOK_AGAIN_S]
+    assert looks.paused == [FIRST_DETECTION_DELAY_S, DETECTION_POLL_INTERVAL_S, DETECTION_POLL_INTERVAL_S]
     assert looks.announced
 
 
 def test_address_is_not_waited_for_without_a_link():
     looks = Looks({"rdma0": found(carrier=False, unusable=frozenset({V6}))})
     looks.settle(rdma0=(V6,))
-    assert looks.paused == [FIRST_LOOK_S]
+    assert looks.paused == [FIRST_DETECTION_DELAY_S]
 
 
 def test_addresses_that_another_station_has_fail_with_their_names():
@@ -104,13 +104,13 @@ def test_address_that_stays_unusable_fails_at_the_deadline():
     looks = Looks({"rdma0": found(unusable=frozenset({V6}))})
     with pytest.raises(K8sRdmaError, match=f"{V6} of rdma0: duplicate address detection has not ended"):
         looks.settle(rdma0=(V6,))
-    assert sum(looks.paused) == pytest.approx(DEADLINE_S, abs=LOOK_AGAIN_S)
+    assert sum(looks.paused) == pytest.approx(DEADLINE_S, abs=DETECTION_POLL_INTERVAL_S)
 
 
 def test_address_that_can_be_used_is_used_at_the_deadline():
     looks = Looks({"rdma0": found(unverified=frozenset({V6}))})
     looks.settle(rdma0=(V6,))
-    assert sum(looks.paused) == pytest.approx(DEADLINE_S, abs=LOOK_AGAIN_S)
+    assert sum(looks.paused) == pytest.approx(DEADLINE_S, abs=DETECTION_POLL_INTERVAL_S)
     assert looks.announced
 
 

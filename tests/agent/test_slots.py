@@ -258,7 +258,7 @@ def test_restoring_writes_what_was_removed_renews_what_moved_and_removes_what_is
             foreign.write_text("{}")
             reset = machine.hardware.functions[q.receipt.interfaces[0].vf]
             machine.hardware.move_rdma(reset, reset.rdma_place)  # as after a reset of the device
-            verbs._delete_command._devices.restore(node.ledger)
+            machine.specifications.devices.restore(node.ledger)
             assert paths(machine, "slot-0") == nodes(machine, *p.receipt.interfaces)
             assert paths(machine, "slot-1") == nodes(machine, *q.receipt.interfaces)
             assert foreign.exists()

@@ -401,7 +401,7 @@ def test_pod_that_takes_long_to_look_into_is_let_rest_ten_times_as_long(machine:
         await it.add()
         slow, quick = (0, 2), (22, 22.5)
         clock = iter([0, *slow, 21, 22, *quick, 23, *quick])
-        caps = SoftwareCaps(machine.context, now=clock.__next__)
+        caps = SoftwareCaps(it.node, machine.worker, machine.cluster, now=clock.__next__)
         looks = []
         for _ in range(4):
             await caps.restore()

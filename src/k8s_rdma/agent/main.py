@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -13,16 +14,17 @@ import structlog
 
 from k8s_rdma import logs
 from k8s_rdma.agent.adoption import Adoption
-from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, HostFiles, SharedResourceSpecs
+from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, DeviceNodes, HostFiles, SharedResourceSpecs
 from k8s_rdma.agent.checking import read_named
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
-from k8s_rdma.agent.cni.context import AgentContext
+from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
+from k8s_rdma.agent.cni.node_access import NodeAccess
 from k8s_rdma.agent.cni.pod_request import Policy
 from k8s_rdma.agent.cni.service import Service, Verbs
 from k8s_rdma.agent.ledger_store import DIRECTORY, DeferredDeletes, Markers, mark_exclusive_devices
 from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.plugins.delegate import Delegate
+from k8s_rdma.agent.plugins.delegate import CniPlugins, Delegate
 from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
@@ -39,7 +41,9 @@ from k8s_rdma.agent.unix_sockets import (
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.namespace_policies import policies_of
 from k8s_rdma.config.reloaded import failures_of
+from k8s_rdma.core.devices.pools import Pool
 from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.kernel import Kernel
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.netns import Namespaces
@@ -49,14 +53,11 @@ from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.wire.adopt import is_adopt
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable
 
-    from k8s_rdma.agent.cluster.cluster import Cluster
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.agent.unix_sockets import Handler, StillWaiting
     from k8s_rdma.config.devices import DevicePluginConfig
-    from k8s_rdma.core.devices.pools import Pool
-    from k8s_rdma.core.kernel import Kernel
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.frame import Reply, Request
@@ -86,6 +87,66 @@ def run(config: AgentConfig) -> None:
     asyncio.run(_main(config, keys, plugin))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The node as its agent finds it: the kernel, files that outlive the agent, other plugins.
+
+    worker: its thread is the only one that uses the kernel and the files.
+    sole_cdi_writer: whether all our files in cdi_dir are this agent's.
+    pools: which VFs exclusive resources have.
+    """
+
+    name: NodeName
+    boot_id: str
+    kernel: Kernel
+    worker: Worker
+    receipts: Receipts
+    markers: Markers
+    deferred_deletes: DeferredDeletes
+    files: HostFiles
+    device_nodes: DeviceNodes
+    plugins: CniPlugins
+    cdi_dir: str
+    sole_cdi_writer: bool = True
+    pools: Sequence[Pool] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """The node's state, the CNI verbs that change it, and the CDI files that follow it."""
+
+    node: Node
+    verbs: Verbs
+    specifications: CdiSpecs
+
+
+def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[None]]) -> Agent:
+    """Load the ledger and observe the hardware; nothing is changed yet.
+
+    on_claim: awaited after a claim is on disk, before the pod gets anything of it.
+    """
+    node = Node(
+        name=host.name,
+        kernel=host.kernel,
+        receipts=host.receipts,
+        markers=host.markers,
+        deferred_deletes=host.deferred_deletes,
+        boot_id=host.boot_id,
+        pools=host.pools,
+    )
+    device_specs = AttachmentSpecs(host.files, host.cdi_dir, host.device_nodes)
+    access = NodeAccess(node=node, worker=host.worker, device_specs=device_specs)
+    specifications = CdiSpecs(
+        node=node,
+        worker=host.worker,
+        devices=device_specs,
+        shared=SharedResourceSpecs(host.files, PurePosixPath(host.cdi_dir), host.device_nodes),
+        alone=host.sole_cdi_writer,
+    )
+    verbs = Verbs(access=access, plugins=host.plugins, pods=pods, on_claim=on_claim)
+    return Agent(node=node, verbs=verbs, specifications=specifications)
+
+
 def _allow_descriptors() -> None:
     """As many as may be; no more than needed, as plugins inherit it, and some close all there could be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -98,26 +159,26 @@ def _allow_descriptors() -> None:
 async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig | None) -> None:
     worker = Worker()
     namespaces = Namespaces(Path(config.host_root))
-    node, kernel = await worker.run(_open_node, config, namespaces, plugin.pools() if plugin else ())
+    host = await worker.run(_open_host, config, namespaces, plugin, worker)
     client = open_client(config)
     policies = policies_of(config.policy_file)
     cluster = open_cluster(config, keys, policies, client)
     holdings = open_holdings(config, plugin)
-    specifications = _specifications(config, plugin, node, worker)
-    context = _build_context(config, specifications, cluster, holdings)
     policy = Policy(
         keys=keys,
         strict=config.strict,
         allow_unplaced=config.allow_unplaced,
         policies=policies,
     )
-    reporter = Reporter(node, lambda: failures_of(keys, policies))
+    pods = PodSources(policy=policy, cluster=cluster, devices=holdings)
 
-    async def claimed() -> None:
+    async def on_claim() -> None:
         sandboxes.follow()
         await reporter.publish()
 
-    verbs = Verbs(context, policy=policy, claimed=claimed)
+    agent = await worker.run(build_agent, host, pods, on_claim)
+    node, verbs, specifications = agent.node, agent.verbs, agent.specifications
+    reporter = Reporter(node, lambda: failures_of(keys, policies))
     sampler = Sampler(node=node, worker=worker, quiet=verbs.idle)
     service = Service(node=node, verbs=verbs, namespaces=namespaces, reporter=reporter)
     adoption = Adoption(node=node, worker=worker, reporter=reporter, holdings=holdings)
@@ -141,7 +202,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
             return await adoption.call(request)
         return await service.call(request, netns, still_waiting)
 
-    end_watch = kernel.watch(look_again)
+    end_watch = host.kernel.watch(look_again)
     try:
         await upkeep.recover()
         sandboxes.start(loop)
@@ -156,7 +217,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         await holdings.close()
         end_watch()
         worker.close()
-        kernel.close()
+        host.kernel.close()
 
 
 def _publishing(
@@ -169,19 +230,6 @@ def _publishing(
     return (Publishing(config, client, reporter).run,)
 
 
-def _specifications(
-    config: AgentConfig, plugin: DevicePluginConfig | None, node: Node, worker: Worker
-) -> CdiSpecs:
-    files, nodes = HostFiles(Path(config.host_root)), PodNodes()
-    return CdiSpecs(
-        node=node,
-        worker=worker,
-        devices=AttachmentSpecs(files, config.cdi_dir, nodes),
-        shared=SharedResourceSpecs(files, PurePosixPath(config.cdi_dir), nodes),
-        alone=config.kernel == "linux" or plugin is not None,
-    )
-
-
 def open_holdings(config: AgentConfig, plugin: DevicePluginConfig | None) -> PodDeviceLookup:
     """Who says which devices pods hold; kubelet is connected to by the first question."""
     if plugin is None:
@@ -191,18 +239,11 @@ def open_holdings(config: AgentConfig, plugin: DevicePluginConfig | None) -> Pod
     return PodDeviceLookup(kubelet, plugin.resources)
 
 
-def _build_context(
-    config: AgentConfig, specifications: CdiSpecs, cluster: Cluster, holdings: PodDeviceLookup
-) -> AgentContext:
+def _open_plugins(config: AgentConfig) -> CniPlugins:
     host_root, timeout_s = Path(config.host_root), config.ipam_timeout_s
-    return AgentContext(
-        node=specifications.node,
-        worker=specifications.worker,
+    return CniPlugins(
         ipam=IpamPlugins(Plugins(host_root=host_root, timeout_s=timeout_s)),
         delegate=Delegate(Plugins(host_root=host_root, timeout_s=timeout_s, reason=Reason.PLUGIN_FAILURE)),
-        devices=specifications.devices,
-        holdings=holdings,
-        cluster=cluster,
     )
 
 
@@ -253,22 +294,30 @@ def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> 
     return SriovKernel(namespaces, replace(config.hardware.to_core(), allocated=held))
 
 
-def _open_node(config: AgentConfig, namespaces: Namespaces, pools: Sequence[Pool]) -> tuple[Node, Kernel]:
-    """The node, and its kernel, which is to be closed in the end."""
+def _open_host(
+    config: AgentConfig, namespaces: Namespaces, plugin: DevicePluginConfig | None, worker: Worker
+) -> Host:
+    """The host of the configuration; its kernel is to be closed in the end."""
     left = open_left_deletions(config)
     receipts, ledger = _load_receipts(config, left)
     kernel = open_kernel(config, namespaces, ledger)
+    pools = plugin.pools() if plugin else ()
     mark_exclusive_devices(Path(config.run_dir), present=bool(pools))
-    node = Node(
+    return Host(
         name=NodeName(config.node),
+        boot_id=BOOT_ID.read_text().strip(),
         kernel=kernel,
+        worker=worker,
         receipts=receipts,
         markers=_markers(config),
         deferred_deletes=left,
-        boot_id=BOOT_ID.read_text().strip(),
+        files=HostFiles(Path(config.host_root)),
+        device_nodes=PodNodes(),
+        cdi_dir=config.cdi_dir,
+        sole_cdi_writer=config.kernel == "linux" or plugin is not None,
+        plugins=_open_plugins(config),
         pools=pools,
     )
-    return node, kernel
 
 
 async def _serve(

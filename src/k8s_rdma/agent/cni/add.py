@@ -10,14 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
-from k8s_rdma.agent.cni.exclusive_devices import NOTHING_HELD, add_device_interfaces, select_network
-from k8s_rdma.agent.cni.pod_request import interfaces_of_network, read_pod_request, unknown_networks
+from k8s_rdma.agent.cni.exclusive_devices import (
+    NOTHING_HELD,
+    PodDeviceLookup,
+    add_device_interfaces,
+    select_network,
+)
+from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request, unknown_networks
 from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.agent.plugins.ipam import addressing
 from k8s_rdma.agent.plugins.runner import target_of
@@ -33,12 +39,13 @@ from k8s_rdma.wire.netconf import NetConf, decode_netconf, refuse
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Collection, Iterable
 
-    from k8s_rdma.agent.cni.context import AgentContext
     from k8s_rdma.agent.cni.delete import DeleteCommand
     from k8s_rdma.agent.cni.exclusive_devices import HeldDevices
-    from k8s_rdma.agent.cni.pod_request import PodRequest, Policy
+    from k8s_rdma.agent.cni.node_access import NodeAccess
+    from k8s_rdma.agent.cni.pod_request import PodRequest
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.plugins.called import CalledPlugins
+    from k8s_rdma.agent.plugins.delegate import CniPlugins
     from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.kernel import PodInterface
     from k8s_rdma.core.step import NetnsRef
@@ -47,10 +54,11 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-FIRST_LOOK_S = 0.11
-"""When whoever has such an address has told so, where the kernel asked at once (`linux.pod_interface`)."""
+FIRST_DETECTION_DELAY_S = 0.11
+"""Any station that has the address has objected by then, where the kernel asked at once
+(`linux.pod_interface`)."""
 
-LOOK_AGAIN_S = 0.05
+DETECTION_POLL_INTERVAL_S = 0.05
 
 DEADLINE_S = 3.0
 """Asking may begin a second later (`rtr_solicit_delay`), and be done more than once (`dad_transmits`)."""
@@ -64,25 +72,26 @@ class AddCommand:
 
     def __init__(
         self,
-        context: AgentContext,
-        ending: DeleteCommand,
-        policy: Policy,
-        claimed: Callable[[], Awaitable[None]],
+        *,
+        access: NodeAccess,
+        plugins: CniPlugins,
+        pods: PodSources,
+        delete_command: DeleteCommand,
+        on_claim: Callable[[], Awaitable[None]],
     ) -> None:
-        """claimed: awaited after a claim is on disk, before the pod gets anything of it."""
-        self._node = context.node
-        self._worker = context.worker
-        self._turns = context.turns
-        self._pending_adds = context.pending_adds
-        self._ipam = context.ipam
-        self._delegate = context.delegate
-        self._devices = context.devices
-        self._holdings = context.holdings
-        self._cluster = context.cluster
-        self._delete_command = ending
-        self._stale_sandboxes = StaleSandboxes(context, ending)
-        self._policy = policy
-        self._claimed = claimed
+        """on_claim: awaited after a claim is on disk, before the pod gets anything of it."""
+        self._node = access.node
+        self._worker = access.worker
+        self._locks = access.locks
+        self._pending_adds = access.pending_adds
+        self._device_specs = access.device_specs
+        self._plugins = plugins
+        self._pod_devices = pods.devices
+        self._cluster = pods.cluster
+        self._policy = pods.policy
+        self._delete_command = delete_command
+        self._stale_sandboxes = StaleSandboxes(access, delete_command)
+        self._on_claim = on_claim
 
     async def add(
         self, env: CniEnvironment, netns: NetnsRef, stdin: bytes, still_waiting: Callable[[], bool]
@@ -138,7 +147,7 @@ class AddCommand:
         if not pod_request.request and call.plugins.delegate is None:
             call.allow_nothing()
             return None
-        async with self._marked(call), self._turns.alone(call.env.container_id):
+        async with self._marked(call), self._locks.alone(call.env.container_id):
             entries = self._entries_of_network(call, pod_request)
             part = pod_request.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
             sandbox = replace(call.sandbox(part.request, entries, held.slots), devices=part.devices)
@@ -166,7 +175,7 @@ class AddCommand:
     async def _devices_of(self, call: AddCall, pod_request: PodRequest) -> HeldDevices:
         if call.env.pod_name is None:
             return NOTHING_HELD  # not Kubernetes': kubelet knows nothing of it
-        return await self._holdings.devices_of(call.pod, required=bool(pod_request.request))
+        return await self._pod_devices.devices_of(call.pod, required=bool(pod_request.request))
 
     def _entries_of_network(self, call: AddCall, pod_request: PodRequest) -> tuple[int, ...]:
         others = (
@@ -187,10 +196,10 @@ class AddCommand:
         ipams = dict(sandbox.ipams)
         netdevs = [each for each in part.request.interfaces if each.options.driver is VfDriver.KERNEL]
         networks = {each.options.network for each in netdevs}
-        self._ipam.require(filter(None, {ipams.get(network, sandbox.ipam) for network in networks}))
+        self._plugins.ipam.require(filter(None, {ipams.get(network, sandbox.ipam) for network in networks}))
         if sandbox.delegate is None:
             return
-        self._delegate.require(sandbox.delegate)
+        self._plugins.delegate.require(sandbox.delegate)
         if sandbox.attachment.ifname in sandbox.ifnames:
             refuse(
                 "interfaceNames", f"{sandbox.attachment.ifname} is what the delegate's interface is called"
@@ -200,8 +209,8 @@ class AddCommand:
         """Choose, and record it on disk, in place of what the pod held in sandboxes that are gone."""
         if part.request and part.promised is None:
             await self._cluster.claims_known()
-        async with AsyncExitStack() as turns:
-            inherited = await self._stale_sandboxes.end(sandbox, turns, call.plugins)
+        async with AsyncExitStack() as locks:
+            inherited = await self._stale_sandboxes.end(sandbox, locks, call.plugins)
             _require_waiting(call)
             self._node.claims = self._cluster.claims()
             receipt = await self._worker.run(self._prepare, sandbox, part, inherited)
@@ -213,25 +222,25 @@ class AddCommand:
         self, sandbox: Sandbox, part: PodRequest, inherited: Collection[Attachment]
     ) -> Receipt | Rejection:
         """Choose and record; first nobody is told any more that its slots are another pod's devices."""
-        self._devices.clear(sandbox.slots, sandbox.attachment.container, self._node.ledger)
+        self._device_specs.clear(sandbox.slots, sandbox.attachment.container, self._node.ledger)
         return self._node.prepare(sandbox, part.request, part.promised, inherited=inherited)
 
     async def _attach(self, call: AddCall, receipt: Receipt, part: PodRequest) -> AddResult:
         answered: set[str] = set()
         try:
-            await self._claimed()
+            await self._on_claim()
             before = bytes(call.conf.prev_result)
             if receipt.delegate is not None:
-                before = await self._delegate.add(receipt.delegate, target_of(receipt))
+                before = await self._plugins.delegate.add(receipt.delegate, target_of(receipt))
                 answered.add(receipt.attachment.ifname)
             await self._worker.run(self._node.move_to_pod, receipt)
-            addresses = await self._ipam.add(receipt, answered)
+            addresses = await self._plugins.ipam.add(receipt, answered)
             interfaces = result_interfaces(receipt, addresses)
             result = encode_result(interfaces, call.conf.cni_version, before)
             receipt = await self._worker.run(self._node.attach, receipt, addressing(addresses))
             given = {ifname: result.addresses for ifname, result in addresses.items()}
             await wait_for_address_detection(receipt, given, node=self._node, worker=self._worker)
-            await self._worker.run(lambda: self._devices.write(receipt, self._node.ledger))
+            await self._worker.run(lambda: self._device_specs.write(receipt, self._node.ledger))
             _require_waiting(call)
         except BaseException as failure:
             asked = (receipt.attachment.ifname, *(interface.ifname for interface in receipt.interfaces))
@@ -258,23 +267,35 @@ class AddCommand:
                 self._cluster.placed_anew(receipt.pod, why)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSources:
+    """The sources of what a pod requests and may have: its cluster, kubelet, and the policy for both.
+
+    devices: those of the device plugin's resources that kubelet allocated to pods.
+    """
+
+    policy: Policy
+    cluster: Cluster = field(default_factory=NoCluster)
+    devices: PodDeviceLookup = field(default_factory=PodDeviceLookup)
+
+
 class StaleSandboxes:
     """Ends them for an ADD, which has its own container's turn."""
 
-    def __init__(self, context: AgentContext, ending: DeleteCommand) -> None:
-        """ending: how."""
-        self._node = context.node
-        self._worker = context.worker
-        self._turns = context.turns
-        self._delete_command = ending
+    def __init__(self, access: NodeAccess, delete_command: DeleteCommand) -> None:
+        """delete_command: ends each of them."""
+        self._node = access.node
+        self._worker = access.worker
+        self._locks = access.locks
+        self._delete_command = delete_command
 
     async def end(
-        self, sandbox: Sandbox, turns: AsyncExitStack, now: CalledPlugins
+        self, sandbox: Sandbox, locks: AsyncExitStack, now: CalledPlugins
     ) -> tuple[Attachment, ...]:
         """Take back what the pod held in sandboxes that are gone, and what an ADD cut short left in this one.
 
         What it holds elsewhere is left to `Node.prepare` to refuse. Returned is what shall end in the moment
-        of the new claim, so that nobody else gets it; the turns of those containers are held until then.
+        of the new claim, so that nobody else gets it; locks keeps those containers locked until then.
         now: as in `DeleteCommand`.
         """
         await self._end_cut_short(sandbox.attachment, now)
@@ -284,9 +305,9 @@ class StaleSandboxes:
             if elsewhere and await self._worker.run(self._node.is_unfinished, receipt):
                 inherited.append(receipt)
         older = {receipt.attachment.container for receipt in inherited}
-        free = {container for container in older if not self._turns.busy(container)}
+        free = {container for container in older if not self._locks.busy(container)}
         for container in free:
-            await turns.enter_async_context(self._turns.alone(container))
+            await locks.enter_async_context(self._locks.alone(container))
         ended = (receipt.attachment for receipt in inherited if receipt.attachment.container in free)
         return await self._give_back(ended, now)
 
@@ -382,14 +403,14 @@ async def _verify(
     worker: Worker,
     pause: Callable[[float], Awaitable[None]],
 ) -> None:
-    await pause(FIRST_LOOK_S)
-    for _ in range(round((DEADLINE_S - FIRST_LOOK_S) / LOOK_AGAIN_S)):
+    await pause(FIRST_DETECTION_DELAY_S)
+    for _ in range(round((DEADLINE_S - FIRST_DETECTION_DELAY_S) / DETECTION_POLL_INTERVAL_S)):
         now = address_detection(addresses, await worker.run(node.inspect_pod, receipt))
         if now.duplicates:
             raise _unsettled(receipt, now.duplicates, "in use by another station of its network")
         if not (now.unusable or now.unverified):
             return
-        await pause(LOOK_AGAIN_S)
+        await pause(DETECTION_POLL_INTERVAL_S)
     if now.unusable:
         why = f"duplicate address detection has not ended within {DEADLINE_S:g} s"
         raise _unsettled(receipt, now.unusable, why)

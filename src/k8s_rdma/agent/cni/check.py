@@ -24,8 +24,9 @@ from k8s_rdma.wire.netconf import decode_netconf
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from k8s_rdma.agent.cni.context import AgentContext
+    from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.cni.pod_request import Policy
+    from k8s_rdma.agent.plugins.delegate import CniPlugins
     from k8s_rdma.core.kernel import Hardware, PodInterface
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.wire.cni_environment import CniEnvironment
@@ -50,14 +51,13 @@ class Findings:
 class CheckCommand:
     """Looks, and changes nothing."""
 
-    def __init__(self, context: AgentContext, policy: Policy) -> None:
+    def __init__(self, access: NodeAccess, plugins: CniPlugins, policy: Policy) -> None:
         """policy: as for ADD."""
-        self._node = context.node
-        self._worker = context.worker
-        self._turns = context.turns
-        self._ipam = context.ipam
-        self._delegate = context.delegate
-        self._devices = context.devices
+        self._node = access.node
+        self._worker = access.worker
+        self._locks = access.locks
+        self._device_specs = access.device_specs
+        self._plugins = plugins
         self._policy = policy
 
     async def check(self, call: CniEnvironment, stdin: bytes) -> None:
@@ -67,7 +67,7 @@ class CheckCommand:
         """
         conf = decode_netconf(stdin, strict=False)
         attachment = Attachment(conf.name, call.container_id, call.ifname)
-        async with self._turns.alone(call.container_id):
+        async with self._locks.alone(call.container_id):
             receipt = self._node.ledger.receipts.get(attachment)
             if receipt is None:
                 self._require_none_wanted(conf, call)
@@ -127,15 +127,15 @@ class CheckCommand:
         else:
             unreadable += (f"{each.subject}: {each.why}" for each in hardware.unreadable)
             altered += _wrong_on_pf(receipt, hardware)
-        altered += self._devices.wrong(receipt, self._node.ledger)
+        altered += self._device_specs.wrong(receipt, self._node.ledger)
         return Findings(tuple(altered), tuple(unreadable))
 
     async def _check_delegates(self, receipt: Receipt, conf: NetConf) -> None:
         ours = {interface.ifname for interface in receipt.interfaces}
-        await self._ipam.check(receipt, addresses_of(conf.prev_result, ours))
+        await self._plugins.ipam.check(receipt, addresses_of(conf.prev_result, ours))
         if receipt.delegate is not None:
             theirs = without_interfaces(bytes(conf.prev_result), ours, SUBJECT) if conf.prev_result else b""
-            await self._delegate.check(receipt.delegate, target_of(receipt), theirs)
+            await self._plugins.delegate.check(receipt.delegate, target_of(receipt), theirs)
 
 
 def _wrong_in_pod(

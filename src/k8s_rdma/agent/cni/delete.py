@@ -19,8 +19,9 @@ from k8s_rdma.wire.plugin_config import network_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from k8s_rdma.agent.cni.context import AgentContext
+    from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.plugins.called import CalledPlugins
+    from k8s_rdma.agent.plugins.delegate import CniPlugins
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.wire.netconf import NetConf
 
@@ -37,15 +38,14 @@ class DeleteCommand:
     now: what a call's configuration names; tried for what another plugin failed to give and fails to end.
     """
 
-    def __init__(self, context: AgentContext) -> None:
-        """Callers of `give_back` and `end` have their containers' turns."""
-        self._node = context.node
-        self._worker = context.worker
-        self._turns = context.turns
-        self._pending_adds = context.pending_adds
-        self._ipam = context.ipam
-        self._delegate = context.delegate
-        self._devices = context.devices
+    def __init__(self, access: NodeAccess, plugins: CniPlugins) -> None:
+        """Callers of `give_back` and `end` hold their containers' locks."""
+        self._node = access.node
+        self._worker = access.worker
+        self._locks = access.locks
+        self._pending_adds = access.pending_adds
+        self._device_specs = access.device_specs
+        self._plugins = plugins
 
     async def delete(self, attachment: Attachment, now: CalledPlugins | None = None) -> None:
         """DEL: take back what the attachment holds; nothing is success as well.
@@ -55,7 +55,7 @@ class DeleteCommand:
         An ADD of the attachment that is under way is cancelled, and has ended when this returns.
         """
         self._pending_adds.cancel(attachment)
-        async with self._turns.alone(attachment.container):
+        async with self._locks.alone(attachment.container):
             receipt = self._node.ledger.receipts.get(attachment)
             if receipt is None:
                 return
@@ -94,7 +94,7 @@ class DeleteCommand:
         What is being worked on is left alone; what fails stays for the next time, and is logged.
         """
         unfinished = await self._worker.run(self._node.unfinished)
-        waiting = iter([each for each in unfinished if not self._turns.busy(each.attachment.container)])
+        waiting = iter([each for each in unfinished if not self._locks.busy(each.attachment.container)])
         ended: list[bool] = []
 
         async def some() -> None:
@@ -126,7 +126,7 @@ class DeleteCommand:
         now: CalledPlugins | None = None,
     ) -> bool:
         """End an attachment when its turn has come, if `ended` holds of it then; whether it was."""
-        async with self._turns.alone(attachment.container):
+        async with self._locks.alone(attachment.container):
             receipt = self._node.ledger.receipts.get(attachment)
             if receipt is None or not await self._worker.run(ended, receipt):
                 return False
@@ -166,7 +166,7 @@ class DeleteCommand:
         if await self._worker.run(self._node.orphaned, receipt):
             target = replace(target, netns="")
         other = now.delegate if now and target.ifname in receipt.unanswered else receipt.delegate
-        await delete_by(receipt.delegate, other, lambda plugin: self._delegate.delete(plugin, target))
+        await delete_by(receipt.delegate, other, lambda plugin: self._plugins.delegate.delete(plugin, target))
 
     async def _give_vfs_back(self, receipt: Receipt, now: CalledPlugins | None) -> None:
         rates_left = None
@@ -174,8 +174,8 @@ class DeleteCommand:
             await self._worker.run(self._node.detach, receipt)
         except RatesLeftError as error:
             rates_left = error  # the addresses are nobody's all the same
-        await self._worker.run(lambda: self._devices.remove(receipt, self._node.ledger))
-        await self._ipam.delete(receipt, now)
+        await self._worker.run(lambda: self._device_specs.remove(receipt, self._node.ledger))
+        await self._plugins.ipam.delete(receipt, now)
         if rates_left is not None:
             raise rates_left
 
@@ -189,10 +189,10 @@ class DeleteCommand:
             each for receipt in held.values() if receipt.network == network for each in receipt.all_ipams
         ]
         ipams = {(each.plugin, network_of(each.netconf)): each for each in (*recorded, *plugins.all_ipams)}
-        await self._ipam.collect(ipams.values(), held.values())
+        await self._plugins.ipam.collect(ipams.values(), held.values())
         if plugins.delegate is not None:
             theirs = valid | {key for key, receipt in held.items() if receipt.delegate is not None}
-            await self._delegate.collect(
+            await self._plugins.delegate.collect(
                 plugins.delegate, sorted((each.container, each.ifname) for each in theirs)
             )
 

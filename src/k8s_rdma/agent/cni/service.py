@@ -29,25 +29,25 @@ from k8s_rdma.wire.netconf import decode_netconf, decode_network
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-    from k8s_rdma.agent.cni.add import AddResult
-    from k8s_rdma.agent.cni.context import AgentContext
-    from k8s_rdma.agent.cni.pod_request import Policy
+    from k8s_rdma.agent.cni.add import AddResult, PodSources
+    from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.plugins.called import CalledPlugins
+    from k8s_rdma.agent.plugins.delegate import CniPlugins
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.linux.netns import Namespaces
     from k8s_rdma.wire.frame import Request
 
 
-async def require_ready(context: AgentContext, plugins: CalledPlugins) -> None:
+async def require_ready(access: NodeAccess, cni_plugins: CniPlugins, plugins: CalledPlugins) -> None:
     """K8sRdmaError (`NOT_READY`) when the ledger, the hardware or another plugin lets no ADD succeed."""
     try:
-        await context.worker.run(context.node.require_ledger)
-        _require_hardware(context.node, delegates=plugins.delegate is not None)
-        context.ipam.require(plugins.all_ipams)
+        await access.worker.run(access.node.require_ledger)
+        _require_hardware(access.node, delegates=plugins.delegate is not None)
+        cni_plugins.ipam.require(plugins.all_ipams)
         if plugins.delegate is not None:
-            await context.delegate.status(plugins.delegate)
+            await cni_plugins.delegate.status(plugins.delegate)
     except K8sRdmaError as error:
         raise K8sRdmaError(error.message, reason=Reason.NOT_READY, details=error.details) from error
 
@@ -70,14 +70,26 @@ class Verbs:
     """ADD, DEL, CHECK, STATUS and GC on one node, and what must be done without a call."""
 
     def __init__(
-        self, context: AgentContext, *, policy: Policy, claimed: Callable[[], Awaitable[None]]
+        self,
+        *,
+        access: NodeAccess,
+        plugins: CniPlugins,
+        pods: PodSources,
+        on_claim: Callable[[], Awaitable[None]],
     ) -> None:
-        """claimed: awaited after a claim is on disk, before the pod gets anything of it."""
-        self._means = context
-        self._delete_command = DeleteCommand(context)
-        self._add_command = AddCommand(context, self._delete_command, policy, claimed)
-        self._check_command = CheckCommand(context, policy)
-        self._caps = SoftwareCaps(context)
+        """on_claim: awaited after a claim is on disk, before the pod gets anything of it."""
+        self._access = access
+        self._plugins = plugins
+        self._delete_command = DeleteCommand(access, plugins)
+        self._add_command = AddCommand(
+            access=access,
+            plugins=plugins,
+            pods=pods,
+            delete_command=self._delete_command,
+            on_claim=on_claim,
+        )
+        self._check_command = CheckCommand(access, plugins, pods.policy)
+        self._caps = SoftwareCaps(access.node, access.worker, pods.cluster)
 
     async def add(
         self,
@@ -111,7 +123,7 @@ class Verbs:
         """See `require_ready`."""
         conf = decode_netconf(stdin)
         plugins = called_plugins(stdin, conf, call, chained=True)
-        await require_ready(self._means, plugins)
+        await require_ready(self._access, self._plugins, plugins)
 
     async def reconcile(self) -> bool:
         """See `DeleteCommand.reconcile`."""
@@ -123,7 +135,7 @@ class Verbs:
 
     async def idle(self) -> None:
         """Wait until no attachment is being made or ended: for work that would only hold them up."""
-        await self._means.turns.idle()
+        await self._access.locks.idle()
 
 
 _log = structlog.get_logger()

@@ -12,8 +12,9 @@ from k8s_rdma.core.software_caps import software_capped
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from k8s_rdma.agent.cni.context import AgentContext
-    from k8s_rdma.agent.node import CapFinding
+    from k8s_rdma.agent.cluster.cluster import Cluster
+    from k8s_rdma.agent.node import CapFinding, Node
+    from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.ledger import Attachment, Receipt
 
 _log = structlog.get_logger()
@@ -44,12 +45,14 @@ class SoftwareCaps:
     again is logged for the 1st, 2nd, 4th, 8th time and so on, and so is the end of each loss that was.
     """
 
-    def __init__(self, context: AgentContext, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, node: Node, worker: Worker, cluster: Cluster, now: Callable[[], float] = time.monotonic
+    ) -> None:
         """Nothing was looked at. now: in seconds; called from several threads."""
         self._now = now
-        self._node = context.node
-        self._worker = context.worker
-        self._cluster = context.cluster
+        self._node = node
+        self._worker = worker
+        self._cluster = cluster
         self._lost_since = _Times()
         self._restored = _Times()
         self._failing: dict[_Key, str] = {}

@@ -7,8 +7,10 @@ Source: CNI specification 1.1.0, section 4 "Plugin delegation".
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.agent.plugins.ipam import IpamPlugins
 from k8s_rdma.wire.cni_result import SINCE_CHECK, SINCE_GC, convert
 from k8s_rdma.wire.plugin_config import stdin_of, version_of
 
@@ -70,3 +72,11 @@ class Delegate:
 def _stdin(plugin: DelegatedPlugin, version: str, prev_result: bytes) -> bytes:
     before = convert(prev_result, version, "prevResult") if prev_result else b""
     return stdin_of(plugin.netconf, version, prev_result=before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CniPlugins:
+    """The other plugins of a node: those that give addresses, and those that give the ordinary interface."""
+
+    ipam: IpamPlugins
+    delegate: Delegate

@@ -1,11 +1,18 @@
-"""One at a time for each container, all containers at once; and ADDs that a DEL ends before their turn."""
+"""The node as the CNI handlers reach it: one call at a time for each container, all containers at once.
+
+An ADD that waits is cancelled by a DEL of its attachment.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from k8s_rdma.agent.cdi_specs import AttachmentSpecs
+from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -83,3 +90,17 @@ class PendingAdds:
         """Have the pending ADDs of an attachment give nothing, and take back what they gave."""
         for add in self._pending.get(attachment, ()):
             add.cancelled = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAccess:
+    """A node, and what orders its changes: the worker's thread, and the calls of each container.
+
+    device_specs: CDI files of the devices that pods have; used on the worker's thread alone.
+    """
+
+    node: Node
+    worker: Worker
+    device_specs: AttachmentSpecs
+    locks: ContainerLocks = field(default_factory=ContainerLocks)
+    pending_adds: PendingAdds = field(default_factory=PendingAdds)
