@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-LOOK_S = 1.0
-"""Between two looks when nobody tells of anything: a mount over a directory comes without an event, and the
-kernel gives each user so many watches and no more."""
+POLL_INTERVAL_S = 1.0
+"""The time between two checks without an event: a mount over a directory comes without one, and the kernel
+limits the watches of each user."""
 
 SHUTDOWN_S = 2
 """For HTTP requests under way; each takes milliseconds."""
@@ -135,7 +135,7 @@ class KubeletWatch:
     def __init__(self, directory: Path, wake: Callable[[], None]) -> None:
         self._directory = directory
         self._wake = wake
-        self._told_polled = False
+        self._polling_logged = False
 
     async def run(self) -> NoReturn:
         """Watch until cancelled. K8sRdmaError when the directory can never be seen again."""
@@ -143,31 +143,31 @@ class KubeletWatch:
             while True:
                 self._check()
                 self._wake()
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
 
     @contextmanager
     def _notified(self) -> Iterator[None]:
         """Be told by the kernel within the block, if it has a watch to give."""
         try:
-            stirrings = DirectoryChanges()
+            changes = DirectoryChanges()
         except OSError as error:
             self._polled(error)
             yield
             return
         loop = asyncio.get_running_loop()
 
-        def stirred() -> None:
-            stirrings.forget()
-            self._watch(stirrings)
+        def directory_changed() -> None:
+            changes.forget()
+            self._watch(changes)
             self._wake()
 
-        with stirrings:
-            self._watch(stirrings)
-            loop.add_reader(stirrings, stirred)
+        with changes:
+            self._watch(changes)
+            loop.add_reader(changes, directory_changed)
             try:
                 yield
             finally:
-                loop.remove_reader(stirrings)
+                loop.remove_reader(changes)
 
     def _watch(self, changes: DirectoryChanges) -> None:
         """The parent, too: it tells of a directory that is made again."""
@@ -177,9 +177,9 @@ class KubeletWatch:
             self._polled(error)
 
     def _polled(self, error: OSError) -> None:
-        if not self._told_polled:
+        if not self._polling_logged:
             _log.warning("kubelet_dir_polled", directory=str(self._directory), error=error.strerror)
-        self._told_polled = True
+        self._polling_logged = True
 
     def _check(self) -> None:
         """A directory that was mounted into a container stays there when the host's is made anew."""
