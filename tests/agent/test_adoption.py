@@ -81,8 +81,8 @@ def adopt(run_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 async def asked(machine: Machine) -> AsyncIterator[Asked]:
     with machine.running() as (node, verbs), listen_unix(machine.directory / "cni.sock", 0o600) as listener:
         reporter = Reporter(node)
-        holdings = PodDeviceLookup(machine.kubelet, machine.resources)
-        adoption = Adoption(node=node, worker=machine.worker, reporter=reporter, holdings=holdings)
+        pod_devices = PodDeviceLookup(machine.kubelet, machine.resources)
+        adoption = Adoption(node=node, worker=machine.worker, reporter=reporter, pod_devices=pod_devices)
 
         async def answer(request: Request, _netns: int | None, _waiting: Callable[[], bool]) -> Reply:
             return await adoption.call(request)

@@ -28,11 +28,11 @@ class Adoption:
     """Answers `adopt` requests."""
 
     def __init__(
-        self, *, node: Node, worker: Worker, reporter: Reporter, holdings: PodDeviceLookup | None = None
+        self, *, node: Node, worker: Worker, reporter: Reporter, pod_devices: PodDeviceLookup | None = None
     ) -> None:
-        """Nothing is adopted until somebody asks. holdings: tell of VFs that pods have without our doing."""
+        """Adopt nothing until a call asks. pod_devices: tells of VFs that pods have without an attachment."""
         self._node = node
-        self._holdings = holdings or PodDeviceLookup()
+        self._pod_devices = pod_devices or PodDeviceLookup()
         self._worker = worker
         self._reporter = reporter
 
@@ -41,7 +41,7 @@ class Adoption:
         try:
             wanted = decode_adopt(request)
             scope = Scope(pf=wanted.pf, vf=wanted.vf)
-            in_use = await self._holdings.exclusive()
+            in_use = await self._pod_devices.exclusive()
             found = await self._worker.run(self._node.adoptable, scope, in_use)
         except K8sRdmaError as error:
             _log.warning("adopt_refused", error=str(error))

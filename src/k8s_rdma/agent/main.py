@@ -163,14 +163,14 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     client = open_client(config)
     policies = policies_of(config.policy_file)
     cluster = open_cluster(config, keys, policies, client)
-    holdings = open_holdings(config, plugin)
+    pod_devices = open_pod_devices(config, plugin)
     policy = Policy(
         keys=keys,
         strict=config.strict,
         allow_unplaced=config.allow_unplaced,
         policies=policies,
     )
-    pods = PodSources(policy=policy, cluster=cluster, devices=holdings)
+    pods = PodSources(policy=policy, cluster=cluster, devices=pod_devices)
 
     async def on_claim() -> None:
         sandboxes.follow()
@@ -181,7 +181,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     reporter = Reporter(node, lambda: failures_of(keys, policies))
     sampler = Sampler(node=node, worker=worker, quiet=verbs.idle)
     service = Service(node=node, verbs=verbs, namespaces=namespaces, reporter=reporter)
-    adoption = Adoption(node=node, worker=worker, reporter=reporter, holdings=holdings)
+    adoption = Adoption(node=node, worker=worker, reporter=reporter, pod_devices=pod_devices)
     upkeep = Reconciler(
         verbs=verbs,
         specifications=specifications,
@@ -214,7 +214,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         await _serve(config, answer, state_socket, cdi_socket, beside)
     finally:
         sandboxes.stop(loop)
-        await holdings.close()
+        await pod_devices.close()
         end_watch()
         worker.close()
         host.kernel.close()
@@ -230,8 +230,8 @@ def _publishing(
     return (Publishing(config, client, reporter).run,)
 
 
-def open_holdings(config: AgentConfig, plugin: DevicePluginConfig | None) -> PodDeviceLookup:
-    """Who says which devices pods hold; kubelet is connected to by the first question."""
+def open_pod_devices(config: AgentConfig, plugin: DevicePluginConfig | None) -> PodDeviceLookup:
+    """The lookup of the devices that pods have; its first query connects to kubelet."""
     if plugin is None:
         return PodDeviceLookup()
     socket = below(Path(config.host_root), Path(plugin.pod_resources))
@@ -274,8 +274,8 @@ def _markers(config: AgentConfig) -> Markers:
     return Markers(Path(config.run_dir) / "attachments")
 
 
-def open_left_deletions(config: AgentConfig) -> DeferredDeletes:
-    """Where the executable leaves what finds no agent."""
+def open_deferred_deletes(config: AgentConfig) -> DeferredDeletes:
+    """The DELs that found no agent, as the executable records them."""
     return DeferredDeletes(Path(config.run_dir) / DIRECTORY)
 
 
@@ -298,8 +298,8 @@ def _open_host(
     config: AgentConfig, namespaces: Namespaces, plugin: DevicePluginConfig | None, worker: Worker
 ) -> Host:
     """The host of the configuration; its kernel is to be closed in the end."""
-    left = open_left_deletions(config)
-    receipts, ledger = _load_receipts(config, left)
+    deferred_deletes = open_deferred_deletes(config)
+    receipts, ledger = _load_receipts(config, deferred_deletes)
     kernel = open_kernel(config, namespaces, ledger)
     pools = plugin.pools() if plugin else ()
     mark_exclusive_devices(Path(config.run_dir), present=bool(pools))
@@ -310,7 +310,7 @@ def _open_host(
         worker=worker,
         receipts=receipts,
         markers=_markers(config),
-        deferred_deletes=left,
+        deferred_deletes=deferred_deletes,
         files=HostFiles(Path(config.host_root)),
         device_nodes=PodNodes(),
         cdi_dir=config.cdi_dir,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request
 from k8s_rdma.agent.config import load_device_plugin
-from k8s_rdma.agent.main import BOOT_ID, open_holdings, open_kernel, open_left_deletions
+from k8s_rdma.agent.main import BOOT_ID, open_deferred_deletes, open_kernel, open_pod_devices
 from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.core.devices.pod_devices import SlotInUse
@@ -266,7 +266,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[RebuiltAttachment, ...]:
     caches = _caches(config, namespaces)
     keys, plugin = agent_keys(config.placement_key_file), load_device_plugin(config)
     unreadable: list[RebuiltAttachment] = []
-    slots = asyncio.run(_slots(open_holdings(config, plugin), unreadable))
+    slots = asyncio.run(_slots(open_pod_devices(config, plugin), unreadable))
     with closing(open_kernel(config, namespaces, Ledger())) as kernel:
         rebuild = Rebuild(
             node=NodeName(config.node),
@@ -281,7 +281,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[RebuiltAttachment, ...]:
         )
         outcomes = (*rebuild.attachments(_cached(caches, unreadable)), *rebuild.strays())
     _replace(ledger, rebuild.ledger)
-    return (*outcomes, *_ended(open_left_deletions(config), rebuild.ledger), *unreadable)
+    return (*outcomes, *_ended(open_deferred_deletes(config), rebuild.ledger), *unreadable)
 
 
 def _ended(deferred_deletes: DeferredDeletes, rebuilt: Ledger) -> Iterator[RebuiltAttachment]:
@@ -292,17 +292,17 @@ def _ended(deferred_deletes: DeferredDeletes, rebuilt: Ledger) -> Iterator[Rebui
 
 
 async def _slots(
-    holdings: PodDeviceLookup, unreadable: list[RebuiltAttachment]
+    pod_devices: PodDeviceLookup, unreadable: list[RebuiltAttachment]
 ) -> Mapping[tuple[str, str], tuple[SlotInUse, ...]]:
     """What pods hold now; without kubelet nothing, which is told of."""
     try:
-        return {pod: held.slots for pod, held in (await holdings.all_devices()).items()}
+        return {pod: held.slots for pod, held in (await pod_devices.all_devices()).items()}
     except K8sRdmaError as error:
         said = f"not known, so that containers of now are not made again: {error}"
         unreadable.append(RebuiltAttachment(subject="slots", message=said, complete=False))
         return {}
     finally:
-        await holdings.close()
+        await pod_devices.close()
 
 
 def _require_no_agent(path: Path) -> None:
