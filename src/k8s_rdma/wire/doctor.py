@@ -26,7 +26,7 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """All of them. of: what was looked at. worst: the worst severity. version: of the program."""
+    """All findings of one run. of: the subject. worst: the highest severity. version: the program's."""
 
     format: int = FORMAT
     of: Literal["node", "cluster"]
