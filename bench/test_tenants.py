@@ -14,18 +14,15 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
+from extender.caches import scheduler_cache
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, PfSelector
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.assumed_pods import AssumedPods
 from k8s_rdma.extender.filter import NOT_SEARCHED, FeasibilityChecker
 from k8s_rdma.extender.fit_cache import FitCache
-from k8s_rdma.extender.gangs import Gangs
-from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
-from k8s_rdma.extender.nominated_pods import NominatedPods
+from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.pod_request import PendingPod
-from k8s_rdma.extender.pod_store import Occupants
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.extender.search_queue import SearchQueue
@@ -56,27 +53,9 @@ class Tenants:
         self.fit_cache, self.waiting, self.queue = FitCache(), UnschedulablePods(), SearchQueue()
         clock = time.monotonic
         self.requeuer = Requeuer(self.waiting, self.fit_cache, NoApi(), clock, queue=self.queue)
-        self.state = ClusterState(on_change=self.requeuer.on_node_change)
-        nominations = NominatedPods(
-            self.state, Occupants(), self.fit_cache, clock, nomination_s=60.0, on_release=lambda _: None
-        )
-        gangs = Gangs(api=NoApi(), state=self.state, clock=clock)
-        assumed_pods = AssumedPods(
-            state=self.state,
-            fit_cache=self.fit_cache,
-            nominations=nominations,
-            gangs=gangs,
-            clock=clock,
-            lasts_s=2.0,
-        )
-        self.verdicts = FeasibilityChecker(
-            state=self.state,
-            fit_cache=self.fit_cache,
-            nominations=nominations,
-            assumed_pods=assumed_pods,
-            clock=clock,
-            queue=self.queue,
-        )
+        cache = scheduler_cache(clock, fit_cache=self.fit_cache, requeuer=self.requeuer)
+        self.state = cache.state
+        self.verdicts = FeasibilityChecker(cache=cache, clock=clock, queue=self.queue)
         for name in NODES:
             self.change(name)
 

@@ -12,10 +12,9 @@ import httpx2
 
 from e2e.node import Node
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.extender import Extender
 from k8s_rdma.extender.node_facts import facts_of, facts_of_status
-from k8s_rdma.extender.wiring import running
 from k8s_rdma.kube.client import connect
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 from k8s_rdma.wire.rdma_node import decode_status
@@ -114,7 +113,8 @@ async def cluster_of(node: Node) -> AsyncIterator[Cluster]:
         await asyncio.to_thread(node.start_agent)
         config = ExtenderConfig(source="crd", stale_s=STALE_S, lease_name="", node_timeout_s=0.1)
         client = connect(kubeconfig)
-        async with running(config, client) as extender:
+        extender = Extender(config, client)
+        async with extender.running():
             while extender.missing():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             yield Cluster(api, http, node, extender)

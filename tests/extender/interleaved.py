@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from itertools import product
@@ -14,22 +15,10 @@ import msgspec
 
 from extender.node_server import PF0, held_interface, pf, report
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.extender.addresses import AddressCheck
-from k8s_rdma.extender.assumed_pods import AssumedPods
-from k8s_rdma.extender.bind import Binder, BindingWriter
-from k8s_rdma.extender.decision_log import DecisionLog
-from k8s_rdma.extender.filter import FeasibilityChecker, Scheduling
-from k8s_rdma.extender.fit_cache import FitCache
-from k8s_rdma.extender.gangs import Gangs, Quorum
-from k8s_rdma.extender.leadership import Fence, Leadership
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.extender import BinderIdentity, Extender
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of
-from k8s_rdma.extender.nominated_pods import NominatedPods
-from k8s_rdma.extender.pod_informer import PodInformer
-from k8s_rdma.extender.pod_request import PodRequestCache
-from k8s_rdma.extender.pod_store import Occupants
-from k8s_rdma.extender.quota import Limits
-from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.kube.api import (
     ApiRefusedError,
     ApiUncertainError,
@@ -44,7 +33,6 @@ from k8s_rdma.kube.api import (
 )
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.kube.objects import BindingObject, LeaseObject, PodObject
-from k8s_rdma.kube.watch import follow
 from k8s_rdma.wire.extender import ExtenderBindingArgs, decode_args
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma_demo.cluster.api import merge_patch
@@ -215,6 +203,23 @@ class Wire:
         else:
             self.state.observe(node, facts, asked_at)
 
+    def source(self, state: ClusterState) -> Wire:
+        """Its reports go there."""
+        self.state = state
+        return self
+
+    def awaited(self) -> int:
+        return 0
+
+    def sources(self) -> Counter[tuple[str, ...]]:
+        return Counter()
+
+    def oldest_s(self) -> float:
+        return 0.0
+
+    def readings(self) -> dict[str, Any]:
+        return {}
+
     async def refresh(self, nodes: Collection[NodeName], *, newer_than: float) -> None:
         for node in nodes:
             heard = self.state.heard_at(node)
@@ -235,15 +240,13 @@ class Replica:
 
     name: str
     wire: Wire
-    scheduling: Scheduling
-    binder: Binder
-    leading: Leadership
+    extender: Extender
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     paused: bool = False
 
     @property
     def leads(self) -> bool:
-        return self.leading.holds()
+        return self.extender.leadership.holds()
 
 
 @dataclass(eq=False, slots=True)
@@ -356,65 +359,14 @@ class Cluster:
         self.made += 1
         name, loop = f"extender-{self.made}", asyncio.get_running_loop()
         wire = Wire(self)
-        clock, state, fit_cache, requests = loop.time, wire.state, FitCache(), PodRequestCache()
-        requeuer = Requeuer(UnschedulablePods(), fit_cache, wire, clock)
-        limits = Limits((), on_freed=requeuer.freed)
-        nominations = NominatedPods(
-            state, Occupants(), fit_cache, clock, nomination_s=60.0, on_release=requeuer.released
+        config = LeaderElectionConfig(namespace="n", name="l", holder=name)
+        lease = LeaderElector(wire, config, loop.time)
+        extender = Extender(
+            ExtenderConfig(), wire, BinderIdentity(lease=lease), clock=loop.time, source=wire.source
         )
-        gangs = Gangs(api=wire, state=state, clock=clock)
-        assumed_pods = AssumedPods(
-            state=state, fit_cache=fit_cache, nominations=nominations, gangs=gangs, clock=clock, lasts_s=2.0
-        )
-        fence = Fence(wire)
-        binding_writer = BindingWriter(state, wire, fence, clock)
-        pods = PodInformer(state=state, requests=requests, requeuer=requeuer, gangs=gangs, clock=clock)
-        leading = Leadership(
-            pods=pods,
-            fence=fence,
-            follow=lambda: follow("pods", lambda: pods.stream(wire), pods.on_event),
-            clock=clock,
-            lease=LeaderElector(wire, LeaderElectionConfig(namespace="n", name="l", holder=name), clock),
-        )
-        verdicts = FeasibilityChecker(
-            state=state,
-            fit_cache=fit_cache,
-            nominations=nominations,
-            assumed_pods=assumed_pods,
-            clock=clock,
-        )
-        scheduling = Scheduling(
-            states=wire,
-            feasibility=verdicts,
-            assumed_pods=assumed_pods,
-            limits=limits,
-            addresses=AddressCheck(state, nominations),
-            requests=requests,
-            requeuer=requeuer,
-            decision_log=DecisionLog(),
-            clock=clock,
-            ready=leading.holds,
-        )
-        binder = Binder(
-            state=state,
-            states=wire,
-            fit_cache=fit_cache,
-            nominations=nominations,
-            requests=requests,
-            unbound=pods.unbound,
-            binding_writer=binding_writer,
-            requeuer=requeuer,
-            assumed_pods=assumed_pods,
-            quorum=Quorum(gangs=gangs),
-            limits=limits,
-            addresses=AddressCheck(state, nominations),
-            decision_log=DecisionLog(),
-            clock=clock,
-            ready=leading.holds,
-            confirm=leading.confirm,
-        )
-        replica = Replica(name, wire, scheduling, binder, leading)
-        replica.tasks.append(loop.create_task(_process(leading, binding_writer)))
+        extender.nodes.on_event(Listed(()))
+        replica = Replica(name, wire, extender)
+        replica.tasks.append(loop.create_task(_process(extender)))
         self.replicas.append(replica)
         return replica
 
@@ -430,7 +382,7 @@ class Cluster:
         args = ExtenderBindingArgs(
             pod_name=name, pod_namespace="default", pod_uid=PodUid(self.pods[name]), node=node
         )
-        task = asyncio.get_running_loop().create_task(replica.binder.bind(args))
+        task = asyncio.get_running_loop().create_task(replica.extender.binder.bind(args))
         replica.tasks.append(task)
         return task
 
@@ -440,7 +392,7 @@ class Cluster:
         body = json.dumps({"Pod": found, "Nodes": None, "NodeNames": list(self.nodes)}).encode()
 
         async def filter_and_bind() -> str:
-            told = await replica.scheduling.filter(decode_args(body))
+            told = await replica.extender.scheduling.filter(decode_args(body))
             if told.error or not told.node_names:
                 return told.error or "fits nowhere"
             return await self.bind(replica, name, NodeName(told.node_names[-1]))
@@ -477,6 +429,6 @@ class Cluster:
         raise AssertionError("it never comes to rest")
 
 
-async def _process(leading: Leadership, binding_writer: BindingWriter) -> None:
-    async with binding_writer:
-        await leading.run()
+async def _process(extender: Extender) -> None:
+    async with extender.binder.binding_writer:
+        await extender.leadership.run()

@@ -24,7 +24,7 @@ from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_facts import facts_of
 from k8s_rdma.extender.nominated_pods import NominatedPods
 from k8s_rdma.extender.pod_request import PendingPod
-from k8s_rdma.extender.pod_store import Occupants
+from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.wire.rest import MacRange
 
@@ -89,7 +89,7 @@ async def test_reports_are_looked_through_in_turns_of_who_asks_and_once_each():
     for name in names:
         state.observe(name, replaced(facts[name], macs=Counted.merge([(at, at) for at in range(9)])), 0.0)
     nominations = NominatedPods(
-        state, Occupants(), FitCache(), lambda: 0.0, nomination_s=60.0, on_release=lambda _: None
+        state, PodStore(), FitCache(), lambda: 0.0, nomination_s=60.0, on_release=lambda _: None
     )
     queue, check = SearchQueue(lambda: next(ran_s)), AddressCheck(state, nominations)
     wanted = tuple(InterfaceRequest(options=InterfaceOptions(mac=mac)) for mac in (MAC, OTHER))

@@ -68,7 +68,7 @@ async def test_bind_reads_the_pod_anew_when_its_annotation_changed_since_filter(
         await w.filter("p")
         changed = {"metadata": {"annotations": {"rdma_interfaces_required": '[{"min_tx_rate": 7000}]'}}}
         await w.patch_pod("p", changed)
-        await until(lambda: w.extender.binder.requests.get(w.pods["p"]["metadata"]["uid"]) is None)
+        await until(lambda: w.extender.cache.requests.get(w.pods["p"]["metadata"]["uid"]) is None)
         assert await w.bind("p", "w1") == ""
         assert [i.min_tx_rate_mbps for i in (await placement(w, "p")).interfaces] == [7_000]
 
@@ -175,7 +175,7 @@ async def test_promise_counts_until_the_pod_is_gone_and_the_node_does_not_report
         assert await w.fitting("p") == []
         w.nodes["w1"].holds(**{uid: 6_000})
         await w.delete_pod("q")
-        await until(lambda: bool(w.extender.binder.state.reservation("w1", uid).ended_at))
+        await until(lambda: bool(w.extender.cache.state.reservation("w1", uid).ended_at))
         assert await w.fitting("p") == []
         w.nodes["w1"].holds()
         assert await w.fitting("p") == ["w1"]
@@ -188,7 +188,7 @@ async def test_promise_ends_when_the_pod_finished_and_was_never_given_anything()
         assert await w.bind("q", "w1") == ""
         await until(w.expect(pods_promised=1))
         await w.finish_pod("q")
-        state, uid = w.extender.binder.state, w.pods["q"]["metadata"]["uid"]
+        state, uid = w.extender.cache.state, w.pods["q"]["metadata"]["uid"]
         await until(lambda: bool(state.reservation("w1", uid).ended_at))
         assert await w.fitting("p") == ["w1"]
         assert w.metric("pods_promised") == 0
@@ -227,7 +227,7 @@ async def test_plain_pod_cannot_claim_a_node_by_a_placement_of_its_own_when_ther
         assert await w.bind("marker", "w1") == ""
         await w.finish_pod("marker")
         uid = w.pods["marker"]["metadata"]["uid"]
-        await until(lambda: w.extender.binder.state.reservation("w1", uid).ended_at is not None)
+        await until(lambda: w.extender.cache.state.reservation("w1", uid).ended_at is not None)
         await w.create_pod("p", 9_000)  # the marker's end has been seen, and so has the bound pod before it
         assert await w.fitting("p") == ["w1"]
         assert await w.bind("p", "w1") == ""
@@ -265,7 +265,7 @@ async def test_bind_is_success_when_an_extender_before_this_one_bound_the_pod():
             assert await w.bind("p", "w1") == ""
         async with extending(c, KEY) as w:
             w.api.started.clear()
-            w.extender.binder.state.withdraw("w1", w.pods["p"]["metadata"]["uid"])  # as if not seen yet
+            w.extender.cache.state.withdraw("w1", w.pods["p"]["metadata"]["uid"])  # as if not seen yet
             w.nodes["w1"].report = report("w1", pf(PF0, foreign=[5_000]), pf(PF1), generation=2)
             assert await w.bind("p", "w1") == ""
             assert w.api.started == []
@@ -343,7 +343,7 @@ async def test_bind_holds_the_capacity_while_an_unanswered_write_may_still_happe
         w.api.late.set()
         await asyncio.gather(*w.api.late_writes)
         uid = w.pods["p"]["metadata"]["uid"]
-        await until(lambda: w.extender.binder.state.reservation("w1", uid).bound)
+        await until(lambda: w.extender.cache.state.reservation("w1", uid).bound)
         assert await w.bind("p", "w1") == ""
 
 
@@ -413,7 +413,7 @@ async def test_doubt_ends_with_a_promise_when_the_pod_is_read_bound():
         w.api.unread = 1  # so that the write's outcome stays unknown
         assert "no answer" in await w.bind("p", "w1")
         uid = w.pods["p"]["metadata"]["uid"]
-        await until(lambda: w.extender.binder.state.reservation("w1", uid).bound)
+        await until(lambda: w.extender.cache.state.reservation("w1", uid).bound)
 
 
 async def test_doubt_ends_when_the_pod_is_deleted():
@@ -425,7 +425,7 @@ async def test_doubt_ends_when_the_pod_is_deleted():
         assert await w.bind("p", "w1")
         await w.delete_pod("p")
         uid = w.pods["p"]["metadata"]["uid"]
-        await until(lambda: bool(w.extender.binder.state.reservation("w1", uid).ended_at))
+        await until(lambda: bool(w.extender.cache.state.reservation("w1", uid).ended_at))
         assert await w.bind("q", "w1") == ""
 
 
@@ -435,7 +435,7 @@ async def test_doubt_leaves_the_end_of_a_deleted_pod_to_the_nodes_next_report():
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
         assert await w.bind("p", "w1")
-        state, uid = w.extender.binder.state, w.pods["p"]["metadata"]["uid"]
+        state, uid = w.extender.cache.state, w.pods["p"]["metadata"]["uid"]
         state.on_delete(PodUid(uid), w.extender.binder.clock())
         await until(lambda: not w.extender.binder.binding_writer.doubts)
         assert state.reservation("w1", uid).ended_at is not None
@@ -449,7 +449,7 @@ async def test_answer_after_the_pods_end_does_not_bring_its_promise_back(fault):
         (w.api.answering if fault is None else w.api.reading).clear()
         await w.create_pod("q", 6_000)
         await w.filter("q")
-        state, uid = w.extender.binder.state, w.pods["q"]["metadata"]["uid"]
+        state, uid = w.extender.cache.state, w.pods["q"]["metadata"]["uid"]
         bind = asyncio.create_task(w.bind("q", "w1"))
         await until(lambda: bool(state.reservation("w1", uid)) and state.reservation("w1", uid).bound)
         if fault:
@@ -472,7 +472,7 @@ async def test_end_of_a_pod_that_is_being_read_back_is_not_forgotten():
         w.api.reading.clear()
         await w.create_pod("q", 6_000)
         await w.filter("q")
-        state, uid = w.extender.binder.state, w.pods["q"]["metadata"]["uid"]
+        state, uid = w.extender.cache.state, w.pods["q"]["metadata"]["uid"]
         bind = asyncio.create_task(w.bind("q", "w1"))
         await until(lambda: w.api.reads == 1 and state.reservation("w1", uid).bound)
         await w.finish_pod("q")
@@ -542,8 +542,8 @@ async def test_pod_that_is_padded_after_filter_is_refused_by_bind():
         assert await w.fitting("p") == ["w1"]
         await w.patch_pod("p", {"metadata": {"annotations": {"padding": "x" * 262_000}}})
         version = (await w.read_pod("p"))["metadata"]["resourceVersion"]
-        unbound = w.extender.binder.unbound
+        pods = w.extender.cache.pods
         uid = w.pods["p"]["metadata"]["uid"]
-        await until(lambda: unbound._pods[uid].pod.version == version)
+        await until(lambda: pods._pods[uid].unbound.version == version)
         assert "metadata.annotations" in await w.bind("p", "w1")
         assert await w.node_of("p") is None

@@ -18,9 +18,9 @@ from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.decision_log import BOUND, FIT, MAX_AGE_S, MAX_PODS, LastRefusals, Outcome
 from k8s_rdma.extender.explain import MAX_GROUPS, Groups, JudgedNode, look_at_pfs
+from k8s_rdma.extender.extender import boottime_s
 from k8s_rdma.extender.fit_cache import FitCache, Infeasible
 from k8s_rdma.extender.node_cache import NodeSnapshot
-from k8s_rdma.extender.wiring import boottime_s
 from k8s_rdma.kube.api import LeaseView
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.wire.cluster_view import decode_view
@@ -33,7 +33,7 @@ PCI = pci_address("03:00.0")
 
 
 async def explained(w: World, query: str) -> Explanation:
-    answer = await w.extender.views["/v1/explain"]({"query_string": query.encode()})
+    answer = await w.extender.views.routes()["/v1/explain"]({"query_string": query.encode()})
     return decode_explanation(answer.body)
 
 
@@ -211,7 +211,7 @@ async def test_standby_answers_from_its_own_caches_and_says_so():
         async with extending(c, lease=LeaderElector(c.api.real, terms, boottime_s)) as w:
             while (told := await explained(w, "pod=default/p")).extender.role != "standby":
                 assert told.extender.role == "starting"
-            shown = await w.extender.views["/v1/cluster"]({"query_string": b""})
+            shown = await w.extender.views.routes()["/v1/cluster"]({"query_string": b""})
     assert "held by other" in told.extender.missing[0]
     assert [(group.verdict, group.count) for group in told.groups] == [("fits", 1)]
     assert decode_view(shown.body).totals.nodes == 1
@@ -221,7 +221,7 @@ async def test_standby_answers_from_its_own_caches_and_says_so():
 async def test_without_an_api_server_only_what_was_refused_here_is_known_and_that_is_said():
     async with world("w1", api=False, binder="scheduler") as w:
         await w.create_pod("p", 60_000)
-        answer = await w.extender.views["/v1/explain"]({"query_string": b"pod=default/p"})
+        answer = await w.extender.views.routes()["/v1/explain"]({"query_string": b"pod=default/p"})
         assert answer.status == 404
         assert b"no credentials for the API server" in answer.body
         w.extender.scheduling.states.suggest(NodeName("w1"), (w.nodes["w1"].address,))

@@ -334,7 +334,7 @@ async def test_filter_goes_by_what_the_pod_asks_for_now_when_it_comes_again_with
             asked.append(bool(await w.fitting("p")))
         assert asked == [True, False, False, True, True]
         assert w.metric("pods_waiting") == 0
-        assert w.extender.binder.requests.get(meta["uid"]).request.interfaces[0].min_tx_rate_mbps == 6_000
+        assert w.extender.cache.requests.get(meta["uid"]).request.interfaces[0].min_tx_rate_mbps == 6_000
 
 
 FULL = '{"metadata":{},"items":[{"metadata": {"name":"w1"},"spec" : {}},{"neither":"name nor end"}]}'
@@ -384,7 +384,7 @@ async def test_filter_answers_in_full_when_thousands_of_nodes_refuse():
         w.nodes["w1"].holds(other=9_000)
         await w.create_pod("p", 5_000)
         await w.filter("p")
-        state = w.extender.scheduling.feasibility.state
+        state = w.extender.cache.state
         names = [f"n{index}" for index in range(5_000)]
         for name in names:
             state.observe(NodeName(name), facts_of(report(name, held={"other": 9_000}), name), 1.0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from extender.caches import scheduler_cache
 from k8s_rdma.config.files import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
@@ -16,7 +17,6 @@ from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import Request
 from k8s_rdma.extender.fit_cache import FitCache
-from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
 from k8s_rdma.extender.pod_request import PodRequestCache
@@ -68,21 +68,16 @@ class Watched:
 
     def __init__(self, policies: dict | None = None) -> None:
         self.now = 0.0
-        self.state = ClusterState()
         found = fit(PoliciesFile, policies or {}).to_core()
         self.requests = PodRequestCache(policies=lambda: found)
         self.waiting = UnschedulablePods()
         clock = lambda: self.now  # noqa: E731  a clock is a function
         requeuer = Requeuer(self.waiting, FitCache(), api=None, clock=clock)
         self.keys: PlacementKeys | None = None
-        self.pods = PodInformer(
-            state=self.state,
-            requests=self.requests,
-            requeuer=requeuer,
-            gangs=Gangs(api=None, state=self.state, clock=clock),
-            clock=clock,
-            keys=CurrentKeys(self),
-        )
+        keys = CurrentKeys(self)
+        cache = scheduler_cache(clock, requests=self.requests, requeuer=requeuer, keys=keys)
+        self.state = cache.state
+        self.pods = PodInformer(cache=cache, requeuer=requeuer, clock=clock, keys=keys)
 
     def reserve(self, name: str) -> None:
         held = Reservation(interfaces=PLACED, pod=name, created_at=self.now)
@@ -217,7 +212,7 @@ def test_placement_that_no_key_accepted_counts_once_one_does():
     w.keys, new = PlacementKeys.from_keys(OLD), PlacementKeys.from_keys(NEW)
     w.listing(signed("p", new))
     assert w.state.pods() == set()
-    assert w.pods.signatures.counts() == {(OLD.id, "hmac-sha256", "signs"): 0, ("", "", "none"): 1}
+    assert w.pods.cache.pods.signature_counts() == {(OLD.id, "hmac-sha256", "signs"): 0, ("", "", "none"): 1}
     w.keys = PlacementKeys.from_keys(OLD, [NEW])
     w.listing(signed("p", new))
     assert w.state.pods() == {"p"}
@@ -248,18 +243,18 @@ def test_pods_are_counted_by_the_key_that_signed_them_until_they_end():
     w.keys = PlacementKeys.from_keys(NEW, [OLD])
     w.reserve("r")
     w.pods.on_event(Changed(signed("r", w.keys)))
-    assert w.pods.signatures.counts() == {
+    assert w.pods.cache.pods.signature_counts() == {
         (NEW.id, "hmac-sha256", "signs"): 1,
         (OLD.id, "hmac-sha256", "verifies"): 2,
     }
     w.pods.on_event(Deleted(signed("p", w.keys)))
     w.keys = PlacementKeys.from_keys(NEW)
-    assert w.pods.signatures.counts() == {
+    assert w.pods.cache.pods.signature_counts() == {
         (NEW.id, "hmac-sha256", "signs"): 1,
         (OLD.id, "", "removed"): 1,
     }
     w.listing(signed("r", w.keys))
-    assert w.pods.signatures.counts() == {(NEW.id, "hmac-sha256", "signs"): 1}
+    assert w.pods.cache.pods.signature_counts() == {(NEW.id, "hmac-sha256", "signs"): 1}
 
 
 def test_pod_that_a_later_list_misses_has_ended():

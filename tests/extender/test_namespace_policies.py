@@ -42,7 +42,7 @@ async def test_pod_that_was_edited_after_its_filter_is_refused_at_bind():
         await w.create_pod("p", annotation="[{}]")
         assert await w.fitting("p") == ["w1"]
         await w.patch_pod("p", {"metadata": {"annotations": {"rdma_interfaces_required": TRUSTED}}})
-        await until(lambda: w.extender.binder.requests.get(w.pods["p"]["metadata"]["uid"]) is None)
+        await until(lambda: w.extender.cache.requests.get(w.pods["p"]["metadata"]["uid"]) is None)
         assert await w.bind("p", "w1") == f"{NOT_ALLOWED}{WHY})"
 
 
@@ -73,7 +73,7 @@ async def test_policy_that_changes_counts_for_a_pod_that_was_filtered_before(tmp
         found = await w.filter("p")
         assert "cannot set trust" in str(found)
         path.write_text("policies: [{name: another, namespaces: [default]}]")
-        await until(lambda: w.extender.binder.requests.policies().policy_for("default").name == "another")
+        await until(lambda: w.extender.cache.requests.policies().policy_for("default").name == "another")
         found = await w.filter("p")
     assert "policy another does not allow that" in str(found)
 
@@ -100,5 +100,5 @@ async def test_pods_are_placed_on_the_pfs_of_their_policy_alone(tmp_path: Path):
         for number in range(3):
             await w.create_pod(f"p{number}", 1)
             assert await w.bind(f"p{number}", "w1") == ""
-            held = w.extender.binder.state.reservation("w1", w.pods[f"p{number}"]["metadata"]["uid"])
+            held = w.extender.cache.state.reservation("w1", w.pods[f"p{number}"]["metadata"]["uid"])
             assert [each.pf for each in held.interfaces] == [PF1]

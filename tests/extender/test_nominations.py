@@ -17,7 +17,7 @@ from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.node_facts import facts_of
 from k8s_rdma.extender.nominated_pods import NominatedPods
 from k8s_rdma.extender.pod_request import PendingPod
-from k8s_rdma.extender.pod_store import Occupants
+from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.wire.explain import Explanation, decode_explanation
 
 pytestmark = pytest.mark.anyio
@@ -30,14 +30,14 @@ async def made_room(w, node: str = "w1", *, named: bool = True) -> None:
     assert await preempt(w, "high", **{node: ["low"]}) == {node: ["low"]}
     if named:
         await nominate(w, "high", node)
-        nominations = w.extender.preempting.nominations
+        nominations = w.extender.cache.nominations
         await until(lambda: uid(w, "high") in nominations._named)
     await w.delete_pod("low")
-    await until(lambda: bool(w.extender.preempting.occupants.terminating(node)))
+    await until(lambda: bool(w.extender.cache.pods.terminating(node)))
 
 
 def held(w, name: str = "high") -> list[str]:
-    return sorted(w.extender.preempting.nominations.nodes_of(uid(w, name)))
+    return sorted(w.extender.cache.nominations.nodes_of(uid(w, name)))
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -196,7 +196,7 @@ async def test_room_on_the_node_that_was_named_before_is_held_for_its_whole_time
     async with world("w1", nomination_s=1000.0) as w:
         await place(w, "low", "w1", 8_000)
         await create(w, "high", 8_000, priority=5)
-        nominations = w.extender.preempting.nominations
+        nominations = w.extender.cache.nominations
         for _ in range(2):
             await preempt(w, "high", w1=["low"])
             left_s = nominations._holds.next_end() - w.extender.preempting.clock()
@@ -224,7 +224,7 @@ async def test_pods_that_do_not_fit_where_they_are_nominated_are_looked_at_again
     now, names, fit_cache = 1.0, [NodeName(f"w{number}") for number in range(30)], Counting()
     state = ClusterState(on_change=lambda node, _before, _after: nominations.changed(node))
     nominations = NominatedPods(
-        state, Occupants(), fit_cache, lambda: now, nomination_s=60.0, on_release=lambda _: None
+        state, PodStore(), fit_cache, lambda: now, nomination_s=60.0, on_release=lambda _: None
     )
     request = Request((InterfaceRequest(min_tx_rate_mbps=6_000),))
     for name in names:
@@ -246,7 +246,7 @@ async def test_explain_says_what_to_do_of_a_nomination_for_which_nothing_is_held
     """The scheduler counts it for as long as the pod's status has it."""
 
     async def explained() -> Explanation:
-        answer = await w.extender.views["/v1/explain"]({"query_string": b"pod=default/high"})
+        answer = await w.extender.views.routes()["/v1/explain"]({"query_string": b"pod=default/high"})
         return decode_explanation(answer.body)
 
     async with world("w1", nomination_s=0.3) as w:

@@ -130,7 +130,7 @@ async def test_no_pod_of_a_gang_is_written_before_enough_have_a_place():
         w.extender.binder.quorum.pause_s = 60.0
         w.extender.binder.quorum.longest_s = 60.0
         early = [asyncio.create_task(w.bind(name, "w1")) for name in GANG[:3]]
-        await until(lambda: len(w.extender.binder.quorum.gangs.state.pods()) == 3)
+        await until(lambda: len(w.extender.cache.gangs.state.pods()) == 3)
         assert not w.api.started
         assert await w.bind("a3", "w1") == ""
         assert await asyncio.gather(*early) == [""] * 3
@@ -143,7 +143,7 @@ async def test_part_of_a_gang_is_not_bound_and_holds_nothing_afterwards():
         assert sum("pod group default/a" in error for error in errors) == 3
         assert all(errors)
         assert not w.api.started
-        assert not w.extender.binder.state.pods()
+        assert not w.extender.cache.state.pods()
 
 
 async def test_pods_beyond_the_number_are_bound_once_it_is_reached():
@@ -161,7 +161,7 @@ async def test_more_than_the_number_are_bound_though_one_has_no_place():
 async def test_pod_of_a_gang_that_asks_for_no_interfaces_counts():
     async with gang_world("w1", vfs=3, count=4) as w:
         await w.create_pod("launcher", gang="a")
-        await until(lambda: w.extender.binder.quorum.gangs.placed(GANG_A) == 1)
+        await until(lambda: w.extender.cache.gangs.placed(GANG_A) == 1)
         assert await filtered(w, *GANG[:3]) == [["w1"]] * 3
         assert await bound(w, *((name, "w1") for name in GANG[:3])) == [""] * 3
 
@@ -239,7 +239,7 @@ async def test_no_pod_of_a_gang_is_bound_when_another_extender_came_to_bind_whil
         errors = await bound(w, *((name, "w1") for name in GANG))
         assert all("binds now" in error for error in errors)
         assert not w.api.started
-        assert not w.extender.binder.state.pods()
+        assert not w.extender.cache.state.pods()
 
 
 async def test_client_that_goes_away_while_its_bind_waits_leaves_nothing_held():
@@ -247,10 +247,10 @@ async def test_client_that_goes_away_while_its_bind_waits_leaves_nothing_held():
         w.extender.binder.quorum.pause_s = 60.0
         w.extender.binder.quorum.longest_s = 60.0
         bind = asyncio.create_task(w.bind("a0", "w1"))
-        await until(lambda: len(w.extender.binder.state.pods()) == 1)
+        await until(lambda: len(w.extender.cache.state.pods()) == 1)
         bind.cancel()
         await asyncio.wait([bind])
-        assert not w.extender.binder.state.pods()
+        assert not w.extender.cache.state.pods()
 
 
 async def test_gang_that_is_filtered_again_and_again_and_never_bound_lets_others_in():

@@ -118,7 +118,7 @@ async def test_terminating_pod_makes_room_without_being_evicted():
         await place(w, "low", "w1", 3_000)
         url = "/api/v1/namespaces/default/pods/going"
         assert (await w.http.delete(url)).status_code == 200
-        state = w.extender.preempting.occupants
+        state = w.extender.cache.pods
         await until(lambda: bool(state.terminating("w1")))
         await create(w, "high", 8_000, priority=9)
         assert await preempt(w, "high", w1=["low"]) == {"w1": ["low"]}
@@ -223,7 +223,7 @@ async def refuse_since_victim_lingers(w) -> None:
     assert await preempt(w, "high", w1=["low-w1"]) == {"w1": ["low-w1"]}
     await nominate(w, "high", "w1")
     await w.delete_pod("low-w1")
-    await until(lambda: bool(w.extender.preempting.occupants.terminating("w1")))
+    await until(lambda: bool(w.extender.cache.pods.terminating("w1")))
     assert await w.fitting("high") == []
 
 

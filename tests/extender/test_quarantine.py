@@ -48,7 +48,7 @@ def replaced_use(sound: NodeFacts):
 
 
 def state_of(w: World) -> ClusterState:
-    return w.extender.scheduling.feasibility.state
+    return w.extender.cache.state
 
 
 @anyio
@@ -109,7 +109,7 @@ async def test_process_goes_on_when_a_poisoned_node_is_thought_of_for_a_pod_that
 
 
 async def looked(w: World, path: str, query: bytes) -> int:
-    answer = await w.extender.views[path]({"type": "http", "path": path, "query_string": query})
+    answer = await w.extender.views.routes()[path]({"type": "http", "path": path, "query_string": query})
     return answer.status
 
 

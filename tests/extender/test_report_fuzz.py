@@ -26,8 +26,8 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.app import ExtenderApp
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit
+from k8s_rdma.extender.extender import Extender
 from k8s_rdma.extender.node_facts import facts_of, facts_of_status
-from k8s_rdma.extender.wiring import running
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
@@ -48,8 +48,6 @@ from wire.test_report_bounds import WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    from k8s_rdma.extender.app import Extender
 
     Inject = Callable[[Extender, MemoryApi], None]
 
@@ -192,7 +190,8 @@ def told_of_the_others(inject: Inject | None) -> dict[str, Any]:
 
     async def main(loop: VirtualLoop) -> dict[str, Any]:
         api = arranged(inject is not None)
-        async with running(CONFIG, api) as extender:
+        extender = Extender(CONFIG, api)
+        async with extender.running():
             await loop.advance(3.0)
             assert extender.missing() == []
             asked = Asked(extender, (N1, N2) if inject is None else (N1, N2, EVIL))
@@ -414,6 +413,6 @@ def test_what_no_decoder_lets_pass_costs_the_node_alone(status: RdmaNodeStatus) 
             facts = facts_of_status(status, EVIL)
         except MalformedError:
             return
-        extender.scheduling.feasibility.state.observe(EVIL, facts, float("inf"))
+        extender.cache.state.observe(EVIL, facts, float("inf"))
 
     holds(inject)

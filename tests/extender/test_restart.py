@@ -79,5 +79,5 @@ async def refused(w: World, binder: str) -> None:
 
 
 def _over(w: World, uid: str) -> bool:
-    held = w.extender.binder.state.reservation(NodeName("w1"), PodUid(uid))
+    held = w.extender.cache.state.reservation(NodeName("w1"), PodUid(uid))
     return held is None or held.ended_at is not None

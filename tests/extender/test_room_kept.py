@@ -11,25 +11,21 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extender.caches import scheduler_cache
 from extender.node_server import PF0
 from extender.world import interfaces
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.strategy import Strategy
-from k8s_rdma.extender.addresses import AddressCheck
-from k8s_rdma.extender.assumed_pods import AssumedPods
 from k8s_rdma.extender.decision_log import DecisionLog
 from k8s_rdma.extender.filter import FeasibilityChecker
 from k8s_rdma.extender.fit_cache import Feasible, FitCache
-from k8s_rdma.extender.gangs import Gangs
-from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_cache import Reservation
 from k8s_rdma.extender.node_facts import NodeFacts
-from k8s_rdma.extender.nominated_pods import UNNAMED_S, NominatedPods
-from k8s_rdma.extender.pod_request import PendingPod, PodRequestCache
-from k8s_rdma.extender.pod_store import Occupants
+from k8s_rdma.extender.nominated_pods import UNNAMED_S
+from k8s_rdma.extender.pod_request import PendingPod
 from k8s_rdma.extender.preempt import Budgets, Preempting
-from k8s_rdma.extender.quota import Limits
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
 from k8s_rdma.wire.extender import decode_preemption
@@ -83,42 +79,15 @@ class Play:
     room: dict[int, tuple[NodeName, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.state = ClusterState()
-        fit_cache, occupants = FitCache(Strategy.BINPACK, "numbers"), Occupants()
-        self.nominations = NominatedPods(
-            self.state,
-            occupants,
-            fit_cache,
-            self.clock,
-            nomination_s=NOMINATION_S,
-            on_release=lambda _node: None,
+        fit_cache = FitCache(Strategy.BINPACK, "numbers")
+        self.cache = scheduler_cache(
+            self.clock, fit_cache=fit_cache, nomination_s=NOMINATION_S, expect_s=1e-9
         )
-        assumed_pods = AssumedPods(
-            state=self.state,
-            fit_cache=fit_cache,
-            nominations=self.nominations,
-            gangs=Gangs(api=None, state=self.state, clock=self.clock),
-            clock=self.clock,
-            lasts_s=1e-9,
-        )
-        self.verdicts = FeasibilityChecker(
-            state=self.state,
-            fit_cache=fit_cache,
-            nominations=self.nominations,
-            assumed_pods=assumed_pods,
-            clock=self.clock,
-        )
+        self.verdicts = FeasibilityChecker(cache=self.cache, clock=self.clock)
         self.preempting = Preempting(
-            state=self.state,
+            cache=self.cache,
             states=Told(),
-            fit_cache=fit_cache,
-            requests=PodRequestCache(strict=True),
-            occupants=occupants,
             budgets=Budgets(),
-            limits=Limits((), on_freed=lambda _namespace: None),
-            addresses=AddressCheck(self.state, self.nominations),
-            nominations=self.nominations,
-            assumed_pods=assumed_pods,
             decision_log=DecisionLog(),
             clock=self.clock,
             ready=lambda: True,
@@ -142,17 +111,17 @@ class Play:
         if index in self.bound or index in self.ended:
             return
         [(_, verdict)] = self.verdicts.on(pod, [node])
-        held = self.nominations.against(node, pod.uid, pod.priority)
-        situation = self.state.snapshot_if(node, excluded=[pod.uid], holding=held)
-        found = self.verdicts.fit_cache.place(pod.request, situation)
+        held = self.cache.nominations.against(node, pod.uid, pod.priority)
+        situation = self.cache.state.snapshot_if(node, excluded=[pod.uid], holding=held)
+        found = self.cache.fit_cache.place(pod.request, situation)
         assert isinstance(verdict, Feasible) is isinstance(found, Placement)
         if not isinstance(found, Placement):
             return
         reservation = Reservation(interfaces=found.interfaces, pod=pod.pod, created_at=self.now, bound=True)
-        self.state.reserve(node, pod.uid, reservation)
+        self.cache.state.reserve(node, pod.uid, reservation)
         self.bound[index] = node
-        self.preempting.occupants.on_update(self._view(pod, node), node)
-        self.nominations.on_delete(pod.uid)
+        self.cache.pods.on_update(self._view(pod, node))
+        self.cache.nominations.on_delete(pod.uid)
         self.room.pop(index, None)
         self._outrank(index, node)
 
@@ -178,7 +147,7 @@ class Play:
         until = self.now + (NOMINATION_S if named else UNNAMED_S)
         before = self.room.get(index)
         if named:
-            self.nominations.nominated(pod, node)
+            self.cache.nominations.nominated(pod, node)
             if before and before[0] == node:
                 until = max(until, before[1])
         self._outrank(index, node)
@@ -191,9 +160,9 @@ class Play:
         self.ended.add(index)
         self.room.pop(index, None)
         uid = PodUid(f"p{index}")
-        self.state.on_delete(uid, self.now)
-        self.preempting.occupants.on_delete(uid)
-        self.nominations.on_delete(uid)
+        self.cache.state.on_delete(uid, self.now)
+        self.cache.pods.on_delete(uid)
+        self.cache.nominations.on_delete(uid)
 
     def start(self, index: int, _none: None) -> None:
         """Its node gives the pod what it was promised."""
@@ -208,12 +177,12 @@ class Play:
 
     def wait(self, seconds: int, _none: None) -> None:
         self.now += seconds
-        self.nominations.expire()
+        self.cache.nominations.expire()
         self.room = {i: (node, until) for i, (node, until) in self.room.items() if until > self.now}
 
     def check(self) -> None:
         for node in NODES:
-            used = self.state.snapshots[node].used.get(PciAddress(PF0), NOTHING_USED)
+            used = self.cache.state.snapshots[node].used.get(PciAddress(PF0), NOTHING_USED)
             assert used.vfs <= VFS
             assert used.mbps <= MBPS
         for index, (node, _) in self.room.items():
@@ -246,12 +215,12 @@ class Play:
             foreign={},
             entries={},
         )
-        self.state.observe(node, facts, self.now)
+        self.cache.state.observe(node, facts, self.now)
 
     def state_interfaces(self, index: int, node: NodeName) -> Any:
         uid = PodUid(f"p{index}")
-        reservation = self.state.reservation(node, uid)
-        return reservation.interfaces if reservation else self.state.facts(node).reported[uid]
+        reservation = self.cache.state.reservation(node, uid)
+        return reservation.interfaces if reservation else self.cache.state.facts(node).reported[uid]
 
     def _view(self, pod: PendingPod, node: NodeName) -> PodView:
         return PodView(
@@ -288,6 +257,6 @@ def test_room_is_lost_to_more_important_pods_only_and_comes_free_in_the_end(want
     for node in NODES:
         play.report((), node)
     play.wait(int(NOMINATION_S) + 1, None)
-    assert not play.nominations.nodes()
+    assert not play.cache.nominations.nodes()
     for node in NODES:
-        assert play.state.snapshots[node].used.get(PciAddress(PF0), NOTHING_USED) == NOTHING_USED
+        assert play.cache.state.snapshots[node].used.get(PciAddress(PF0), NOTHING_USED) == NOTHING_USED

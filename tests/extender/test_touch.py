@@ -14,9 +14,9 @@ from extender.node_server import rates as driver_rates
 from extender.world import cluster, extending, until, world
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.extender.extender import boottime_s
 from k8s_rdma.extender.node_facts import facts_of
 from k8s_rdma.extender.requeue import ANNOTATION
-from k8s_rdma.extender.wiring import boottime_s
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, LeaseView
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 
@@ -240,7 +240,7 @@ async def test_node_is_touched_without_being_asked_when_the_state_learns_of_its_
         await w.create_pod("p", 5_000)
         assert await w.fitting("p") == []
         verdicts = w.extender.scheduling.feasibility
-        verdicts.state.observe(NodeName("w1"), facts_of(report("w1", generation=3), "w1"), verdicts.clock())
+        verdicts.cache.state.observe(NodeName("w1"), facts_of(report("w1", generation=3), "w1"), verdicts.clock())
         await until(lambda: w.api.touched == ["w1"])
 
 

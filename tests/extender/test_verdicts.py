@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from extender.caches import scheduler_cache
 from extender.node_server import report
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.extender.assumed_pods import AssumedPods
 from k8s_rdma.extender.filter import NOT_SEARCHED, FeasibilityChecker
 from k8s_rdma.extender.fit_cache import FitCache, Verdict
-from k8s_rdma.extender.gangs import Gangs
-from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.node_facts import facts_of
-from k8s_rdma.extender.nominated_pods import NominatedPods
 from k8s_rdma.extender.pod_request import PendingPod
-from k8s_rdma.extender.pod_store import Occupants
 from k8s_rdma.extender.search_queue import SearchQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from k8s_rdma.extender.node_cache import NodeSnapshot
 
 NAMES = [NodeName(f"w{number}") for number in range(100)]
 POD = PendingPod(
@@ -48,24 +46,10 @@ class Counting(FitCache):
 
 def verdicts(fit_cache: FitCache, clock: Callable[[], float]) -> FeasibilityChecker:
     """On nodes of which no two are alike."""
-    state = ClusterState()
+    cache = scheduler_cache(clock, fit_cache=fit_cache)
     for number, name in enumerate(NAMES):
-        state.observe(name, facts_of(report(name, held={"other": number}), name), 0.0)
-    nominations = NominatedPods(
-        state, Occupants(), fit_cache, clock, nomination_s=60.0, on_release=lambda _: None
-    )
-    gangs = Gangs(api=None, state=state, clock=clock)
-    assumed_pods = AssumedPods(
-        state=state, fit_cache=fit_cache, nominations=nominations, gangs=gangs, clock=clock, lasts_s=2.0
-    )
-    return FeasibilityChecker(
-        state=state,
-        fit_cache=fit_cache,
-        nominations=nominations,
-        assumed_pods=assumed_pods,
-        clock=clock,
-        queue=SearchQueue(clock),
-    )
+        cache.state.observe(name, facts_of(report(name, held={"other": number}), name), 0.0)
+    return FeasibilityChecker(cache=cache, clock=clock, queue=SearchQueue(clock))
 
 
 class Costly(FitCache):

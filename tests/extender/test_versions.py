@@ -9,7 +9,7 @@ import pytest
 from extender.faulty_api import Fault
 from extender.world import cluster, extending, interfaces, until, world
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.extender.pod_store import UnboundPods
+from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 
@@ -32,7 +32,7 @@ def asking(*reservations: int) -> dict:
 async def test_binding_is_of_the_version_that_the_watch_told():
     async with world("w1") as w:
         p = await w.create_pod("p", 3_000)
-        await until(lambda: w.extender.binder.unbound.latest(p["metadata"]["uid"]) is not None)
+        await until(lambda: w.extender.cache.pods.latest(p["metadata"]["uid"]) is not None)
         assert await w.bind("p", "w1") == ""
         assert [b.version for b in w.api.started] == [p["metadata"]["resourceVersion"]]
         assert w.api.reads == 0
@@ -64,7 +64,7 @@ async def test_bind_is_of_what_the_pod_asks_for_in_that_very_version():
         assert (
             sum(
                 i.min_tx_rate_mbps
-                for i in w.extender.binder.state.reservation("w1", w.pods["p"]["metadata"]["uid"]).interfaces
+                for i in w.extender.cache.state.reservation("w1", w.pods["p"]["metadata"]["uid"]).interfaces
             )
             == 8_000
         )
@@ -168,7 +168,7 @@ async def test_new_extender_fences_what_the_one_before_still_writes():
 
 
 def test_unbound_pods_are_kept_with_their_version_though_their_annotations_are_too_long_together():
-    pods = UnboundPods(max_characters=200)
+    pods = PodStore(max_characters=200)
 
     def pod(name: str, node: str | None = None, text: str = "x" * 80) -> PodView:
         return PodView(
@@ -186,9 +186,9 @@ def test_unbound_pods_are_kept_with_their_version_though_their_annotations_are_t
     pods.on_update(pod("plain", text=""))
     assert pods.latest(PodUid("p")) is not None
     assert pods.latest(PodUid("q")) is None
-    assert sorted(each.version for each in pods.all()) == ["p1", "q1"]
+    assert sorted(each.version for each in pods.unbound_pods()) == ["p1", "q1"]
     pods.on_update(pod("p", "w1"))
     pods.on_update(pod("q"))
     assert pods.latest(PodUid("q")) is not None
     pods.retain([])
-    assert len(pods) == 0
+    assert pods.unbound_count == 0

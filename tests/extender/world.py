@@ -14,9 +14,8 @@ from lightkube import AsyncClient, KubeConfig
 from extender.faulty_api import FaultyApi
 from extender.node_server import NodeServer, node_servers
 from extender.published import RDMA_NODES
-from k8s_rdma.extender.app import Extender
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.wiring import BinderIdentity, running
+from k8s_rdma.extender.extender import BinderIdentity, Extender
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.placement_keys import FixedKeys
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
@@ -199,7 +198,8 @@ async def extending(
 ) -> AsyncIterator[World]:
     """An extender for the cluster, ready."""
     config = ExtenderConfig(node_port=world.port, **{**QUICK, **settings})
-    async with running(config, world.api, BinderIdentity(keys=FixedKeys(key), lease=lease)) as world.extender:
+    world.extender = Extender(config, world.api, BinderIdentity(keys=FixedKeys(key), lease=lease))
+    async with world.extender.running():
         await until(lambda: not world.extender.missing() or lease or not world.api.watching.is_set())
         yield world
 

@@ -7,7 +7,7 @@ and shows no more than the status); 400 is for bodies that are none of its docum
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -17,28 +17,17 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.bind import Binder
-from k8s_rdma.extender.filter import Scheduling
-from k8s_rdma.extender.metrics import Metrics
-from k8s_rdma.extender.preempt import Preempting
 from k8s_rdma.http_server.answer import JSON, Answer, error_answer, json_answer
 from k8s_rdma.http_server.exposition import CONTENT_TYPE
 from k8s_rdma.http_server.tls import ServerTls, tls_context
 from k8s_rdma.http_server.tokens import Tokens, tokens_of
-from k8s_rdma.wire.extender import (
-    ExtenderBindingResult,
-    decode_args,
-    decode_binding,
-    decode_preemption,
-    encode_preemption,
-    encode_reply,
-)
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from k8s_rdma.extender.config import ExtenderConfig
+    from k8s_rdma.extender.extender import Extender
     from k8s_rdma.http_server.answer import Receive, Scope, Send
 
 
@@ -224,39 +213,6 @@ replica when a connection begins: one that stays open stays with a process that 
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extender:
-    """What answers. missing: what is not known yet; nothing is promised while there is something.
-
-    warning: what is amiss all the same; empty for nothing.
-    views: for people, by path.
-    """
-
-    scheduling: Scheduling
-    preempting: Preempting
-    binder: Binder
-    metrics: Metrics
-    missing: Callable[[], list[str]]
-    warning: Callable[[], str]
-    views: Mapping[str, View]
-
-    async def filter(self, body: bytes | bytearray) -> bytes:
-        """`ExtenderArgs` to `ExtenderFilterResult`."""
-        return encode_reply(await self.scheduling.filter(decode_args(body)))
-
-    async def prioritize(self, body: bytes | bytearray) -> bytes:
-        """`ExtenderArgs` to `HostPriorityList`."""
-        return encode_reply(await self.scheduling.prioritize(decode_args(body)))
-
-    async def preempt(self, body: bytes | bytearray) -> bytes:
-        """`ExtenderPreemptionArgs` to `ExtenderPreemptionResult`."""
-        return encode_preemption(await self.preempting.preempt(decode_preemption(body)))
-
-    async def bind(self, body: bytes | bytearray) -> bytes:
-        """`ExtenderBindingArgs` to `ExtenderBindingResult`."""
-        return encode_reply(ExtenderBindingResult(error=await self.binder.bind(decode_binding(body))))
-
-
 class ExtenderApp:
     """The paths, as an ASGI application: verbs take POST, everything else GET and HEAD."""
 
@@ -285,7 +241,7 @@ class ExtenderApp:
             "/healthz": _healthz,
             "/readyz": readyz,
             "/metrics": self._show_metrics,
-            **extender.views,
+            **extender.views.routes(),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

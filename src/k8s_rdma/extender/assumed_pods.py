@@ -20,7 +20,7 @@ from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
 from k8s_rdma.extender.pod_request import PendingPod
-from k8s_rdma.extender.pod_store import Occupants
+from k8s_rdma.extender.pod_store import PodStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,7 +59,7 @@ class AssumedPods:
     """Holds room for assumed pods. It is searched when the next pod asks: most pods are bound before.
 
     nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
-    pod is waited for. occupants: those that the API server has bound; None where there is none to say it.
+    pod is waited for. pods: those that the API server has bound; None where there is none to say it.
     on_release: told of every node where a place of a whole gang is not held any more, and was not taken.
     """
 
@@ -69,7 +69,7 @@ class AssumedPods:
     gangs: Gangs
     clock: Callable[[], float]
     lasts_s: float
-    occupants: Occupants | None = None
+    pods: PodStore | None = None
     on_release: Callable[[NodeName], None] = lambda _node: None
     holds: Holds = field(default_factory=Holds)
     _assumed: dict[PodUid, _AssumedPod] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class AssumedPods:
             if not self._mates:
                 self._promised.clear()
 
-    def pods(self, node: NodeName, uid: PodUid) -> list[str]:
+    def pod_names(self, node: NodeName, uid: PodUid) -> list[str]:
         """Whom it is held for, `namespace/name`."""
         return [self._assumed[other].pod.pod for other in self.against(node, uid)]
 
@@ -287,7 +287,7 @@ class AssumedPods:
         facts = self.state.facts(node)
         if facts is None or uid not in facts.reported:
             return False
-        return self.occupants is None or uid in self.occupants.pods_on(node)
+        return self.pods is None or self.pods.has_occupant(node, uid)
 
     def _hold(self, assumed: _AssumedPod, deadline: float) -> None:
         pod = assumed.pod

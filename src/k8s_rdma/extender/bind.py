@@ -30,19 +30,14 @@ from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.extender.addresses import AddressCheck
-from k8s_rdma.extender.assumed_pods import AssumedPods
 from k8s_rdma.extender.decision_log import BOUND, REFUSED, STARTING_MESSAGE, DecisionLog, Outcome, Refusal
 from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
-from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Quorum
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.nominated_pods import NominatedPods
-from k8s_rdma.extender.pod_request import CachedRequest, PendingPod, PodRequestCache
-from k8s_rdma.extender.pod_store import UnboundPods
-from k8s_rdma.extender.quota import Limits
+from k8s_rdma.extender.pod_request import CachedRequest, PendingPod
 from k8s_rdma.extender.requeue import Requeuer
+from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import (
     API_ERRORS,
     ApiRefusedError,
@@ -387,18 +382,11 @@ class Binder:
     why another may, empty when none.
     """
 
-    state: ClusterState
+    cache: SchedulerCache
     states: NodeSource
-    fit_cache: FitCache
-    requests: PodRequestCache
-    unbound: UnboundPods
     binding_writer: BindingWriter
     requeuer: Requeuer
-    assumed_pods: AssumedPods
     quorum: Quorum
-    limits: Limits
-    addresses: AddressCheck
-    nominations: NominatedPods
     decision_log: DecisionLog
     clock: Callable[[], float]
     ready: Callable[[], bool]
@@ -423,7 +411,7 @@ class Binder:
                 reason = malformed.reason
             except API_ERRORS as failed:
                 error, reason = failed.message, failed.reason
-        self.assumed_pods.forget(bind.uid)
+        self.cache.assumed_pods.forget(bind.uid)
         if not error:
             self.requeuer.on_delete(bind.uid)
         self.decision_log.record(
@@ -443,24 +431,26 @@ class Binder:
 
     def _expect(self, bind: Bind) -> None:
         """From now on it is known where the pod goes; what it reserves there takes over."""
-        remembered = self.requests.get(bind.uid)
+        remembered = self.cache.requests.get(bind.uid)
         if remembered is None or not remembered.request:
             return
-        pod = self.quorum.gangs.judge(remembered.pod)
+        pod = self.cache.gangs.judge(remembered.pod)
         if pod.gang is None:
-            self.assumed_pods.assume(pod, [bind.node])
-        elif bind.node not in self.assumed_pods.holds.nodes_of(bind.uid):
-            self.assumed_pods.assume_on_first(pod, [bind.node])
+            self.cache.assumed_pods.assume(pod, [bind.node])
+        elif bind.node not in self.cache.assumed_pods.holds.nodes_of(bind.uid):
+            self.cache.assumed_pods.assume_on_first(pod, [bind.node])
 
     async def _bind(self, bind: Bind) -> str:
-        remembered = self.requests.get(bind.uid)
+        remembered = self.cache.requests.get(bind.uid)
         if remembered is not None and not remembered.request:
             return await self.binding_writer.write_plain(bind)
         known = self._settled_answer(bind)
         if known is not None:
             return known
         uncertain = self.binding_writer.is_uncertain(bind.uid)
-        seen = (None if uncertain else self.unbound.latest(bind.uid)) or await self.binding_writer.read(bind)
+        seen = (None if uncertain else self.cache.pods.latest(bind.uid)) or await self.binding_writer.read(
+            bind
+        )
         for _ in range(_TRIES):
             if isinstance(seen, str):
                 return seen
@@ -469,8 +459,8 @@ class Binder:
 
     def _settled_answer(self, bind: Bind) -> str | None:
         """The answer, if it is known what became of the pod."""
-        for node in self.state.nodes_of(bind.uid):
-            held = self.state.reservation(node, bind.uid)
+        for node in self.cache.state.nodes_of(bind.uid):
+            held = self.cache.state.reservation(node, bind.uid)
             if held is not None and held.ended_at is not None:
                 return f"pod {bind.pod} with UID {bind.uid} is finished or gone"
             if held is not None and held.bound:
@@ -479,12 +469,12 @@ class Binder:
 
     async def _try(self, bind: Bind, pod: PodView, filtered: CachedRequest | None) -> PodView | str:
         """Bind this version of the pod; the pod again when there is a newer one, else the answer."""
-        request = self.requests.read_unbound(pod)
+        request = self.cache.requests.read_unbound(pod)
         if not request:
             return await self.binding_writer.write_plain(bind)
         if not self.ready():
             return _STARTING
-        min_count = await self.quorum.gangs.min_count(pod.gang) if pod.gang else 0
+        min_count = await self.cache.gangs.min_count(pod.gang) if pod.gang else 0
         async with asyncio.TaskGroup() as asked:
             confirming = asked.create_task(self.confirm())
             asked.create_task(self.states.request_report(bind.node))
@@ -511,14 +501,14 @@ class Binder:
         except BaseException:
             self.binding_writer.roll_back(bind, decided)
             raise
-        if self.state.reservation(bind.node, bind.uid) is not decided:
+        if self.cache.state.reservation(bind.node, bind.uid) is not decided:
             return obstacle or f"pod {bind.pod} was bound, ended or was placed anew meanwhile; try again"
         if obstacle:
             self.binding_writer.roll_back(bind, decided)
         return obstacle
 
     def _incomplete(self, gang: Gang, min_count: int) -> str:
-        placed = self.quorum.gangs.placed(gang)
+        placed = self.cache.gangs.placed(gang)
         why = f"{placed} of the {min_count} pods that pod group {gang} binds together had a place"
         return Refusal(f"{NOT_ENOUGH_FREE} ({why})", Reason.GANG_INCOMPLETE)
 
@@ -528,24 +518,24 @@ class Binder:
         Nothing else runs in between (there is no await here), which is what locks the node: binds to it
         may be under way in any number, and each one's decision sees what the others hold.
         """
-        reservation = self.state.reservation(bind.node, bind.uid)
-        pod = self.quorum.gangs.judge(PendingPod.of_view(request.pod, request.request))
-        nominated = self.nominations.against(bind.node, bind.uid, pod.priority)
-        held = {} if reservation else {**self.assumed_pods.promised(bind.node, pod), **nominated}
-        snapshot = self.state.snapshot_if(bind.node, excluded=[bind.uid], holding=held)
+        reservation = self.cache.state.reservation(bind.node, bind.uid)
+        pod = self.cache.gangs.judge(PendingPod.of_view(request.pod, request.request))
+        nominated = self.cache.nominations.against(bind.node, bind.uid, pod.priority)
+        held = {} if reservation else {**self.cache.assumed_pods.promised(bind.node, pod), **nominated}
+        snapshot = self.cache.state.snapshot_if(bind.node, excluded=[bind.uid], holding=held)
         if snapshot is None:
-            why = self.state.why_unreadable(bind.node)
+            why = self.cache.state.why_unreadable(bind.node)
             return Refusal(f"{UNREADABLE_NODE} (node {bind.node}: {why})", Reason.UNREADABLE_NODE)
         if reservation is not None:  # in doubt: the write may have happened, so that it can only be repeated
-            if not self.fit_cache.still_fits(reservation, snapshot):
+            if not self.cache.fit_cache.still_fits(reservation, snapshot):
                 why = "the placement of an earlier bind without an answer does not fit any more"
                 return Refusal(f"{NOT_ENOUGH_FREE} (node {bind.node}: {why})", Reason.STALE_PLACEMENT)
         else:
-            if (beyond := self.limits.refusal(bind.namespace, bind.uid, request.request)) is not None:
+            if (beyond := self.cache.limits.refusal(bind.namespace, bind.uid, request.request)) is not None:
                 return Refusal(f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
-            if (taken := self.addresses.conflict(pod)) is not None:
+            if (taken := self.cache.addresses.conflict(pod)) is not None:
                 return Refusal(f"{NOT_ENOUGH_FREE} ({taken.why})", Reason.ADDRESS_IN_USE)
-            found = self.fit_cache.place(request.request, snapshot)
+            found = self.cache.fit_cache.place(request.request, snapshot)
             if isinstance(found, Rejection):
                 since = self._changes_since(bind.node, request, nominated=len(held))
                 why = f"node {bind.node}: {found.message}{since}"
@@ -557,7 +547,7 @@ class Binder:
                 created_at=self.clock(),
                 version=request.pod.version,
             )
-        self.state.reserve(bind.node, bind.uid, reservation)
+        self.cache.state.reserve(bind.node, bind.uid, reservation)
         return reservation
 
     def _changes_since(self, node: NodeName, request: _BindRequest, *, nominated: int) -> str:
@@ -566,7 +556,7 @@ class Binder:
             return ""
         if not request.filtered.matches(request.pod.annotations):
             return f"; since the pod was filtered its {ANNOTATION} or its policy changed"
-        held = self.state.reservations(node)
+        held = self.cache.state.reservations(node)
         pods = [r.pod for r in held.values() if r.created_at > request.filtered.filtered_at]
         if not pods and nominated:
             return f"; room is held there for {nominated} pods of a gang or nominated, or its report changed"

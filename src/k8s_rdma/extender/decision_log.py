@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from k8s_rdma.core.ids import PodUid
+from k8s_rdma.extender.metrics import samples
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from k8s_rdma.extender.metrics import Reading
 
 
 FIT = "fit"
@@ -68,6 +71,22 @@ class DecisionLog:
         self._heard = heard
         self.decisions: Counter[tuple[str, ...]] = Counter()
         self.verdicts: Counter[tuple[str, ...]] = Counter()
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        by_reason = "verb", "reason"
+        return {
+            "decisions_total": (
+                "What verbs decided of pods.",
+                "counter",
+                lambda: samples(by_reason, self.decisions),
+            ),
+            "verdicts_total": (
+                "Candidates of these decisions.",
+                "counter",
+                lambda: samples(by_reason, self.verdicts),
+            ),
+        }
 
     def record(self, outcome: Outcome) -> None:
         """Count it and log it; a warning when there is an error."""

@@ -25,12 +25,10 @@ from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.programming import enforcers, objection, reserved
 from k8s_rdma.core.request import PfPolicy, class_of, unmet
-from k8s_rdma.extender.filter import FeasibilityChecker
 from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, Infeasible
-from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.pod_explanation import KnownPod, PodExplainer, requested_interfaces
-from k8s_rdma.extender.quota import Limits
+from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.wire.explain import Explanation, ExtenderState, Group, Limit, NodeLook, PfLook, Refused
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, Request
     from k8s_rdma.core.rooms import Room
     from k8s_rdma.extender.fit_cache import FitCache, Verdict
+    from k8s_rdma.extender.node_cache import NodeSnapshot
 
     PodState: TypeAlias = Literal[
         "bound", "binding", "finished", "nominated", "refused", "waiting", "no-rdma"
@@ -329,11 +328,9 @@ class Explainer:
     max_age_s: a node's state that is younger is not asked for again.
     """
 
+    cache: SchedulerCache
     pods: PodExplainer
-    state: ClusterState
     states: NodeSource
-    feasibility: FeasibilityChecker
-    limits: Limits
     nodes: Callable[[], Collection[NodeName]]
     role: Callable[[], ExtenderState]
     clock: Callable[[], float]
@@ -355,7 +352,7 @@ class Explainer:
             await self._refresh(shown)
             seen = self._judge(pod, pod.request, shown)
             if query.nodes or query.every:
-                fit_cache = self.feasibility.fit_cache
+                fit_cache = self.cache.fit_cache
                 looks = tuple([explain_node(each, pod.request, fit_cache) async for each in seen])
             else:
                 groups = await self._grouped(seen, pod.request)
@@ -395,7 +392,7 @@ class Explainer:
     def _stale(self, pod: KnownPod) -> tuple[str, ...]:
         """What to know of a nomination for which nothing is held any more."""
         node = self._nominated(pod)
-        if not node or not self.feasibility.nominations.expired(pod.uid):
+        if not node or not self.cache.nominations.expired(pod.uid):
             return ()
         note = (
             f"its status.nominatedNodeName is {node} still, where nothing is held for it any more, while "
@@ -413,7 +410,7 @@ class Explainer:
         )
 
     def _limit(self, pod: KnownPod) -> Limit | None:
-        limit, held = self.limits.limit(pod.namespace), self.limits.used(pod.namespace)
+        limit, held = self.cache.limits.limit(pod.namespace), self.cache.limits.used(pod.namespace)
         if limit is None:
             return None
         return Limit(
@@ -424,7 +421,7 @@ class Explainer:
         """What of the limit it does not keep to; of a bound pod that does not matter any more."""
         if not pod.request or (pod.view and pod.view.node):
             return ""
-        return self.limits.refusal(pod.namespace, pod.uid, pod.request) or ""
+        return self.cache.limits.refusal(pod.namespace, pod.uid, pod.request) or ""
 
     def _state_of(self, pod: KnownPod, *, refused: bool) -> PodState:
         if pod.view and pod.view.finished:
@@ -433,7 +430,7 @@ class Explainer:
             return "bound"
         if pod.request is not None and not pod.request:
             return "no-rdma"
-        if self.state.nodes_of(pod.uid):
+        if self.cache.state.nodes_of(pod.uid):
             return "binding"
         if self._nominated(pod) and not self._stale(pod):
             return "nominated"
@@ -449,7 +446,7 @@ class Explainer:
         self, pod: KnownPod, request: Request, names: Iterable[NodeName]
     ) -> AsyncIterator[JudgedNode]:
         """What filter would say of each node, in slices."""
-        fit_cache, began = self.feasibility.fit_cache, self.clock()
+        fit_cache, began = self.cache.fit_cache, self.clock()
         sliced = began
         for node in names:
             if self.clock() - sliced > _SLICE_S:
@@ -457,7 +454,7 @@ class Explainer:
                 sliced = self.clock()
             snapshot = self._snapshot(pod, node)
             if snapshot is None:
-                yield JudgedNode(node, None, None, self.state.why_unreadable(node))
+                yield JudgedNode(node, None, None, self.cache.state.why_unreadable(node))
                 continue
             verdict = fit_cache.verdicts(request, pod.namespace).get(snapshot)
             if verdict is None and sliced - began < _SEARCH_S:
@@ -466,13 +463,13 @@ class Explainer:
 
     def _snapshot(self, pod: KnownPod, node: NodeName) -> NodeSnapshot | None:
         """The node's for this pod: without what it holds itself, with what preemption made room for."""
-        holding = self.feasibility.nominations.against(node, pod.uid, pod.priority)
-        if holding or node in self.state.nodes_of(pod.uid):
-            return self.state.snapshot_if(node, excluded=[pod.uid], holding=holding)
-        return self.state.snapshots.get(node)
+        holding = self.cache.nominations.against(node, pod.uid, pod.priority)
+        if holding or node in self.cache.state.nodes_of(pod.uid):
+            return self.cache.state.snapshot_if(node, excluded=[pod.uid], holding=holding)
+        return self.cache.state.snapshots.get(node)
 
     async def _grouped(self, judged_nodes: AsyncIterator[JudgedNode], request: Request) -> tuple[Group, ...]:
         groups = Groups()
         async for node in judged_nodes:
             groups.add(node)
-        return await groups.documents(request, self.feasibility.fit_cache)
+        return await groups.documents(request, self.cache.fit_cache)

@@ -10,15 +10,12 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.score import MAX_SCORE
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.extender.addresses import AddressCheck
-from k8s_rdma.extender.assumed_pods import AssumedPods
 from k8s_rdma.extender.decision_log import (
     FIT,
     NOTHING_ASKED,
@@ -28,13 +25,10 @@ from k8s_rdma.extender.decision_log import (
     main_reason,
 )
 from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
-from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, FitCache, Infeasible
-from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, Infeasible
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.nominated_pods import NominatedPods
-from k8s_rdma.extender.pod_request import PodRequestCache
-from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.requeue import Requeuer
+from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.wire.extender import (
@@ -49,7 +43,6 @@ from k8s_rdma.wire.extender import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from k8s_rdma.core.ids import PodUid
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.fit_cache import Verdict
     from k8s_rdma.extender.node_cache import NodeSnapshot
@@ -62,7 +55,6 @@ _LATE_S = 0.05
 """Processor time for the situations that came up while others were searched."""
 
 _SHOWN_PODS = 3
-_NOBODY: Mapping[PodUid, Interfaces] = MappingProxyType({})
 
 NOT_SEARCHED = Infeasible(
     Reason.UNDECIDED,
@@ -84,19 +76,15 @@ class _Pass(NamedTuple):
 class FeasibilityChecker:
     """Checks whether nodes fit a pod: the verdicts of one filter.
 
-    nominations: what preemption made room for, which counts against pods of no higher priority. assumed_pods:
-    where others go that were filtered and are not bound yet; it steers, and but for gangs' places keeps
-    nobody from a node that is the only one. clock: seconds, monotonic. detail: how much refusals tell.
-    queue: whose search is next, and what it costs.
+    cache: nominated pods count against pods of no higher priority. Assumed pods steer, and but for gangs'
+    places keep no pod from a node that is the only one. clock: seconds, monotonic. detail: how much refusals
+    tell. queue: whose search is next, and what it costs.
     search_s: processor time that one call may take to search for placements of a request that is new on many
         nodes; the nodes that this does not reach are refused, and searched next time.
     wait_s: how long it may take for that, as others search as well.
     """
 
-    state: ClusterState
-    fit_cache: FitCache
-    nominations: NominatedPods
-    assumed_pods: AssumedPods
+    cache: SchedulerCache
     clock: Callable[[], float]
     detail: Detail = Detail.NUMBERS
     queue: SearchQueue = field(default_factory=SearchQueue)
@@ -108,13 +96,15 @@ class FeasibilityChecker:
 
         Searches come in between other work: each may take 10 ms, and there may be one for every node.
         """
-        known = self.fit_cache.verdicts(pod.request, pod.namespace)
+        known = self.cache.fit_cache.verdicts(pod.request, pod.namespace)
         special = self._special(pod)
-        current = dict.fromkeys(map(self.state.snapshots.get, names))
+        current = dict.fromkeys(map(self.cache.state.snapshots.get, names))
         if special:
-            against = self.assumed_pods.against
+            against = self.cache.assumed_pods.against
             current |= dict.fromkeys(
-                self._snapshot(pod, name, against(name, pod.uid)) for name in names if name in special
+                self.cache.snapshot(pod, name, assumed=against(name, pod.uid))
+                for name in names
+                if name in special
             )
         unseen = [snapshot for snapshot in current if snapshot is not None and snapshot not in known]
         if not unseen:
@@ -122,7 +112,7 @@ class FeasibilityChecker:
         deadline = self.clock() + self.wait_s
         async with self.queue.turn(pod.namespace) as turn:
             for situation in unseen:
-                self.fit_cache.verdict(pod.request, situation, pod.namespace)
+                self.cache.fit_cache.verdict(pod.request, situation, pod.namespace)
                 if turn.used_s > self.search_s or self.clock() > deadline:
                     return
                 await turn.give_way()
@@ -131,7 +121,7 @@ class FeasibilityChecker:
         """The verdict on each node, None where it cannot be read; nothing else runs meanwhile."""
         special = self._special(pod)
         found = self._check_nodes(pod, names, special)
-        expected = special & self.assumed_pods.holds.nodes()
+        expected = special & self.cache.assumed_pods.holds.nodes()
         if expected and not any(isinstance(verdict, Feasible) for _, verdict in found):
             found = self._check_nodes(pod, names, special, steering=False)
         return found
@@ -146,9 +136,9 @@ class FeasibilityChecker:
     ) -> list[tuple[NodeName, Verdict | None]]:
         """Most are looked up, and there may be thousands of them."""
         known = cast(
-            "Mapping[NodeSnapshot | None, Verdict]", self.fit_cache.verdicts(pod.request, pod.namespace)
+            "Mapping[NodeSnapshot | None, Verdict]", self.cache.fit_cache.verdicts(pod.request, pod.namespace)
         )
-        usual = [*map(known.get, map(self.state.snapshots.get, names))]
+        usual = [*map(known.get, map(self.cache.state.snapshots.get, names))]
         if not special and all(usual):
             return [*zip(names, usual, strict=True)]
         filter_pass = _Pass(known, self.queue.clock() + _LATE_S)
@@ -163,16 +153,18 @@ class FeasibilityChecker:
         self, pod: PendingPod, name: NodeName, filter_pass: _Pass, *, steering: bool
     ) -> Verdict | None:
         """steering: count all who are on their way, and not only those that keep the pod out."""
-        snapshot = self._snapshot(pod, name)
+        snapshot = self.cache.snapshot(pod, name)
         if snapshot is None:
             return None
         verdict = self._verdict(pod, snapshot, filter_pass)
         if not isinstance(verdict, Feasible):
             return verdict
         expected = (
-            self.assumed_pods.against(name, pod.uid) if steering else self.assumed_pods.blocking(name, pod)
+            self.cache.assumed_pods.against(name, pod.uid)
+            if steering
+            else self.cache.assumed_pods.blocking(name, pod)
         )
-        with_assumed = self._snapshot(pod, name, expected)
+        with_assumed = self.cache.snapshot(pod, name, assumed=expected)
         if with_assumed is None or with_assumed is snapshot:
             return verdict
         steered = self._verdict(pod, with_assumed, filter_pass)
@@ -181,25 +173,22 @@ class FeasibilityChecker:
     def _verdict(self, pod: PendingPod, snapshot: NodeSnapshot, filter_pass: _Pass) -> Verdict:
         verdict = filter_pass.verdicts.get(snapshot)
         if verdict is None and self.queue.clock() < filter_pass.deadline:
-            return self.fit_cache.verdict(pod.request, snapshot, pod.namespace)
+            return self.cache.fit_cache.verdict(pod.request, snapshot, pod.namespace)
         return verdict or NOT_SEARCHED
 
     def _special(self, pod: PendingPod) -> frozenset[NodeName]:
         """The nodes whose situation is another one for this pod than for others."""
-        self.assumed_pods.hold_assumed(pod.uid)
-        return self.state.nodes_of(pod.uid) | self.nominations.nodes() | self.assumed_pods.holds.nodes()
-
-    def _snapshot(
-        self, pod: PendingPod, name: NodeName, expected: Mapping[PodUid, Interfaces] = _NOBODY
-    ) -> NodeSnapshot | None:
-        holding = {**expected, **self.nominations.against(name, pod.uid, pod.priority)}
-        without = [pod.uid] if name in self.state.nodes_of(pod.uid) else ()
-        return self.state.snapshot_if(name, excluded=without, holding=holding)
+        self.cache.assumed_pods.hold_assumed(pod.uid)
+        return (
+            self.cache.state.nodes_of(pod.uid)
+            | self.cache.nominations.nodes()
+            | self.cache.assumed_pods.holds.nodes()
+        )
 
     def _assumed_elsewhere(self, pod: PendingPod, name: NodeName) -> Infeasible:
         why = "held for a moment for pods on their way"
         if self.detail is Detail.NUMBERS:
-            pods = self.assumed_pods.pods(name, pod.uid)
+            pods = self.cache.assumed_pods.pod_names(name, pod.uid)
             more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
             why = f"{why}: {', '.join(pods[:_SHOWN_PODS])}{more}"
         return Infeasible(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({why})")
@@ -282,12 +271,9 @@ class Scheduling:
     ready: as in `Binder`. gang_s: how long filter waits for the number of a gang's PodGroup.
     """
 
+    cache: SchedulerCache
     states: NodeSource
     feasibility: FeasibilityChecker
-    assumed_pods: AssumedPods
-    limits: Limits
-    addresses: AddressCheck
-    requests: PodRequestCache
     requeuer: Requeuer
     decision_log: DecisionLog
     clock: Callable[[], float]
@@ -303,7 +289,7 @@ class Scheduling:
         """
         began = self.clock()
         try:
-            pod = self.requests.put(args.pod, began)
+            pod = self.cache.requests.put(args.pod, began)
         except MalformedError as error:
             return self._refuse(args, began, sentence_of(error), error.message, error.reason)
         if not pod.request:
@@ -313,19 +299,19 @@ class Scheduling:
             self._record("filter", args, began, Counter(), STARTING_MESSAGE)
             return ExtenderFilterResult(error=STARTING_MESSAGE)
         if where := args.pod.status.nominated_node_name:
-            self.feasibility.nominations.nominated(pod, NodeName(where))
+            self.cache.nominations.nominated(pod, NodeName(where))
         pod = await self._with_gang(pod)
-        gang_holds = self.assumed_pods.mates(pod)
-        beyond = self.limits.refusal(pod.namespace, pod.uid, pod.request, added=gang_holds)
+        gang_holds = self.cache.assumed_pods.mates(pod)
+        beyond = self.cache.limits.refusal(pod.namespace, pod.uid, pod.request, added=gang_holds)
         if beyond is not None:
             self._limited(pod, _candidates(args)[1])
             return self._refuse(args, began, NOT_ENOUGH_FREE, beyond, Reason.NAMESPACE_LIMIT)
         candidates, names = _candidates(args)
         await self._refresh(candidates, names)
-        await self.addresses.search(pod, self.feasibility.queue)
-        taken = self.addresses.conflict(pod)
+        await self.cache.addresses.search(pod, self.feasibility.queue)
+        taken = self.cache.addresses.conflict(pod)
         if taken is not None:
-            self.assumed_pods.forget(pod.uid)
+            self.cache.assumed_pods.forget(pod.uid)
             self.requeuer.refused(pod.uid, pod.request, [taken.node], pod.namespace)
             return self._refuse(args, began, NOT_ENOUGH_FREE, taken.why, Reason.ADDRESS_IN_USE)
         found = await self._sort(pod, names)
@@ -341,17 +327,17 @@ class Scheduling:
         began = self.clock()
         candidates, names = _candidates(args)
         try:
-            pod = self.requests.parse(args.pod)
+            pod = self.cache.requests.parse(args.pod)
         except MalformedError as error:
             return self._unscored(args, began, names, error.reason)
         if not pod.request or not self.ready():
             return self._unscored(args, began, names, IS_STARTING if pod.request else NOTHING_ASKED)
-        pod = self.assumed_pods.gangs.judge(pod)
+        pod = self.cache.gangs.judge(pod)
         await self._refresh(candidates, names)
         await self.feasibility.search(pod, names)
         found = self.feasibility.on(pod, names)
         scores = {name: verdict.score if isinstance(verdict, Feasible) else 0 for name, verdict in found}
-        sorted_ = FilterResult.by_verdict(found, self.feasibility.state.why_unreadable)
+        sorted_ = FilterResult.by_verdict(found, self.cache.state.why_unreadable)
         self._expect(pod, scores, sorted_.fitting)
         self._record("prioritize", args, began, sorted_.reasons)
         return [HostPriority(name, score) for name, score in scores.items()]
@@ -359,14 +345,14 @@ class Scheduling:
     async def _sort(self, pod: PendingPod, names: list[NodeName]) -> FilterResult:
         await self.feasibility.search(pod, names)
         verdicts = self.feasibility.on(pod, names)
-        found = FilterResult.by_verdict(verdicts, self.feasibility.state.why_unreadable)
-        self.feasibility.nominations.filtered(pod.uid, found.failed)
+        found = FilterResult.by_verdict(verdicts, self.cache.state.why_unreadable)
+        self.cache.nominations.filtered(pod.uid, found.failed)
         if pod.gang is not None and found.fitting:
             self._promise(pod, verdicts, found)
         elif found.fitting:  # of several, prioritize says more
-            self.assumed_pods.assume(pod, found.fitting if len(found.fitting) == 1 else ())
+            self.cache.assumed_pods.assume(pod, found.fitting if len(found.fitting) == 1 else ())
         else:
-            self.assumed_pods.forget(pod.uid)
+            self.cache.assumed_pods.forget(pod.uid)
         if found.fitting or not found.awaited:
             self.requeuer.on_delete(pod.uid)
         else:
@@ -380,7 +366,7 @@ class Scheduling:
         """Send a gang's pod to one node, the best, so that the next ones see what it takes."""
         scores = {name: verdict.score for name, verdict in verdicts if isinstance(verdict, Feasible)}
         best = sorted(found.fitting, key=lambda name: -scores[name])
-        node = self.assumed_pods.assume_on_first(pod, best[:_BEST])
+        node = self.cache.assumed_pods.assume_on_first(pod, best[:_BEST])
         found.fitting = [node] if node is not None else []
         if node is None:
             found.failed |= dict.fromkeys(map(str, best), NOT_SEARCHED.text)
@@ -392,8 +378,8 @@ class Scheduling:
             return pod
         with suppress(TimeoutError, *API_ERRORS):
             async with asyncio.timeout(self.gang_s):
-                await self.assumed_pods.gangs.min_count(pod.gang)
-        return self.assumed_pods.gangs.judge(pod)
+                await self.cache.gangs.min_count(pod.gang)
+        return self.cache.gangs.judge(pod)
 
     async def _refresh(self, candidates: Iterable[Candidate], names: Sequence[NodeName]) -> None:
         """Have the nodes' states."""
@@ -407,15 +393,15 @@ class Scheduling:
             return  # filter sent it to one node
         best = max((scores[name] for name in fitting), default=0)
         equals = [name for name in fitting if scores[name] == best]
-        if len(equals) > 1 and self.assumed_pods.has_others(pod.uid):
+        if len(equals) > 1 and self.cache.assumed_pods.has_others(pod.uid):
             *others, chosen = equals
             _prefer(scores, chosen, others)
             equals = [chosen]
-        self.assumed_pods.assume(pod, equals)
+        self.cache.assumed_pods.assume(pod, equals)
 
     def _limited(self, pod: PendingPod, names: Sequence[NodeName]) -> None:
-        self.assumed_pods.forget(pod.uid)
-        if self.limits.may_pass(pod.namespace, pod.request):
+        self.cache.assumed_pods.forget(pod.uid)
+        if self.cache.limits.may_pass(pod.namespace, pod.request):
             self.requeuer.limited(pod, names)
         else:
             self.requeuer.on_delete(pod.uid)

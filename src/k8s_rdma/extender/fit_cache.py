@@ -227,6 +227,15 @@ class FitCache:
         """How many verdicts are kept."""
         return self._size
 
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        return {
+            "searches_total": ("Placements searched for by filter.", "counter", lambda: self.searches),
+            "undecided_total": ("Searches that ended at their budget.", "counter", lambda: self.undecided),
+            "verdicts": ("Verdicts kept.", "gauge", lambda: len(self)),
+            **self.quarantine.readings(),
+        }
+
     def verdicts(self, request: Request, namespace: str = "") -> dict[NodeSnapshot, Verdict]:
         """The verdicts on this request so far; to be read only, and not beyond the next `verdict`.
 

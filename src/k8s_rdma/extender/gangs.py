@@ -18,15 +18,13 @@ from weakref import WeakValueDictionary
 
 from k8s_rdma.core.ids import Gang, PodUid
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.pod_store import PodIndex
+from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
-from k8s_rdma.wire.annotation import ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from k8s_rdma.extender.pod_request import PendingPod
-    from k8s_rdma.kube.api import PodView
 
     _Waiting = dict[PodUid, asyncio.Future[None]]
 
@@ -41,8 +39,8 @@ _MAX_KNOWN = 1000
 
 
 @dataclass(slots=True, kw_only=True)
-class Gangs(PodIndex):
-    """The members of gangs as the pod watch shows them, and the numbers of their PodGroups.
+class Gangs:
+    """The numbers of gangs' PodGroups, and how many of their members have a place.
 
     A member that asks for no interfaces counts as one that has a place: who schedules it is who counts it.
     clock: seconds, monotonic.
@@ -50,37 +48,15 @@ class Gangs(PodIndex):
 
     api: ClusterApi
     state: ClusterState
+    pods: PodStore
     clock: Callable[[], float]
-    _members: dict[Gang, dict[PodUid, bool]] = field(default_factory=dict)
-    _gangs: dict[PodUid, Gang] = field(default_factory=dict)
     _min_counts: OrderedDict[Gang, tuple[int | ApiError, float]] = field(default_factory=OrderedDict)
     _locks: WeakValueDictionary[Gang, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
-    def on_update(self, pod: PodView) -> None:
-        """The pod as the API server just told it, not finished."""
-        if pod.gang is None:
-            return
-        bound = pod.node is not None or not pod.annotations.get(ANNOTATION)
-        self._members.setdefault(pod.gang, {})[pod.uid] = bound
-        self._gangs[pod.uid] = pod.gang
-
-    def on_delete(self, uid: PodUid) -> None:
-        """The pod is finished or gone."""
-        gang = self._gangs.pop(uid, None)
-        if gang is None:
-            return
-        del self._members[gang][uid]
-        if not self._members[gang]:
-            del self._members[gang]
-
-    def uids(self) -> Iterable[PodUid]:
-        """The pods of this index."""
-        return self._gangs
-
     def placed(self, gang: Gang, added: Iterable[PodUid] = ()) -> int:
         """How many of its pods have a place: bound, being bound, or none of ours. added: others that do."""
-        members = self._members.get(gang, {})
-        placed = {uid for uid, bound in members.items() if bound or self.state.nodes_of(uid)}
+        members = self.pods.members(gang).items()
+        placed = {uid for uid, has_place in members if has_place or self.state.nodes_of(uid)}
         return len(placed.union(added))
 
     def member_count(self, gang: Gang) -> int | None:

@@ -25,14 +25,19 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import structlog
 
 from k8s_rdma.core.ledger import Pod
-from k8s_rdma.extender.pod_informer import PodInformer
+from k8s_rdma.extender.node_source import ObservableNodeSource
+from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
 from k8s_rdma.kube.api import API_ERRORS, TOO_LARGE, ApiRefusedError, ClusterApi, PodView
 from k8s_rdma.kube.leader_election import LeaderElector
+from k8s_rdma.wire.explain import ExtenderState
+
+if TYPE_CHECKING:
+    from k8s_rdma.extender.metrics import Reading
 
 FENCE_ANNOTATION = "k8s-rdma.io/fence"
 """The label's key, too. Its value means nothing but that it is another one each time: a write that changes
@@ -125,6 +130,13 @@ class Leadership:
         lease = [] if held or self.lease is None else [f"lease {self.lease.name} ({self.lease.obstacle})"]
         return lease if self._ready else [*lease, self.obstacle]
 
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        lease = self.lease
+        return {
+            "leader": ("Whether this process may bind.", "gauge", lambda: lease is None or lease.holds()),
+        }
+
     async def run(self) -> NoReturn:
         """Follow the pods, and take the Lease whenever it is to be had."""
         while True:
@@ -182,7 +194,7 @@ class Leadership:
 
     async def _touch_all(self, fence: Fence, deadline: float) -> list[str]:
         """Touch all unbound pods that ask; the names of those that earlier binds may still take effect of."""
-        pods, slots = self.pods.unbound.all(), asyncio.Semaphore(_MAX_PARALLEL)
+        pods, slots = self.pods.cache.pods.unbound_pods(), asyncio.Semaphore(_MAX_PARALLEL)
 
         async def fenced(pod: PodView) -> bool:
             async with slots:
@@ -207,3 +219,36 @@ class Leadership:
             if pod_now is not None:
                 self.pods.on_update(pod_now)
             return full or pod_now is None or pod_now.node is not None or pod_now.version != pod.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether this process knows enough to promise anything.
+
+    api: whether there is an API server to follow; without one nothing is waited for.
+    """
+
+    api: bool
+    leadership: Leadership
+    pods: PodInformer
+    nodes: NodeNames
+    states: ObservableNodeSource
+
+    def ready(self) -> bool:
+        """Report whether every promise that others made is known, and nobody else makes any now."""
+        return not self.api or (self.leadership.holds() and self.nodes.listed and not self.states.awaited())
+
+    def missing(self) -> list[str]:
+        """The parts that are not there yet, in words for people; empty when ready."""
+        if not self.api:
+            return []
+        awaited = [f"the states of {number} nodes"] if (number := self.states.awaited()) else []
+        return self.leadership.missing() + (awaited if self.nodes.listed else ["nodes"])
+
+    def role(self) -> ExtenderState:
+        """The part that this process has among its replicas."""
+        lacking = tuple(self.missing())
+        warm = self.pods.listed and self.nodes.listed
+        return ExtenderState(
+            role=("standby" if warm else "starting") if lacking else "active", missing=lacking
+        )

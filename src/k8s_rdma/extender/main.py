@@ -26,9 +26,9 @@ from k8s_rdma.config.files import port_of
 from k8s_rdma.config.namespace_policies import load_policies
 from k8s_rdma.config.placement_keys import extender_keys
 from k8s_rdma.extender.app import EVERYBODY, Access, ExtenderApp, access_of
+from k8s_rdma.extender.extender import BinderIdentity, Extender, boottime_s
 from k8s_rdma.extender.http_poller import security_of
 from k8s_rdma.extender.metrics import counted
-from k8s_rdma.extender.wiring import NO_LEADER_ELECTION, BinderIdentity, boottime_s, running
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.memory import give_back_large_buffers
 from k8s_rdma.kube.api import AbsentApi
@@ -39,7 +39,6 @@ from k8s_rdma.signals import stop_on_signals
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from k8s_rdma.extender.app import Extender
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.kube.api import ClusterApi, LeaseApi
     from k8s_rdma.wire.placement_keys import KeySource
@@ -105,7 +104,7 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
     listener: socket.socket,
     *,
     stop: asyncio.Event,
-    identity: BinderIdentity = NO_LEADER_ELECTION,
+    identity: BinderIdentity | None = None,
     access: Access = EVERYBODY,
     when_known: Callable[[], None] = lambda: None,
 ) -> None:
@@ -113,7 +112,8 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
 
     when_known: called once, when the caches are filled.
     """
-    async with running(config, api, identity) as extender, asyncio.TaskGroup() as tasks:
+    extender = Extender(config, api, identity)
+    async with extender.running(), asyncio.TaskGroup() as tasks:
         shutdown_s = ceil(config.shutdown_s)
         app = ExtenderApp(extender, config, access)
         server = HttpServer(app, limits=LIMITS, shutdown_s=shutdown_s, tls=access.tls)

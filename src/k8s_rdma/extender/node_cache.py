@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.macs import MacRanges
     from k8s_rdma.core.options import InterfaceOptions
-    from k8s_rdma.extender.pod_store import BoundPod, BoundPods
+    from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.extender.pod_store import BoundPod
 
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]
     OnChange: TypeAlias = "Callable[[NodeName, NodeSnapshot | None, NodeSnapshot | None], None]"
@@ -153,10 +154,10 @@ class _Node:
     def promised(self) -> dict[PodUid, Interfaces]:
         return {uid: reservation.interfaces for uid, reservation in self.reservations.items()}
 
-    def claims(self, bound: Mapping[PodUid, BoundPod] | None) -> list[Claim]:
+    def claims(self, unpromised: Mapping[PodUid, BoundPod] | None) -> list[Claim]:
         """What counts for each pod's namespace, by the last report even where the node cannot be read.
 
-        bound: the pods that the API server has bound to the node without a promise; None where none is asked.
+        unpromised: as in `ClusterState`, of this node.
         What a pod was promised counts as it was promised, whatever the node says of it; of one that was
         promised nothing the node's word counts as far as the pod asks for that much.
         """
@@ -164,18 +165,18 @@ class _Node:
             (uid, reservation.pod.partition("/")[0], reservation.interfaces)
             for uid, reservation in self.reservations.items()
         )
-        reported = self._reported_claims(bound)
+        reported = self._reported_claims(unpromised)
         return [*(claim for claim in reported if claim[0] not in self.reservations), *promised]
 
-    def _reported_claims(self, bound: Mapping[PodUid, BoundPod] | None) -> Iterable[Claim]:
+    def _reported_claims(self, unpromised: Mapping[PodUid, BoundPod] | None) -> Iterable[Claim]:
         facts = self.facts
         if facts is None:
             return ()
-        if bound is None:
+        if unpromised is None:
             return zip(facts.reported, facts.namespaces, facts.reported.values(), strict=False)
         return (
             (uid, pod.namespace, capped_to_request(facts.reported[uid], pod.rates_mbps))
-            for uid, pod in bound.items()
+            for uid, pod in unpromised.items()
             if uid in facts.reported
         )
 
@@ -189,7 +190,7 @@ class ClusterState:
     on_change: told of every node whose situation became another one (None: unreadable or unknown).
     on_claims: told of every node whose pods may take something else than before: each pod, its namespace, and
         what counts for that.
-    bound: which pods the API server has bound where; None where there is none to say it.
+    unpromised: the pods that the API server has bound to a node without a promise; None where none is asked.
     on_failure: told what a node's data made fail; answers the reason, for which the node is quarantined.
     on_addresses: told of every node on which a MAC or GUID may have come free.
     promised_addresses: those of reservations.
@@ -201,7 +202,7 @@ class ClusterState:
         on_claims: OnClaims | None = None,
         exists: Callable[[NodeName], bool] = lambda _: True,
         on_failure: OnFailure = lambda error, _: str(error),
-        bound: BoundPods | None = None,
+        unpromised: Callable[[NodeName], Mapping[PodUid, BoundPod]] | None = None,
     ) -> None:
         self.promised_addresses = PromisedAddresses()
         self.snapshots: dict[NodeName, NodeSnapshot] = {}
@@ -216,8 +217,15 @@ class ClusterState:
         self._on_claims = on_claims
         self._exists = exists
         self._on_failure = on_failure
-        self._bound = bound
+        self._unpromised = unpromised
         self.on_addresses: Callable[[NodeName], None] = lambda _: None
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        return {
+            "nodes_readable": ("Nodes whose last answer is usable.", "gauge", lambda: len(self.snapshots)),
+            "pods_promised": ("Pods that hold a placement.", "gauge", lambda: len(self.pods())),
+        }
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -507,8 +515,8 @@ class ClusterState:
 
     def _tell_claims(self, node: NodeName) -> None:
         if self._on_claims:
-            bound, entry = self._bound.pods_on(node) if self._bound else None, self._nodes.get(node)
-            self._on_claims(node, entry.claims(bound) if entry else [])
+            unpromised, entry = self._unpromised and self._unpromised(node), self._nodes.get(node)
+            self._on_claims(node, entry.claims(unpromised) if entry else [])
 
     def _snapshot_of(
         self,

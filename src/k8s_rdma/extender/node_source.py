@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
+
+from k8s_rdma.extender.metrics import samples
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Collection
+    from types import TracebackType
 
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.extender.metrics import Reading
@@ -58,7 +61,17 @@ class NodeSource(Protocol):
 
 
 class ObservableNodeSource(NodeSource, Protocol):
-    """`NodeSource` that metrics can show."""
+    """`NodeSource` that runs as an async context manager, and that metrics can show."""
+
+    async def __aenter__(self) -> Self:
+        """Begin to ask nodes, or to watch them."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End that."""
+        ...
 
     def sources(self) -> Counter[tuple[str, ...]]:
         """How many nodes are known in which way, or `unreadable`."""
@@ -71,3 +84,20 @@ class ObservableNodeSource(NodeSource, Protocol):
     def readings(self) -> dict[str, Reading]:
         """What else metrics show."""
         ...
+
+
+def source_readings(source: ObservableNodeSource) -> dict[str, Reading]:
+    """What metrics show of a source."""
+    return {
+        **source.readings(),
+        "nodes": (
+            "Nodes by how their states are known.",
+            "gauge",
+            lambda: samples(("source",), source.sources()),
+        ),
+        "node_state_age_seconds": (
+            "Time since the readable node was heard from that is silent for longest.",
+            "gauge",
+            source.oldest_s,
+        ),
+    }

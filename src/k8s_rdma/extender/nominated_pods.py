@@ -19,13 +19,14 @@ import structlog
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.extender.fit_cache import Feasible
-from k8s_rdma.extender.pod_store import Occupants, PodIndex
+from k8s_rdma.extender.pod_store import PodIndex, PodStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.extender.fit_cache import FitCache
+    from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState
     from k8s_rdma.extender.pod_request import PendingPod
 
@@ -155,7 +156,7 @@ class NominatedPods(PodIndex):
     def __init__(  # noqa: PLR0913 - the parts that it brings together
         self,
         state: ClusterState,
-        occupants: Occupants,
+        pods: PodStore,
         fit_cache: FitCache,
         clock: Callable[[], float],
         *,
@@ -164,7 +165,7 @@ class NominatedPods(PodIndex):
     ) -> None:
         self._holds = Holds()
         self._state = state
-        self._occupants = occupants
+        self._pods = pods
         self._decisions = fit_cache
         self._clock = clock
         self._nomination_s = nomination_s
@@ -215,6 +216,11 @@ class NominatedPods(PodIndex):
         """Whether the time is over for which room is held where the pod's status names a node."""
         named = self._named.get(uid)
         return named is not None and named.deadline <= self._clock()
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        help_text = "Pods that room is held for, since others were evicted."
+        return {"pods_nominated": (help_text, "gauge", lambda: len(self))}
 
     # what is heard
 
@@ -357,7 +363,7 @@ class NominatedPods(PodIndex):
         """Where it fits once everything that goes has gone; None when that cannot be told."""
         snapshot = self._state.snapshot_if(
             node,
-            excluded=[pod.uid, *self._occupants.terminating(node)],
+            excluded=[pod.uid, *self._pods.terminating(node)],
             holding=self._holds.against(node, pod.uid, pod.priority, now),
         )
         if snapshot is None:

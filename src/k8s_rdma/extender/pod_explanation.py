@@ -15,8 +15,7 @@ from k8s_rdma.core.placement import usage_of
 from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import LastRefusals
-from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.pod_request import PodRequestCache
+from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import API_ERRORS, ClusterApi, PodView
 from k8s_rdma.wire.annotation import format_request
 from k8s_rdma.wire.explain import Place, Placed, RequestedInterface
@@ -67,8 +66,7 @@ class PodExplainer:
         placements are not written.
     """
 
-    state: ClusterState
-    requests: PodRequestCache
+    cache: SchedulerCache
     attempts: LastRefusals
     api: ClusterApi | None
     keys: KeySource
@@ -88,13 +86,13 @@ class PodExplainer:
     def places(self, pod: KnownPod) -> tuple[Place, ...]:
         """Where something is held for the pod, and what its placement annotation is worth."""
         bound_to = pod.view.node if pod.view else None
-        nodes = set(self.state.nodes_of(pod.uid)) | ({bound_to} if bound_to else set())
+        nodes = set(self.cache.state.nodes_of(pod.uid)) | ({bound_to} if bound_to else set())
         return tuple(self._place(pod, node) for node in sorted(nodes))
 
     def _read(self, view: PodView) -> KnownPod:
         request, malformed, not_allowed = None, "", False
         try:
-            request = self.requests.parse_view(view)
+            request = self.cache.requests.parse_view(view)
         except MalformedError as error:
             malformed, not_allowed = error.message, error.reason is Reason.NOT_ALLOWED
         return KnownPod(
@@ -109,13 +107,13 @@ class PodExplainer:
 
     def _remembered(self, namespace: str, name: str, note: str) -> KnownPod | str:
         uid = self.attempts.named(f"{namespace}/{name}")
-        filtered = self.requests.get(uid) if uid else None
+        filtered = self.cache.requests.get(uid) if uid else None
         if uid is None or filtered is None:
             return f"pod {namespace}/{name} was not refused here lately; {note}"
         return KnownPod(namespace=namespace, name=name, uid=uid, request=filtered.request, notes=(note,))
 
     def _place(self, pod: KnownPod, node: NodeName) -> Place:
-        held, facts = self.state.reservation(node, pod.uid), self.state.facts(node)
+        held, facts = self.cache.state.reservation(node, pod.uid), self.cache.state.facts(node)
         inventory = facts.inventory if facts else Inventory(node=node, pfs=())
         reported = placed_on(facts.reported.get(pod.uid, ()), inventory) if facts else None
         return Place(

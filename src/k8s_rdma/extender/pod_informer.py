@@ -14,14 +14,11 @@ import structlog
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.decision_log import LastRefusals
-from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.nominated_pods import NominatedPods
-from k8s_rdma.extender.pod_request import PendingPod, PodRequestCache
-from k8s_rdma.extender.pod_store import BoundPods, Occupants, PodIndex, Signatures, UnboundPods
+from k8s_rdma.extender.pod_request import PendingPod
 from k8s_rdma.extender.requeue import Requeuer
-from k8s_rdma.extender.unplaced_pods import UnplacedPods
+from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import Changed, Deleted, Listed, Page
 from k8s_rdma.kube.promises import promised_to
 from k8s_rdma.kube.watch import handle_item
@@ -42,29 +39,18 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True, kw_only=True)
 class PodInformer:
-    """Turns what the API server says of pods into reservations and their end.
+    """Fills the scheduler cache with the pods that the API server shows, and takes out those that are gone.
 
-    keys: as in `BindingWriter`. unbound: those that ask and are not bound. occupants: those that are bound.
-    bound_pods: those that are bound without a promise, where limits of namespaces need to know them.
-    gangs: told of members.
-    nominations: told of what pods' statuses name; None where nobody keeps them. unplaced: told of bound pods
-    without a placement that counts; None where agents refuse them. signatures: whose placements count.
+    keys: as in `BindingWriter`. attempts: the last refusals of pods. holds_unplaced: whether bound pods
+    without a placement that counts get interfaces; otherwise their agents refuse them.
     """
 
-    state: ClusterState
-    requests: PodRequestCache
+    cache: SchedulerCache
     requeuer: Requeuer
-    gangs: Gangs
     clock: Callable[[], float]
     attempts: LastRefusals = field(default_factory=LastRefusals)
     keys: KeySource = UNSIGNED
-    unbound: UnboundPods = field(default_factory=UnboundPods)
-    occupants: Occupants = field(default_factory=Occupants)
-    bound_pods: BoundPods | None = None
-    nominations: NominatedPods | None = None
-    unplaced: UnplacedPods | None = None
-    signatures: Signatures = field(init=False)
-    _indexes: tuple[PodIndex, ...] = field(init=False)
+    holds_unplaced: bool = False
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
     _listing_since: float = 0.0
     _paged: set[PodUid] = field(default_factory=set)
@@ -72,19 +58,6 @@ class PodInformer:
     _unpromised: set[PodUid] = field(default_factory=set)
     _missing: frozenset[PodUid] = frozenset()
     _judged_by: PlacementKeys | None = None
-
-    def __post_init__(self) -> None:
-        """Collect the indexes that hear of every pod that is gone."""
-        self.signatures = Signatures(self.keys)
-        indexes = (
-            self.occupants,
-            self.gangs,
-            self.bound_pods,
-            self.signatures,
-            self.nominations,
-            self.unbound,
-        )
-        self._indexes = tuple(index for index in indexes if index is not None)
 
     @property
     def listed(self) -> bool:
@@ -140,7 +113,7 @@ class PodInformer:
 
     def _page(self, pods: tuple[PodView, ...]) -> None:
         self._paged.update(pod.uid for pod in pods)
-        with self.state.together():
+        with self.cache.state.together():
             for pod in pods:
                 handle_item("pods", self._on_update, pod)
 
@@ -150,18 +123,16 @@ class PodInformer:
         self._paged.clear()
         self.requeuer.retain(listed, self._listing_since)
         self.attempts.retain(listed, self._listing_since)
-        for index in self._indexes:
+        for index in (self.cache.pods, self.cache.nominations, self.cache.unplaced):
             index.retain(listed)
-        if self.unplaced is not None:
-            self.unplaced.retain(listed)
         self._unpromised &= listed
-        self._missing = self.state.pods() - listed
+        self._missing = self.cache.state.pods() - listed
         for uid in self._missing:
             # A pod made, filtered and being bound while the list was under way need not be on it.
-            if self.state.assumed_since(uid) < self._listing_since:
+            if self.cache.state.assumed_since(uid) < self._listing_since:
                 self._on_delete(uid)
         self._listed.set()
-        _log.info("pods_listed", pods=len(listed), reservations=len(self.state.pods()))
+        _log.info("pods_listed", pods=len(listed), reservations=len(self.cache.state.pods()))
 
     async def _look_for_missing(self, api: ClusterApi) -> None:
         """Of those that were bound since the list was asked for, find who had gone before it was made.
@@ -169,9 +140,9 @@ class PodInformer:
         The watch goes on from what is listed, and tells of nobody's end before that.
         """
         for uid in self._missing:
-            if not (places := self.state.nodes_of(uid)):
+            if not (places := self.cache.state.nodes_of(uid)):
                 continue
-            held = self.state.reservation(next(iter(places)), uid)
+            held = self.cache.state.reservation(next(iter(places)), uid)
             if held is None or held.ended_at is not None:
                 continue
             namespace, _, name = held.pod.partition("/")
@@ -180,29 +151,29 @@ class PodInformer:
                 self._on_delete(uid)
 
     def _on_update(self, pod: PodView) -> None:
-        self.unbound.on_update(pod)
         if pod.finished:
             self._on_delete(pod.uid)
             return
-        self.gangs.on_update(pod)
+        self.cache.pods.on_update(pod)
         if pod.node is None:
-            self.requests.invalidate_if_changed(pod.uid, pod.annotations)
+            self.cache.requests.invalidate_if_changed(pod.uid, pod.annotations)
             self._nominated(pod)
         else:
             self._bound(pod, pod.node)
-            self.occupants.on_update(pod, pod.node)
-            self._not_nominated(pod.uid)
+            self.cache.nominations.on_delete(pod.uid)
 
     def _bound(self, pod: PodView, node: NodeName) -> None:
         self.requeuer.on_delete(pod.uid)
         self.attempts.on_delete(pod.uid)
-        held, keys = self.state.reservation(node, pod.uid), self.keys()
+        held, keys = self.cache.state.reservation(node, pod.uid), self.keys()
         counted = held is not None and held.bound
-        if pod.uid in self._unpromised or (counted and (keys is None or self.signatures.contains(pod.uid))):
+        if pod.uid in self._unpromised or (
+            counted and (keys is None or self.cache.pods.has_signature(pod.uid))
+        ):
             return
-        promise = promised_to(pod, keys, self.requests.policies())
+        promise = promised_to(pod, keys, self.cache.requests.policies())
         if keys is not None and PLACEMENT_ANNOTATION in pod.annotations:
-            self.signatures.on_bound(pod.uid, promise.key_id if promise else None)
+            self.cache.pods.on_signature(pod.uid, promise.key_id if promise else None)
         if not counted:
             self._promised(pod, node, promise)
 
@@ -212,8 +183,8 @@ class PodInformer:
             name = f"{pod.namespace}/{pod.name}"
             interfaces = promise.placement.interfaces
             promised = Reservation(interfaces=interfaces, pod=name, created_at=self.clock(), bound=True)
-        self.state.bound(node, pod.uid, promised)
-        if self.state.reservation(node, pod.uid) is None:
+        self.cache.state.bound(node, pod.uid, promised)
+        if self.cache.state.reservation(node, pod.uid) is None:
             self._promised_nothing(pod, node)
 
     def _promised_nothing(self, pod: PodView, node: NodeName) -> None:
@@ -224,37 +195,34 @@ class PodInformer:
         """
         if pod.annotations or self.keys() is None:
             self._unpromised.add(pod.uid)
-        if self.bound_pods is not None:
-            self.bound_pods.on_update(pod, node)
-        if self.unplaced is not None:
-            self.unplaced.on_bound(pod, node)
+        self.cache.pods.on_bound_unpromised(pod, node)
+        if self.holds_unplaced:
+            self.cache.unplaced.on_bound(pod, node)
 
     def _nominated(self, pod: PodView) -> None:
-        if self.nominations is None:
-            return
         if pod.nominated is None:
-            self.nominations.cleared(pod.uid)
+            self.cache.nominations.cleared(pod.uid)
             return
         try:
-            request = self.requests.read(pod)
+            request = self.cache.requests.read(pod)
         except MalformedError:
             return
-        self.nominations.nominated(PendingPod.of_view(pod, request), pod.nominated)
-
-    def _not_nominated(self, uid: PodUid) -> None:
-        if self.nominations is not None:
-            self.nominations.on_delete(uid)
+        self.cache.nominations.nominated(PendingPod.of_view(pod, request), pod.nominated)
 
     def _on_delete(self, uid: PodUid) -> None:
-        if self.unplaced is not None:  # first: a node that the state forgets places its unplaced pods anew
-            self.unplaced.on_delete(uid)
-        self.state.on_delete(uid, self.clock())
-        for index in self._indexes:
+        self.cache.unplaced.on_delete(
+            uid
+        )  # first: a node that the state forgets places its unplaced pods anew
+        self.cache.state.on_delete(uid, self.clock())
+        for index in (
+            self.cache.pods,
+            self.cache.nominations,
+            self.requeuer,
+            self.attempts,
+            self.cache.requests,
+        ):
             index.on_delete(uid)
         self._unpromised.discard(uid)
-        self.requeuer.on_delete(uid)
-        self.attempts.on_delete(uid)
-        self.requests.on_delete(uid)
         self._ended.append(uid)
 
 

@@ -1,9 +1,9 @@
-"""Pods as the pod watch shows them: unbound ones that ask for interfaces, bound ones, occupants, signatures.
+"""Pods as the pod watch shows them: one record for each, with indexes by node and by gang.
 
-A bind is made of one version of its pod, so that any later write to the pod refuses it. Of occupants, the
-bound pods that may hold interfaces and could make room for others, only what is needed to choose among them
-is kept: there are a hundred thousand in a large cluster. Signatures show which key signed each bound pod's
-placement: a key that a pod still depends on must not be removed.
+Only pods that this extender has to do with have a record, and it keeps what decisions need: a large cluster
+has a hundred thousand pods. A bind is made of one version of its pod, so that any later write to the pod
+refuses it: of an unbound pod that version is kept. Of a bound pod, what is needed to choose whom to evict,
+and which key signed its placement: a key that a pod still depends on must not be removed.
 
 A node may report any UID and any namespace. What it reports counts as used on that node, whoever is said to
 hold it; towards the limit of a namespace counts a pod that the API server says is that namespace's and
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from sys import intern
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.ids import Gang, NodeName, PodUid
 from k8s_rdma.core.quantities import Demand
 from k8s_rdma.core.request import MAX_INTERFACES
 from k8s_rdma.errors import MalformedError
@@ -29,19 +29,23 @@ from k8s_rdma.extender.metrics import samples
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, read_pod
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.wire.placement_keys import KeySource
 
-T = TypeVar("T")
+MAX_CHARACTERS = 16 * 1024**2
+"""Of all annotations of unbound pods: their owners decide how long they are. Of a pod beyond it the version
+is kept, and `latest` does not know it."""
 
 _NO_KEY = ""
-_NO_PODS: Mapping[PodUid, Any] = MappingProxyType({})
+_NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 _MAX_ENDED = 10_000
+_OCCUPANTS_HAVE = frozenset({ANNOTATION, PLACEMENT_ANNOTATION})
+_Key = TypeVar("_Key")
 
 
 class PodIndex(ABC):
@@ -63,63 +67,9 @@ class PodIndex(ABC):
             self.on_delete(uid)
 
 
-class Signatures(PodIndex):
-    """The keys' ids by pod; of bound, unfinished pods with a placement, where placements are signed."""
-
-    def __init__(self, keys: KeySource) -> None:
-        self._keys = keys
-        self._by_uid: dict[PodUid, str] = {}
-
-    def contains(self, uid: PodUid) -> bool:
-        """Whether it is known which key signed the pod's, if any."""
-        return uid in self._by_uid
-
-    def on_bound(self, uid: PodUid, key_id: str | None) -> None:
-        """The pod is bound; key_id: None where no key accepts its placement."""
-        self._by_uid[uid] = _NO_KEY if key_id is None else key_id
-
-    def on_delete(self, uid: PodUid) -> None:
-        """The pod is finished or gone."""
-        self._by_uid.pop(uid, None)
-
-    def uids(self) -> Iterable[PodUid]:
-        """The pods of this index."""
-        return self._by_uid
-
-    def readings(self) -> dict[str, Reading]:
-        """For metrics."""
-        return {
-            "pods_signed": (
-                "Bound pods by the key that signed their placement, and what that key is for now.",
-                "gauge",
-                lambda: samples(("key", "algorithm", "use"), self.counts()),
-            ),
-            "placement_keys_not_reloaded": (
-                "Whether the files of keys hold what cannot be used; then those of before are in force.",
-                "gauge",
-                lambda: bool(self._keys.failure),
-            ),
-        }
-
-    def counts(self) -> dict[tuple[str, ...], float]:
-        """Pods by key, algorithm and use: of each key in force, and of removed ones that pods depend on."""
-        keys = self._keys()
-        if keys is None:
-            return {}
-        pods = Counter(self._by_uid.values())
-        signer = None if keys.signer is None else keys.signer.verifier.id
-        counted: dict[tuple[str, ...], float] = {
-            (key.id, key.algorithm, "signs" if key.id == signer else "verifies"): pods.pop(key.id, 0)
-            for key in keys.accepted
-        }
-        none = pods.pop(_NO_KEY, 0)
-        counted |= {(key_id, "", "removed"): number for key_id, number in pods.items()}
-        return counted | ({("", "", "none"): none} if none else {})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupant:
-    """A pod on a node.
+    """A bound pod that may hold interfaces, and could make room for others.
 
     started: `status.startTime` as the API writes it, so that it sorts as text; empty before it runs.
     demand: as in `PodView`. labels: what disruption budgets select it by.
@@ -134,55 +84,209 @@ class Occupant:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-@lru_cache(maxsize=16_384)
-def _shared_labels(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    """One object for all pods of an owner, which have the same."""
-    return dict(labels)
+class BoundPod(NamedTuple):
+    """A pod's namespace, and the reservations that it asks for, Mb/s, largest first: one an interface."""
+
+    namespace: str
+    rates_mbps: tuple[int, ...]
 
 
-class _PodsByNode(PodIndex, Generic[T]):
-    """Pods by the node that they are bound to."""
+@dataclass(slots=True)
+class _PodRecord:
+    """What is kept of one pod.
 
-    def __init__(self) -> None:
-        self._nodes: dict[NodeName, dict[PodUid, T]] = {}
-        self._places: dict[PodUid, NodeName] = {}
+    unbound: the latest version, where it asks for interfaces and is not bound; perhaps without annotations.
+    node: where it is bound. unpromised: what it asks for, where it was bound without a promise that counts.
+    key_id: of the key that signed its placement, `_NO_KEY` where no key accepts it; None while not known.
+    gang: that it belongs to. placed: whether it has a place in it, as far as the API server knows.
+    """
 
-    def uids(self) -> Iterable[PodUid]:
-        """The pods on all nodes."""
-        return self._places
+    unbound: PodView | None = None
+    characters: int = 0
+    node: NodeName | None = None
+    occupant: Occupant | None = None
+    unpromised: BoundPod | None = None
+    key_id: str | None = None
+    gang: Gang | None = None
+    placed: bool = False
 
-    def pods_on(self, node: NodeName) -> Mapping[PodUid, T]:
-        """The pods on the node."""
-        return self._nodes.get(node, _NO_PODS)
-
-    def _put(self, uid: PodUid, node: NodeName, pod: T) -> None:
-        self._nodes.setdefault(node, {})[uid] = pod
-        self._places[uid] = node
-
-    def _pop(self, uid: PodUid) -> NodeName | None:
-        """Delete the pod; answers its node, None where it is not in this index."""
-        node = self._places.pop(uid, None)
-        if node is not None:
-            del self._nodes[node][uid]
-            if not self._nodes[node]:
-                del self._nodes[node]
-        return node
+    def is_empty(self) -> bool:
+        """Whether nothing of the pod is of interest."""
+        return self.unbound is None and self.node is None and self.key_id is None and self.gang is None
 
 
-class Occupants(_PodsByNode[Occupant]):
-    """The occupants by node, and who of them is on the way out."""
+class PodStore(PodIndex):
+    """The records, filled by the pod informer.
 
-    def __init__(self) -> None:
-        super().__init__()
+    keys: those that count now. on_unpromised: called with the node and UID of every pod that is bound without
+    a promise that counts, or not any more; None where nobody needs to know those.
+    """
+
+    def __init__(
+        self,
+        keys: KeySource = UNSIGNED,
+        *,
+        on_unpromised: Callable[[NodeName, PodUid], None] | None = None,
+        max_characters: int = MAX_CHARACTERS,
+    ) -> None:
+        self._keys = keys
+        self._on_unpromised = on_unpromised
+        self._max_characters = max_characters
+        self._characters = 0
+        self._pods: dict[PodUid, _PodRecord] = {}
+        self._unbound: dict[PodUid, _PodRecord] = {}
+        self._nodes: dict[NodeName, dict[PodUid, _PodRecord]] = {}
+        self._gangs: dict[Gang, dict[PodUid, _PodRecord]] = {}
         self._terminating: dict[NodeName, set[PodUid]] = {}
         self._ended: OrderedDict[PodUid, NodeName] = OrderedDict()
 
-    def on_update(self, pod: PodView, node: NodeName) -> None:
-        """The pod is bound there, and not finished."""
-        if ANNOTATION not in pod.annotations and PLACEMENT_ANNOTATION not in pod.annotations:
+    def uids(self) -> Iterable[PodUid]:
+        """The pods with a record."""
+        return self._pods
+
+    # what the informer puts in
+
+    def on_update(self, pod: PodView) -> None:
+        """The pod as the API server just showed it, not finished."""
+        record = self._pods.get(pod.uid) or _PodRecord()
+        self._set_unbound(pod, record)
+        if pod.gang is not None:
+            self._set_gang(pod, pod.gang, record)
+        if pod.node is not None and not pod.annotations.keys().isdisjoint(_OCCUPANTS_HAVE):
+            self._set_occupant(pod, pod.node, record)
+        self._keep(pod.uid, record)
+
+    def on_signature(self, uid: PodUid, key_id: str | None) -> None:
+        """The pod is bound with a placement; key_id: None where no key accepts it."""
+        record = self._pods.get(uid) or _PodRecord()
+        record.key_id = _NO_KEY if key_id is None else key_id
+        self._keep(uid, record)
+
+    def on_bound_unpromised(self, pod: PodView, node: NodeName) -> None:
+        """The pod is bound there and was promised nothing. What it asks for now counts, not what it will."""
+        record = self._pods.get(pod.uid) or _PodRecord()
+        if self._on_unpromised is None or record.unpromised is not None:
             return
-        node = NodeName(intern(node))
-        occupant = Occupant(
+        record.unpromised = BoundPod(intern(pod.namespace), _requested_rates(pod))
+        self._set_node(pod.uid, node, record)
+        self._keep(pod.uid, record)
+        self._on_unpromised(node, pod.uid)
+
+    def on_delete(self, uid: PodUid) -> None:
+        """The pod is finished or gone; its node may hold its interfaces for a while yet."""
+        record = self._pods.pop(uid, None)
+        if record is None:
+            return
+        self._drop_unbound(uid)
+        if record.gang is not None:
+            _drop(self._gangs, record.gang, uid)
+        if record.node is not None:
+            _drop(self._nodes, record.node, uid)
+            if record.occupant is not None:
+                self._end(uid, record.node)
+            if record.unpromised is not None and self._on_unpromised is not None:
+                self._on_unpromised(record.node, uid)
+
+    # what is asked
+
+    @property
+    def unbound_count(self) -> int:
+        """The number of unbound pods that ask for interfaces."""
+        return len(self._unbound)
+
+    def unbound_pods(self) -> list[PodView]:
+        """The unbound pods that ask for interfaces; annotations may be missing."""
+        return [record.unbound for record in self._unbound.values() if record.unbound is not None]
+
+    def latest(self, uid: PodUid) -> PodView | None:
+        """The latest version of an unbound pod that asks; None when that is not known."""
+        record = self._unbound.get(uid)
+        pod = record.unbound if record else None
+        return pod if pod is not None and pod.annotations is not _NO_ANNOTATIONS else None
+
+    def occupants(self, node: NodeName) -> Mapping[PodUid, Occupant]:
+        """The bound pods on the node that may hold interfaces."""
+        records = self._nodes.get(node, {}).items()
+        return {uid: record.occupant for uid, record in records if record.occupant is not None}
+
+    def has_occupant(self, node: NodeName, uid: PodUid) -> bool:
+        """Whether the pod is bound to the node and may hold interfaces there."""
+        record = self._nodes.get(node, {}).get(uid)
+        return record is not None and record.occupant is not None
+
+    def terminating(self, node: NodeName) -> Collection[PodUid]:
+        """The pods that give back by themselves what they hold there: terminating, finished or gone."""
+        return self._terminating.get(node, ())
+
+    def unpromised(self, node: NodeName) -> Mapping[PodUid, BoundPod]:
+        """The unfinished pods that are bound to the node without a promise that counts."""
+        records = self._nodes.get(node, {}).items()
+        return {uid: record.unpromised for uid, record in records if record.unpromised is not None}
+
+    def members(self, gang: Gang) -> Mapping[PodUid, bool]:
+        """The gang's pods; whether each has a place: it is bound, or asks for no interfaces."""
+        return {uid: record.placed for uid, record in self._gangs.get(gang, {}).items()}
+
+    def has_signature(self, uid: PodUid) -> bool:
+        """Whether it is known which key signed the pod's placement, if any."""
+        record = self._pods.get(uid)
+        return record is not None and record.key_id is not None
+
+    def signature_counts(self) -> dict[tuple[str, ...], float]:
+        """Pods by key, algorithm and use: of each key in force, and of removed ones that pods depend on."""
+        keys = self._keys()
+        if keys is None:
+            return {}
+        pods = Counter(record.key_id for record in self._pods.values() if record.key_id is not None)
+        signer = None if keys.signer is None else keys.signer.verifier.id
+        counted: dict[tuple[str, ...], float] = {
+            (key.id, key.algorithm, "signs" if key.id == signer else "verifies"): pods.pop(key.id, 0)
+            for key in keys.accepted
+        }
+        none = pods.pop(_NO_KEY, 0)
+        counted |= {(key_id, "", "removed"): number for key_id, number in pods.items()}
+        return counted | ({("", "", "none"): none} if none else {})
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        return {
+            "pods_signed": (
+                "Bound pods by the key that signed their placement, and what that key is for now.",
+                "gauge",
+                lambda: samples(("key", "algorithm", "use"), self.signature_counts()),
+            ),
+            "placement_keys_not_reloaded": (
+                "Whether the files of keys hold what cannot be used; then those of before are in force.",
+                "gauge",
+                lambda: bool(self._keys.failure),
+            ),
+        }
+
+    def _keep(self, uid: PodUid, record: _PodRecord) -> None:
+        if record.is_empty():
+            self._pods.pop(uid, None)
+        else:
+            self._pods[uid] = record
+
+    def _set_unbound(self, pod: PodView, record: _PodRecord) -> None:
+        self._drop_unbound(pod.uid)
+        if pod.node is not None or not pod.annotations.get(ANNOTATION):
+            return
+        characters = sum(len(key) + len(value) for key, value in pod.annotations.items())
+        if self._characters + characters > self._max_characters:
+            pod, characters = replace(pod, annotations=_NO_ANNOTATIONS), 0
+        record.unbound, record.characters = pod, characters
+        self._unbound[pod.uid] = record
+        self._characters += characters
+
+    def _drop_unbound(self, uid: PodUid) -> None:
+        record = self._unbound.pop(uid, None)
+        if record is not None:
+            self._characters -= record.characters
+            record.unbound, record.characters = None, 0
+
+    def _set_occupant(self, pod: PodView, node: NodeName, record: _PodRecord) -> None:
+        record.occupant = Occupant(
             uid=pod.uid,
             namespace=intern(pod.namespace),
             name=pod.name,
@@ -191,61 +295,45 @@ class Occupants(_PodsByNode[Occupant]):
             demand=pod.demand,
             labels=_shared_labels(tuple(pod.labels.items())),
         )
-        self._put(pod.uid, node, occupant)
+        self._set_node(pod.uid, node, record)
         if pod.terminating:
             self._terminating.setdefault(node, set()).add(pod.uid)
 
-    def on_delete(self, uid: PodUid) -> None:
-        """The pod is finished or gone; its node may hold its interfaces for a while yet."""
-        node = self._pop(uid)
-        if node is None:
-            return
+    def _set_gang(self, pod: PodView, gang: Gang, record: _PodRecord) -> None:
+        if record.gang is not None and record.gang != gang:  # a label says it, which may be changed
+            _drop(self._gangs, record.gang, pod.uid)
+        record.gang = gang
+        record.placed = pod.node is not None or not pod.annotations.get(ANNOTATION)
+        self._gangs.setdefault(gang, {})[pod.uid] = record
+
+    def _set_node(self, uid: PodUid, node: NodeName, record: _PodRecord) -> None:
+        record.node = NodeName(intern(node))
+        self._nodes.setdefault(record.node, {})[uid] = record
+
+    def _end(self, uid: PodUid, node: NodeName) -> None:
+        """Count the pod as terminating from now on; of those that ended first as long as there are few."""
         self._terminating.setdefault(node, set()).add(uid)
         self._ended[uid] = node
         if len(self._ended) > _MAX_ENDED:
-            self._forget(*self._ended.popitem(last=False))
-
-    def terminating(self, node: NodeName) -> Collection[PodUid]:
-        """Those who give back by themselves what they hold there: terminating, finished or gone."""
-        return self._terminating.get(node, ())
-
-    def _forget(self, uid: PodUid, node: NodeName) -> None:
-        terminating = self._terminating[node]
-        terminating.discard(uid)
-        if not terminating:
-            del self._terminating[node]
+            ended, its_node = self._ended.popitem(last=False)
+            terminating = self._terminating[its_node]
+            terminating.discard(ended)
+            if not terminating:
+                del self._terminating[its_node]
 
 
-class BoundPod(NamedTuple):
-    """A pod's namespace, and the reservations that it asks for, Mb/s, largest first: one an interface."""
+def _drop(index: dict[_Key, dict[PodUid, _PodRecord]], key: _Key, uid: PodUid) -> None:
+    """Take the pod out of an index."""
+    pods = index.get(key, {})
+    pods.pop(uid, None)
+    if not pods:
+        index.pop(key, None)
 
-    namespace: str
-    rates_mbps: tuple[int, ...]
 
-
-class BoundPods(_PodsByNode[BoundPod]):
-    """The unfinished pods that are bound without a promise that counts, by node.
-
-    on_change: told of every pod that is bound, or not any more, and where.
-    """
-
-    def __init__(self, on_change: Callable[[NodeName, PodUid], None] = lambda _node, _uid: None) -> None:
-        super().__init__()
-        self.on_change = on_change
-
-    def on_update(self, pod: PodView, node: NodeName) -> None:
-        """The pod is bound there, not finished, and was promised nothing. What it asks for now counts."""
-        if pod.uid in self._places:
-            return
-        node = NodeName(intern(node))
-        self._put(pod.uid, node, BoundPod(intern(pod.namespace), _requested_rates(pod)))
-        self.on_change(node, pod.uid)
-
-    def on_delete(self, uid: PodUid) -> None:
-        """The pod is finished or gone."""
-        node = self._pop(uid)
-        if node is not None:
-            self.on_change(node, uid)
+@lru_cache(maxsize=16_384)
+def _shared_labels(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """One object for all pods of an owner, which have the same."""
+    return dict(labels)
 
 
 def _requested_rates(pod: PodView) -> tuple[int, ...]:
@@ -284,59 +372,3 @@ def capped_to_request(
         for at, interface in enumerate(interfaces)
         if at in most
     )
-
-
-MAX_CHARACTERS = 16 * 1024**2
-"""Of all annotations that are kept: pods' owners decide how long they are. Of a pod beyond it the version is
-kept, and `latest` does not know it."""
-
-_NOT_KEPT: Mapping[str, str] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class _UnboundPod:
-    pod: PodView
-    characters: int
-
-
-class UnboundPods(PodIndex):
-    """The pods by UID."""
-
-    def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
-        self._max_characters = max_characters
-        self._pods: dict[PodUid, _UnboundPod] = {}
-        self._characters = 0
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._pods)
-
-    def on_update(self, pod: PodView) -> None:
-        """The pod as the API server just told it."""
-        self.on_delete(pod.uid)
-        if pod.node is not None or pod.finished or not pod.annotations.get(ANNOTATION):
-            return
-        characters = sum(len(key) + len(value) for key, value in pod.annotations.items())
-        if self._characters + characters > self._max_characters:
-            pod, characters = replace(pod, annotations=_NOT_KEPT), 0
-        self._pods[pod.uid] = _UnboundPod(pod, characters)
-        self._characters += characters
-
-    def on_delete(self, uid: PodUid) -> None:
-        """The pod is bound, finished or gone."""
-        unbound = self._pods.pop(uid, None)
-        if unbound is not None:
-            self._characters -= unbound.characters
-
-    def uids(self) -> Iterable[PodUid]:
-        """The pods of this index."""
-        return self._pods
-
-    def latest(self, uid: PodUid) -> PodView | None:
-        """The pod as it was last seen; None when that is not known."""
-        unbound = self._pods.get(uid)
-        return unbound.pod if unbound and unbound.pod.annotations is not _NOT_KEPT else None
-
-    def all(self) -> list[PodView]:
-        """All of them; the annotations may be missing."""
-        return [pod.pod for pod in self._pods.values()]

@@ -32,16 +32,12 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.quantities import covers
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.extender.addresses import AddressCheck
-from k8s_rdma.extender.assumed_pods import AssumedPods
 from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, DecisionLog, Outcome
-from k8s_rdma.extender.fit_cache import Feasible, FitCache
-from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.fit_cache import Feasible
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.nominated_pods import NominatedPods, Room
-from k8s_rdma.extender.pod_request import PodRequestCache
-from k8s_rdma.extender.pod_store import Occupant, Occupants
-from k8s_rdma.extender.quota import Limits
+from k8s_rdma.extender.nominated_pods import Room
+from k8s_rdma.extender.pod_store import Occupant
+from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.kube.api import Changed, Deleted, Listed
 from k8s_rdma.kube.watch import follow
@@ -250,16 +246,9 @@ class Preempting:
     has taken so much processor time and found a node, the nodes that are left are not looked at.
     """
 
-    state: ClusterState
+    cache: SchedulerCache
     states: NodeSource
-    fit_cache: FitCache
-    requests: PodRequestCache
-    occupants: Occupants
     budgets: Budgets
-    limits: Limits
-    addresses: AddressCheck
-    nominations: NominatedPods
-    assumed_pods: AssumedPods
     decision_log: DecisionLog
     clock: Callable[[], float]
     ready: Callable[[], bool]
@@ -271,16 +260,16 @@ class Preempting:
         """The nodes on which evictions help, with the victims; never raises for the sake of a node."""
         began, asked = self.clock(), args.by_uid()
         try:
-            pod = self.requests.parse(args.pod)
+            pod = self.cache.requests.parse(args.pod)
         except MalformedError as error:
             return self._answer(args, began, {}, error.reason)
         if not pod.request:
             return self._answer(args, began, asked, NOTHING_ASKED)
-        await self.addresses.search(pod, self.queue)
+        await self.cache.addresses.search(pod, self.queue)
         if obstacle := self._obstacle(pod):
             return self._answer(args, began, {}, obstacle)
         names = [NodeName(name) for name in asked]
-        here = self.nominations.refused(pod.uid) - asked.keys()
+        here = self.cache.nominations.refused(pod.uid) - asked.keys()
         await self.states.refresh([*names, *here], newer_than=self.clock() - self.max_age_s)
         if any(self._comes_to_fit(pod, node) for node in here):
             return self._answer(args, began, {}, WAITING)
@@ -288,7 +277,7 @@ class Preempting:
         placed = self._places(pod, chosen)  # what was found first may be another's by now
         if placed:
             rooms = {node: Room(interfaces, chosen[node].uids) for node, interfaces in placed.items()}
-            self.nominations.answered(pod, rooms)
+            self.cache.nominations.answered(pod, rooms)
         victims = {str(node): _meta(chosen[node]) for node in placed}
         return self._answer(args, began, victims, FIT if victims else Reason.INSUFFICIENT)
 
@@ -296,7 +285,7 @@ class Preempting:
         """Why nobody may be evicted for the pod now, on whatever node; empty when somebody may."""
         if not self.ready():
             return STARTING
-        if self.addresses.conflict(pod):
+        if self.cache.addresses.conflict(pod):
             return Reason.ADDRESS_IN_USE
         if not self.budgets.synced:
             self.budgets.awaited = True
@@ -324,7 +313,7 @@ class Preempting:
             snapshot = self._snapshot(pod, node, evicted)
             if snapshot is None or not self._fits(pod, snapshot):
                 return False
-            return self.limits.refusal(pod.namespace, pod.uid, pod.request, excluded=evicted) is None
+            return self.cache.limits.refusal(pod.namespace, pod.uid, pod.request, excluded=evicted) is None
 
         return await choose(sent, self._lesser(pod, node), self.budgets, fits)
 
@@ -341,7 +330,7 @@ class Preempting:
             if places and self.queue.clock() - began_s > _PLACING_S:
                 break
             snapshot = self._snapshot(pod, node, each.uids)
-            found = self.fit_cache.place(pod.request, snapshot) if snapshot else None
+            found = self.cache.fit_cache.place(pod.request, snapshot) if snapshot else None
             if isinstance(found, Placement):
                 places[node] = found.interfaces
         self.queue.bill(pod.namespace, self.queue.clock() - began_s)
@@ -349,12 +338,12 @@ class Preempting:
 
     def _lesser(self, pod: PendingPod, node: NodeName) -> list[Occupant]:
         """Who could be evicted for the pod: of lower priority, holding something, and not going anyway."""
-        facts = self.state.facts(node)
-        holding = self.state.reservations(node).keys() | (facts.reported.keys() if facts else set())
-        going = self.occupants.terminating(node)
+        facts = self.cache.state.facts(node)
+        holding = self.cache.state.reservations(node).keys() | (facts.reported.keys() if facts else set())
+        going = self.cache.pods.terminating(node)
         return [
             other
-            for uid, other in self.occupants.pods_on(node).items()
+            for uid, other in self.cache.pods.occupants(node).items()
             if other.priority < pod.priority and uid in holding and uid not in going
         ]
 
@@ -362,13 +351,11 @@ class Preempting:
         self, pod: PendingPod, node: NodeName, evicted: Collection[PodUid] = _NOBODY
     ) -> NodeSnapshot | None:
         """The node once those are gone, and whoever goes by itself."""
-        return self.state.snapshot_if(
+        return self.cache.snapshot(
+            pod,
             node,
-            excluded={pod.uid, *evicted, *self.occupants.terminating(node)},
-            holding={
-                **self.assumed_pods.promised(node, pod),
-                **self.nominations.against(node, pod.uid, pod.priority),
-            },
+            assumed=self.cache.assumed_pods.promised(node, pod),
+            excluded={pod.uid, *evicted, *self.cache.pods.terminating(node)},
         )
 
     def _comes_to_fit(self, pod: PendingPod, node: NodeName) -> bool:
@@ -378,21 +365,21 @@ class Preempting:
         the scheduler, which then sees nobody going, would evict others elsewhere, also when the VFs came back
         since filter was asked.
         """
-        snapshot = self._snapshot(pod, node, self.nominations.victims(node, pod.uid))
+        snapshot = self._snapshot(pod, node, self.cache.nominations.victims(node, pod.uid))
         return snapshot is not None and self._fits(pod, snapshot)
 
     def _fits(self, pod: PendingPod, snapshot: NodeSnapshot) -> bool:
-        return isinstance(self.fit_cache.verdict(pod.request, snapshot, pod.namespace), Feasible)
+        return isinstance(self.cache.fit_cache.verdict(pod.request, snapshot, pod.namespace), Feasible)
 
     def _sent(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Sent:
         uids = tuple(map(PodUid, victims.uids))
         whole = args.node_name_to_victims or {}
         told = {PodUid(pod.metadata.uid): _occupant(pod) for pod in whole[node].pods or ()} if whole else {}
-        here = self.occupants.pods_on(node)
+        here = self.cache.pods.occupants(node)
         return Sent(
             uids=uids,
             occupants={**{uid: here[uid] for uid in uids if uid in here}, **told},
-            terminating=frozenset(self.occupants.terminating(node)),
+            terminating=frozenset(self.cache.pods.terminating(node)),
             violations=victims.num_pdb_violations,
             replaceable=not args.pod.spec.minds_neighbours,
         )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from k8s_rdma.extender.fit_cache import FitCache
+    from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
     from k8s_rdma.extender.node_source import NodeSource
     from k8s_rdma.extender.pod_request import PendingPod
@@ -343,6 +344,13 @@ class Requeuer:
         self._touched: dict[NodeName, float] = {}
         self._freed: dict[str, None] = {}
         self._unknown: Callable[[], Collection[NodeName]] | None = None
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        return {
+            "pods_waiting": ("Pods that no node fitted.", "gauge", lambda: len(self._waiting)),
+            "touches_total": ("Nodes touched since capacity came free.", "counter", lambda: self.touches),
+        }
 
     def refused(
         self,

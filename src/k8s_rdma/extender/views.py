@@ -24,12 +24,9 @@ from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.extender.decision_log import LastRefusals
 from k8s_rdma.extender.explain import Explainer, ExplainQuery
-from k8s_rdma.extender.filter import FeasibilityChecker
-from k8s_rdma.extender.fit_cache import Quarantine
-from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
+from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.pod_request import PodRequestCache
-from k8s_rdma.extender.quota import Limits
+from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.http_server.answer import JSON, Answer, error_answer
 from k8s_rdma.wire import cluster_view, explain
 from k8s_rdma.wire.cluster_view import (
@@ -49,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from k8s_rdma.extender.decision_log import Attempt
-    from k8s_rdma.extender.pod_explanation import PodExplainer
     from k8s_rdma.http_server.answer import Scope
 
     Order: TypeAlias = Callable[["_Row"], tuple[object, ...]]
@@ -90,14 +86,12 @@ class Overview:
     nodes: the names of all that are known. role: what to say of this process. clock: seconds, monotonic.
     """
 
-    state: ClusterState
+    cache: SchedulerCache
     states: NodeSource
     attempts: LastRefusals
-    requests: PodRequestCache
     nodes: Callable[[], Collection[NodeName]]
     role: Callable[[], ExtenderState]
     clock: Callable[[], float]
-    quarantine: Quarantine = field(default_factory=Quarantine)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _last: _Computed | None = None
     _pfs: WeakKeyDictionary[NodeSnapshot, _Pfs] = field(default_factory=WeakKeyDictionary)
@@ -119,7 +113,7 @@ class Overview:
 
     def _pending(self, attempt: Attempt, now: float) -> PendingRow:
         outcome = attempt.outcome
-        filtered = self.requests.get(PodUid(outcome.uid))
+        filtered = self.cache.requests.get(PodUid(outcome.uid))
         interfaces = filtered.request.interfaces if filtered else ()
         return PendingRow(
             pod=outcome.pod,
@@ -143,21 +137,23 @@ class Overview:
         return _Computed(computed_at=self.clock(), rows=tuple(rows), totals=await _total(rows))
 
     def _row(self, node: NodeName) -> _Row:
-        facts = self.state.facts(node)
-        snapshot, pods = self.state.last_known(node)
-        heard_at = self.state.heard_at(node)
+        facts = self.cache.state.facts(node)
+        snapshot, pods = self.cache.state.last_known(node)
+        heard_at = self.cache.state.heard_at(node)
         heard_s = None if heard_at is None else round(self.clock() - heard_at, 3)
         pfs = self._pfs_of(snapshot) if snapshot else _NO_PFS
         known = NodeRow(name=node, pods=len(pods), heard_s=heard_s, pfs=pfs.rows)
         if facts is None:
-            why = self.state.why_unreadable(node)
+            why = self.cache.state.why_unreadable(node)
             return _Row(replace(known, problems=(why,), unreadable=True), pfs)
         return _Row(replace(known, problems=(*_problems(pfs.rows), *facts.problems)), pfs)
 
     def _pfs_of(self, snapshot: NodeSnapshot) -> _Pfs:
         pfs = self._pfs.get(snapshot)
         if pfs is None:
-            pfs = self.quarantine.decide(snapshot, lambda: _pfs_of(snapshot), lambda _: _NO_PFS)
+            pfs = self.cache.fit_cache.quarantine.decide(
+                snapshot, lambda: _pfs_of(snapshot), lambda _: _NO_PFS
+            )
             self._pfs[snapshot] = pfs
         return pfs
 
@@ -231,46 +227,12 @@ ORDERS: dict[Sort, Order] = {
 _DEFAULT_ROWS = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewContext:
-    """Of a look.
-
-    nodes: all names. role: what to say of this process. max_age_s: as in `Scheduling`.
-    """
-
-    states: NodeSource
-    feasibility: FeasibilityChecker
-    limits: Limits
-    nodes: Callable[[], Collection[NodeName]]
-    role: Callable[[], ExtenderState]
-    max_age_s: float
-
-
 class Views:
-    """What answers."""
+    """Pages for people: `explain` and the cluster's overview."""
 
-    def __init__(self, pods: PodExplainer, context: ViewContext) -> None:
-        self._explaining = Explainer(
-            pods=pods,
-            state=pods.state,
-            states=context.states,
-            feasibility=context.feasibility,
-            limits=context.limits,
-            nodes=context.nodes,
-            role=context.role,
-            clock=pods.clock,
-            max_age_s=context.max_age_s,
-        )
-        self._overview = Overview(
-            state=pods.state,
-            states=context.states,
-            attempts=pods.attempts,
-            requests=pods.requests,
-            nodes=context.nodes,
-            role=context.role,
-            clock=pods.clock,
-            quarantine=context.feasibility.fit_cache.quarantine,
-        )
+    def __init__(self, explainer: Explainer, overview: Overview) -> None:
+        self._explainer = explainer
+        self._overview = overview
 
     def routes(self) -> dict[str, Callable[[Scope], Awaitable[Answer]]]:
         """By path."""
@@ -285,7 +247,7 @@ class Views:
         wanted = ExplainQuery(
             nodes=tuple(map(NodeName, query.get("node", []))), every=query.get("all") == ["1"]
         )
-        found = await self._explaining.explain(namespace, name, wanted)
+        found = await self._explainer.explain(namespace, name, wanted)
         if isinstance(found, str):
             return _refuse(404, "not_found", found)
         return Answer(encode_explanation(found), content_type=JSON)
