@@ -14,9 +14,9 @@ from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.deviceplugin import app as device_plugin
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor, Host
 from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.extender import Extender
 from k8s_rdma.extender.metrics import Metrics
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
-from k8s_rdma.extender.wiring import running
 from k8s_rdma.kube.api import AbsentApi
 from k8s_rdma.server.metrics import render_age, render_metrics, render_traffic
 from k8s_rdma.wire.rest import NodeReport
@@ -91,7 +91,8 @@ def _of_a_node() -> str:
 async def _of_an_extender() -> str:
     """Without an API server; that asks nodes, and that reads what they publish."""
     published = Metrics()
-    async with running(ExtenderConfig(), AbsentApi()) as extender:
+    extender = Extender(ExtenderConfig(), AbsentApi())
+    async with extender.running():
         nobody = cast("PublishedApi", AbsentApi())  # it is not entered, and so asks nobody
         states = RdmaNodeInformer(extender.binder.state, nobody, float, stale_s=1, namespace="")
         published.add(states.readings())

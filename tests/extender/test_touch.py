@@ -240,7 +240,9 @@ async def test_node_is_touched_without_being_asked_when_the_state_learns_of_its_
         await w.create_pod("p", 5_000)
         assert await w.fitting("p") == []
         verdicts = w.extender.scheduling.feasibility
-        verdicts.cache.state.observe(NodeName("w1"), facts_of(report("w1", generation=3), "w1"), verdicts.clock())
+        verdicts.cache.state.observe(
+            NodeName("w1"), facts_of(report("w1", generation=3), "w1"), verdicts.clock()
+        )
         await until(lambda: w.api.touched == ["w1"])
 
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.core.macs import MacRanges
+    from k8s_rdma.extender.fit_cache import SearchQueue
     from k8s_rdma.extender.node_cache import ClusterState
     from k8s_rdma.extender.nominated_pods import NominatedPods
     from k8s_rdma.extender.pod_request import PendingPod
-    from k8s_rdma.extender.search_queue import SearchQueue
 
 _MAX_REMEMBERED = 16
 """Sets of MACs of which it is remembered which nodes' reports have none of them."""

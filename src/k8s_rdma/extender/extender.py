@@ -15,7 +15,7 @@ from k8s_rdma.extender.bind import Binder, BindingWriter
 from k8s_rdma.extender.decision_log import DecisionLog, LastRefusals
 from k8s_rdma.extender.explain import Explainer
 from k8s_rdma.extender.filter import FeasibilityChecker, Scheduling
-from k8s_rdma.extender.fit_cache import FitCache
+from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.gangs import Quorum
 from k8s_rdma.extender.http_poller import HttpPoller, poll_config
 from k8s_rdma.extender.leadership import Fence, Leadership, Readiness
@@ -28,7 +28,6 @@ from k8s_rdma.extender.preempt import Budgets, Preempting, follow_budgets
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.requeue import Pace, Requeuer, UnschedulablePods
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
-from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.extender.views import Overview, Views
 from k8s_rdma.kube.leader_election import LeaderElector
 from k8s_rdma.kube.watch import follow

@@ -25,11 +25,10 @@ from k8s_rdma.extender.decision_log import (
     main_reason,
 )
 from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
-from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, Infeasible
+from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, Infeasible, SearchQueue
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
-from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.wire.extender import (
     NOT_ENOUGH_FREE,

@@ -1,4 +1,6 @@
-"""Fit cache: whether a request fits a node's snapshot, searched once, then looked up; and quarantined nodes.
+"""Fit cache: whether a request fits a node's snapshot, searched once, then looked up.
+
+Searches take turns in a queue, which shares the processor among namespaces.
 
 A verdict depends on the request and on the snapshot alone, so that nodes with equal snapshots share it, and
 it holds until a node's snapshot becomes another one. Of the request it depends on its policy and the
@@ -14,9 +16,12 @@ node, and that pod alone is refused there, so that no pod can take nodes from ot
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from time import thread_time
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import structlog
@@ -32,7 +37,7 @@ from k8s_rdma.errors import Reason
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.extender.metrics import Reading
@@ -40,81 +45,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SIMPLEST = Request((InterfaceRequest(),))
-_MOST_LOGGED = 256
-_MOST_SHOWN = 300
-_log = structlog.get_logger()
-
-
-class Quarantine:
-    """Makes decisions that may fail; counts those that did, and logs each kind of failure once."""
-
-    def __init__(self) -> None:
-        """Of no cluster yet: `watch` says of which."""
-        self.failures = 0
-        self._state: ClusterState | None = None
-        self._logged: set[str] = set()
-        self._examined: WeakSet[NodeSnapshot] = WeakSet()
-
-    def watch(self, state: ClusterState) -> None:
-        """Quarantine the nodes of this cluster."""
-        self._state = state
-
-    def decide(self, snapshot: NodeSnapshot, decision: Callable[[], T], otherwise: Callable[[str], T]) -> T:
-        """What the decision on a situation is; where it fails, what `otherwise` makes of the reason."""
-        try:
-            return decision()
-        except Exception as error:  # whatever it is, it is of this situation alone
-            why = self.failed(error)
-            self._isolate(snapshot, why)
-            return otherwise(why)
-
-    def failed(self, error: Exception, node: NodeName | None = None) -> str:
-        """Take note of a failure, of this node if that is known; the reason, in a clause."""
-        self.failures += 1
-        why = f"what is known of it makes decisions fail: {type(error).__name__}: {error}"[:_MOST_SHOWN]
-        if why not in self._logged and len(self._logged) < _MOST_LOGGED:
-            self._logged.add(why)
-            _log.error("decision_failed", node=node, error=why, exc_info=error)
-        return why
-
-    def _isolate(self, snapshot: NodeSnapshot, why: str) -> None:
-        """Quarantine the nodes of the same PFs on which nothing can be decided."""
-        if self._state is None or snapshot in self._examined:
-            return
-        self._examined.add(snapshot)
-        pfs = snapshot.inventory.pfs
-        alike = {each for each in self._state.snapshots.values() if each.inventory.pfs == pfs}
-        undecidable = {each for each in alike if not _is_decidable(each)}
-        for node, each in list(self._state.snapshots.items()):
-            if each in undecidable:
-                self._state.quarantine(node, why)
-
-    def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
-        state = self._state
-        return {
-            "decisions_failed_total": (
-                "Decisions that failed for what is known of a node; a defect, see the log.",
-                "counter",
-                lambda: self.failures,
-            ),
-            "nodes_quarantined": (
-                "Nodes that are not decided upon until they report something else.",
-                "gauge",
-                lambda: 0 if state is None else state.quarantined(),
-            ),
-        }
-
-
-def _is_decidable(snapshot: NodeSnapshot) -> bool:
-    """Whether the simplest request can be decided."""
-    try:
-        place(_SIMPLEST, snapshot.inventory, snapshot.used)
-    except Exception:
-        return False
-    return True
-
+_Key = tuple[Shape, tuple[tuple[str, ...], ...]]
+"""What of a request matters: its shape, and what its interfaces ask in vain for where they may be devices."""
 
 UNRESOLVABLE = frozenset(
     {
@@ -127,6 +59,16 @@ UNRESOLVABLE = frozenset(
 MAX_REQUESTS = 256
 MAX_INTERFACES = 65_536
 """Requests whose verdicts are kept, and the interfaces of them all: each takes 2 KiB at worst."""
+
+SLICE_S = 0.005
+"""Processor time after which others come first; the search under way is finished."""
+
+_HAD_ON_A_RUNNING_NODE = frozenset({Setting.VFIO_PCI, Setting.SOFTWARE_CAPS})
+_SIMPLEST = Request((InterfaceRequest(),))
+_MOST_LOGGED = 256
+_MOST_SHOWN = 300
+_MOST_NAMESPACES = 10_000
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,47 +91,6 @@ class Infeasible:
 
 
 Verdict = Feasible | Infeasible
-_Key = tuple[Shape, tuple[tuple[str, ...], ...]]
-"""What of a request matters: its shape, and what its interfaces ask in vain for where they may be devices."""
-
-
-_HAD_ON_A_RUNNING_NODE = frozenset({Setting.VFIO_PCI, Setting.SOFTWARE_CAPS})
-
-
-def _may_pass(found: Rejection, request: Request, snapshot: NodeSnapshot) -> bool:
-    """Whether it may fit later, if only by what no eviction brings about: a link that is down comes up."""
-    if found.reason is Reason.DEVICES_DIFFER:
-        return False
-    link_down = any(pf.link_mbps is None for pf in snapshot.inventory.pfs)
-    return found.reason not in UNRESOLVABLE or link_down or _waits_for_an_operator(request)
-
-
-def _waits_for_an_operator(request: Request) -> bool:
-    """Whether it asks for what can be had on a running node.
-
-    A larger MTU of a PF, vfio-pci for its VFs, an agent that can cap by software.
-    """
-    return any(
-        kind.needs.mtu or not kind.needs.settings.isdisjoint(_HAD_ON_A_RUNNING_NODE)
-        for kind in request.shape.kinds
-    )
-
-
-def _undecidable(why: str) -> Infeasible:
-    return Infeasible(Reason.UNREADABLE_NODE, f"{UNREADABLE_NODE} ({why})")
-
-
-def _size(key: _Key) -> int:
-    return len(key[0].kind_at)
-
-
-def _key(request: Request) -> _Key:
-    refused = (
-        tuple(options_refused(interface.options) for interface in request.interfaces)
-        if request.devices
-        else ()
-    )
-    return request.shape, refused
 
 
 class FitCache:
@@ -306,3 +207,230 @@ class FitCache:
         self._sizes[greediest] -= verdicts + _size(key)
         if not self._sizes[greediest]:
             del self._sizes[greediest]
+
+
+class Quarantine:
+    """Makes decisions that may fail; counts those that did, and logs each kind of failure once."""
+
+    def __init__(self) -> None:
+        """Of no cluster yet: `watch` says of which."""
+        self.failures = 0
+        self._state: ClusterState | None = None
+        self._logged: set[str] = set()
+        self._examined: WeakSet[NodeSnapshot] = WeakSet()
+
+    def watch(self, state: ClusterState) -> None:
+        """Quarantine the nodes of this cluster."""
+        self._state = state
+
+    def decide(self, snapshot: NodeSnapshot, decision: Callable[[], T], otherwise: Callable[[str], T]) -> T:
+        """What the decision on a situation is; where it fails, what `otherwise` makes of the reason."""
+        try:
+            return decision()
+        except Exception as error:  # whatever it is, it is of this situation alone
+            why = self.failed(error)
+            self._isolate(snapshot, why)
+            return otherwise(why)
+
+    def failed(self, error: Exception, node: NodeName | None = None) -> str:
+        """Take note of a failure, of this node if that is known; the reason, in a clause."""
+        self.failures += 1
+        why = f"what is known of it makes decisions fail: {type(error).__name__}: {error}"[:_MOST_SHOWN]
+        if why not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add(why)
+            _log.error("decision_failed", node=node, error=why, exc_info=error)
+        return why
+
+    def _isolate(self, snapshot: NodeSnapshot, why: str) -> None:
+        """Quarantine the nodes of the same PFs on which nothing can be decided."""
+        if self._state is None or snapshot in self._examined:
+            return
+        self._examined.add(snapshot)
+        pfs = snapshot.inventory.pfs
+        alike = {each for each in self._state.snapshots.values() if each.inventory.pfs == pfs}
+        undecidable = {each for each in alike if not _is_decidable(each)}
+        for node, each in list(self._state.snapshots.items()):
+            if each in undecidable:
+                self._state.quarantine(node, why)
+
+    def readings(self) -> dict[str, Reading]:
+        """What metrics show."""
+        state = self._state
+        return {
+            "decisions_failed_total": (
+                "Decisions that failed for what is known of a node; a defect, see the log.",
+                "counter",
+                lambda: self.failures,
+            ),
+            "nodes_quarantined": (
+                "Nodes that are not decided upon until they report something else.",
+                "gauge",
+                lambda: 0 if state is None else state.quarantined(),
+            ),
+        }
+
+
+class SearchQueue:
+    """One turn at a time. clock: processor time of this thread, s."""
+
+    def __init__(self, clock: Callable[[], float] = thread_time) -> None:
+        self.clock = clock
+        self._busy = False
+        self._waiters: list[_Waiter] = []
+        self._used: dict[str, float] = {}
+        self._served = 0.0
+
+    def used(self, namespace: str) -> float:
+        """Processor time that the namespace has used, s; at least what the one served last had used."""
+        return max(self._used.get(namespace, 0.0), self._served)
+
+    @asynccontextmanager
+    async def turn(self, namespace: str, *, background: bool = False) -> AsyncIterator[Turn]:
+        """Search within it. background: for nobody who waits for an answer, so after all who do."""
+        turn = Turn(self, namespace, background=background)
+        await turn.begin()
+        try:
+            yield turn
+        finally:
+            turn.end()
+
+    def wait(self, namespace: str, *, background: bool) -> asyncio.Future[None]:
+        """Ask for a turn; the result is there when it has come."""
+        waiter = _Waiter(namespace, background, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        if not self._busy:
+            self.hand_on()
+        return waiter.granted
+
+    def cancel(self, granted: asyncio.Future[None]) -> None:
+        """Ask no more, and hand on what was granted meanwhile."""
+        self._waiters = [waiter for waiter in self._waiters if waiter.granted is not granted]
+        if granted.done() and not granted.cancelled():
+            self.hand_on()
+
+    def charge(self, namespace: str, used_s: float) -> None:
+        """Note what a turn took."""
+        self._served = self.used(namespace)
+        self._used[namespace] = self._served + used_s
+        self._forget_idle()
+
+    def bill(self, namespace: str, used_s: float) -> None:
+        """Note what was done for the namespace outside of its turns."""
+        self._used[namespace] = self.used(namespace) + used_s
+        self._forget_idle()
+
+    def hand_on(self) -> None:
+        """End the turn; the next is for who answers somebody and has used least, of equals who came first."""
+        self._waiters = [each for each in self._waiters if not each.granted.cancelled()]
+        self._busy = bool(self._waiters)
+        if not self._busy:
+            return
+        waiter = min(self._waiters, key=lambda each: (each.background, self.used(each.namespace)))
+        self._waiters.remove(waiter)
+        waiter.granted.set_result(None)
+
+    def _forget_idle(self) -> None:
+        if len(self._used) > _MOST_NAMESPACES:
+            self._used = {each: used for each, used in self._used.items() if used > self._served}
+
+
+class _Waiter(NamedTuple):
+    namespace: str
+    background: bool
+    granted: asyncio.Future[None]
+
+
+class Turn:
+    """Slices of one search, made by `SearchQueue.turn`."""
+
+    def __init__(self, queue: SearchQueue, namespace: str, *, background: bool) -> None:
+        self._queue = queue
+        self._namespace = namespace
+        self._background = background
+        self._ended_s = 0.0
+        self._started_at: float | None = None
+
+    @property
+    def used_s(self) -> float:
+        """Processor time of all its slices."""
+        return self._ended_s + (0.0 if self._started_at is None else self._queue.clock() - self._started_at)
+
+    async def begin(self) -> None:
+        """Wait for a slice."""
+        granted = self._queue.wait(self._namespace, background=self._background)
+        await self._start(granted)
+
+    def end(self) -> None:
+        """Give the slice back, if there is one."""
+        if self._started_at is not None:
+            self._charge()
+            self._queue.hand_on()
+
+    async def give_way(self) -> None:
+        """Let others run and search once the slice is used up."""
+        if self._started_at is not None and self._queue.clock() - self._started_at < SLICE_S:
+            return
+        self._charge()
+        granted = self._queue.wait(self._namespace, background=self._background)
+        self._queue.hand_on()
+        await self._start(granted)
+
+    async def _start(self, granted: asyncio.Future[None]) -> None:
+        try:
+            await asyncio.sleep(0)  # whatever is ready runs first, also when this search goes on at once
+            await granted
+        except asyncio.CancelledError:
+            self._queue.cancel(granted)
+            raise
+        self._started_at = self._queue.clock()
+
+    def _charge(self) -> None:
+        if self._started_at is not None:
+            used_s, self._started_at = self._queue.clock() - self._started_at, None
+            self._ended_s += used_s
+            self._queue.charge(self._namespace, used_s)
+
+
+def _is_decidable(snapshot: NodeSnapshot) -> bool:
+    """Whether the simplest request can be decided."""
+    try:
+        place(_SIMPLEST, snapshot.inventory, snapshot.used)
+    except Exception:
+        return False
+    return True
+
+
+def _may_pass(found: Rejection, request: Request, snapshot: NodeSnapshot) -> bool:
+    """Whether it may fit later, if only by what no eviction brings about: a link that is down comes up."""
+    if found.reason is Reason.DEVICES_DIFFER:
+        return False
+    link_down = any(pf.link_mbps is None for pf in snapshot.inventory.pfs)
+    return found.reason not in UNRESOLVABLE or link_down or _waits_for_an_operator(request)
+
+
+def _waits_for_an_operator(request: Request) -> bool:
+    """Whether it asks for what can be had on a running node.
+
+    A larger MTU of a PF, vfio-pci for its VFs, an agent that can cap by software.
+    """
+    return any(
+        kind.needs.mtu or not kind.needs.settings.isdisjoint(_HAD_ON_A_RUNNING_NODE)
+        for kind in request.shape.kinds
+    )
+
+
+def _undecidable(why: str) -> Infeasible:
+    return Infeasible(Reason.UNREADABLE_NODE, f"{UNREADABLE_NODE} ({why})")
+
+
+def _size(key: _Key) -> int:
+    return len(key[0].kind_at)
+
+
+def _key(request: Request) -> _Key:
+    refused = (
+        tuple(options_refused(interface.options) for interface in request.interfaces)
+        if request.devices
+        else ()
+    )
+    return request.shape, refused

@@ -33,12 +33,11 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.quantities import covers
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, DecisionLog, Outcome
-from k8s_rdma.extender.fit_cache import Feasible
+from k8s_rdma.extender.fit_cache import Feasible, SearchQueue
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.nominated_pods import Room
 from k8s_rdma.extender.pod_store import Occupant
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
-from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.kube.api import Changed, Deleted, Listed
 from k8s_rdma.kube.watch import follow
 from k8s_rdma.wire.extender import ExtenderPreemptionResult, MetaPod, MetaVictims
@@ -47,9 +46,9 @@ from k8s_rdma.wire.pod_spec import demand_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
+    from k8s_rdma.extender.fit_cache import Turn
     from k8s_rdma.extender.node_cache import NodeSnapshot
     from k8s_rdma.extender.pod_request import PendingPod
-    from k8s_rdma.extender.search_queue import Turn
     from k8s_rdma.kube.api import BudgetView, ClusterApi, Event
     from k8s_rdma.wire.extender import ExtenderPreemptionArgs, VictimPod
 
