@@ -148,7 +148,7 @@ def test_settings_are_all_told_with_their_defaults():
 async def test_figures_are_all_told_with_their_types():
     async with world("w1") as w:
         text = w.extender.metrics.render()
-        crd = RdmaNodeInformer(w.extender.binder.state, w.api.real, float, stale_s=1, namespace="n")
+        crd = RdmaNodeInformer(w.extender.cache.state, w.api.real, float, stale_s=1, namespace="n")
     shown = dict(re.findall(r"^# TYPE k8s_rdma_extender_(\w+) (\w+)$", text, re.MULTILINE))
     shown |= {name: kind for name, (_, kind, _) in crd.readings().items()}
     rows = table("Metrics")

@@ -94,7 +94,7 @@ async def _of_an_extender() -> str:
     extender = Extender(ExtenderConfig(), AbsentApi())
     async with extender.running():
         nobody = cast("PublishedApi", AbsentApi())  # it is not entered, and so asks nobody
-        states = RdmaNodeInformer(extender.binder.state, nobody, float, stale_s=1, namespace="")
+        states = RdmaNodeInformer(extender.cache.state, nobody, float, stale_s=1, namespace="")
         published.add(states.readings())
         return extender.metrics.render() + published.render()
 

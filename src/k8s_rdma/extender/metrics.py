@@ -129,11 +129,6 @@ class Metrics:
             yield (counter if kind == "counter" else gauge)(f"{_PREFIX}{name}", help_text, shown)
 
 
-def labelled(names: tuple[str, ...], counts: Mapping[tuple[str, ...], float]) -> Callable[[], Samples]:
-    """Reads counts by what their keys are of."""
-    return lambda: samples(names, counts)
-
-
 def samples(names: tuple[str, ...], counts: Mapping[tuple[str, ...], float]) -> Samples:
     """Counts by what their keys are of."""
     return [(dict(zip(names, key, strict=True)), count) for key, count in sorted(counts.items())]
