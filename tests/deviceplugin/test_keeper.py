@@ -12,7 +12,7 @@ from k8s_rdma.config.devices import MountResource
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.deviceplugin.endpoint import socket_name
 from k8s_rdma.deviceplugin.modes import mode_of
-from k8s_rdma.deviceplugin.plugin_server import FIRST_RETRY_S, Backoff, PluginServer
+from k8s_rdma.deviceplugin.plugin_server import FIRST_RETRY_S, PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
 
 if TYPE_CHECKING:
@@ -82,16 +82,3 @@ async def test_attempt_to_serve_that_failed_is_not_followed_by_the_next_at_once(
         while names(tmp_path) != [name]:  # noqa: ASYNC110  nobody tells
             await asyncio.sleep(0)
     assert names(tmp_path) == []
-
-
-def test_pauses_are_longer_each_time_until_something_succeeds() -> None:
-    pauses = Backoff(0.5, 2.0)
-    assert pauses.left_s(0.0) == 0.0
-    for now, pause in ((10.0, 0.5), (20.0, 1.0), (30.0, 2.0), (40.0, 2.0)):
-        pauses.failed(now)
-        assert pauses.left_s(now) == pause
-        assert pauses.left_s(now + pause) == 0.0
-    pauses.reset()
-    assert pauses.left_s(40.0) == 0.0
-    pauses.failed(50.0)
-    assert pauses.left_s(50.25) == 0.25

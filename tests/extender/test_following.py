@@ -22,7 +22,7 @@ from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
 from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.kube.api import ApiUncertainError, Changed, Deleted, Listed, NodeView, PodView
-from k8s_rdma.kube.watch import follow
+from k8s_rdma.kube.informer import follow
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
@@ -329,7 +329,7 @@ def test_nodes_that_a_later_list_misses_are_forgotten():
 async def test_follow_starts_again_after_every_loss():
     api = Lists([Listed(()), Changed(1)], [], [Listed((2,))])
     taken = []
-    following = asyncio.create_task(follow("pods", api.follow_pods, taken.append, delay_s=0.001))
+    following = asyncio.create_task(follow("pods", api.follow_pods, taken.append, first_retry_s=0.001))
     async with asyncio.timeout(30):
         await api.nothing_left.wait()
     following.cancel()

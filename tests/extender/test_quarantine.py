@@ -20,7 +20,7 @@ from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of
 from k8s_rdma.extender.rdmanode_informer import covers
 from k8s_rdma.kube.api import Changed, Listed
-from k8s_rdma.kube.watch import follow
+from k8s_rdma.kube.informer import follow
 from k8s_rdma.wire.annotation import parse_request
 
 anyio = pytest.mark.anyio

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.linux.inotify import Deletions
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ class Reconciler:
         self._specifications = specifications
         self._pause = pause
         self._reconcile_s = reconcile_s
-        self._retry_s = 0.0
+        self._backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
+        self._retry_s = FIRST_RETRY_S
         self.hardware_changed = asyncio.Event()
         self.sandbox_vanished = asyncio.Event()
 
@@ -150,7 +152,7 @@ class Reconciler:
                 await self._reporter.publish_problems()
 
     def _patience_s(self) -> float:
-        return max(FIRST_RETRY_S, self._retry_s) if self._node.scanner.incomplete else self._reconcile_s
+        return self._retry_s if self._node.scanner.incomplete else self._reconcile_s
 
     async def _changed_within(self, timeout_s: float) -> bool:
         either = [
@@ -174,11 +176,12 @@ class Reconciler:
         await self._specifications.restore()
         scanner = self._node.scanner
         if scanner.incomplete:
-            self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_RETRY_S)
+            self._retry_s = self._backoff.fail()
             unreadable = [f"{item.subject}: {item.why}" for item in self._node.hardware.unreadable]
             _log.warning("observe_failed", error=scanner.error, unreadable=unreadable)
         else:
-            self._retry_s = 0.0
+            self._backoff.reset()
+            self._retry_s = FIRST_RETRY_S
 
 
 async def keep_caps(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
+from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.deviceplugin.endpoint import (
     KUBELET_SOCKET,
     SocketFile,
@@ -30,28 +31,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.deviceplugin.endpoint import Endpoint
     from k8s_rdma.deviceplugin.resource import Resource
-
-
-class Backoff:
-    """Each twice as long as the one before, from the first to the longest; in seconds of one clock."""
-
-    def __init__(self, first_s: float, longest_s: float) -> None:
-        """No attempt has failed."""
-        self._first_s, self._longest_s = first_s, longest_s
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin anew: something has succeeded, or is otherwise than it was."""
-        self._retry_at, self._next_s = 0.0, self._first_s
-
-    def failed(self, now: float) -> None:
-        """An attempt failed."""
-        self._retry_at = now + self._next_s
-        self._next_s = min(2 * self._next_s, self._longest_s)
-
-    def left_s(self, now: float) -> float:
-        """Time until the next attempt; 0 when it is due."""
-        return max(0.0, self._retry_at - now)
 
 
 SETTLE_S = 0.1
@@ -221,7 +200,7 @@ class PluginServer:
             await self._serve()
         except Exception:
             if self._path.parent.is_dir():  # else it is served as soon as it is one
-                self._serving.failed(self._clock())
+                self._serving.fail(self._clock())
             raise
         self._serving.reset()
         return 0.0
@@ -258,7 +237,7 @@ class PluginServer:
         except K8sRdmaError as error:
             counts[False] += 1
             self._registered, self._refused = None, kubelet
-            self._registering.failed(self._clock())
+            self._registering.fail(self._clock())
             self._failed(error.message)
             return 0.0
         counts[True] += 1

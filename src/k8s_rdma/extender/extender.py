@@ -29,8 +29,8 @@ from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.requeue import Pace, Requeuer, UnschedulablePods
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.views import Overview, Views
+from k8s_rdma.kube.informer import follow
 from k8s_rdma.kube.leader_election import LeaderElector
-from k8s_rdma.kube.watch import follow
 from k8s_rdma.wire.extender import (
     ExtenderBindingResult,
     decode_args,

@@ -20,8 +20,8 @@ from k8s_rdma.extender.pod_request import PendingPod
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import Changed, Deleted, Listed, Page
+from k8s_rdma.kube.informer import handle_item
 from k8s_rdma.kube.promises import promised_to
-from k8s_rdma.kube.watch import handle_item
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
 

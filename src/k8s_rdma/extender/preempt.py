@@ -39,7 +39,7 @@ from k8s_rdma.extender.nominated_pods import Room
 from k8s_rdma.extender.pod_store import Occupant
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import Changed, Deleted, Listed
-from k8s_rdma.kube.watch import follow
+from k8s_rdma.kube.informer import follow
 from k8s_rdma.wire.extender import ExtenderPreemptionResult, MetaPod, MetaVictims
 from k8s_rdma.wire.pod_spec import demand_of
 
@@ -107,7 +107,7 @@ async def follow_budgets(api: ClusterApi, budgets: Budgets, on_synced: Callable[
             budgets.awaited = False
             on_synced()
 
-    await follow("disruption budgets", api.follow_budgets, on_event, delay_s=1.0)
+    await follow("disruption budgets", api.follow_budgets, on_event, first_retry_s=1.0)
 
 
 _NOT_STARTED = "~"

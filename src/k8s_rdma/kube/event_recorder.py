@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ObjectEvent
 
@@ -57,7 +58,7 @@ class Outbox:
         self._limit = limit
         self._pause = time.pause
         self._filled = asyncio.Event()
-        self._retry_s = 0.0
+        self._backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
 
     def put(self, key: Key, write: Write) -> None:
         """Have it written, instead of what waits under this key.
@@ -82,34 +83,33 @@ class Outbox:
             await self._pause(SETTLE_S)
             while self._waiting:
                 key, write = next(iter(self._waiting.items()))
-                succeeded = await self._attempt(key, write)
+                retry_s = await self._attempt(key, write)
                 if self._waiting.get(key) is write:
-                    if succeeded:
+                    if retry_s is None:
                         del self._waiting[key]
                     else:
                         self._waiting.move_to_end(key)
-                await self._pause(PACE_S if succeeded else self._retry_s)
+                await self._pause(PACE_S if retry_s is None else retry_s)
             self._filled.clear()
 
-    async def _attempt(self, key: Key, write: Write) -> bool:
-        """Write once; whether that was all that can be done about it."""
+    async def _attempt(self, key: Key, write: Write) -> float | None:
+        """Write once; the delay before the next attempt, None where no other can help."""
         try:
             await write()
         except API_ERRORS as error:
             if isinstance(error, ApiRefusedError) and error.status == _NOT_FOUND:
                 _log.info("object_gone", what=key, why=error.message)
-                return True
+                return None
             if isinstance(error, ApiRefusedError) and error.status != _TOO_MANY_REQUESTS:
                 _log.warning("cluster_not_told", what=key, why=error.message)
-                return True
-            if not self._retry_s:
+                return None
+            if not self._backoff.failing:
                 _log.warning("cluster_told_later", what=key, why=error.message)
-            self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_RETRY_S)
-            return False
+            return self._backoff.fail()
         except Exception:  # a fault of ours: this one is lost, the others are not
             _log.exception("cluster_fault", what=key)
-        self._retry_s = 0.0
-        return True
+        self._backoff.reset()
+        return None
 
 
 REPEAT_S = 30.0

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import API_ERRORS, Changed, Deleted, Listed
+from k8s_rdma.kube.api import Changed, Deleted, Listed
+from k8s_rdma.kube.informer import follow, handle_item
 from k8s_rdma.kube.promises import read_promise
 
 if TYPE_CHECKING:
@@ -42,45 +43,6 @@ async def retry_forever(work: Callable[[], Awaitable[NoReturn]], time: Time) -> 
 
 _log = structlog.get_logger()
 
-FIRST_RETRY_S = 0.5
-LAST_RETRY_S = 30.0
-
-STEADY_S = 60.0
-"""A watch that lasted for so long was a good one: its end, which is bound to come, is nothing to tell of."""
-
-
-async def follow_forever(
-    failure_event: str,
-    stream: Callable[[], AsyncIterator[Event[Any]]],
-    on_event: Callable[[Event[Any]], None],
-    time: Time,
-) -> NoReturn:
-    """Hand over every event of a stream, and of the next one when it ends, until cancelled.
-
-    failure_event: the log's event when it fails twice in a row.
-    """
-    failures = 0
-    while True:
-        started = time.monotonic()
-        error = await _follow(stream, on_event)
-        failures = 1 if time.monotonic() - started >= STEADY_S else failures + 1
-        if failures == 2:
-            _log.warning(failure_event, error=error)
-        await time.pause(min(FIRST_RETRY_S * 2 ** (failures - 1), LAST_RETRY_S))
-
-
-async def _follow(
-    stream: Callable[[], AsyncIterator[Event[Any]]], on_event: Callable[[Event[Any]], None]
-) -> str:
-    """Take events until there are no more; why that is so."""
-    try:
-        async with aclosing(cast("Any", stream())) as events:
-            async for event in events:
-                on_event(event)
-    except API_ERRORS as error:
-        return error.message
-    return "the watch ended"
-
 
 class OwnNode:
     """Follows it; nothing is known until `run`, nor while there is none."""
@@ -104,8 +66,7 @@ class OwnNode:
 
     async def run(self) -> NoReturn:
         """Follow it until cancelled."""
-        stream = self._api.follow_node
-        await follow_forever("node_not_followed", lambda: stream(self.name), self._on_event, self._time)
+        await follow("node", lambda: self._api.follow_node(self.name), self._on_event, time=self._time)
 
     def _on_event(self, event: Event[OwnNodeView]) -> None:
         match event:
@@ -154,7 +115,7 @@ class NodePods:
 
     async def run(self) -> NoReturn:
         """Follow, and begin again when the watch is lost, until cancelled."""
-        await follow_forever("pods_not_followed", self._stream, self._on_event, self._time)
+        await follow("pods", self._stream, self._on_event, time=self._time)
 
     async def _stream(self) -> AsyncIterator[Event[PodView]]:
         """Ends when the keys change: what did not count may count by the new ones, and a list shows it."""
@@ -171,7 +132,7 @@ class NodePods:
                 for uid in self._pods.keys() - {pod.uid for pod in pods}:
                     self._forget(uid)
                 for pod in pods:
-                    self._on_update(pod)
+                    handle_item("pods", self._on_update, pod)
                 self.listed.set()
                 _log.info("pods_listed", pods=len(pods), claims=len(self._claims))
             case Changed(pod):

@@ -22,6 +22,7 @@ import structlog
 from msgspec.structs import replace as replaced
 
 from k8s_rdma.agent.cluster.informers import OwnNode, retry_forever
+from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseView
@@ -94,7 +95,7 @@ class StatusPublisher:
         self._written_version = ""
         self._next_write = self._renew_at = self._discover_at = float("-inf")
         self._renew_soon: list[float] = []
-        self._retry_s = 0.0
+        self._backoff = Backoff(FIRST_RETRY_S, LAST_STATUS_RETRY_S)
 
     async def run(self) -> NoReturn:
         """Publish until cancelled; what is published then goes stale."""
@@ -104,7 +105,7 @@ class StatusPublisher:
             except API_ERRORS as error:
                 await self._back_off(error)
             else:
-                self._retry_s = 0.0
+                self._backoff.reset()
                 await self._until_due()
 
     async def _publish(self) -> None:
@@ -177,10 +178,9 @@ class StatusPublisher:
     async def _back_off(self, error: Exception) -> None:
         """Let a pause pass, one that grows; that somebody else wrote is nothing to tell of."""
         conflict = isinstance(error, ApiRefusedError) and error.status == _CONFLICT
-        if not self._retry_s and not conflict:
+        if not self._backoff.failing and not conflict:
             _log.warning("node_not_published", why=str(error))
-        self._retry_s = min(max(FIRST_RETRY_S, 2 * self._retry_s), LAST_STATUS_RETRY_S)
-        await self._time.pause(self._retry_s)
+        await self._time.pause(self._backoff.fail())
 
 
 def timed(status: RdmaNodeStatus, previous: bytes, now: datetime) -> RdmaNodeStatus:
@@ -225,18 +225,17 @@ class CapacityPublisher:
 
     async def run(self) -> NoReturn:
         """Write it where it differs, until cancelled; it stays then."""
-        retry_s = 0.0
+        backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
         while True:
             own, report = await self._own.wait_for_node(), self._reports.now()
             try:
                 await self._reconcile(own, report)
             except API_ERRORS as error:
-                if not retry_s:
+                if not backoff.failing:
                     _log.warning("capacity_not_published", why=str(error))
-                retry_s = min(max(FIRST_RETRY_S, 2 * retry_s), LAST_RETRY_S)
-                await self._time.pause(retry_s)
+                await self._time.pause(backoff.fail())
                 continue
-            retry_s = 0.0
+            backoff.reset()
             await self._changed(own, report)
             await self._time.pause(GAP_S)
 

@@ -1,26 +1,29 @@
-"""Watches of the API server: every event handed over, and a new list and watch when one is lost."""
+"""Informers: list and watch objects of the API server, again and again whenever a watch is lost."""
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import structlog
 
+from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.kube.api import API_ERRORS, Listed, Page
+from k8s_rdma.kube.time import REAL_TIME, Time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from k8s_rdma.kube.api import Event
 
-
 T = TypeVar("T")
 _log = structlog.get_logger()
 
+FIRST_RETRY_S = 0.5
+LAST_RETRY_S = 30.0
 
-_MAX_DELAY_S = 30.0
+STEADY_S = 60.0
+"""A watch that lasted for so long was a good one: that the API server ends it is no failure."""
 
 
 async def follow(
@@ -28,15 +31,18 @@ async def follow(
     stream: Callable[[], AsyncIterator[Event[Any]]],
     on_event: Callable[[Event[Any]], None],
     *,
-    delay_s: float = 0.5,
+    time: Time = REAL_TIME,
+    first_retry_s: float = FIRST_RETRY_S,
 ) -> NoReturn:
-    """Hand over every event of a stream; make a new one when it is lost, after a delay that doubles to 30 s.
+    """List and watch: hand over every event of a stream, and of a new one when it is lost, until cancelled.
 
-    A stream that has brought changes since its list starts the delay anew. A change that makes `on_event`
-    fail is left out.
+    subject: what is followed, for the log. The delay before a new stream doubles to 30 s, and begins anew
+    after a stream that lasted for `STEADY_S` or brought changes since its list. A change that makes
+    `on_event` fail is left out.
     """
-    delay = delay_s
+    backoff = Backoff(first_retry_s, LAST_RETRY_S)
     while True:
+        started, error = time.monotonic(), None
         try:
             async with aclosing(cast("Any", stream())) as events:
                 async for event in events:
@@ -44,11 +50,15 @@ async def follow(
                         on_event(event)
                     else:
                         handle_item(subject, on_event, event)
-                        delay = delay_s
-        except API_ERRORS as error:
-            _log.warning("watch_lost", what=subject, error=error.message, again_in_s=delay)
-        await asyncio.sleep(delay)
-        delay = min(2 * delay, _MAX_DELAY_S)
+                        backoff.reset()
+        except API_ERRORS as failure:
+            error = failure.message
+        if time.monotonic() - started >= STEADY_S:
+            backoff.reset()
+        ended_again, delay_s = backoff.failing, backoff.fail()
+        if error or ended_again:
+            _log.warning("watch_lost", what=subject, error=error or "the watch ended", again_in_s=delay_s)
+        await time.pause(delay_s)
 
 
 def handle_item(subject: str, handle: Callable[[T], None], item: T) -> None:
