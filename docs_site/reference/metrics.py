@@ -18,7 +18,7 @@ from k8s_rdma.extender.extender import Extender
 from k8s_rdma.extender.metrics import Metrics
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.kube.api import AbsentApi
-from k8s_rdma.server.metrics import render_age, render_metrics, render_traffic
+from k8s_rdma.server.answers import render_age, render_metrics, render_traffic
 from k8s_rdma.wire.rest import NodeReport
 from k8s_rdma.wire.state import Counters, ScanCounts
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from docs_site.reference.schemas import properties_table
 from docs_site.reference.tables import code, table
-from k8s_rdma.http_server.access import Access
-from k8s_rdma.http_server.tokens import Tokens
-from k8s_rdma.server.openapi import openapi_document
+from k8s_rdma.http_server.access import Access, Tokens
+from k8s_rdma.server.app import openapi_document
 
 TOKENS_DEMANDED = Access(tokens=lambda: Tokens(()))
 

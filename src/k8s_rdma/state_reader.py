@@ -1,9 +1,9 @@
-"""Follows the agent's `state.sock` (`wire.state`) for whoever reads it."""
+"""The readers' end of the agent's `state.sock` (`wire.state`)."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -28,83 +28,75 @@ FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
 
 
-class StateReader(Protocol):
-    """What is done with what the agent says."""
+class AgentLink:
+    """A connection to the agent, made again whenever it ends; subclasses take what it brings."""
+
+    def __init__(
+        self,
+        socket: Path,
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        first_report_timeout_s: float = FIRST_REPORT_TIMEOUT_S,
+    ) -> None:
+        self._socket = socket
+        self._pause = pause
+        self._first_report_timeout_s = first_report_timeout_s
+        self._is_connected = False
+
+    async def run(self) -> NoReturn:
+        """Follow the agent, again and again, until cancelled."""
+        retry_s = FIRST_RETRY_S
+        while True:
+            try:
+                await self._follow()
+            except (OSError, EOFError, MalformedError) as error:
+                why = _why(error)
+                if self._is_connected:
+                    retry_s = FIRST_RETRY_S
+                    _log.warning("agent_lost", socket=str(self._socket), why=why)
+                await self.away(why)
+            await self._pause(retry_s)
+            retry_s = min(2 * retry_s, LAST_RETRY_S)
 
     def reported(self, report: NodeReport) -> None:
-        """The node's state is this."""
-        ...
+        """Take the node's state."""
+        raise NotImplementedError
 
     def connected(self, sample: Callable[[], None]) -> None:
-        """The first report has come; `sample` asks for counters."""
-        ...
+        """Note that the first report has come; `sample` requests counters."""
 
     def counted(self, counters: Counters) -> None:
-        """The answer to `sample`."""
-        ...
+        """Take the answer to `sample`."""
 
     def disconnected(self) -> None:
-        """No answer will come any more; also after an attempt that never was `connected`."""
-        ...
+        """Note that no answer will come any more; also after an attempt that never was `connected`."""
 
     async def away(self, why: str) -> None:
-        """An attempt to follow the agent ended; the next one begins later than this returns."""
-        ...
+        """Deal with the end of an attempt to follow the agent; the next one begins after this returns."""
 
-
-async def follow_agent(
-    socket: Path,
-    reader: StateReader,
-    *,
-    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    first_report_timeout_s: float = FIRST_REPORT_TIMEOUT_S,
-) -> NoReturn:
-    """Have the reader told, again and again, until cancelled."""
-    retry_s = FIRST_RETRY_S
-    while True:
-        link = _Link(socket, reader, first_report_timeout_s)
-        try:
-            await link.follow()
-        except (OSError, EOFError, MalformedError) as error:
-            why = _why(error)
-            if link.connected:
-                retry_s = FIRST_RETRY_S
-                _log.warning("agent_lost", socket=str(socket), why=why)
-            await reader.away(why)
-        await pause(retry_s)
-        retry_s = min(2 * retry_s, LAST_RETRY_S)
-
-
-class _Link:
-    """One connection."""
-
-    def __init__(self, socket: Path, reader: StateReader, first_report_timeout_s: float) -> None:
-        self._socket = socket
-        self._reader = reader
-        self._first_report_timeout_s = first_report_timeout_s
-        self.connected = False
-
-    async def follow(self) -> NoReturn:
+    async def _follow(self) -> NoReturn:
+        """Follow one connection to its end."""
+        self._is_connected = False
         incoming, writer = await asyncio.open_unix_connection(self._socket)
         try:
             async with asyncio.timeout(self._first_report_timeout_s):
                 await self._receive(incoming)
-            self.connected = True
+            self._is_connected = True
             _log.info("agent_connected", socket=str(self._socket))
-            self._reader.connected(lambda: writer.write(encode_message(Kind.SAMPLE)))
+            self.connected(lambda: writer.write(encode_message(Kind.SAMPLE)))
             while True:
                 await self._receive(incoming)
         finally:
-            self._reader.disconnected()
+            self.disconnected()
             writer.close()
 
     async def _receive(self, incoming: asyncio.StreamReader) -> None:
         kind, length = decode_header(await incoming.readexactly(HEADER.size))
         body = await incoming.readexactly(length)
         if kind is Kind.COUNTERS:
-            self._reader.counted(decode_counters(body))
+            self.counted(decode_counters(body))
         else:
-            self._reader.reported(decode_report(body))
+            self.reported(decode_report(body))
 
 
 def _why(error: OSError | EOFError | MalformedError) -> str:

@@ -6,9 +6,9 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
+from k8s_rdma.deviceplugin.main import KubeletWatch
 from k8s_rdma.deviceplugin.plugin_server import PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
-from k8s_rdma.deviceplugin.service import KubeletWatch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

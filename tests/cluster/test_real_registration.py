@@ -20,10 +20,10 @@ from cluster.test_real_kubelet import (
     program,
 )
 from k8s_rdma.config.devices import ExclusiveResource
+from k8s_rdma.deviceplugin.main import KubeletWatch
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.deviceplugin.plugin_server import SETTLE_S, PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
-from k8s_rdma.deviceplugin.service import KubeletWatch
 from k8s_rdma_demo.cluster.background import in_background
 
 if TYPE_CHECKING:

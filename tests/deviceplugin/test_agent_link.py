@@ -8,12 +8,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from deviceplugin.played_agent import report
-from k8s_rdma.deviceplugin.agent_link import AgentLink
+from k8s_rdma.deviceplugin.device_monitor import DevicesLink
 from linux.small_machine import PF, vf_pci
 
 
-def link(calls: list[float]) -> AgentLink:
-    return AgentLink(Path("none"), changed=lambda: calls.append(1.0), now=lambda: 7.0)
+def link(calls: list[float]) -> DevicesLink:
+    return DevicesLink(Path("none"), changed=lambda: calls.append(1.0), now=lambda: 7.0)
 
 
 def test_report_says_which_devices_pods_have() -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.rdma_devices import AllocatedDevice, DeviceInventory, RdmaDevice
-from k8s_rdma.deviceplugin.agent_link import AgentReport
 from k8s_rdma.deviceplugin.health import (
     CALM_S,
     FIRST_HOLD_S,
@@ -17,6 +16,7 @@ from k8s_rdma.deviceplugin.health import (
     STANDS_S,
     UNCLAIMED_S,
     Agent,
+    AgentReport,
     Health,
 )
 from k8s_rdma.linux.rdma.observation import AwayDevice, PresentDevice, RdmaSnapshot

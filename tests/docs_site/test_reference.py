@@ -17,7 +17,7 @@ from docs_site.reference.pages import PAGES
 from docs_site.reference.rest import TOKENS_DEMANDED, rest_page
 from docs_site.reference.tables import moved, rows_by_name, section, table
 from k8s_rdma.errors import Reason
-from k8s_rdma.server.openapi import openapi_document
+from k8s_rdma.server.app import openapi_document
 
 ROOT = Path(__file__).resolve().parents[2]
 

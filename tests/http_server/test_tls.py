@@ -18,9 +18,9 @@ from http_server.serving import REQUEST, run, served
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import Limits
+from k8s_rdma.http_server.access import tls_context
 from k8s_rdma.http_server.protocol import HttpProtocol
 from k8s_rdma.http_server.server import Handshake
-from k8s_rdma.http_server.tls import tls_context
 
 if TYPE_CHECKING:
     from pathlib import Path

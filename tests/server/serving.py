@@ -14,9 +14,8 @@ import uvloop
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.access import EVERYBODY, Access
-from k8s_rdma.server.agent_link import AgentLink
+from k8s_rdma.server.agent_link import AnswersLink, Traffic
 from k8s_rdma.server.main import serve
-from k8s_rdma.server.traffic import Traffic
 from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rest import (
     Allocation,
@@ -170,7 +169,7 @@ async def serving(
     stop = stop or asyncio.Event()
     with listen("127.0.0.1", 0) as listener:
         host, port = listener.getsockname()
-        made = AgentLink(run_dir / "state.sock", **{"scan": None, "now": lambda: THEN, **link})
+        made = AnswersLink(run_dir / "state.sock", **{"scan": None, "now": lambda: THEN, **link})
         made.traffic = traffic or Traffic(timeout_s=0)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(serve(listener, made, stop, access=access))

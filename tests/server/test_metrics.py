@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from k8s_rdma.server.metrics import render_age, render_metrics, render_traffic
+from k8s_rdma.server.answers import render_age, render_metrics, render_traffic
 from k8s_rdma.wire.rest import NodeReport, Pod
 from k8s_rdma.wire.state import (
     CapCounts,

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from k8s_rdma.http_server.access import EVERYBODY, PROBE_PATHS, Access
-from k8s_rdma.http_server.tokens import Tokens
-from k8s_rdma.server.openapi import openapi_document
+from k8s_rdma.http_server.access import EVERYBODY, PROBE_PATHS, Access, Tokens
+from k8s_rdma.server.app import openapi_document
 from server.serving import PlayedAgent, report, run, serving, telling_agent, until_generation
 
 if TYPE_CHECKING:

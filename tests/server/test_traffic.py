@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from k8s_rdma.server.traffic import Traffic
+from k8s_rdma.server.agent_link import Traffic
 from k8s_rdma.wire.state import Counters, Kind, ScanCounts, VfTraffic
 from server.exposition_reader import Family, read, value
 from server.serving import played_agent, report, run, serving, telling_agent, until_generation

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.server.watch import DEFAULT_TIMEOUT_S, MAX_WATCHES, Watch, Watches, parse_watch
+from k8s_rdma.server.app import DEFAULT_TIMEOUT_S, MAX_WATCHES, Watch, Watches, parse_watch
 from server.serving import report, run, serving, telling_agent, until, until_generation
 
 if TYPE_CHECKING:

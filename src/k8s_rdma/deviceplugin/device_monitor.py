@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from k8s_rdma.core.devices.rdma_devices import INFINIBAND, RDMA_CM, DeviceInventory
-from k8s_rdma.deviceplugin.agent_link import AgentLink
 from k8s_rdma.deviceplugin.followers import Observable
-from k8s_rdma.deviceplugin.health import Agent, Health
+from k8s_rdma.deviceplugin.health import Agent, AgentReport, Health, read_report
 from k8s_rdma.deviceplugin.health_events import EventLimiter
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import CachedScan
@@ -29,6 +28,7 @@ from k8s_rdma.linux.netlink.subscriptions import RDMA_DEVICES
 from k8s_rdma.linux.rdma.character_devices import DEV, DeviceNodes
 from k8s_rdma.linux.rdma.observation import RdmaObserver, RdmaQueries, port_state_files
 from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.state_reader import AgentLink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,113 +37,7 @@ if TYPE_CHECKING:
     from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.deviceplugin.health_events import HealthChange
     from k8s_rdma.linux.rdma.observation import RdmaSnapshot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """Where the machine is looked at. questions: opens what answers beside sysfs."""
-
-    sysfs: Path = Path("/sys")
-    dev: Path = DEV
-    questions: Callable[[], AbstractContextManager[RdmaQueries]] = NetlinkQueries
-
-
-@dataclass(frozen=True, slots=True)
-class ScanCounts:
-    """At the hardware so far. failed: those that could not see everything."""
-
-    total: int = 0
-    failed: int = 0
-
-
-class HostScanner:
-    """Of one thread at a time; nothing is opened before the first look."""
-
-    def __init__(self, host: Host, *, changed: Callable[[], None]) -> None:
-        """changed: called from another thread when a look may show something else."""
-        self._host = host
-        self._changed = changed
-        self._opened = ExitStack()
-        self._cached_scan: CachedScan[RdmaSnapshot] | None = None
-        self._nodes = DeviceNodes(host.dev)
-        self._health = Health()
-        self._expected: Mapping[str, str] = {}
-        self._last: RdmaSnapshot | None = None
-        self.counts = ScanCounts()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
-
-    @property
-    def succeeded(self) -> bool:
-        """Report whether any look did."""
-        return self._last is not None
-
-    def scan(self, agent: Agent, now: float, *, anew: bool = False) -> DeviceInventory:
-        """What there is by now; what was seen last where it cannot be looked at, which is then told.
-
-        anew: look whether or not there is a sign of a change.
-        """
-        expected = self._health.expected(agent)
-        anew |= expected != self._expected
-        self._expected = expected
-        failure: tuple[str, ...] = ()
-        try:
-            self._last = self._scan_rdma(anew=anew)
-        except (KernelError, OSError) as error:
-            self._count(failed=True)
-            failure = (f"the host's RDMA devices cannot be looked at: {error}",)
-        if self._last is None:
-            return DeviceInventory(unreadable=failure)
-        return self._health.judged(self._last, agent, now, unreadable=failure)
-
-    def due_at(self) -> float | None:
-        """When to ask for what is seen though nothing changed, by the clock of `now`; None for never."""
-        return self._health.due_at()
-
-    @property
-    def due(self) -> bool:
-        """Report whether something could not be seen, or may have changed while it was looked at."""
-        return self._cached_scan is None or self._cached_scan.due
-
-    def _scan_rdma(self, *, anew: bool) -> RdmaSnapshot:
-        if self._cached_scan is None:
-            self._cached_scan = self._open()
-        scan = self._cached_scan.scan(anew=anew)
-        if scan is not self._last:
-            self._count(failed=bool(scan.unreadable))
-        return scan
-
-    def _open(self) -> CachedScan[RdmaSnapshot]:
-        with ExitStack() as opened:
-            sysfs = Sysfs(self._host.sysfs)
-            questions = opened.enter_context(self._host.questions())
-            observer = RdmaObserver(sysfs, questions, self._nodes)
-            lookout = CachedScan(
-                lambda changed: observer.scan(self._expected, changed=changed),
-                files=self._files,
-                incomplete=lambda look: bool(look.unreadable),
-                subscriptions=RDMA_DEVICES,
-                changed=self._changed,
-            )
-            opened.enter_context(lookout)
-            self._opened = opened.pop_all()
-        return lookout
-
-    def _files(self, snapshot: RdmaSnapshot) -> frozenset[Path]:
-        """What no event tells of: the states of InfiniBand ports, and nodes that come and go by hand."""
-        nodes = {node.path for device in snapshot.present.values() for node in device.characters}
-        return frozenset(
-            {self._host.sysfs / path for path in port_state_files(snapshot)}
-            | {self._nodes.locate(path) for path in (INFINIBAND, RDMA_CM, *nodes)}
-        )
-
-    def _count(self, *, failed: bool) -> None:
-        self.counts = ScanCounts(self.counts.total + 1, self.counts.failed + failed)
-
+    from k8s_rdma.wire.rest import NodeReport
 
 _log = structlog.get_logger()
 
@@ -191,7 +85,7 @@ class DeviceMonitor:
             def wake() -> None:
                 loop.call_soon_threadsafe(self._wake.set)
 
-            self._agent = AgentLink(self._run_dir / "state.sock", changed=self._wake.set, now=self._now)
+            self._agent = DevicesLink(self._run_dir / "state.sock", changed=self._wake.set, now=self._now)
             self._scanner = opened.enter_context(HostScanner(self._host, changed=wake))
             self._thread = opened.enter_context(ThreadPoolExecutor(1, thread_name_prefix="looking"))
             tasks = await opened.enter_async_context(asyncio.TaskGroup())
@@ -292,6 +186,155 @@ class DeviceMonitor:
 
     def _deadline_after(self, seconds: float | None) -> float | None:
         return None if seconds is None else self._now() + seconds
+
+
+class DevicesLink(AgentLink):
+    """The devices of the agent's last report, and since when the agent is silent; kept up to date by `run`.
+
+    report: None before the first one. silent_since: by `now`; None while the agent reports.
+    """
+
+    def __init__(self, socket: Path, *, changed: Callable[[], None], now: Callable[[], float]) -> None:
+        """changed: called when something is new, in the event loop. now: seconds of a monotonic clock."""
+        super().__init__(socket)
+        self._changed = changed
+        self._now = now
+        self._tried = asyncio.Event()
+        self.report: AgentReport | None = None
+        self.silent_since: float | None = now()
+
+    async def tried(self) -> None:
+        """Return once it has told something, or cannot be reached."""
+        await self._tried.wait()
+
+    def reported(self, report: NodeReport) -> None:
+        """Keep what it says of devices."""
+        parsed = read_report(report)
+        if (
+            report.unreadable and self.report is not None
+        ):  # a PF that the agent cannot look at is its all the same
+            parsed = replace(parsed, pfs=parsed.pfs | self.report.pfs)
+        is_new = self.silent_since is not None or parsed != self.report
+        self.report, self.silent_since = parsed, None
+        self._tried.set()
+        if is_new:
+            self._changed()
+
+    def disconnected(self) -> None:
+        """From now on what it told last may not be so any more."""
+        if self.silent_since is None:
+            self.silent_since = self._now()
+            self._changed()
+
+    async def away(self, why: str) -> None:  # noqa: ARG002
+        """It cannot be reached."""
+        self._tried.set()
+
+
+class HostScanner:
+    """Of one thread at a time; nothing is opened before the first look."""
+
+    def __init__(self, host: Host, *, changed: Callable[[], None]) -> None:
+        """changed: called from another thread when a look may show something else."""
+        self._host = host
+        self._changed = changed
+        self._opened = ExitStack()
+        self._cached_scan: CachedScan[RdmaSnapshot] | None = None
+        self._nodes = DeviceNodes(host.dev)
+        self._health = Health()
+        self._expected: Mapping[str, str] = {}
+        self._last: RdmaSnapshot | None = None
+        self.counts = ScanCounts()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    @property
+    def succeeded(self) -> bool:
+        """Report whether any look did."""
+        return self._last is not None
+
+    def scan(self, agent: Agent, now: float, *, anew: bool = False) -> DeviceInventory:
+        """What there is by now; what was seen last where it cannot be looked at, which is then told.
+
+        anew: look whether or not there is a sign of a change.
+        """
+        expected = self._health.expected(agent)
+        anew |= expected != self._expected
+        self._expected = expected
+        failure: tuple[str, ...] = ()
+        try:
+            self._last = self._scan_rdma(anew=anew)
+        except (KernelError, OSError) as error:
+            self._count(failed=True)
+            failure = (f"the host's RDMA devices cannot be looked at: {error}",)
+        if self._last is None:
+            return DeviceInventory(unreadable=failure)
+        return self._health.judged(self._last, agent, now, unreadable=failure)
+
+    def due_at(self) -> float | None:
+        """When to ask for what is seen though nothing changed, by the clock of `now`; None for never."""
+        return self._health.due_at()
+
+    @property
+    def due(self) -> bool:
+        """Report whether something could not be seen, or may have changed while it was looked at."""
+        return self._cached_scan is None or self._cached_scan.due
+
+    def _scan_rdma(self, *, anew: bool) -> RdmaSnapshot:
+        if self._cached_scan is None:
+            self._cached_scan = self._open()
+        scan = self._cached_scan.scan(anew=anew)
+        if scan is not self._last:
+            self._count(failed=bool(scan.unreadable))
+        return scan
+
+    def _open(self) -> CachedScan[RdmaSnapshot]:
+        with ExitStack() as opened:
+            sysfs = Sysfs(self._host.sysfs)
+            questions = opened.enter_context(self._host.questions())
+            observer = RdmaObserver(sysfs, questions, self._nodes)
+            lookout = CachedScan(
+                lambda changed: observer.scan(self._expected, changed=changed),
+                files=self._files,
+                incomplete=lambda look: bool(look.unreadable),
+                subscriptions=RDMA_DEVICES,
+                changed=self._changed,
+            )
+            opened.enter_context(lookout)
+            self._opened = opened.pop_all()
+        return lookout
+
+    def _files(self, snapshot: RdmaSnapshot) -> frozenset[Path]:
+        """What no event tells of: the states of InfiniBand ports, and nodes that come and go by hand."""
+        nodes = {node.path for device in snapshot.present.values() for node in device.characters}
+        return frozenset(
+            {self._host.sysfs / path for path in port_state_files(snapshot)}
+            | {self._nodes.locate(path) for path in (INFINIBAND, RDMA_CM, *nodes)}
+        )
+
+    def _count(self, *, failed: bool) -> None:
+        self.counts = ScanCounts(self.counts.total + 1, self.counts.failed + failed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Where the machine is looked at. questions: opens what answers beside sysfs."""
+
+    sysfs: Path = Path("/sys")
+    dev: Path = DEV
+    questions: Callable[[], AbstractContextManager[RdmaQueries]] = NetlinkQueries
+
+
+@dataclass(frozen=True, slots=True)
+class ScanCounts:
+    """At the hardware so far. failed: those that could not see everything."""
+
+    total: int = 0
+    failed: int = 0
 
 
 def _is_due(deadline: float | None, now: float) -> bool:

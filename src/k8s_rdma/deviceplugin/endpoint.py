@@ -29,51 +29,6 @@ TIMEOUT_S = 15.0
 """Kubelet itself tries to connect to a plugin for 10 s (Kubernetes 1.36,
 `pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go`)."""
 
-
-async def register(kubelet: Path, registration: PluginRegistration) -> None:
-    """Register with the kubelet of a socket. K8sRdmaError (`KUBELET_FAILURE`) when it does not take it."""
-    channel = connect(kubelet)
-    try:
-        await call(channel, REGISTER, registration, timeout_s=TIMEOUT_S)
-    except AioRpcError as error:
-        msg = f"kubelet at {kubelet}: {error.code().name}: {error.details()}"
-        raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE) from error
-    finally:
-        await channel.close()
-
-
-class SocketFile(NamedTuple):
-    """One socket among all that are ever at a path; inodes are used again, with another time."""
-
-    device: int
-    inode: int
-    made_ns: int
-
-
-def socket_at(path: Path) -> SocketFile | None:
-    """The socket at a path; None for nothing, or something else."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    if not stat.S_ISSOCK(found.st_mode):
-        return None
-    return SocketFile(found.st_dev, found.st_ino, found.st_mtime_ns)
-
-
-def is_served(path: Path) -> bool:
-    """Report whether somebody listens at a socket."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(str(path))
-        except BlockingIOError:  # it listens, and its queue is full
-            return True
-        except OSError:
-            return False
-        return True
-
-
 GRACE_S = 1.0
 """For calls under way when an endpoint is closed; they wait for nobody but kubelet."""
 
@@ -82,17 +37,6 @@ MAX_PATH_BYTES = 107
 
 _LONGEST_NAME = 60
 _SUFFIX = ".sock"
-
-
-def socket_name(resource: str) -> str:
-    """No two resources have the same; hustcat's has the name that it always had."""
-    if resource == HUSTCAT_RESOURCE:
-        return f"rdma{_SUFFIX}"
-    name = resource.replace("/", "_")
-    if len(name) > _LONGEST_NAME - len(_SUFFIX):
-        digest = sha256(resource.encode()).hexdigest()[:12]
-        name = f"{name[: _LONGEST_NAME - len(_SUFFIX) - len(digest) - 1]}-{digest}"
-    return f"{name}{_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,3 +122,58 @@ def _why_not(path: Path) -> str:
     if not path.parent.is_dir():
         return f"there is no directory {path.parent}"
     return "the directory takes no socket; may this process write to it?"
+
+
+class SocketFile(NamedTuple):
+    """One socket among all that are ever at a path; inodes are used again, with another time."""
+
+    device: int
+    inode: int
+    made_ns: int
+
+
+def socket_at(path: Path) -> SocketFile | None:
+    """The socket at a path; None for nothing, or something else."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISSOCK(found.st_mode):
+        return None
+    return SocketFile(found.st_dev, found.st_ino, found.st_mtime_ns)
+
+
+def is_served(path: Path) -> bool:
+    """Report whether somebody listens at a socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # it listens, and its queue is full
+            return True
+        except OSError:
+            return False
+        return True
+
+
+def socket_name(resource: str) -> str:
+    """No two resources have the same; hustcat's has the name that it always had."""
+    if resource == HUSTCAT_RESOURCE:
+        return f"rdma{_SUFFIX}"
+    name = resource.replace("/", "_")
+    if len(name) > _LONGEST_NAME - len(_SUFFIX):
+        digest = sha256(resource.encode()).hexdigest()[:12]
+        name = f"{name[: _LONGEST_NAME - len(_SUFFIX) - len(digest) - 1]}-{digest}"
+    return f"{name}{_SUFFIX}"
+
+
+async def register(kubelet: Path, registration: PluginRegistration) -> None:
+    """Register with the kubelet of a socket. K8sRdmaError (`KUBELET_FAILURE`) when it does not take it."""
+    channel = connect(kubelet)
+    try:
+        await call(channel, REGISTER, registration, timeout_s=TIMEOUT_S)
+    except AioRpcError as error:
+        msg = f"kubelet at {kubelet}: {error.code().name}: {error.details()}"
+        raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE) from error
+    finally:
+        await channel.close()

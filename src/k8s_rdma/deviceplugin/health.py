@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.rdma_devices import AllocatedDevice, DeviceInventory, RdmaDevice
-from k8s_rdma.deviceplugin.agent_link import AgentReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.linux.rdma.observation import AwayDevice, PresentDevice, RdmaSnapshot
+    from k8s_rdma.wire.rest import NodeReport
 
 CALM_S = 60.0
 """After so long without a fault, the next one is no relapse."""
@@ -27,59 +27,6 @@ FIRST_HOLD_S = 1.0
 LAST_HOLD_S = 8.0
 """A link that comes and goes all the time is told of at most every 8 s or so; one that has come back for good
 is in use again within that."""
-
-
-@dataclass(slots=True)
-class _Course:
-    """Of one device. relapses: in a row."""
-
-    faults: tuple[str, ...] = ()
-    clear_since: float | None = None
-    well_since: float | None = None
-    relapses: int = 0
-
-    @property
-    def hold_s(self) -> float:
-        """Time that it must be without faults to count as healthy."""
-        beyond = self.relapses - FREE
-        return min(FIRST_HOLD_S * 2.0 ** (beyond - 1), LAST_HOLD_S) if beyond > 0 else 0.0
-
-
-class Damping:
-    """What each device's faults count as; times in seconds of a monotonic clock."""
-
-    def __init__(self) -> None:
-        """All are well."""
-        self._courses: dict[str, _Course] = {}
-
-    def faults(self, name: str, faults: tuple[str, ...], now: float) -> tuple[tuple[str, ...], float | None]:
-        """Those that count, and until when they would if nothing changed; None for ever."""
-        course = self._courses.get(name)
-        if faults:
-            course = course or self._courses.setdefault(name, _Course())
-            self._fall_ill(course, faults, now)
-            return faults, None
-        if course is None or not course.faults:
-            return (), None
-        if course.clear_since is None:
-            course.clear_since = now
-        clear_at = course.clear_since + course.hold_s
-        if now < clear_at:
-            return course.faults, clear_at
-        course.faults, course.well_since = (), now
-        return (), None
-
-    def retain(self, names: frozenset[str]) -> None:
-        """Forget all others."""
-        self._courses = {name: course for name, course in self._courses.items() if name in names}
-
-    @staticmethod
-    def _fall_ill(course: _Course, faults: tuple[str, ...], now: float) -> None:
-        if not course.faults:
-            relapse = course.well_since is not None and now - course.well_since < CALM_S
-            course.relapses = course.relapses + 1 if relapse else 0
-        course.faults, course.clear_since = faults, None
-
 
 SETTLE_S = 1.0
 """A device that is nowhere may be back at once (renamed, its driver reloaded by a reset); kubelet is told of
@@ -99,22 +46,6 @@ FORGOTTEN_S = 3600.0
 _ABSENT = "it is gone"
 _UNCLAIMED = "it is in another network namespace, and no pod was given it"
 _UNKNOWN = "it is not in the host's network namespace, and the agent does not tell whether a pod has it"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
-    """report: last; None for never. silent_since: None while it tells."""
-
-    report: AgentReport | None = None
-    silent_since: float | None = None
-
-
-@dataclass(slots=True)
-class _DeviceHistory:
-    """device: as it was judged last, without damping. away_since: None while it is at home."""
-
-    device: RdmaDevice
-    away_since: float | None = None
 
 
 class Health:
@@ -238,8 +169,109 @@ class Health:
             self._deadlines.append(deadline)
 
 
+@dataclass(slots=True)
+class _DeviceHistory:
+    """device: as it was judged last, without damping. away_since: None while it is at home."""
+
+    device: RdmaDevice
+    away_since: float | None = None
+
+
 def _as_last_seen(away: AwayDevice, last: RdmaDevice | None) -> RdmaDevice:
     """What its function and its character devices tell, else what was seen last."""
     if last is None or away.is_listed:
         return away.device
     return replace(last, nodes=away.device.nodes, at_home=False, netdev="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """report: last; None for never. silent_since: None while it tells."""
+
+    report: AgentReport | None = None
+    silent_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReport:
+    """Of one report.
+
+    allocated: in no order; the name is empty where the agent does not know it. pfs: addresses of those whose
+    VFs it gives, and sets up as it does. held_slots: CDI devices of slots that attachments hold.
+    """
+
+    allocated: tuple[AllocatedDevice, ...] = ()
+    pfs: frozenset[str] = frozenset()
+    held_slots: frozenset[str] = frozenset()
+
+
+def read_report(report: NodeReport) -> AgentReport:
+    """Devices in a report."""
+    return AgentReport(
+        allocated=tuple(
+            AllocatedDevice(
+                name=interface.rdma_device,
+                pci=interface.pci,
+                pf=interface.pf,
+                vf=interface.vf,
+                pod_uid=allocation.pod.uid,
+                pool=interface.pool,
+            )
+            for allocation in report.allocations
+            for interface in allocation.interfaces
+        ),
+        pfs=frozenset(pf.pci for pf in report.pfs),
+        held_slots=frozenset(slot for allocation in report.allocations for slot in allocation.slots),
+    )
+
+
+class Damping:
+    """What each device's faults count as; times in seconds of a monotonic clock."""
+
+    def __init__(self) -> None:
+        """All are well."""
+        self._courses: dict[str, _Course] = {}
+
+    def faults(self, name: str, faults: tuple[str, ...], now: float) -> tuple[tuple[str, ...], float | None]:
+        """Those that count, and until when they would if nothing changed; None for ever."""
+        course = self._courses.get(name)
+        if faults:
+            course = course or self._courses.setdefault(name, _Course())
+            self._fall_ill(course, faults, now)
+            return faults, None
+        if course is None or not course.faults:
+            return (), None
+        if course.clear_since is None:
+            course.clear_since = now
+        clear_at = course.clear_since + course.hold_s
+        if now < clear_at:
+            return course.faults, clear_at
+        course.faults, course.well_since = (), now
+        return (), None
+
+    def retain(self, names: frozenset[str]) -> None:
+        """Forget all others."""
+        self._courses = {name: course for name, course in self._courses.items() if name in names}
+
+    @staticmethod
+    def _fall_ill(course: _Course, faults: tuple[str, ...], now: float) -> None:
+        if not course.faults:
+            relapse = course.well_since is not None and now - course.well_since < CALM_S
+            course.relapses = course.relapses + 1 if relapse else 0
+        course.faults, course.clear_since = faults, None
+
+
+@dataclass(slots=True)
+class _Course:
+    """Of one device. relapses: in a row."""
+
+    faults: tuple[str, ...] = ()
+    clear_since: float | None = None
+    well_since: float | None = None
+    relapses: int = 0
+
+    @property
+    def hold_s(self) -> float:
+        """Time that it must be without faults to count as healthy."""
+        beyond = self.relapses - FREE
+        return min(FIRST_HOLD_S * 2.0 ** (beyond - 1), LAST_HOLD_S) if beyond > 0 else 0.0

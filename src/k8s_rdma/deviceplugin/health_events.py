@@ -34,33 +34,85 @@ BURST = 4
 EVERY_S = 30.0
 """After those one more; what a flapping device is by then is told with how often it changed meanwhile."""
 
+COMPONENT = "k8s-rdma-device-plugin"
+HEALTHY, UNHEALTHY = "RdmaDeviceHealthy", "RdmaDeviceUnhealthy"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthChange:
-    """A device is healthy now, or has faults. changes: since it was told of last, this one included."""
+APART = 4
+"""So many devices have an event each; of more that change at once, as with their PF's link, one tells."""
 
-    device: RdmaDevice
-    changes: int = 1
-
-    @property
-    def healthy(self) -> bool:
-        """Report whether it is."""
-        return not self.device.faults
-
-    @property
-    def why(self) -> str:
-        """Faults of the device; empty when it has none."""
-        return "; ".join(self.device.faults)
+REPEAT_S = 0.0
+"""A flapping device is not reported often (`EventLimiter`)."""
 
 
-@dataclass(slots=True)
-class _Course:
-    """Of one device. room: changes that may still be told at once, at the time `changed_at`."""
+@asynccontextmanager
+async def node_events(config: DevicePluginConfig) -> AsyncIterator[Heard]:
+    """What is called with changes of health; events come of them where there are credentials and a name.
 
-    healthy: bool
-    room: float
-    changed_at: float
-    untold: int = 0
+    MalformedError when the credentials are unusable.
+    """
+    if config.node is None or not (config.kubeconfig or config.in_cluster):
+        yield lambda _: None
+        return
+    from k8s_rdma.kube.client import connect  # noqa: PLC0415  much of the process' memory
+
+    client = connect(config.kubeconfig, in_cluster=config.in_cluster)
+    try:
+        events = NodeEvents(client, NodeName(config.node))
+        writing = asyncio.create_task(events.run())
+        try:
+            yield events.heard
+        finally:  # no task group: what ends the caller must come to it as it is
+            writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await writing
+    finally:
+        await client.close()
+
+
+class NodeEvents:
+    """Tells of health changes when there is time; nothing is told until `run`."""
+
+    def __init__(self, api: EventsApi, node: NodeName, time: Time = REAL_TIME) -> None:
+        self._outbox = Outbox(time)
+        teller = Teller(component=COMPONENT, node=node, repeat_s=REPEAT_S)
+        self._events = EventRecorder(api, self._outbox, teller=teller, now=time.now)
+        self._about = about_node(node)
+
+    async def run(self) -> None:
+        """Write what is to be told, until cancelled."""
+        await self._outbox.run()
+
+    def heard(self, changes: Sequence[HealthChange]) -> None:
+        """Have these told."""
+        for healthy in (False, True):
+            alike = [each for each in changes if each.healthy == healthy]
+            if len(alike) > APART:
+                self._record(_several(alike), healthy=healthy)
+            else:
+                for each in alike:
+                    self._record(_sentence(each), healthy=healthy, part=each.device.name)
+
+    def _record(self, message: str, *, healthy: bool, part: str = "") -> None:
+        reason = HEALTHY if healthy else UNHEALTHY
+        self._events.record(self._about, reason, message, warning=not healthy, part=part)
+
+
+def _sentence(change: HealthChange) -> str:
+    device = change.device
+    location = f" (VF {device.vf} of {device.pf_name or device.pf})" if device.vf is not None else ""
+    condition = "is healthy again" if change.healthy else f"is unhealthy: {change.why}"
+    times = f"; it changed {change.changes} times since it was told of last" if change.changes > 1 else ""
+    return f"RDMA device {device.name}{location} {condition}{times}"
+
+
+def _several(changes: Sequence[HealthChange]) -> str:
+    """Grouped by what is wrong, as that is mostly the same."""
+    names: dict[str, list[str]] = {}
+    for change in changes:
+        names.setdefault(change.why, []).append(change.device.name)
+    groups = (f"{', '.join(devices)}{f': {why}' if why else ''}" for why, devices in names.items())
+    condition = "are healthy again" if changes[0].healthy else "are unhealthy"
+    return f"{len(changes)} RDMA devices {condition}: {'; '.join(groups)}"
 
 
 class EventLimiter:
@@ -113,82 +165,29 @@ class EventLimiter:
         return True
 
 
-COMPONENT = "k8s-rdma-device-plugin"
-HEALTHY, UNHEALTHY = "RdmaDeviceHealthy", "RdmaDeviceUnhealthy"
+@dataclass(slots=True)
+class _Course:
+    """Of one device. room: changes that may still be told at once, at the time `changed_at`."""
 
-APART = 4
-"""So many devices have an event each; of more that change at once, as with their PF's link, one tells."""
-
-REPEAT_S = 0.0
-"""A flapping device is not reported often (`EventLimiter`)."""
-
-
-class NodeEvents:
-    """Tells of health changes when there is time; nothing is told until `run`."""
-
-    def __init__(self, api: EventsApi, node: NodeName, time: Time = REAL_TIME) -> None:
-        self._outbox = Outbox(time)
-        teller = Teller(component=COMPONENT, node=node, repeat_s=REPEAT_S)
-        self._events = EventRecorder(api, self._outbox, teller=teller, now=time.now)
-        self._about = about_node(node)
-
-    async def run(self) -> None:
-        """Write what is to be told, until cancelled."""
-        await self._outbox.run()
-
-    def heard(self, changes: Sequence[HealthChange]) -> None:
-        """Have these told."""
-        for healthy in (False, True):
-            alike = [each for each in changes if each.healthy == healthy]
-            if len(alike) > APART:
-                self._record(_several(alike), healthy=healthy)
-            else:
-                for each in alike:
-                    self._record(_sentence(each), healthy=healthy, part=each.device.name)
-
-    def _record(self, message: str, *, healthy: bool, part: str = "") -> None:
-        reason = HEALTHY if healthy else UNHEALTHY
-        self._events.record(self._about, reason, message, warning=not healthy, part=part)
+    healthy: bool
+    room: float
+    changed_at: float
+    untold: int = 0
 
 
-@asynccontextmanager
-async def node_events(config: DevicePluginConfig) -> AsyncIterator[Heard]:
-    """What is called with changes of health; events come of them where there are credentials and a name.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthChange:
+    """A device is healthy now, or has faults. changes: since it was told of last, this one included."""
 
-    MalformedError when the credentials are unusable.
-    """
-    if config.node is None or not (config.kubeconfig or config.in_cluster):
-        yield lambda _: None
-        return
-    from k8s_rdma.kube.client import connect  # noqa: PLC0415  much of the process' memory
+    device: RdmaDevice
+    changes: int = 1
 
-    client = connect(config.kubeconfig, in_cluster=config.in_cluster)
-    try:
-        events = NodeEvents(client, NodeName(config.node))
-        writing = asyncio.create_task(events.run())
-        try:
-            yield events.heard
-        finally:  # no task group: what ends the caller must come to it as it is
-            writing.cancel()
-            with suppress(asyncio.CancelledError):
-                await writing
-    finally:
-        await client.close()
+    @property
+    def healthy(self) -> bool:
+        """Report whether it is."""
+        return not self.device.faults
 
-
-def _sentence(change: HealthChange) -> str:
-    device = change.device
-    location = f" (VF {device.vf} of {device.pf_name or device.pf})" if device.vf is not None else ""
-    condition = "is healthy again" if change.healthy else f"is unhealthy: {change.why}"
-    times = f"; it changed {change.changes} times since it was told of last" if change.changes > 1 else ""
-    return f"RDMA device {device.name}{location} {condition}{times}"
-
-
-def _several(changes: Sequence[HealthChange]) -> str:
-    """Grouped by what is wrong, as that is mostly the same."""
-    names: dict[str, list[str]] = {}
-    for change in changes:
-        names.setdefault(change.why, []).append(change.device.name)
-    groups = (f"{', '.join(devices)}{f': {why}' if why else ''}" for why, devices in names.items())
-    condition = "are healthy again" if changes[0].healthy else "are unhealthy"
-    return f"{len(changes)} RDMA devices {condition}: {'; '.join(groups)}"
+    @property
+    def why(self) -> str:
+        """Faults of the device; empty when it has none."""
+        return "; ".join(self.device.faults)

@@ -1,28 +1,48 @@
-"""The process `k8s-rdma device-plugin`."""
+"""The process `k8s-rdma device-plugin`: resources served, and registered with each new kubelet."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
 
 from k8s_rdma import logs
+from k8s_rdma.deviceplugin.app import PluginApp
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from k8s_rdma.deviceplugin.health_events import node_events
-from k8s_rdma.deviceplugin.service import DevicePlugin
-from k8s_rdma.http_server import listen
-from k8s_rdma.http_server.memory import give_back_large_buffers
+from k8s_rdma.deviceplugin.modes import modes_of
+from k8s_rdma.deviceplugin.plugin_server import PluginServer
+from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.deviceplugin.shared_link import SharedLink
+from k8s_rdma.deviceplugin.topology import neighbours
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.http_server import HttpServer, Limits, listen
+from k8s_rdma.http_server.access import access_of
+from k8s_rdma.http_server.connections import give_back_large_buffers
+from k8s_rdma.linux.inotify import DirectoryChanges
 from k8s_rdma.signals import stop_on_signals
+from k8s_rdma.wire.shared_devices import SOCKET
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import NoReturn
 
     from k8s_rdma.config.devices import DevicePluginConfig
+
+POLL_INTERVAL_S = 1.0
+"""The time between two checks without an event: a mount over a directory comes without one, and the kernel
+limits the watches of each user."""
+
+SHUTDOWN_S = 2
+"""For HTTP requests under way; each takes milliseconds."""
+
+LIMITS = Limits(connections=64, body_bytes=16 << 10)
 
 _log = structlog.get_logger()
 
@@ -54,3 +74,154 @@ async def _until_signalled(config: DevicePluginConfig, listener: socket.socket |
         plugin = DevicePlugin(config, monitor)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.renew)
         await plugin.run(stop, listener)
+
+
+class DevicePlugin:
+    """The resources of a configuration."""
+
+    def __init__(self, config: DevicePluginConfig, monitor: DeviceMonitor) -> None:
+        """MalformedError when the directory can have no sockets, or a file that is named cannot be used."""
+        self._access = access_of(config)
+        self._directory = Path(config.kubelet_dir)
+        self._monitor = monitor
+        self._neighbours = neighbours(config)
+        modes = modes_of(config)
+        self._shared = SharedLink(Path(config.run_dir) / SOCKET, monitor, modes, changed=self._update)
+        self.keepers: Sequence[PluginServer] = [
+            PluginServer(Resource(mode, self._shared, self._neighbours.complete), self._directory)
+            for mode in modes
+        ]
+        self._failure: K8sRdmaError | None = None
+        self._event_limiter = False
+        self._update()
+
+    async def run(self, stop: asyncio.Event, listener: socket.socket | None) -> None:
+        """Serve until `stop` is set; then leave no socket. K8sRdmaError when kubelet is out of sight."""
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(self._shared.run())]
+            await self._shared.tried()
+            running += [
+                tasks.create_task(self._watch_kubelet(stop)),
+                tasks.create_task(self._follow_devices()),
+                tasks.create_task(self._neighbours.follow()),
+                *(tasks.create_task(keeper.run()) for keeper in self.keepers),
+            ]
+            server = self._http() if listener is not None else None
+            serving = tasks.create_task(server.serve_orderly(listener)) if server and listener else None
+            _log.info("device_plugin_ready", resources=[each.resource.name for each in self.keepers])
+            await stop.wait()
+            for task in running:
+                task.cancel()
+            if server is not None and serving is not None:
+                server.should_exit = True
+                await serving
+        await self._neighbours.close()
+        if self._failure is not None:
+            raise self._failure
+        _log.info("device_plugin_stopped")
+
+    def renew(self) -> None:
+        """Look at, serve and register everything anew."""
+        _log.info("renewing")
+        self._monitor.look_again()
+        for keeper in self.keepers:
+            keeper.renew()
+
+    def _wake(self) -> None:
+        for keeper in self.keepers:
+            keeper.wake()
+
+    async def _watch_kubelet(self, stop: asyncio.Event) -> None:
+        try:
+            await KubeletWatch(self._directory, self._wake).run()
+        except K8sRdmaError as error:
+            self._failure = error
+            stop.set()
+
+    async def _follow_devices(self) -> None:
+        known = self._monitor.inventory
+        self._event_limiter = True  # not before the agent was asked: what it is to write would seem missing
+        self._update()
+        while True:
+            known = await self._monitor.wait_for_change(known)
+            self._update()
+
+    def _update(self) -> None:
+        self._shared.update()
+        for keeper in self.keepers:
+            try:
+                if keeper.resource.update():
+                    keeper.publish()
+                if self._event_limiter:
+                    keeper.resource.tell_fault()
+            except Exception:
+                # Others must not go without what is new for a fault of one; it keeps its last list.
+                _log.exception("resource_failed", resource=keeper.resource.name)
+
+    def _http(self) -> HttpServer:
+        app = PluginApp(self.keepers, self._monitor, self._access)
+        return HttpServer(app, shutdown_s=SHUTDOWN_S, limits=LIMITS, tls=self._access.tls)
+
+
+class KubeletWatch:
+    """Wakes others whenever something came to or went from kubelet's directory, and once a second."""
+
+    def __init__(self, directory: Path, wake: Callable[[], None]) -> None:
+        self._directory = directory
+        self._wake = wake
+        self._polling_logged = False
+
+    async def run(self) -> NoReturn:
+        """Watch until cancelled. K8sRdmaError when the directory can never be seen again."""
+        with self._notified():
+            while True:
+                self._check()
+                self._wake()
+                await asyncio.sleep(POLL_INTERVAL_S)
+
+    @contextmanager
+    def _notified(self) -> Iterator[None]:
+        """Be told by the kernel within the block, if it has a watch to give."""
+        try:
+            changes = DirectoryChanges()
+        except OSError as error:
+            self._polled(error)
+            yield
+            return
+        loop = asyncio.get_running_loop()
+
+        def directory_changed() -> None:
+            changes.forget()
+            self._watch(changes)
+            self._wake()
+
+        with changes:
+            self._watch(changes)
+            loop.add_reader(changes, directory_changed)
+            try:
+                yield
+            finally:
+                loop.remove_reader(changes)
+
+    def _watch(self, changes: DirectoryChanges) -> None:
+        """The parent, too: it tells of a directory that is made again."""
+        try:
+            changes.watch((self._directory, self._directory.parent))
+        except OSError as error:
+            self._polled(error)
+
+    def _polled(self, error: OSError) -> None:
+        if not self._polling_logged:
+            _log.warning("kubelet_dir_polled", directory=str(self._directory), error=error.strerror)
+        self._polling_logged = True
+
+    def _check(self) -> None:
+        """A directory that was mounted into a container stays there when the host's is made anew."""
+        try:
+            links = self._directory.stat().st_nlink
+        except OSError:
+            return
+        if not links:
+            raise K8sRdmaError(
+                f"kubeletDir {self._directory}: removed from the host while it is mounted here; start again"
+            )

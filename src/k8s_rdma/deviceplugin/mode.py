@@ -1,19 +1,55 @@
-"""The interface of a resource's mode, its refusals, and the device nodes that containers get."""
+"""The interface of a resource's mode, its refusals and selectors, and the device nodes of containers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, DeviceSpec, OfferedDevice
+from k8s_rdma.core.devices.pools import Function, Functions
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, NamedDevice, NodeKind
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
+    from k8s_rdma.config.devices import SharedSelector
+    from k8s_rdma.core.devices.pools import FunctionSelector, Pool
+    from k8s_rdma.core.devices.rdma_devices import AllocatedDevice, DeviceInventory, RdmaDevice
 
 EVERY_KIND = frozenset(NodeKind)
+
+_MOST_REMEMBERED = 100_000
+"""Functions whose resource is known; there are fewer, but they may come and go."""
+
+
+class Mode(Protocol):
+    """One resource. Pure: what is there is an argument."""
+
+    @property
+    def resource(self) -> str:
+        """Its name, `tencent.com/rdma`."""
+        ...
+
+    @property
+    def prefers(self) -> bool:
+        """Report whether some devices are better than others; else kubelet need not ask `prefer`."""
+        ...
+
+    def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
+        """All that there is, in a stable order."""
+        ...
+
+    def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
+        """What a container with these devices gets.
+
+        K8sRdmaError (`UNKNOWN_DEVICE`, INVALID_ARGUMENT in gRPC) names an id that is not offered, or is
+        unhealthy, and why; `TOO_MANY_DEVICES` (OUT_OF_RANGE) says how many a container may have.
+        """
+        ...
+
+    def prefer(self, choice: Choice, inventory: DeviceInventory) -> tuple[str, ...]:
+        """The best of what is available; MalformedError when the question cannot be answered."""
+        ...
 
 
 def at_home(inventory: DeviceInventory) -> tuple[RdmaDevice, ...]:
@@ -68,31 +104,72 @@ def check(resource: str, choice: Choice) -> None:
         raise MalformedError(msg)
 
 
-class Mode(Protocol):
-    """One resource. Pure: what is there is an argument."""
+def selects(selector: FunctionSelector, device: RdmaDevice) -> bool:
+    """Report whether a device is meant; one that has no PCI function is neither a VF's nor a PF's."""
+    if not device.pf and selector.functions is not Functions.ANY:
+        return False
+    return selector.matches(
+        Function(
+            pci=device.pci,
+            pf=device.pf,
+            pf_name=device.pf_name,
+            pf_vendor=device.pf_vendor,
+            pf_driver=device.pf_driver,
+            link_type=device.link_type,
+            vf=device.vf,
+        )
+    )
 
-    @property
-    def resource(self) -> str:
-        """Its name, `tencent.com/rdma`."""
-        ...
 
-    @property
-    def prefers(self) -> bool:
-        """Report whether some devices are better than others; else kubelet need not ask `prefer`."""
-        ...
+class PoolMembers:
+    """Which devices exclusive resources have: found once for each look, however many resources there are."""
 
-    def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
-        """All that there is, in a stable order."""
-        ...
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        """Of these resources; a device is the first's that selects it."""
+        self._pools = tuple(pools)
+        self._resources: dict[tuple[object, ...], str] = {}
+        self._inventory: DeviceInventory | None = None
+        self._members: dict[str, dict[str, RdmaDevice]] = {}
 
-    def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
-        """What a container with these devices gets.
+    def members(self, resource: str, inventory: DeviceInventory) -> Mapping[str, RdmaDevice]:
+        """Those of one, by name and in that order; those that a pod has of it, whatever selectors say."""
+        if inventory is not self._inventory:
+            members: dict[str, dict[str, RdmaDevice]] = {pool.resource: {} for pool in self._pools}
+            for name in sorted(inventory.devices):
+                device = inventory.devices[name]
+                members.setdefault(self._resource(device, inventory.allocated or {}), {})[name] = device
+            self._inventory, self._members = inventory, members
+        return self._members[resource]
 
-        K8sRdmaError (`UNKNOWN_DEVICE`, INVALID_ARGUMENT in gRPC) names an id that is not offered, or is
-        unhealthy, and why; `TOO_MANY_DEVICES` (OUT_OF_RANGE) says how many a container may have.
-        """
-        ...
+    def _resource(self, device: RdmaDevice, allocated: Mapping[str, AllocatedDevice]) -> str:
+        allocation = allocated.get(device.name)
+        if allocation is not None and allocation.pool:
+            return allocation.pool
+        facts = (device.pci, device.vf, device.pf, device.pf_name, device.pf_vendor, device.pf_driver)
+        found = self._resources.get((*facts, device.link_type))
+        if found is None:
+            found = next((pool.resource for pool in self._pools if selects(pool.selector, device)), "")
+            if len(self._resources) > _MOST_REMEMBERED:
+                self._resources.clear()
+            self._resources[*facts, device.link_type] = found
+        return found
 
-    def prefer(self, choice: Choice, inventory: DeviceInventory) -> tuple[str, ...]:
-        """The best of what is available; MalformedError when the question cannot be answered."""
-        ...
+
+class SharedSelection:
+    """A shared resource's selector: functions, and by what may change."""
+
+    def __init__(self, selector: SharedSelector) -> None:
+        """As configured."""
+        self._functions = selector.to_core()
+        self._device_ids = frozenset(selector.device_ids)
+        self._if_names = frozenset(selector.if_names)
+        self._rdma_devices = frozenset(selector.rdma_devices)
+
+    def matches(self, device: RdmaDevice) -> bool:
+        """Report whether a device is selected."""
+        return (
+            (not self._device_ids or device.vendor.partition(":")[2] in self._device_ids)
+            and (not self._if_names or device.netdev in self._if_names)
+            and (not self._rdma_devices or device.name in self._rdma_devices)
+            and selects(self._functions, device)
+        )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from k8s_rdma.deviceplugin.endpoint import Endpoint
     from k8s_rdma.deviceplugin.resource import Resource
 
+_log = structlog.get_logger()
 
 SETTLE_S = 0.1
 """Between the end of kubelet's call and the next registration with the same kubelet. When a call ends,
@@ -40,55 +41,6 @@ kubelet forgets whatever endpoint the resource has by then, be it a new one (Kub
 
 PATIENCE_S = 10.0
 """For kubelet's call after a registration that it took."""
-
-
-@unique
-class Due(Enum):
-    """What to do next."""
-
-    SERVE = auto()
-    """Make an endpoint, in place of one that there may be."""
-    REGISTER = auto()
-    NOTHING = auto()
-    """Until something changes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingState:
-    """Of one resource.
-
-    at_path: the socket at its path, and whether it is this process's or another that is served.
-    kubelet: kubelet's socket. registered: that of the kubelet which took the last registration.
-    followed: whether kubelet's call goes on; was_followed: whether there was one since that registration.
-    since_s: how long ago kubelet's call ended or, if there was none, that registration was.
-    """
-
-    ours: bool
-    has_rivals: bool = False
-    kubelet: SocketFile | None = None
-    registered: SocketFile | None = None
-    followed: bool = False
-    was_followed: bool = False
-    since_s: float = 0.0
-
-    def due(self) -> Due:
-        """What to do."""
-        if self.has_rivals:
-            return Due.NOTHING  # a successor has taken over: two that replaced each other would never end
-        if not self.ours:
-            return Due.SERVE
-        if self.kubelet is None or self.waits_s() > 0:
-            return Due.NOTHING
-        return Due.NOTHING if self.kubelet == self.registered and self.followed else Due.REGISTER
-
-    def waits_s(self) -> float:
-        """How long kubelet is still left alone; 0 where there is none, or time is up."""
-        if self.kubelet is None or self.kubelet != self.registered or self.followed:
-            return 0.0
-        return max(0.0, (SETTLE_S if self.was_followed else PATIENCE_S) - self.since_s)
-
-
-_log = structlog.get_logger()
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
@@ -262,3 +214,49 @@ class PluginServer:
         if why != self.problem:
             _log.warning("not_registered", resource=self.resource.name, why=why)
         self.problem = why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingState:
+    """Of one resource.
+
+    at_path: the socket at its path, and whether it is this process's or another that is served.
+    kubelet: kubelet's socket. registered: that of the kubelet which took the last registration.
+    followed: whether kubelet's call goes on; was_followed: whether there was one since that registration.
+    since_s: how long ago kubelet's call ended or, if there was none, that registration was.
+    """
+
+    ours: bool
+    has_rivals: bool = False
+    kubelet: SocketFile | None = None
+    registered: SocketFile | None = None
+    followed: bool = False
+    was_followed: bool = False
+    since_s: float = 0.0
+
+    def due(self) -> Due:
+        """What to do."""
+        if self.has_rivals:
+            return Due.NOTHING  # a successor has taken over: two that replaced each other would never end
+        if not self.ours:
+            return Due.SERVE
+        if self.kubelet is None or self.waits_s() > 0:
+            return Due.NOTHING
+        return Due.NOTHING if self.kubelet == self.registered and self.followed else Due.REGISTER
+
+    def waits_s(self) -> float:
+        """How long kubelet is still left alone; 0 where there is none, or time is up."""
+        if self.kubelet is None or self.kubelet != self.registered or self.followed:
+            return 0.0
+        return max(0.0, (SETTLE_S if self.was_followed else PATIENCE_S) - self.since_s)
+
+
+@unique
+class Due(Enum):
+    """What to do next."""
+
+    SERVE = auto()
+    """Make an endpoint, in place of one that there may be."""
+    REGISTER = auto()
+    NOTHING = auto()
+    """Until something changes."""

@@ -26,20 +26,6 @@ if TYPE_CHECKING:
 
     Complete = Callable[[str, Choice], Awaitable[Choice]]
 
-
-@dataclass(slots=True, kw_only=True)
-class Counts:
-    """Since the process started.
-
-    allocations: containers that were given devices. refusals: allocations that were not, by reason.
-    registrations: with kubelet, by whether it took them.
-    """
-
-    allocations: int = 0
-    refusals: Counter[str] = field(default_factory=Counter)
-    registrations: Counter[bool] = field(default_factory=Counter)
-
-
 _log = structlog.get_logger()
 
 SHOWN = 4
@@ -53,15 +39,6 @@ _LISTS: Method[None, bytes] = Method(
     answer=_RAW,
     streams=True,
 )
-
-
-class InventorySource(Protocol):
-    """Source of observed devices."""
-
-    @property
-    def inventory(self) -> DeviceInventory:
-        """Now."""
-        ...
 
 
 class Resource:
@@ -146,6 +123,28 @@ class Resource:
 
     async def _pre_start(self, _ids: tuple[str, ...]) -> None:
         """Nothing is to be done then; it is not asked for either."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Since the process started.
+
+    allocations: containers that were given devices. refusals: allocations that were not, by reason.
+    registrations: with kubelet, by whether it took them.
+    """
+
+    allocations: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    registrations: Counter[bool] = field(default_factory=Counter)
+
+
+class InventorySource(Protocol):
+    """Source of observed devices."""
+
+    @property
+    def inventory(self) -> DeviceInventory:
+        """Now."""
+        ...
 
 
 def _fault(devices: Sequence[OfferedDevice]) -> str:

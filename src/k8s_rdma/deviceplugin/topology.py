@@ -47,8 +47,112 @@ if TYPE_CHECKING:
     Pod = tuple[str, str]
     Device = tuple[str, str]
 
+_log = structlog.get_logger()
+
 NEW_S = 1.0
 """For so long what a pod has got is new: kubelet asks for each container and resource of a pod anew."""
+
+MOST_PAIRS = 100_000
+"""Pairs of PFs in all combinations that are compared, some 100 ms; of more, one that is good is taken."""
+
+DEADLINE_S = 0.3
+"""A pod's admission waits no longer for a preference that is merely better."""
+
+EVERY_S = 10.0
+"""Pods are also looked at when nobody asks, so that the next one that is asked for is the only new one."""
+
+
+def neighbours(config: DevicePluginConfig) -> Neighbours:
+    """For exclusive resources: of slots and shares one is as near as another."""
+    exclusive = (resource.name for resource in config.resources if isinstance(resource, ExclusiveResource))
+    return Neighbours(
+        KubeletPodResources(Path(config.pod_resources), timeout_s=DEADLINE_S),
+        Gpus().places,
+        resources=frozenset(exclusive),
+        ours=frozenset(config.resource_names()),
+    )
+
+
+class Neighbours:
+    """Asks kubelet which pods have which devices, and the machine where these are.
+
+    places: as `linux.gpus.Gpus.places`, blocking. resources: for whose sake it is asked. ours: all of this
+    process. To be closed.
+    """
+
+    def __init__(
+        self,
+        pods: PodResources,
+        places: Places,
+        *,
+        resources: frozenset[str],
+        ours: frozenset[str],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pods = pods
+        self._places = places
+        self._resources = resources
+        self._newcomers = AdmittedPodGuess(ours)
+        self._one_at_a_time = asyncio.Lock()
+        self._last: Future[tuple[Neighbour, ...]] | None = None
+        self._now = now
+        self._failing = False
+
+    async def complete(self, resource: str, choice: Choice) -> Choice:
+        """The question with what the pod is to be beside; as it was when that cannot be told in time."""
+        if resource not in self._resources:
+            return choice
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                devices = self._newcomers.admitted(await self._pods.all(), resource, self._now())
+                neighbours = await self._locate(devices) if devices else ()
+        except (K8sRdmaError, TimeoutError) as error:
+            self._note(error)
+            return choice
+        self._note(None)
+        return replace(choice, neighbours=neighbours)
+
+    async def follow(self) -> None:
+        """Look at the pods for ever, or not at all, where nobody asks."""
+        while self._resources:
+            try:
+                async with asyncio.timeout(EVERY_S):
+                    self._newcomers.update(await self._pods.all(), self._now())
+            except (K8sRdmaError, TimeoutError) as error:
+                self._note(error)
+            else:
+                self._note(None)
+            await asyncio.sleep(EVERY_S)
+
+    async def close(self) -> None:
+        """End the connection to kubelet."""
+        await self._pods.close()
+
+    async def _locate(self, devices: tuple[tuple[str, str], ...]) -> tuple[Neighbour, ...]:
+        """In a thread: a GPU's driver that hangs keeps that one, and neither others nor the process's end."""
+        async with self._one_at_a_time:
+            if self._last is not None and not self._last.done():
+                raise TimeoutError
+            found: Future[tuple[Neighbour, ...]] = Future()
+            self._last = found
+            found.set_running_or_notify_cancel()  # who gives up waiting does not end it
+            Thread(target=_resolve, args=(found, self._places, devices), name="gpus", daemon=True).start()
+            return await asyncio.wrap_future(found)
+
+    def _note(self, error: Exception | None) -> None:
+        """Say once that devices are chosen without regard to GPUs."""
+        if error is not None and not self._failing:
+            _log.info("gpus_of_pods_unknown", error=str(error) or f"no answer in {DEADLINE_S} s")
+        self._failing = error is not None
+
+
+def _resolve(
+    found: Future[tuple[Neighbour, ...]], places: Places, devices: Iterable[tuple[str, str]]
+) -> None:
+    try:
+        found.set_result(places(devices))
+    except BaseException as error:
+        found.set_exception(error)
 
 
 class AdmittedPodGuess:
@@ -95,10 +199,6 @@ class AdmittedPodGuess:
                 if device.resource not in self._ours:
                     for each in device.ids:
                         yield (pod.namespace, pod.name), (device.resource, each)
-
-
-MOST_PAIRS = 100_000
-"""Pairs of PFs in all combinations that are compared, some 100 ms; of more, one that is good is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,105 +364,3 @@ def _good_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], fewest: int, lacking: 
 
     # The more of the largest, the more devices.
     return chosen(bisect_left(range(fewest + 1), lacking, key=lambda large: _free(chosen(large))))
-
-
-_log = structlog.get_logger()
-
-DEADLINE_S = 0.3
-"""A pod's admission waits no longer for a preference that is merely better."""
-
-EVERY_S = 10.0
-"""Pods are also looked at when nobody asks, so that the next one that is asked for is the only new one."""
-
-
-class Neighbours:
-    """Asks kubelet which pods have which devices, and the machine where these are.
-
-    places: as `linux.gpus.Gpus.places`, blocking. resources: for whose sake it is asked. ours: all of this
-    process. To be closed.
-    """
-
-    def __init__(
-        self,
-        pods: PodResources,
-        places: Places,
-        *,
-        resources: frozenset[str],
-        ours: frozenset[str],
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._pods = pods
-        self._places = places
-        self._resources = resources
-        self._newcomers = AdmittedPodGuess(ours)
-        self._one_at_a_time = asyncio.Lock()
-        self._last: Future[tuple[Neighbour, ...]] | None = None
-        self._now = now
-        self._failing = False
-
-    async def complete(self, resource: str, choice: Choice) -> Choice:
-        """The question with what the pod is to be beside; as it was when that cannot be told in time."""
-        if resource not in self._resources:
-            return choice
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                devices = self._newcomers.admitted(await self._pods.all(), resource, self._now())
-                neighbours = await self._locate(devices) if devices else ()
-        except (K8sRdmaError, TimeoutError) as error:
-            self._note(error)
-            return choice
-        self._note(None)
-        return replace(choice, neighbours=neighbours)
-
-    async def follow(self) -> None:
-        """Look at the pods for ever, or not at all, where nobody asks."""
-        while self._resources:
-            try:
-                async with asyncio.timeout(EVERY_S):
-                    self._newcomers.update(await self._pods.all(), self._now())
-            except (K8sRdmaError, TimeoutError) as error:
-                self._note(error)
-            else:
-                self._note(None)
-            await asyncio.sleep(EVERY_S)
-
-    async def close(self) -> None:
-        """End the connection to kubelet."""
-        await self._pods.close()
-
-    async def _locate(self, devices: tuple[tuple[str, str], ...]) -> tuple[Neighbour, ...]:
-        """In a thread: a GPU's driver that hangs keeps that one, and neither others nor the process's end."""
-        async with self._one_at_a_time:
-            if self._last is not None and not self._last.done():
-                raise TimeoutError
-            found: Future[tuple[Neighbour, ...]] = Future()
-            self._last = found
-            found.set_running_or_notify_cancel()  # who gives up waiting does not end it
-            Thread(target=_resolve, args=(found, self._places, devices), name="gpus", daemon=True).start()
-            return await asyncio.wrap_future(found)
-
-    def _note(self, error: Exception | None) -> None:
-        """Say once that devices are chosen without regard to GPUs."""
-        if error is not None and not self._failing:
-            _log.info("gpus_of_pods_unknown", error=str(error) or f"no answer in {DEADLINE_S} s")
-        self._failing = error is not None
-
-
-def _resolve(
-    found: Future[tuple[Neighbour, ...]], places: Places, devices: Iterable[tuple[str, str]]
-) -> None:
-    try:
-        found.set_result(places(devices))
-    except BaseException as error:
-        found.set_exception(error)
-
-
-def neighbours(config: DevicePluginConfig) -> Neighbours:
-    """For exclusive resources: of slots and shares one is as near as another."""
-    exclusive = (resource.name for resource in config.resources if isinstance(resource, ExclusiveResource))
-    return Neighbours(
-        KubeletPodResources(Path(config.pod_resources), timeout_s=DEADLINE_S),
-        Gpus().places,
-        resources=frozenset(exclusive),
-        ours=frozenset(config.resource_names()),
-    )

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.http_server.answer import JSON, Answer, error_answer, json_answer
-from k8s_rdma.http_server.exposition import CONTENT_TYPE
-from k8s_rdma.http_server.tls import ServerTls, tls_context
-from k8s_rdma.http_server.tokens import Tokens, tokens_of
+from k8s_rdma.http_server.access import ServerTls, Tokens, tls_context, tokens_of
+from k8s_rdma.http_server.answer import CONTENT_TYPE, JSON, Answer, error_answer, json_answer
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from k8s_rdma.extender.extender import BinderIdentity, Extender, boottime_s
 from k8s_rdma.extender.http_poller import security_of
 from k8s_rdma.extender.metrics import counted
 from k8s_rdma.http_server import HttpServer, Limits, listen
-from k8s_rdma.http_server.memory import give_back_large_buffers
+from k8s_rdma.http_server.connections import give_back_large_buffers
 from k8s_rdma.kube.api import AbsentApi
 from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 
 from k8s_rdma import __version__
-from k8s_rdma.http_server.exposition import counter, exposition, gauge
+from k8s_rdma.http_server.answer import counter, exposition, gauge
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUnreachableError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from k8s_rdma.http_server.exposition import Samples
+    from k8s_rdma.http_server.answer import Samples
 
     Reading: TypeAlias = tuple[str, Literal["counter", "gauge"], Callable[[], float | Samples]]
 

@@ -1,21 +1,23 @@
-"""Responses that are rendered once and sent many times.
+"""Responses that are rendered once and sent many times; metrics in the Prometheus text format 0.0.4.
 
-What an ASGI application is called with (ASGI's "HTTP & WebSocket ASGI Message Format", version 2.3).
+The types are those of ASGI's "HTTP & WebSocket ASGI Message Format", version 2.3. Metric families are
+collected at a scrape: the state that they show counts for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Sample
 
 from k8s_rdma.wire.rest_error import ErrorDocument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from k8s_rdma.wire.rest_error import Error
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]
@@ -26,9 +28,10 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+"""Of metrics."""
 
 _NO_CONTENT = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 """Statuses whose responses have neither content nor its length (RFC 9110, sections 8.6 and 15.4.5)."""
@@ -74,3 +77,37 @@ def json_answer(document: object, *, status: int = 200, headers: Mapping[str, st
 def error_answer(status: int, error: Error, *, headers: Mapping[str, str] | None = None) -> Answer:
     """Why there is no other answer, in the shape that all errors have."""
     return json_answer(ErrorDocument(error=error), status=status, headers=headers)
+
+
+Samples: TypeAlias = Iterable[tuple[Mapping[str, str], float]]
+"""Labels and values. Within a family samples may differ in the names of their labels."""
+
+
+def exposition(metrics: Iterable[Metric]) -> bytes:
+    """The families in the text format."""
+    return generate_latest(_Collected(metrics))
+
+
+def gauge(name: str, help_text: str, samples: Samples) -> Metric:
+    """A gauge and its samples."""
+    metric = GaugeMetricFamily(name, help_text)
+    metric.samples = [Sample(name, dict(labels), value) for labels, value in samples]
+    return metric
+
+
+def counter(name: str, help_text: str, samples: Samples) -> Metric:
+    """A counter, whose name ends with `_total`, and its samples."""
+    metric = CounterMetricFamily(name, help_text)
+    metric.samples = [Sample(name, dict(labels), value) for labels, value in samples]
+    return metric
+
+
+@dataclass(frozen=True, slots=True)
+class _Collected:
+    """A collector of families that are there already."""
+
+    metrics: Iterable[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        """The families."""
+        return self.metrics

@@ -1,10 +1,9 @@
-"""The open connections of a server: how many there may be, and which of them keep it waiting too long.
-
-What a client may take of a server.
-"""
+"""The open connections of a server, and the limits on their number, their time and their memory."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import struct
 from collections import Counter
 from dataclasses import dataclass
@@ -13,10 +12,17 @@ from math import inf
 from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Protocol
 
-from k8s_rdma.http_server.memory import give_back_free_memory
-
 if TYPE_CHECKING:
     import socket
+
+_INT = struct.Struct("i")
+
+_PEAK_TO_TRIM, _TRIM_EVERY_S = 64, 2.0
+"""Connections, and seconds. So many that the server ended, or so many of which half are gone, have left holes
+in the heap, which would grow the longer hostile clients come and go. Ordinary clients are no reason."""
+
+_M_MMAP_THRESHOLD = -3
+_THRESHOLD_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +47,6 @@ class Limits:
 
     linger_s: float = 2.0
     """A refused client is listened to for so long, so that it reads why rather than a reset."""
-
-
-_INT = struct.Struct("i")
-
-_PEAK_TO_TRIM, _TRIM_EVERY_S = 64, 2.0
-"""Connections, and seconds. So many that the server ended, or so many of which half are gone, have left holes
-in the heap, which would grow the longer hostile clients come and go. Ordinary clients are no reason."""
 
 
 class Connection(Protocol):
@@ -156,3 +155,26 @@ def unsent_bytes(connected: socket.socket) -> int:
         return 0
     (unsent,) = _INT.unpack(ioctl(descriptor, TIOCOUTQ, bytes(_INT.size)))
     return int(unsent)
+
+
+def give_back_large_buffers() -> None:
+    """Keep the C library's threshold for memory of its own mapping (mallopt(3)) where it is at first.
+
+    glibc raises it to the largest such buffer that was ever freed. From then on TLS's 256 KiB of each
+    connection come from the heap, between small objects, by which the heap grows under many connections
+    and stays so. Another C library has no such threshold, and is left alone.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES)
+
+
+def give_back_free_memory() -> None:
+    """Have the C library return what is free between objects that stay (malloc_trim(3)), where it can.
+
+    What ended connections left in circles is freed first; what has stayed for long is not gone through.
+    """
+    gc.collect(1)
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

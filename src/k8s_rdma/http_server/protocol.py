@@ -25,18 +25,18 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from k8s_rdma.errors import Reason
+from k8s_rdma.http_server.access import certificate_names
 from k8s_rdma.http_server.answer import error_answer
 from k8s_rdma.http_server.connections import unsent_bytes
-from k8s_rdma.http_server.tls import certificate_names
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.server import ServerState
 
+    from k8s_rdma.http_server.access import ServerTls
     from k8s_rdma.http_server.answer import Fields, Scope
     from k8s_rdma.http_server.connections import Connection, Connections
-    from k8s_rdma.http_server.tls import ServerTls
 
 _PUNCTUATION = len(": \r\n")
 _AROUND_CHUNK = len("1000\r\n\r\n")

@@ -29,14 +29,121 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterator
 
+    from k8s_rdma.http_server.access import ServerTls
     from k8s_rdma.http_server.answer import Application
     from k8s_rdma.http_server.connections import Connection
-    from k8s_rdma.http_server.tls import ServerTls
 
 _log = structlog.get_logger()
 
 REST_S = 0.1
 """After a connection could not be accepted, for want of descriptors as a rule."""
+
+RECEIVE_BUFFER_BYTES = 32 << 10
+"""Of each connection (socket(7), SO_RCVBUF, which the kernel doubles), and so of one read. Left to itself it
+grows to megabytes for each client that sends fast, and TLS keeps several times a read for each connection."""
+
+
+class HttpServer(uvicorn.Server):
+    """Leaves signals to the process: uvicorn would end it by the signal itself after a clean stop."""
+
+    def __init__(
+        self,
+        app: Application,
+        *,
+        shutdown_s: int,
+        limits: Limits | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
+        """shutdown_s: for the requests under way when stopped. tls: None for plain HTTP."""
+        limits = limits or Limits()
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=self._protocol,  # type: ignore[arg-type]  # it is only called
+                ws="none",
+                interface="asgi3",
+                lifespan="off",
+                proxy_headers=False,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]  # fractions do as well
+                timeout_graceful_shutdown=shutdown_s,
+            )
+        )
+        self._tls = tls
+        self._accepting: asyncio.Task[NoReturn] | None = None
+        connections = cast("set[Connection]", self.server_state.connections)
+        self._connections = Connections(limits, connections)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn, which however leaves TLS to the event loop."""
+        if self._tls is None or sockets is None:
+            await super().startup(sockets)
+            return
+        await self.lifespan.startup()
+        [listener] = sockets
+        make = partial(
+            self._protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        self._accepting = asyncio.create_task(TlsListener(listener, self._tls, make, self._connections).run())
+        self.servers: list[asyncio.Server] = []
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait([self._accepting])
+        await super().shutdown(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        """What uvicorn does ten times a second."""
+        self._connections.check(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
+
+    async def serve_orderly(self, listener: socket.socket) -> None:
+        """Serve, and close every connection also when cancelled or when requests outlast `shutdown_s`.
+
+        uvicorn leaves them open then, and a uvloop loop that is closed over open connections can wait for
+        them for ever (seen when a test fails with its client in the same loop).
+        """
+        try:
+            await self.serve(sockets=[listener])
+        except asyncio.CancelledError:
+            if self.started:
+                await self.shutdown(sockets=[listener])
+            raise
+        finally:
+            self._connections.abort()
+
+    def _protocol(self, **uvicorn: Any) -> HttpProtocol:
+        return HttpProtocol(connections=self._connections, tls=self._tls, **uvicorn)
+
+
+def listen(address: str, port: int, *, backlog: int = 2048) -> socket.socket:
+    """A listening socket; for an empty address on all addresses of both families, where there are two.
+
+    K8sRdmaError says where it cannot listen, and why.
+    """
+    ipv6 = ":" in address or (not address and socket.has_dualstack_ipv6())
+    try:
+        listener = socket.create_server(
+            (address, port),
+            family=socket.AF_INET6 if ipv6 else socket.AF_INET,
+            backlog=backlog,
+            dualstack_ipv6=ipv6 and not address,
+        )
+    except OSError as error:
+        msg = f"cannot listen on {address or 'any address'}, port {port}: {error.strerror}"
+        raise K8sRdmaError(msg) from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    return listener
 
 
 class TlsListener:
@@ -125,111 +232,3 @@ class Handshake:
         """End it."""
         if self._task is not None:
             self._task.cancel()
-
-
-RECEIVE_BUFFER_BYTES = 32 << 10
-"""Of each connection (socket(7), SO_RCVBUF, which the kernel doubles), and so of one read. Left to itself it
-grows to megabytes for each client that sends fast, and TLS keeps several times a read for each connection."""
-
-
-def listen(address: str, port: int, *, backlog: int = 2048) -> socket.socket:
-    """A listening socket; for an empty address on all addresses of both families, where there are two.
-
-    K8sRdmaError says where it cannot listen, and why.
-    """
-    ipv6 = ":" in address or (not address and socket.has_dualstack_ipv6())
-    try:
-        listener = socket.create_server(
-            (address, port),
-            family=socket.AF_INET6 if ipv6 else socket.AF_INET,
-            backlog=backlog,
-            dualstack_ipv6=ipv6 and not address,
-        )
-    except OSError as error:
-        msg = f"cannot listen on {address or 'any address'}, port {port}: {error.strerror}"
-        raise K8sRdmaError(msg) from error
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-    return listener
-
-
-class HttpServer(uvicorn.Server):
-    """Leaves signals to the process: uvicorn would end it by the signal itself after a clean stop."""
-
-    def __init__(
-        self,
-        app: Application,
-        *,
-        shutdown_s: int,
-        limits: Limits | None = None,
-        tls: ServerTls | None = None,
-    ) -> None:
-        """shutdown_s: for the requests under way when stopped. tls: None for plain HTTP."""
-        limits = limits or Limits()
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=self._protocol,  # type: ignore[arg-type]  # it is only called
-                ws="none",
-                interface="asgi3",
-                lifespan="off",
-                proxy_headers=False,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]  # fractions do as well
-                timeout_graceful_shutdown=shutdown_s,
-            )
-        )
-        self._tls = tls
-        self._accepting: asyncio.Task[NoReturn] | None = None
-        connections = cast("set[Connection]", self.server_state.connections)
-        self._connections = Connections(limits, connections)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn, which however leaves TLS to the event loop."""
-        if self._tls is None or sockets is None:
-            await super().startup(sockets)
-            return
-        await self.lifespan.startup()
-        [listener] = sockets
-        make = partial(
-            self._protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        self._accepting = asyncio.create_task(TlsListener(listener, self._tls, make, self._connections).run())
-        self.servers: list[asyncio.Server] = []
-        self.started = True
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn."""
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.wait([self._accepting])
-        await super().shutdown(sockets)
-
-    async def on_tick(self, counter: int) -> bool:
-        """What uvicorn does ten times a second."""
-        self._connections.check(asyncio.get_running_loop().time())
-        return await super().on_tick(counter)
-
-    async def serve_orderly(self, listener: socket.socket) -> None:
-        """Serve, and close every connection also when cancelled or when requests outlast `shutdown_s`.
-
-        uvicorn leaves them open then, and a uvloop loop that is closed over open connections can wait for
-        them for ever (seen when a test fails with its client in the same loop).
-        """
-        try:
-            await self.serve(sockets=[listener])
-        except asyncio.CancelledError:
-            if self.started:
-                await self.shutdown(sockets=[listener])
-            raise
-        finally:
-            self._connections.abort()
-
-    def _protocol(self, **uvicorn: Any) -> HttpProtocol:
-        return HttpProtocol(connections=self._connections, tls=self._tls, **uvicorn)

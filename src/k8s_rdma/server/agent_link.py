@@ -1,33 +1,37 @@
-"""Keeps the answers to the state of the node that the agent last told."""
+"""The server's link to the agent: the answers of each report, and traffic counters for scrapes."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.server.answers import Shown, outage_answers, report_answers
-from k8s_rdma.server.traffic import Traffic
-from k8s_rdma.state_reader import FIRST_REPORT_TIMEOUT_S, follow_agent
+from k8s_rdma.server.answers import Shown, outage_answers, render_age, render_traffic, report_answers
+from k8s_rdma.state_reader import FIRST_REPORT_TIMEOUT_S, AgentLink
+from k8s_rdma.wire.state import SAMPLE_EVERY_S, SOON_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
-    from typing import NoReturn
 
     from k8s_rdma.wire.rest import NodeReport
     from k8s_rdma.wire.state import Counters
 
     Scan = Callable[[], NodeReport]
 
+ANSWER_TIMEOUT_S = 2.0
+"""How long a scrape waits for the agent; then it gets what was told last, with its age."""
 
-class AgentLink:
-    """The answers of now; `run` keeps them so. A `state_reader.StateReader`.
 
-    Nothing is answered from a report once the connection that brought it is gone.
+class AnswersLink(AgentLink):
+    """The current answers; `run` keeps them up to date.
+
+    Nothing is answered from a report once the connection that brought it has ended.
     """
 
     def __init__(
@@ -45,21 +49,13 @@ class AgentLink:
         foreign, gives the same object while nothing differs and another generation when something does, and
         raises K8sRdmaError.
         """
-        self._socket = socket
+        super().__init__(socket, pause=pause, first_report_timeout_s=first_report_timeout_s)
         self._scan = scan
         self._now = now
-        self._pause = pause
-        self._first_report_timeout_s = first_report_timeout_s
         self._away_since: datetime | None = now()
         self.shown = Shown(outage_answers("not asked yet", now()))
         self._scanned: NodeReport | None = None
         self.traffic = Traffic()
-
-    async def run(self) -> NoReturn:
-        """Follow the agent, again and again, until cancelled."""
-        await follow_agent(
-            self._socket, self, pause=self._pause, first_report_timeout_s=self._first_report_timeout_s
-        )
 
     def reported(self, report: NodeReport) -> None:
         """Answer from this."""
@@ -99,3 +95,64 @@ class AgentLink:
     def _show_outage(self, why: str, outage_since: datetime) -> None:
         self._scanned = None
         self.shown.show(outage_answers(why, outage_since))
+
+
+class Traffic:
+    """What the agent told last. At most one question is open, whoever waits for its answer."""
+
+    def __init__(
+        self, *, now: Callable[[], float] = time.monotonic, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        """Nothing is known, and nobody there to ask."""
+        self._now = now
+        self._timeout_s = timeout_s
+        self._request: Callable[[], None] | None = None
+        self._answered: asyncio.Event | None = None
+        self._sampled_at: float | None = None
+        self._counters: Counters | None = None
+        self._rendered: bytes | None = None
+
+    def connected(self, request: Callable[[], None]) -> None:
+        """An agent is there; `request` sends it the question."""
+        self._request = request
+
+    def disconnected(self) -> None:
+        """The agent is gone, and what it told with it."""
+        self._request, self._counters, self._sampled_at = None, None, None
+        self._no_more_waiting()
+
+    def received(self, counters: Counters) -> None:
+        """It answered."""
+        self._counters, self._rendered = counters, None
+        self._sampled_at = None if counters.age_s is None else self._now() - counters.age_s
+        self._no_more_waiting()
+
+    async def exposition(self) -> bytes:
+        """The counters in the Prometheus text format, as fresh as may be had; empty while there are none."""
+        await self._refresh()
+        if self._counters is None:
+            return b""
+        if self._rendered is None:
+            self._rendered = render_traffic(self._counters)
+        age_s = self._age_s()
+        return self._rendered if age_s is None else self._rendered + render_age(self._counters, age_s)
+
+    def _age_s(self) -> float | None:
+        return None if self._sampled_at is None else self._now() - self._sampled_at
+
+    async def _refresh(self) -> None:
+        """Ask for a new sample if one is due, and wait for it, but not for long."""
+        age_s = self._age_s()
+        if self._request is None or (age_s is not None and age_s < SAMPLE_EVERY_S - SOON_S):
+            return
+        if self._answered is None:
+            self._answered = asyncio.Event()
+            self._request()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout_s):
+                await self._answered.wait()
+
+    def _no_more_waiting(self) -> None:
+        if self._answered is not None:
+            self._answered.set()
+            self._answered = None

@@ -1,43 +1,46 @@
-"""Answers to every request, rendered once for each state of the node."""
+"""Answers to every request, rendered once for each state of the node; its metrics and its VFs' traffic.
+
+A VF's traffic is one series, with the pod that holds the VF. An unknown value has no sample, since 0 would be
+a statement.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from prometheus_client.core import SummaryMetricFamily
+
 from k8s_rdma.errors import STATUS, Reason
-from k8s_rdma.http_server.answer import JSON, Answer, error_answer
-from k8s_rdma.server.metrics import render_metrics
+from k8s_rdma.http_server.answer import JSON, Answer, counter, error_answer, exposition, gauge
 from k8s_rdma.wire.rest import encode_getpfs, encode_report, without_vfs
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
-    from k8s_rdma.wire.rest import NodeReport
+    from prometheus_client import Metric
 
+    from k8s_rdma.wire.rest import NodeReport, PfReport
+    from k8s_rdma.wire.state import Counters, VfTraffic
 
-class Shown:
-    """The answers of now, and a way to wait for others; however many wait, a change is one event."""
-
-    def __init__(self, answers: Answers) -> None:
-        self.answers = answers
-        self._changed = asyncio.Event()
-
-    def show(self, answers: Answers) -> None:
-        """From now on these."""
-        self.answers = answers
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def change(self) -> None:
-        """Return once others are shown."""
-        await self._changed.wait()
-
+    Value = Callable[[PfReport], int | None]
+    """Of a PF; None where it is not known."""
 
 RETRY = {"retry-after": "1"}
 """For what may be answered soon, seconds (RFC 9110, section 10.2.3)."""
+
+_BITS_PER_MEGABIT = 1_000_000
+
+_TRAFFIC: tuple[tuple[str, str, Callable[[VfTraffic], int]], ...] = (
+    ("transmitted_bytes", "Bytes sent", lambda vf: vf.tx_bytes),
+    ("received_bytes", "Bytes received", lambda vf: vf.rx_bytes),
+    ("transmitted_packets", "Packets sent", lambda vf: vf.tx_packets),
+    ("received_packets", "Packets received", lambda vf: vf.rx_packets),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,24 @@ class Answers:
     metrics: bytes
     generation: str | None = None
     unchanged: Answer | None = None
+
+
+class Shown:
+    """The answers of now, and a way to wait for others; however many wait, a change is one event."""
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+        self._changed = asyncio.Event()
+
+    def show(self, answers: Answers) -> None:
+        """From now on these."""
+        self.answers = answers
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def change(self) -> None:
+        """Return once others are shown."""
+        await self._changed.wait()
 
 
 def report_answers(report: NodeReport) -> Answers:
@@ -106,3 +127,137 @@ def _unavailable(error: Error, metrics: bytes, agent: str) -> Answers:
 def _health(agent: str) -> Answer:
     """Always 200: restarting this server does not bring the agent back."""
     return Answer(f"ok\nagent: {agent}\n")
+
+
+def render_metrics(report: NodeReport | None) -> bytes:
+    """The exposition of a node; None while nothing is known of it."""
+    return exposition(_node_metrics(report))
+
+
+def render_traffic(counters: Counters) -> bytes:
+    """The exposition of the last sample, but for its age, which changes without it."""
+    return exposition(_traffic_metrics(counters))
+
+
+def render_age(counters: Counters, age_s: float) -> bytes:
+    """The exposition of the sample's age."""
+    name, sample = "k8s_rdma_sample_age_seconds", ({"node": counters.node}, round(age_s, 3))
+    return exposition([gauge(name, "Age of the traffic counters shown here.", [sample])])
+
+
+def _node_metrics(report: NodeReport | None) -> Iterator[Metric]:
+    reachable = report is not None and report.ledger == "ok"
+    yield gauge("k8s_rdma_agent_reachable", "Whether the node's agent answers.", [({}, reachable)])
+    if report is None:
+        return
+    node = {"node": report.node}
+    if report.ledger == "ok":
+        help_text = "Sandboxes that hold interfaces."
+        yield gauge("k8s_rdma_allocations", help_text, [(node, len(report.allocations))])
+    help_text = "What the last look at the hardware could not see."
+    yield gauge("k8s_rdma_unreadable", help_text, [(node, len(report.unreadable))])
+    help_text = "What an operator should know of the node; /v1/node has the sentences."
+    yield gauge("k8s_rdma_problems", help_text, [(node, len(report.problems))])
+    pfs = [({**node, "pf": pf.name, "pci": pf.pci}, pf) for pf in report.pfs]
+    for name, help_text, value in _pf_metrics(report):
+        samples = [(labels, number) for labels, pf in pfs if (number := value(pf)) is not None]
+        yield gauge(f"k8s_rdma_pf_{name}", help_text, samples)
+    yield from _pool_metrics(report)
+
+
+def _pool_metrics(report: NodeReport) -> Iterator[Metric]:
+    counts, _ = _vf_counts(report)
+    vfs, taken = [], []
+    for pf in report.pfs:
+        for resource, count in pf.pools.items():
+            labels = {"node": report.node, "pf": pf.name, "pci": pf.pci, "resource": resource}
+            vfs.append((labels, count))
+            taken.append((labels, counts[pf.pci, resource]))
+    yield gauge("k8s_rdma_pool_vfs", "Virtual functions of an exclusive resource.", vfs)
+    help_text = "Virtual functions of an exclusive resource that are taken, by whomever."
+    yield gauge("k8s_rdma_pool_vfs_taken", help_text, taken)
+
+
+def _pf_metrics(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
+    """Name, explanation and value of every metric of a PF."""
+    vfs, mbps = _vf_counts(report)
+
+    def bandwidth(mbps_of: Callable[[PfReport, int], int]) -> Value:
+        """Of a PF whose link speed is known."""
+        return lambda pf: None if pf.link_mbps is None else mbps_of(pf, pf.link_mbps) * _BITS_PER_MEGABIT
+
+    return (
+        ("vfs", "Virtual functions of no exclusive resource.", lambda pf: pf.capacity_vfs),
+        ("vfs_taken", "Of these, those that are taken, by whomever.", lambda pf: vfs[pf.pci, ""]),
+        (
+            "vfs_free",
+            "Of these, those that are nobody's.",
+            lambda pf: max(0, pf.capacity_vfs - vfs[pf.pci, ""]),
+        ),
+        ("link_bits_per_second", "Link speed; absent while it is unknown.", bandwidth(lambda _, link: link)),
+        (
+            "reserved_bits_per_second",
+            "Reserved bandwidth, by whomever.",
+            lambda pf: mbps[pf.pci] * _BITS_PER_MEGABIT,
+        ),
+        (
+            "free_bits_per_second",
+            "Bandwidth of the link that nobody reserved; absent while its speed is unknown.",
+            bandwidth(lambda pf, link: max(0, link - mbps[pf.pci])),
+        ),
+        (
+            "overcommitted_bits_per_second",
+            "Reserved bandwidth beyond what the link has now; absent while its speed is unknown.",
+            bandwidth(lambda pf, link: max(0, mbps[pf.pci] - link)),
+        ),
+    )
+
+
+def _vf_counts(report: NodeReport) -> tuple[Counter[tuple[str, str]], Counter[str]]:
+    """VFs by PF and pool, Mb/s by PF: what pods hold, as programmed where that is more, and what others do.
+
+    The pool of VFs that pods ask for by annotation is the empty one.
+    """
+    vfs = Counter((pf.pci, vf.pool) for pf in report.pfs for vf in pf.foreign)
+    mbps = Counter({pf.pci: sum(vf.min_tx_rate for vf in pf.foreign) for pf in report.pfs})
+    for allocation in report.allocations:
+        for interface in allocation.interfaces:
+            vfs[interface.pf, interface.pool] += 1
+            mbps[interface.pf] += max(interface.min_tx_rate, interface.set_min_tx_rate)
+    return vfs, mbps
+
+
+def _traffic_metrics(counters: Counters) -> Iterator[Metric]:
+    node, scans = {"node": counters.node}, counters.scans
+    help_text = "Looks of the agent at the hardware, and what they took."
+    summary = SummaryMetricFamily("k8s_rdma_scan_duration_seconds", help_text, labels=("node",))
+    summary.add_metric((counters.node,), scans.total, scans.seconds)
+    yield summary
+    help_text = "Looks at the hardware that failed or could not see everything."
+    yield counter("k8s_rdma_scan_errors_total", help_text, [(node, scans.failed)])
+    help_text = "Samples of traffic counters that failed."
+    yield counter("k8s_rdma_sample_errors_total", help_text, [(node, counters.failed_samples)])
+    help_text = "Caps kept by software that did not hold, and were put back."
+    yield counter("k8s_rdma_software_caps_restored_total", help_text, [(node, counters.caps.restored)])
+    help_text = "Caps kept by software that do not hold, and cannot be put back."
+    yield gauge("k8s_rdma_software_caps_lost", help_text, [(node, counters.caps.lost)])
+    if counters.age_s is not None:
+        yield from _vf_metrics(counters)
+
+
+def _vf_metrics(counters: Counters) -> Iterator[Metric]:
+    vfs = [(_vf_labels(counters, vf), vf) for vf in counters.vfs]
+    for name, what, value in _TRAFFIC:
+        help_text = f"{what} by a virtual function's holder since its interface was made."
+        yield counter(f"k8s_rdma_vf_{name}_total", help_text, [(labels, value(vf)) for labels, vf in vfs])
+    yield counter(
+        "k8s_rdma_vf_rdma_counter_total",
+        "Hardware counters of a virtual function's RDMA device, by the kernel's names.",
+        [({**labels, "counter": name}, count) for labels, vf in vfs for name, count in vf.rdma.items()],
+    )
+
+
+def _vf_labels(counters: Counters, vf: VfTraffic) -> dict[str, str]:
+    """PF and VF; of one that a pod holds also the pod, and the interface's name in it."""
+    held = vf.pod and {"namespace": vf.pod.namespace, "pod": vf.pod.name, "interface": vf.ifname}
+    return {"node": counters.node, "pf": vf.pf_name, "pci": vf.pf, "vf": str(vf.vf), **(held or {})}

@@ -1,27 +1,38 @@
-"""The paths of the node's REST server, as an ASGI application."""
+"""The paths of the node's REST server, as an ASGI application; watches, and the OpenAPI document.
+
+`GET /v1/node?watch=<generation>&timeout_s=<seconds>` is answered when there is another generation.
+The schemas of `GET /openapi.json` are those of the structs that are sent, so that they cannot disagree.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import parse_qsl
 
+import msgspec
+
+from k8s_rdma import __version__
 from k8s_rdma.errors import STATUS, MalformedError
 from k8s_rdma.http_server.access import EVERYBODY
-from k8s_rdma.http_server.answer import Answer, error_answer, json_answer
-from k8s_rdma.http_server.exposition import CONTENT_TYPE
+from k8s_rdma.http_server.answer import CONTENT_TYPE, Answer, error_answer, json_answer
 from k8s_rdma.server.answers import RETRY
-from k8s_rdma.server.openapi import openapi_document
-from k8s_rdma.server.watch import MAX_WATCHES, Watches, parse_watch, wait_for_change
-from k8s_rdma.wire.rest_error import Error
+from k8s_rdma.wire.json import describe_unknown, shown
+from k8s_rdma.wire.rest import GENERATION_PATTERN, GenerationText, LegacyPf, NodeReport
+from k8s_rdma.wire.rest_error import Error, ErrorDocument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Hashable, Mapping
 
     from k8s_rdma.http_server.access import Access
     from k8s_rdma.http_server.answer import Fields, Receive, Scope, Send
+    from k8s_rdma.server.agent_link import Traffic
     from k8s_rdma.server.answers import Shown
-    from k8s_rdma.server.traffic import Traffic
-    from k8s_rdma.server.watch import Watch
+
+    Document = dict[str, Any]
 
 INDEX = """\
 k8s-rdma: RDMA functions of this node
@@ -36,6 +47,20 @@ GET /openapi.json  all of this for programs (OpenAPI 3.1)
 """
 
 _METHODS = ("GET", "HEAD")
+
+DEFAULT_TIMEOUT_S = 30.0
+MAX_TIMEOUT_S = 300.0
+"""Shorter than what proxies and firewalls forget a silent connection after."""
+
+TimeoutS = Annotated[float, msgspec.Meta(ge=0, le=MAX_TIMEOUT_S)]
+
+MAX_WATCHES = 256
+"""At a time, of all clients: an extender has one for each node, and so has whoever else follows it."""
+
+_PARAMETERS = ("watch", "timeout_s")
+_MOST_PARAMETERS = 8
+_GENERATION = re.compile(GENERATION_PATTERN)
+_seconds = msgspec.json.Decoder(TimeoutS)
 
 
 class NodeApp:
@@ -126,3 +151,219 @@ def _if_none_match(fields: Fields) -> list[str]:
 async def _client_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What a client waits for: any other generation than the one it has, but for so long only."""
+
+    generation: str
+    timeout_s: float
+
+
+class Watches:
+    """Places of clients that wait; who has most of them makes room for who has fewer."""
+
+    def __init__(self, limit: int = MAX_WATCHES) -> None:
+        self._limit = limit
+        self._active: list[tuple[Hashable, asyncio.Event]] = []
+
+    def acquire(self, client: Hashable) -> asyncio.Event | None:
+        """A place, which is set when another client gets it; None where all are taken and no one has more."""
+        if len(self._active) >= self._limit:
+            count = Counter(holder for holder, _ in self._active)
+            greediest, watches = count.most_common(1)[0]
+            if watches <= count[client] + 1:
+                return None
+            next(place for holder, place in self._active if holder == greediest).set()
+            self._active = [watch for watch in self._active if not watch[1].is_set()]
+        place = asyncio.Event()
+        self._active.append((client, place))
+        return place
+
+    def give_back(self, place: asyncio.Event) -> None:
+        """The client does not wait any more."""
+        self._active = [watch for watch in self._active if watch[1] is not place]
+
+
+def parse_watch(query: bytes) -> Watch | None:
+    """The watch that a query string asks for; None without one. MalformedError names the parameter."""
+    parameters: dict[str, str] = {}
+    for name, value in _fields(query):
+        if name not in _PARAMETERS:
+            msg = f"{shown(name)}: {describe_unknown(name, _PARAMETERS)}"
+            raise MalformedError(msg)
+        if name in parameters:
+            msg = f"{name}: is given twice"
+            raise MalformedError(msg)
+        parameters[name] = value
+    timeout_s = _timeout_s(parameters.get("timeout_s"))
+    if "watch" not in parameters:
+        return None
+    return Watch(generation=_generation(parameters["watch"]), timeout_s=timeout_s)
+
+
+def _fields(query: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_PARAMETERS)
+    except ValueError as error:  # UnicodeDecodeError among them
+        msg = "query: is not made of at most a few name=value"
+        raise MalformedError(msg) from error
+
+
+def _generation(text: str) -> str:
+    if not _GENERATION.fullmatch(text):
+        msg = f"watch: {shown(text)} is no generation; give that of the document you have"
+        raise MalformedError(msg)
+    return text
+
+
+def _timeout_s(text: str | None) -> float:
+    if text is None:
+        return DEFAULT_TIMEOUT_S
+    try:
+        return _seconds.decode(text)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        msg = f"timeout_s: {shown(text)} is no number of seconds from 0 to {MAX_TIMEOUT_S:g}"
+        raise MalformedError(msg) from error
+
+
+async def wait_for_change(watch: Watch, now: Shown, *enough: Awaitable[object]) -> Answer:
+    """The document that the client does not have, or that its own is still the one.
+
+    enough: when one of these is done, the client is answered as if the time were over.
+    """
+    awaited = [asyncio.ensure_future(each) for each in (_wait_for_change(watch.generation, now), *enough)]
+    try:
+        await asyncio.wait(awaited, timeout=watch.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in awaited:
+            each.cancel()
+    answers = now.answers
+    unchanged = answers.generation == watch.generation
+    return answers.unchanged if unchanged and answers.unchanged else answers.node
+
+
+async def _wait_for_change(generation: str, now: Shown) -> None:
+    while now.answers.generation == generation:
+        await now.change()
+
+
+_TEXT: Document = {"text/plain": {"schema": {"type": "string"}}}
+_ETAG: Document = {
+    "ETag": {
+        "description": "Of this state: its generation in quotes.",
+        "required": True,
+        "schema": {"type": "string"},
+    }
+}
+_RETRY_AFTER: Document = {
+    "Retry-After": {
+        "description": "Seconds after which to ask again.",
+        "required": True,
+        "schema": {"type": "integer"},
+    }
+}
+_BEARER: Document = {"bearer": {"type": "http", "scheme": "bearer"}}
+_CHALLENGE: Document = {"WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}}}
+
+
+def openapi_document(access: Access) -> Document:
+    """The document, with what each path demands."""
+    (node, pf, error), components = msgspec.json.schema_components(
+        (NodeReport, LegacyPf, ErrorDocument), ref_template="#/components/schemas/{name}"
+    )
+    pfs = {"type": "array", "items": pf}
+    unavailable = {"503": _error("The node's state cannot be shown, and why.", error, _RETRY_AFTER)}
+    paths = {
+        "/": _get_operation("What there is", {"200": _ok(_TEXT)}),
+        "/getpfs": _get_operation(
+            "PFs and VFs as the RDMA hardware DaemonSet shows them", {"200": _ok(_json(pfs)), **unavailable}
+        ),
+        "/v1/node": _get_operation(
+            "PFs and allocations by pod; at once, or once there is another generation",
+            {
+                "200": _ok(_json(node), _ETAG),
+                "304": {"description": "It is the one that the client has.", "headers": _ETAG},
+                "400": _error("The parameter that is wrong.", error),
+                **unavailable,
+            },
+            _node_parameters(),
+        ),
+        "/metrics": _get_operation("Figures for Prometheus", {"200": _ok(_TEXT)}),
+        "/healthz": _get_operation("Whether this server runs", {"200": _ok(_TEXT)}),
+        "/readyz": _get_operation("Whether it can show the node's state", {"200": _ok(_TEXT), **unavailable}),
+        "/openapi.json": _get_operation("This document", {"200": _ok(_json({"type": "object"}))}),
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "k8s-rdma server",
+            "version": __version__,
+            "description": "RDMA functions of this node, read only. Rates are in Mb/s.",
+        },
+        "paths": {path: _complete(path, item, error, access) for path, item in paths.items()},
+        "components": {
+            "schemas": components,
+            **({"securitySchemes": _BEARER} if access.tokens else {}),
+        },
+    }
+
+
+def _get_operation(summary: str, responses: Document, parameters: list[Document] | None = None) -> Document:
+    return {"summary": summary, "responses": responses, "parameters": parameters or []}
+
+
+def _complete(path: str, operation: Document, error: Document, access: Access) -> Document:
+    """The path's operations, with what all of them have in common."""
+    responses = {**operation["responses"], "default": _error("Any other error.", error)}
+    security: Document = {}
+    if access.is_open(path):
+        security = {"security": []}
+    elif access.tokens is None:
+        responses["403"] = _error("Nobody may ask for it here.", error)
+    else:
+        responses["401"] = _error("The token is missing or wrong.", error, _CHALLENGE)
+        security = {"security": [{"bearer": []}]}
+    operation = {**operation, **security}
+    bodiless = {status: _without_content(response) for status, response in responses.items()}
+    return {"get": {**operation, "responses": responses}, "head": {**operation, "responses": bodiless}}
+
+
+def _node_parameters() -> list[Document]:
+    return [
+        {
+            "name": "watch",
+            "in": "query",
+            "description": "The generation that the client has: answered when it is another one.",
+            "schema": msgspec.json.schema(GenerationText),
+        },
+        {
+            "name": "timeout_s",
+            "in": "query",
+            "description": f"With `watch`: 304 after so many seconds; {DEFAULT_TIMEOUT_S:g} unless given.",
+            "schema": msgspec.json.schema(TimeoutS),
+        },
+        {
+            "name": "If-None-Match",
+            "in": "header",
+            "description": "Entity tags that the client has.",
+            "schema": {"type": "string"},
+        },
+    ]
+
+
+def _json(schema: Mapping[str, Any]) -> Document:
+    return {"application/json": {"schema": schema}}
+
+
+def _ok(content: Document, headers: Document | None = None) -> Document:
+    return {"description": "The answer.", "content": content, "headers": headers or {}}
+
+
+def _error(description: str, schema: Document, headers: Document | None = None) -> Document:
+    return {"description": description, "content": _json(schema), "headers": headers or {}}
+
+
+def _without_content(response: Document) -> Document:
+    return {key: value for key, value in response.items() if key != "content"}

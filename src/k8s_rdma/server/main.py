@@ -24,12 +24,12 @@ from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.errors import KernelError, MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.access import EVERYBODY, access_of
-from k8s_rdma.http_server.memory import give_back_large_buffers
+from k8s_rdma.http_server.connections import give_back_large_buffers
 from k8s_rdma.linux.changes import CachedScan, files_without_events
 from k8s_rdma.linux.discovery.netlink_queries import UnprivilegedQueries
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.server.agent_link import AgentLink
+from k8s_rdma.server.agent_link import AnswersLink
 from k8s_rdma.server.app import NodeApp
 from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.wire.node_report import NodeReports
@@ -44,6 +44,82 @@ if TYPE_CHECKING:
     from k8s_rdma.server.agent_link import Scan
     from k8s_rdma.server.config import ServerConfig
     from k8s_rdma.wire.rest import NodeReport
+
+_log = structlog.get_logger()
+SHUTDOWN_S = 5
+
+OTHER_FILES = 64
+"""Files that are open beside connections."""
+
+LIMITS = Limits(body_bytes=16 << 10)
+"""Connections stay for longer than the pauses between two looks of a scheduler. Bodies mean nothing here."""
+
+
+def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start.
+
+    scan: as for `AnswersLink`; unless given, that of the configuration.
+    """
+    logs.configure("server")
+    give_back_large_buffers()
+    access = access_of(config)
+    _allow_connections(config.max_connections)
+    with ExitStack() as resources:
+        listener = resources.enter_context(listen(config.listen, port_of(config, os.environ)))
+        if scan is None and config.kernel == "linux" and config.node is not None:
+            reports = NodeReports(NodeName(config.node), epoch=f"scan-{uuid.uuid4().hex[:12]}")
+            scan = resources.enter_context(HardwareScan(reports, config.hardware.to_core()))
+        link = AnswersLink(Path(config.run_dir) / "state.sock", scan=scan)
+        runner = resources.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+        limits = replace(LIMITS, connections=config.max_connections)
+        runner.run(_until_signalled(listener, link, access, limits))
+
+
+async def _until_signalled(
+    listener: socket.socket, link: AnswersLink, access: Access, limits: Limits
+) -> None:
+    await serve(listener, link, stop_on_signals(), access=access, limits=limits)
+
+
+async def serve(
+    listener: socket.socket,
+    link: AnswersLink,
+    stop: asyncio.Event,
+    *,
+    access: Access = EVERYBODY,
+    limits: Limits = LIMITS,
+) -> None:
+    """Serve until `stop` is set; then answer those who wait, finish the requests under way, and close."""
+    app = NodeApp(link.shown, link.traffic, access=access)
+    server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=limits, tls=access.tls)
+    host, port = listener.getsockname()[:2]
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(link.run())
+        serving = tasks.create_task(server.serve_orderly(listener))
+        _log.info("server_ready", address=host, port=port, tls=access.tls is not None)
+        await stop.wait()
+        app.stopping.set()
+        server.should_exit = True
+        await serving
+        following.cancel()
+    _log.info("server_stopped")
+
+
+def check(config: ServerConfig) -> None:
+    """Read what a start would read. MalformedError names the field, or the environment's variable."""
+    access_of(config)
+    port_of(config, os.environ)
+
+
+def _allow_connections(count: int) -> None:
+    """Each is an open file. MalformedError when the process may not open so many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    required = count + OTHER_FILES
+    if resource.RLIM_INFINITY != hard < required:
+        msg = f"maxConnections {count}: the process may open {hard} files, {OTHER_FILES} of them for others"
+        raise MalformedError(msg)
+    if resource.RLIM_INFINITY != soft < required:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (required, hard))
 
 
 class HardwareScan:
@@ -95,79 +171,3 @@ def lookout(root: Path, queries: Queries, selection: Selection) -> CachedScan[Ha
         files=lambda hardware: frozenset(root / file for file in files_without_events(sysfs, hardware)),
         incomplete=lambda hardware: bool(hardware.unreadable),
     )
-
-
-_log = structlog.get_logger()
-
-SHUTDOWN_S = 5
-
-OTHER_FILES = 64
-"""Files that are open beside connections."""
-
-LIMITS = Limits(body_bytes=16 << 10)
-"""Connections stay for longer than the pauses between two looks of a scheduler. Bodies mean nothing here."""
-
-
-def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start.
-
-    scan: as for `AgentLink`; unless given, that of the configuration.
-    """
-    logs.configure("server")
-    give_back_large_buffers()
-    access = access_of(config)
-    _allow_connections(config.max_connections)
-    with ExitStack() as resources:
-        listener = resources.enter_context(listen(config.listen, port_of(config, os.environ)))
-        if scan is None and config.kernel == "linux" and config.node is not None:
-            reports = NodeReports(NodeName(config.node), epoch=f"scan-{uuid.uuid4().hex[:12]}")
-            scan = resources.enter_context(HardwareScan(reports, config.hardware.to_core()))
-        link = AgentLink(Path(config.run_dir) / "state.sock", scan=scan)
-        runner = resources.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-        limits = replace(LIMITS, connections=config.max_connections)
-        runner.run(_until_signalled(listener, link, access, limits))
-
-
-async def serve(
-    listener: socket.socket,
-    link: AgentLink,
-    stop: asyncio.Event,
-    *,
-    access: Access = EVERYBODY,
-    limits: Limits = LIMITS,
-) -> None:
-    """Serve until `stop` is set; then answer those who wait, finish the requests under way, and close."""
-    app = NodeApp(link.shown, link.traffic, access=access)
-    server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=limits, tls=access.tls)
-    host, port = listener.getsockname()[:2]
-    async with asyncio.TaskGroup() as tasks:
-        following = tasks.create_task(link.run())
-        serving = tasks.create_task(server.serve_orderly(listener))
-        _log.info("server_ready", address=host, port=port, tls=access.tls is not None)
-        await stop.wait()
-        app.stopping.set()
-        server.should_exit = True
-        await serving
-        following.cancel()
-    _log.info("server_stopped")
-
-
-def check(config: ServerConfig) -> None:
-    """Read what a start would read. MalformedError names the field, or the environment's variable."""
-    access_of(config)
-    port_of(config, os.environ)
-
-
-def _allow_connections(count: int) -> None:
-    """Each is an open file. MalformedError when the process may not open so many."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    required = count + OTHER_FILES
-    if resource.RLIM_INFINITY != hard < required:
-        msg = f"maxConnections {count}: the process may open {hard} files, {OTHER_FILES} of them for others"
-        raise MalformedError(msg)
-    if resource.RLIM_INFINITY != soft < required:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (required, hard))
-
-
-async def _until_signalled(listener: socket.socket, link: AgentLink, access: Access, limits: Limits) -> None:
-    await serve(listener, link, stop_on_signals(), access=access, limits=limits)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource, MountResource
 from k8s_rdma.core.devices.pod_devices import shared_resource
+from k8s_rdma.deviceplugin.mode import PoolMembers
 from k8s_rdma.deviceplugin.modes.counted import MountMode, SharedMode, SlotsMode
 from k8s_rdma.deviceplugin.modes.exclusive import ExclusiveMode
-from k8s_rdma.deviceplugin.modes.selecting import PoolMembers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -20,8 +20,16 @@ from k8s_rdma.core.devices.rdma_devices import (
     device_annotations,
     device_variables,
 )
-from k8s_rdma.deviceplugin.mode import at_home, check, has_verbs, named, rdma_cm, refuse, specs
-from k8s_rdma.deviceplugin.modes.selecting import SharedSelection
+from k8s_rdma.deviceplugin.mode import (
+    SharedSelection,
+    at_home,
+    check,
+    has_verbs,
+    named,
+    rdma_cm,
+    refuse,
+    specs,
+)
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.cdi import SHARED_CLASS, SLOT_CLASS, qualified_name
 
@@ -33,110 +41,48 @@ if TYPE_CHECKING:
     from k8s_rdma.core.devices.device_plugin_api import Choice
     from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
 
+NOT_TOLD = "the agent has not told yet which slots pods hold"
+_KINDS = frozenset({NodeKind.UVERBS, NodeKind.UMAD})
+_SHOWN = 3
 
-class Counted:
-    """A number of them, all as healthy as what is behind them; lists are made once and given out again."""
 
-    def __init__(self, resource: str, count: int, most_per_container: int) -> None:
-        """Those of one resource, of which a container gets no more than it may: one does for it."""
+class SlotsMode:
+    """A number of slots, healthy once the agent has told which of them are held."""
+
+    prefers = True
+
+    def __init__(self, resource: str, count: int, most_per_container: int = MOST_PER_CONTAINER) -> None:
+        """Slots of one resource."""
         self.resource = resource
-        self._most_per_container = most_per_container
-        self._places = {each: place for place, each in enumerate(slot_ids(count))}
-        self._healthy = tuple(OfferedDevice(id=each) for each in self._places)
-        self._unhealthy: tuple[OfferedDevice, ...] = ()
-        self._why = ""
-
-    def offer(self, why: str) -> tuple[OfferedDevice, ...]:
-        """All of them. why: they are unhealthy; empty when they are not."""
-        if not why:
-            return self._healthy
-        if why != self._why:
-            self._unhealthy = tuple(OfferedDevice(id=place, unhealthy=why) for place in self._places)
-            self._why = why
-        return self._unhealthy
-
-    def refuse_wrong(self, ids: Sequence[str], why: str) -> None:
-        """K8sRdmaError (`UNKNOWN_DEVICE`) names one that is not there, or why none of them is given.
-
-        `TOO_MANY_DEVICES` for more than a container may have.
-        """
-        if len(ids) > self._most_per_container:
-            msg = (
-                f"{self.resource}: {len(ids)} for one container, {self._most_per_container} at most "
-                "(mostPerContainer of the device plugin's configuration); one is all that a container needs"
-            )
-            raise K8sRdmaError(msg, reason=Reason.TOO_MANY_DEVICES)
-        for each in ids:
-            if each not in self._places:
-                refuse(self.resource, each, f"its devices are slot-0 to slot-{len(self._places) - 1}")
-            if why:
-                refuse(self.resource, each, why)
-
-    def prefer(self, choice: Choice, later: AbstractSet[str] = frozenset()) -> tuple[str, ...]:
-        """Those of the lowest numbers. later: those to be taken only when no others are left."""
-        check(self.resource, choice)
-        last = len(self._places)
-        required = set(choice.must_include)
-        optional = set(choice.available) - required
-        order = sorted(optional, key=lambda each: (each in later, self._places.get(each, last), each))
-        chosen = required.union(order[: choice.size - len(required)])
-        return tuple(sorted(chosen, key=lambda each: (self._places.get(each, last), each)))
-
-
-class MountMode:
-    """Healthy as long as there is anything to give."""
-
-    prefers = False
-
-    def __init__(self, config: MountResource) -> None:
-        """As configured."""
-        self.resource = config.name
-        self._scope = config.scope
-        self._hints = config.hints
-        self._devices = Counted(config.name, config.count, config.most_per_container)
+        self._slots = Counted(resource, count, most_per_container)
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All of them."""
-        return self._devices.offer(self._unhealthy(inventory))
+        return self._slots.offer(_unhealthy(inventory))
 
     def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
-        """The directory with permissions `rwm`, or single character devices with `rw`."""
-        self._devices.refuse_wrong(ids, self._unhealthy(inventory))
-        return AllocateResponse(envs=self._variables(inventory), devices=self._specs(inventory))
-
-    def prefer(self, choice: Choice, _inventory: DeviceInventory) -> tuple[str, ...]:
-        """Those of the lowest numbers."""
-        return self._devices.prefer(choice)
-
-    def _unhealthy(self, inventory: DeviceInventory) -> str:
-        match self._scope:
-            case "directory":
-                return "" if inventory.directory else f"there is no {INFINIBAND}"
-            case "rdma-cm-only":
-                return "" if inventory.rdma_cm else f"there is no {RDMA_CM}"
-        return (
-            "" if any(each.nodes for each in at_home(inventory)) else "no RDMA device has a character device"
+        """Their CDI devices, which nobody has to know when this is answered."""
+        self._slots.refuse_wrong(ids, _unhealthy(inventory))
+        for each in sorted(self._used_slots(inventory).intersection(ids)):
+            refuse(self.resource, each, "a pod that had it before is not taken down yet")
+        return AllocateResponse(
+            annotations=device_annotations(self.resource, ids),
+            cdi_devices=tuple(
+                qualified_name(slot_device(self.resource, each), device_class=SLOT_CLASS) for each in ids
+            ),
         )
 
-    def _specs(self, inventory: DeviceInventory) -> tuple[DeviceSpec, ...]:
-        match self._scope:
-            case "directory":
-                return (DeviceSpec(path=INFINIBAND, permissions="rwm"),)
-            case "rdma-cm-only":
-                return rdma_cm(inventory)
-        return (*specs(at_home(inventory)), *rdma_cm(inventory))
+    def prefer(self, choice: Choice, inventory: DeviceInventory) -> tuple[str, ...]:
+        """Those that nobody holds any more, of them the lowest numbers."""
+        return self._slots.prefer(choice, later=self._used_slots(inventory))
 
-    def _variables(self, inventory: DeviceInventory) -> Mapping[str, str]:
-        """Of single devices, and of the directory where hints are asked for: it has them all."""
-        if self._scope == "rdma-cm-only" or (self._scope == "directory" and not self._hints):
-            return {}
-        return device_variables(
-            self.resource, [named(each) for each in at_home(inventory) if each.nodes], hints=self._hints
-        )
+    def _used_slots(self, inventory: DeviceInventory) -> frozenset[str]:
+        prefix = slot_device(self.resource, "")
+        return frozenset(each.removeprefix(prefix) for each in inventory.held_slots or ())
 
 
-_KINDS = frozenset({NodeKind.UVERBS, NodeKind.UMAD})
-_SHOWN = 3
+def _unhealthy(inventory: DeviceInventory) -> str:
+    return NOT_TOLD if inventory.held_slots is None else ""
 
 
 class SharedMode:
@@ -200,43 +146,102 @@ def _fault(device: RdmaDevice) -> str:
     return f"{device.name}: {'; '.join(faults)}" if faults else ""
 
 
-NOT_TOLD = "the agent has not told yet which slots pods hold"
+class MountMode:
+    """Healthy as long as there is anything to give."""
 
+    prefers = False
 
-class SlotsMode:
-    """A number of slots, healthy once the agent has told which of them are held."""
-
-    prefers = True
-
-    def __init__(self, resource: str, count: int, most_per_container: int = MOST_PER_CONTAINER) -> None:
-        """Slots of one resource."""
-        self.resource = resource
-        self._slots = Counted(resource, count, most_per_container)
+    def __init__(self, config: MountResource) -> None:
+        """As configured."""
+        self.resource = config.name
+        self._scope = config.scope
+        self._hints = config.hints
+        self._devices = Counted(config.name, config.count, config.most_per_container)
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All of them."""
-        return self._slots.offer(_unhealthy(inventory))
+        return self._devices.offer(self._unhealthy(inventory))
 
     def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
-        """Their CDI devices, which nobody has to know when this is answered."""
-        self._slots.refuse_wrong(ids, _unhealthy(inventory))
-        for each in sorted(self._used_slots(inventory).intersection(ids)):
-            refuse(self.resource, each, "a pod that had it before is not taken down yet")
-        return AllocateResponse(
-            annotations=device_annotations(self.resource, ids),
-            cdi_devices=tuple(
-                qualified_name(slot_device(self.resource, each), device_class=SLOT_CLASS) for each in ids
-            ),
+        """The directory with permissions `rwm`, or single character devices with `rw`."""
+        self._devices.refuse_wrong(ids, self._unhealthy(inventory))
+        return AllocateResponse(envs=self._variables(inventory), devices=self._specs(inventory))
+
+    def prefer(self, choice: Choice, _inventory: DeviceInventory) -> tuple[str, ...]:
+        """Those of the lowest numbers."""
+        return self._devices.prefer(choice)
+
+    def _unhealthy(self, inventory: DeviceInventory) -> str:
+        match self._scope:
+            case "directory":
+                return "" if inventory.directory else f"there is no {INFINIBAND}"
+            case "rdma-cm-only":
+                return "" if inventory.rdma_cm else f"there is no {RDMA_CM}"
+        return (
+            "" if any(each.nodes for each in at_home(inventory)) else "no RDMA device has a character device"
         )
 
-    def prefer(self, choice: Choice, inventory: DeviceInventory) -> tuple[str, ...]:
-        """Those that nobody holds any more, of them the lowest numbers."""
-        return self._slots.prefer(choice, later=self._used_slots(inventory))
+    def _specs(self, inventory: DeviceInventory) -> tuple[DeviceSpec, ...]:
+        match self._scope:
+            case "directory":
+                return (DeviceSpec(path=INFINIBAND, permissions="rwm"),)
+            case "rdma-cm-only":
+                return rdma_cm(inventory)
+        return (*specs(at_home(inventory)), *rdma_cm(inventory))
 
-    def _used_slots(self, inventory: DeviceInventory) -> frozenset[str]:
-        prefix = slot_device(self.resource, "")
-        return frozenset(each.removeprefix(prefix) for each in inventory.held_slots or ())
+    def _variables(self, inventory: DeviceInventory) -> Mapping[str, str]:
+        """Of single devices, and of the directory where hints are asked for: it has them all."""
+        if self._scope == "rdma-cm-only" or (self._scope == "directory" and not self._hints):
+            return {}
+        return device_variables(
+            self.resource, [named(each) for each in at_home(inventory) if each.nodes], hints=self._hints
+        )
 
 
-def _unhealthy(inventory: DeviceInventory) -> str:
-    return NOT_TOLD if inventory.held_slots is None else ""
+class Counted:
+    """A number of them, all as healthy as what is behind them; lists are made once and given out again."""
+
+    def __init__(self, resource: str, count: int, most_per_container: int) -> None:
+        """Those of one resource, of which a container gets no more than it may: one does for it."""
+        self.resource = resource
+        self._most_per_container = most_per_container
+        self._places = {each: place for place, each in enumerate(slot_ids(count))}
+        self._healthy = tuple(OfferedDevice(id=each) for each in self._places)
+        self._unhealthy: tuple[OfferedDevice, ...] = ()
+        self._why = ""
+
+    def offer(self, why: str) -> tuple[OfferedDevice, ...]:
+        """All of them. why: they are unhealthy; empty when they are not."""
+        if not why:
+            return self._healthy
+        if why != self._why:
+            self._unhealthy = tuple(OfferedDevice(id=place, unhealthy=why) for place in self._places)
+            self._why = why
+        return self._unhealthy
+
+    def refuse_wrong(self, ids: Sequence[str], why: str) -> None:
+        """K8sRdmaError (`UNKNOWN_DEVICE`) names one that is not there, or why none of them is given.
+
+        `TOO_MANY_DEVICES` for more than a container may have.
+        """
+        if len(ids) > self._most_per_container:
+            msg = (
+                f"{self.resource}: {len(ids)} for one container, {self._most_per_container} at most "
+                "(mostPerContainer of the device plugin's configuration); one is all that a container needs"
+            )
+            raise K8sRdmaError(msg, reason=Reason.TOO_MANY_DEVICES)
+        for each in ids:
+            if each not in self._places:
+                refuse(self.resource, each, f"its devices are slot-0 to slot-{len(self._places) - 1}")
+            if why:
+                refuse(self.resource, each, why)
+
+    def prefer(self, choice: Choice, later: AbstractSet[str] = frozenset()) -> tuple[str, ...]:
+        """Those of the lowest numbers. later: those to be taken only when no others are left."""
+        check(self.resource, choice)
+        last = len(self._places)
+        required = set(choice.must_include)
+        optional = set(choice.available) - required
+        order = sorted(optional, key=lambda each: (each in later, self._places.get(each, last), each))
+        chosen = required.union(order[: choice.size - len(required)])
+        return tuple(sorted(chosen, key=lambda each: (self._places.get(each, last), each)))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from k8s_rdma.config.devices import ExclusiveResource
     from k8s_rdma.core.devices.device_plugin_api import Choice
     from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
-    from k8s_rdma.deviceplugin.modes.selecting import PoolMembers
+    from k8s_rdma.deviceplugin.mode import PoolMembers
 
 
 class ExclusiveMode:
