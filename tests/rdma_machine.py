@@ -54,7 +54,7 @@ class RdmaMachine(SmallMachine):
             self.complete(f"mlx5_{number + 1}", vf_pci(number), number + 1)
 
     def host(self) -> Host:
-        return Host(sysfs=self.root, dev=self.dev, questions=lambda: nullcontext(self.answers))
+        return Host(sysfs=self.root, dev=self.dev, queries=lambda: nullcontext(self.answers))
 
     def observer(self) -> RdmaObserver:  # type: ignore[override]
         return RdmaObserver(Sysfs(self.root), self.answers, DeviceNodes(self.dev))

@@ -13,7 +13,7 @@ from linux.small_machine import PF, vf_pci
 
 
 def link(calls: list[float]) -> DevicesLink:
-    return DevicesLink(Path("none"), changed=lambda: calls.append(1.0), now=lambda: 7.0)
+    return DevicesLink(Path("none"), changed=lambda: calls.append(1.0), clock=lambda: 7.0)
 
 
 def test_report_says_which_devices_pods_have() -> None:
@@ -65,7 +65,7 @@ def test_attempt_that_fails_is_one() -> None:
         agent = link([])
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             following = tasks.create_task(agent.run())
-            await agent.tried()
+            await agent.wait_for_attempt()
             following.cancel()
         assert agent.report is None
 

@@ -23,7 +23,7 @@ from k8s_rdma_demo.cluster.rbac import service_account
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.deviceplugin.health_events import Heard
+    from k8s_rdma.deviceplugin.health_events import OnHealthChanges
 
 DEADLINE_S = 30
 EVENTS = "/api/v1/namespaces/default/events"
@@ -42,7 +42,7 @@ def well(name: str) -> HealthChange:
 
 
 @asynccontextmanager
-async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Heard, httpx2.AsyncClient]]:
+async def cluster(tmp_path: Path) -> AsyncIterator[tuple[OnHealthChanges, httpx2.AsyncClient]]:
     """With the account of the manifests, which may do what it needs and no more."""
     access = Access()
     token = access.token_for(service_account("k8s-rdma", "k8s-rdma-device-plugin"))

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.rdma_devices import AllocatedDevice, DeviceInventory, RdmaDevice
 from k8s_rdma.deviceplugin.health import (
-    CALM_S,
+    ABSENCE_GRACE_S,
     FIRST_HOLD_S,
-    FORGOTTEN_S,
-    FREE,
+    FORGET_AFTER_S,
+    FREE_RELAPSES,
     LAST_HOLD_S,
-    SETTLE_S,
-    STANDS_S,
-    UNCLAIMED_S,
+    RELAPSE_WINDOW_S,
+    SILENT_AGENT_GRACE_S,
+    UNCLAIMED_GRACE_S,
     Agent,
     AgentReport,
     Health,
@@ -48,38 +48,38 @@ def faults(seen: DeviceInventory) -> tuple[str, ...]:
 
 def test_device_at_home_is_healthy_while_its_port_is_active() -> None:
     health = Health()
-    assert faults(health.judged(HERE, NO_AGENT, 0)) == ()
-    assert faults(health.judged(SICK, NO_AGENT, 1)) == DOWN
-    assert faults(health.judged(HERE, NO_AGENT, 2)) == ()
+    assert faults(health.inventory(HERE, NO_AGENT, 0)) == ()
+    assert faults(health.inventory(SICK, NO_AGENT, 1)) == DOWN
+    assert faults(health.inventory(HERE, NO_AGENT, 2)) == ()
 
 
 def test_ports_of_a_device_that_a_pod_has_do_not_count() -> None:
-    assert faults(Health().judged(SICK, agent("mlx5_1"), 0)) == ()
+    assert faults(Health().inventory(SICK, agent("mlx5_1"), 0)) == ()
 
 
 def test_nodes_of_a_device_that_a_pod_has_count() -> None:
     broken = RdmaSnapshot(present={"mlx5_1": PresentDevice(device=replace(DEVICE, faults=("no driver",)))})
-    assert faults(Health().judged(broken, agent("mlx5_1"), 0)) == ("no driver",)
+    assert faults(Health().inventory(broken, agent("mlx5_1"), 0)) == ("no driver",)
 
 
 def test_vf_that_nobody_set_up_is_healthy_where_the_agent_will() -> None:
     look = RdmaSnapshot(present={"mlx5_1": PresentDevice(device=DEVICE, port_faults=DOWN, vf_set_down=True)})
-    assert faults(Health().judged(look, agent(), 0)) == ()
-    assert faults(Health().judged(look, agent(silent_since=0.0), 1)) == ()
-    assert faults(Health().judged(look, NO_AGENT, 0)) == DOWN
-    assert faults(Health().judged(look, agent(pfs=frozenset()), 0)) == DOWN
+    assert faults(Health().inventory(look, agent(), 0)) == ()
+    assert faults(Health().inventory(look, agent(silent_since=0.0), 1)) == ()
+    assert faults(Health().inventory(look, NO_AGENT, 0)) == DOWN
+    assert faults(Health().inventory(look, agent(pfs=frozenset()), 0)) == DOWN
 
 
 def test_vf_that_nobody_set_up_is_as_healthy_as_its_uplink() -> None:
     here = PresentDevice(device=DEVICE, port_faults=DOWN, uplink_faults=("no carrier",), vf_set_down=True)
-    assert faults(Health().judged(RdmaSnapshot(present={"mlx5_1": here}), agent(), 0)) == ("no carrier",)
+    assert faults(Health().inventory(RdmaSnapshot(present={"mlx5_1": here}), agent(), 0)) == ("no carrier",)
 
 
 def test_device_that_a_pod_has_is_healthy_though_it_vanished() -> None:
     health = Health()
-    health.judged(HERE, agent(), 0)
+    health.inventory(HERE, agent(), 0)
     for now in (1, 100, 100_000):
-        seen = health.judged(away(), agent("mlx5_1"), now)
+        seen = health.inventory(away(), agent("mlx5_1"), now)
         assert (faults(seen), seen.devices["mlx5_1"].at_home) == ((), False)
         assert list(seen.allocated or ()) == ["mlx5_1"]
 
@@ -87,13 +87,13 @@ def test_device_that_a_pod_has_is_healthy_though_it_vanished() -> None:
 def test_device_that_a_pod_has_is_known_to_a_plugin_that_never_saw_it() -> None:
     health = Health()
     assert health.expected(agent("mlx5_1")) == {"mlx5_1": VF}
-    seen = health.judged(away(), agent("mlx5_1"), 0)
+    seen = health.inventory(away(), agent("mlx5_1"), 0)
     assert (faults(seen), seen.devices["mlx5_1"].pf) == ((), PF)
 
 
 def test_device_that_was_seen_is_looked_for_where_it_was() -> None:
     health = Health()
-    health.judged(HERE, NO_AGENT, 0)
+    health.inventory(HERE, NO_AGENT, 0)
     assert health.expected(NO_AGENT) == {"mlx5_1": VF}
 
 
@@ -103,132 +103,137 @@ def test_function_that_nobody_ever_saw_is_no_fault_of_a_given_device() -> None:
     look = RdmaSnapshot(away={"mlx5_1": AwayDevice(device=lacking, elsewhere=False, is_listed=False)})
     health = Health()
     for now in (0, 1):
-        assert faults(health.judged(look, agent("mlx5_1"), now)) == ()
+        assert faults(health.inventory(look, agent("mlx5_1"), now)) == ()
 
 
 def test_device_that_a_pod_has_is_ill_when_its_driver_has_left() -> None:
     health = Health()
-    health.judged(HERE, agent(), 0)
-    assert faults(health.judged(away(faults=("no driver",)), agent("mlx5_1"), 1)) == ("no driver",)
+    health.inventory(HERE, agent(), 0)
+    assert faults(health.inventory(away(faults=("no driver",)), agent("mlx5_1"), 1)) == ("no driver",)
 
 
 def test_device_given_without_a_name_is_found_by_where_it_was() -> None:
     health = Health()
-    health.judged(HERE, agent(), 0)
-    seen = health.judged(away(), agent(""), 1)
+    health.inventory(HERE, agent(), 0)
+    seen = health.inventory(away(), agent(""), 1)
     assert (faults(seen), list(seen.allocated or ())) == ((), ["mlx5_1"])
 
 
 def test_device_that_is_nowhere_is_ill_within_two_seconds() -> None:
     for told in (NO_AGENT, agent(), agent(silent_since=0.5)):
         health = Health()
-        health.judged(HERE, told, 0)
-        assert faults(health.judged(away(), told, 1)) == ()
-        assert health.due_at() == 1 + SETTLE_S
-        assert faults(health.judged(away(), told, 1 + SETTLE_S)) == ("it is gone",)
-        assert faults(health.judged(HERE, told, 10)) == ()
+        health.inventory(HERE, told, 0)
+        assert faults(health.inventory(away(), told, 1)) == ()
+        assert health.due_at() == 1 + ABSENCE_GRACE_S
+        assert faults(health.inventory(away(), told, 1 + ABSENCE_GRACE_S)) == ("it is gone",)
+        assert faults(health.inventory(HERE, told, 10)) == ()
 
 
 def test_ill_device_does_not_get_well_by_vanishing() -> None:
     health = Health()
-    health.judged(SICK, NO_AGENT, 0)
-    assert faults(health.judged(away(), NO_AGENT, 1)) == DOWN
+    health.inventory(SICK, NO_AGENT, 0)
+    assert faults(health.inventory(away(), NO_AGENT, 1)) == DOWN
 
 
 def test_device_whose_driver_left_is_ill_unless_it_is_back_soon() -> None:
     health = Health()
-    health.judged(HERE, agent(), 0)
-    assert faults(health.judged(away(faults=("no driver",)), agent(), 1)) == ()  # it may be back
-    gone = health.judged(away(faults=("no driver",)), agent(), 1 + SETTLE_S)
+    health.inventory(HERE, agent(), 0)
+    assert faults(health.inventory(away(faults=("no driver",)), agent(), 1)) == ()  # it may be back
+    gone = health.inventory(away(faults=("no driver",)), agent(), 1 + ABSENCE_GRACE_S)
     assert faults(gone) == ("no driver", "it is gone")
 
 
 def test_device_in_another_namespace_waits_for_the_agent_to_claim_it() -> None:
     health = Health()
-    health.judged(HERE, agent(), 0)
-    assert faults(health.judged(away(elsewhere=True), agent(), 1)) == ()
-    assert faults(health.judged(away(elsewhere=True), agent("mlx5_1"), 5)) == ()
-    assert faults(health.judged(away(elsewhere=True), agent(), UNCLAIMED_S)) == ()
-    [fault] = faults(health.judged(away(elsewhere=True), agent(), 1 + UNCLAIMED_S))
+    health.inventory(HERE, agent(), 0)
+    assert faults(health.inventory(away(elsewhere=True), agent(), 1)) == ()
+    assert faults(health.inventory(away(elsewhere=True), agent("mlx5_1"), 5)) == ()
+    assert faults(health.inventory(away(elsewhere=True), agent(), UNCLAIMED_GRACE_S)) == ()
+    [fault] = faults(health.inventory(away(elsewhere=True), agent(), 1 + UNCLAIMED_GRACE_S))
     assert "another network namespace" in fault
 
 
 def test_device_that_the_agent_gave_stands_while_the_agent_is_silent() -> None:
     health = Health()
-    health.judged(away(), agent("mlx5_1"), 0)
+    health.inventory(away(), agent("mlx5_1"), 0)
     silent = agent("mlx5_1", silent_since=10.0)
-    seen = health.judged(away(), silent, 11)
+    seen = health.inventory(away(), silent, 11)
     assert (faults(seen), list(seen.allocated or ())) == ((), ["mlx5_1"])
-    assert faults(health.judged(away(), silent, 9 + STANDS_S)) == ()
-    [fault] = faults(health.judged(away(), silent, 10 + STANDS_S))
+    assert faults(health.inventory(away(), silent, 9 + SILENT_AGENT_GRACE_S)) == ()
+    [fault] = faults(health.inventory(away(), silent, 10 + SILENT_AGENT_GRACE_S))
     assert "the agent does not tell" in fault
-    assert faults(health.judged(away(), agent("mlx5_1"), 11 + STANDS_S)) == ()
+    assert faults(health.inventory(away(), agent("mlx5_1"), 11 + SILENT_AGENT_GRACE_S)) == ()
 
 
 def test_nothing_is_known_of_what_pods_have_before_the_agent_told() -> None:
-    assert Health().judged(HERE, NO_AGENT, 0).allocated is None
-    assert Health().judged(HERE, agent(), 0).allocated == {}
+    assert Health().inventory(HERE, NO_AGENT, 0).allocated is None
+    assert Health().inventory(HERE, agent(), 0).allocated == {}
 
 
 def test_device_elsewhere_stands_after_a_start_without_an_agent() -> None:
     health = Health()
-    assert faults(health.judged(away(elsewhere=True), NO_AGENT, 0)) == ()
-    assert faults(health.judged(away(elsewhere=True), NO_AGENT, STANDS_S)) != ()
+    assert faults(health.inventory(away(elsewhere=True), NO_AGENT, 0)) == ()
+    assert faults(health.inventory(away(elsewhere=True), NO_AGENT, SILENT_AGENT_GRACE_S)) != ()
 
 
 def test_device_that_cannot_be_read_is_what_it_was() -> None:
     health = Health()
-    health.judged(SICK, NO_AGENT, 0)
-    seen = health.judged(RdmaSnapshot(unreadable={"mlx5_1": "EIO"}), NO_AGENT, 5)
+    health.inventory(SICK, NO_AGENT, 0)
+    seen = health.inventory(RdmaSnapshot(unreadable={"mlx5_1": "EIO"}), NO_AGENT, 5)
     assert (faults(seen), seen.unreadable) == (DOWN, ("EIO",))
 
 
 def test_device_that_is_nowhere_for_long_is_forgotten() -> None:
     health = Health()
-    health.judged(HERE, agent(), 0)
-    health.judged(away(), agent(), 1)
-    assert "mlx5_1" in health.judged(away(), agent(), FORGOTTEN_S).devices
-    assert health.judged(away(), agent(), 1 + FORGOTTEN_S).devices == {}
+    health.inventory(HERE, agent(), 0)
+    health.inventory(away(), agent(), 1)
+    assert "mlx5_1" in health.inventory(away(), agent(), FORGET_AFTER_S).devices
+    assert health.inventory(away(), agent(), 1 + FORGET_AFTER_S).devices == {}
     assert health.expected(agent()) == {}
-    assert health.judged(RdmaSnapshot(), agent(), 2 + FORGOTTEN_S).devices == {}
+    assert health.inventory(RdmaSnapshot(), agent(), 2 + FORGET_AFTER_S).devices == {}
 
 
 def test_relapses_have_a_device_wait_longer_and_longer() -> None:
     health, now, holds = Health(), 0.0, []
-    for _ in range(FREE + 7):
-        health.judged(SICK, NO_AGENT, now)
+    for _ in range(FREE_RELAPSES + 7):
+        health.inventory(SICK, NO_AGENT, now)
         cleared = now = now + 0.1
-        while faults(health.judged(HERE, NO_AGENT, now)):
+        while faults(health.inventory(HERE, NO_AGENT, now)):
             now = health.due_at() or 0.0
         holds.append(round(now - cleared, 3))
         now += 0.1
-    assert holds[: FREE + 1] == [0] * (FREE + 1)
-    assert holds[FREE + 1 :] == [FIRST_HOLD_S, 2 * FIRST_HOLD_S, 4 * FIRST_HOLD_S, *([LAST_HOLD_S] * 3)]
+    assert holds[: FREE_RELAPSES + 1] == [0] * (FREE_RELAPSES + 1)
+    assert holds[FREE_RELAPSES + 1 :] == [
+        FIRST_HOLD_S,
+        2 * FIRST_HOLD_S,
+        4 * FIRST_HOLD_S,
+        *([LAST_HOLD_S] * 3),
+    ]
 
 
 def test_fault_during_the_wait_begins_it_anew() -> None:
     health = Health()
-    for now in range(FREE + 1):
-        health.judged(SICK, NO_AGENT, now)
-        assert faults(health.judged(HERE, NO_AGENT, now + 0.5)) == ()
+    for now in range(FREE_RELAPSES + 1):
+        health.inventory(SICK, NO_AGENT, now)
+        assert faults(health.inventory(HERE, NO_AGENT, now + 0.5)) == ()
     for now in (10, 10.6):
-        health.judged(SICK, NO_AGENT, now)
-        assert faults(health.judged(HERE, NO_AGENT, now + 0.5)) == DOWN
-    assert faults(health.judged(HERE, NO_AGENT, 12)) == DOWN
-    assert faults(health.judged(HERE, NO_AGENT, 12.1)) == ()
+        health.inventory(SICK, NO_AGENT, now)
+        assert faults(health.inventory(HERE, NO_AGENT, now + 0.5)) == DOWN
+    assert faults(health.inventory(HERE, NO_AGENT, 12)) == DOWN
+    assert faults(health.inventory(HERE, NO_AGENT, 12.1)) == ()
 
 
 def test_fault_after_a_calm_time_is_no_relapse() -> None:
     health = Health()
-    for now in (0.0, 3 + CALM_S):
-        health.judged(SICK, NO_AGENT, now)
-        assert faults(health.judged(HERE, NO_AGENT, now + 1)) == ()
+    for now in (0.0, 3 + RELAPSE_WINDOW_S):
+        health.inventory(SICK, NO_AGENT, now)
+        assert faults(health.inventory(HERE, NO_AGENT, now + 1)) == ()
 
 
 def test_slots_are_what_the_agent_told_last() -> None:
     told = Agent(report=AgentReport(held_slots=frozenset({"a"})), silent_since=3.0)
-    assert Health().judged(RdmaSnapshot(), told, 5).held_slots == {"a"}
-    assert Health().judged(RdmaSnapshot(), NO_AGENT, 5).held_slots is None
+    assert Health().inventory(RdmaSnapshot(), told, 5).held_slots == {"a"}
+    assert Health().inventory(RdmaSnapshot(), NO_AGENT, 5).held_slots is None
 
 
 class Read(tuple[AllocatedDevice, ...]):
@@ -253,7 +258,7 @@ def test_a_report_of_many_devices_is_gone_through_as_often_as_one_of_few() -> No
                 for name in names[-5:]
             },
         )
-        Health().judged(look, Agent(report=AgentReport(allocated=given)), 0)
+        Health().inventory(look, Agent(report=AgentReport(allocated=given)), 0)
         return given.times
 
     assert times(1000) == times(10)

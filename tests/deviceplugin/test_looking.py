@@ -86,10 +86,10 @@ def test_hardware_is_looked_at_when_somebody_asks(tmp_path: Path, machine: RdmaM
     async def scenario() -> None:
         async with monitor(tmp_path, machine) as look:
             before = look.scan_counts.total
-            look.look_again()
+            look.rescan()
             while look.scan_counts.total == before:  # noqa: ASYNC110  nobody tells
                 await asyncio.sleep(0.01)
-            assert look.look_age_s < DEADLINE_S
+            assert look.scan_age_s < DEADLINE_S
 
     run(scenario())
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
-from k8s_rdma.deviceplugin.topology import NEW_S, AdmittedPodGuess
+from k8s_rdma.deviceplugin.topology import ADMISSION_WINDOW_S, AdmittedPodGuess
 
 RDMA = "tencent.com/rdma"
 GPU = "nvidia.com/gpu"
@@ -53,14 +53,14 @@ def test_pod_whose_second_container_asks_is_told_its_gpus_again():
     newcomers = after()
     assert newcomers.admitted([pod("a", (GPU, "g0"))], RDMA, 5) == ((GPU, "g0"),)
     again = pod("a", (GPU, "g0"), (RDMA, "mlx5_0"))
-    assert newcomers.admitted([again], RDMA, 5 + NEW_S / 2) == ((GPU, "g0"),)
+    assert newcomers.admitted([again], RDMA, 5 + ADMISSION_WINDOW_S / 2) == ((GPU, "g0"),)
 
 
 def test_new_pod_without_gpus_is_not_told_those_of_one_that_has_all_it_asked_for():
     newcomers = after()
     newcomers.update([pod("a", (GPU, "g0"))], 5)
     served = pod("a", (GPU, "g0"), (RDMA, "mlx5_0"))
-    assert newcomers.admitted([served, pod("b")], RDMA, 5 + NEW_S / 2) == ()
+    assert newcomers.admitted([served, pod("b")], RDMA, 5 + ADMISSION_WINDOW_S / 2) == ()
 
 
 def test_pod_with_gpus_is_meant_rather_than_one_without_any_devices():
@@ -70,7 +70,7 @@ def test_pod_with_gpus_is_meant_rather_than_one_without_any_devices():
 def test_pod_that_was_admitted_a_while_ago_is_not_being_admitted():
     newcomers = after()
     newcomers.update([pod("a", (GPU, "g0"))], 5)
-    assert newcomers.admitted([pod("a", (GPU, "g0"))], RDMA, 5 + 2 * NEW_S) == ()
+    assert newcomers.admitted([pod("a", (GPU, "g0"))], RDMA, 5 + 2 * ADMISSION_WINDOW_S) == ()
 
 
 def test_our_own_resources_make_no_pod_new():

@@ -145,7 +145,7 @@ def test_fault_of_a_resource_and_its_end_are_logged_once() -> None:
         for fault in ("", "x", "x", "y", "", ""):
             mode.offered = (OfferedDevice(id="1", unhealthy=fault),)
             resource.update()
-            resource.tell_fault()
+            resource.log_fault()
     assert [(each["event"], each.get("why")) for each in lines] == [
         ("resource_unusable", "x"),
         ("resource_unusable", "y"),

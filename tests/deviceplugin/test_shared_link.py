@@ -97,7 +97,7 @@ async def test_resource_is_healthy_while_the_agent_has_written_its_specification
     linked = Linked(agent.socket, devices, HCA)
     assert linked.health() == {"the agent has not written its CDI specification"}
     async with agent.running(), in_background(linked.link.run()):
-        await linked.link.tried()
+        await linked.link.wait_for_attempt()
         assert await agent.told() == {"rdma/hca": ("mlx5_0",)}
         assert linked.health() == {""}
         assert linked.link.inventory is linked.link.inventory
@@ -122,7 +122,7 @@ async def test_what_could_not_be_written_is_asked_for_again(tmp_path: Path) -> N
     agent = PlayedAgent(tmp_path / "cdi.sock", answer=Written(failed={"rdma/hca": "the disk is full"}))
     linked = Linked(agent.socket, Devices("mlx5_0"), HCA)
     async with agent.running(), in_background(linked.link.run()):
-        await linked.link.tried()
+        await linked.link.wait_for_attempt()
         assert linked.health() == {"the agent has not written its CDI specification"}
         agent.answer = Written(resources=("rdma/hca",))
         assert await linked.other_than(frozenset()) == {"rdma_hca"}
@@ -135,7 +135,7 @@ async def test_agent_may_be_started_again(tmp_path: Path) -> None:
         for _ in range(2):
             async with agent.running():
                 assert await agent.told() == {"rdma/hca": ("mlx5_0",)}
-                await linked.link.tried()
+                await linked.link.wait_for_attempt()
         assert linked.health() == {""}, "the specification stays, and the agent may be back soon"
 
 
@@ -157,5 +157,5 @@ async def test_nothing_is_asked_where_nothing_is_shared_by_cdi(tmp_path: Path) -
         tmp_path / "cdi.sock", Devices("mlx5_0"), MountResource(), SharedResource(name="a/b", count=1)
     )
     async with asyncio.timeout(DEADLINE_S):
-        await linked.link.tried()
+        await linked.link.wait_for_attempt()
         await linked.link.run()

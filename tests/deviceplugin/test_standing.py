@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.deviceplugin.endpoint import SocketFile
-from k8s_rdma.deviceplugin.plugin_server import PATIENCE_S, SETTLE_S, Due, ServingState
+from k8s_rdma.deviceplugin.plugin_server import FIRST_CALL_GRACE_S, SETTLE_S, Action, ServingState
 
 KUBELET, NEXT = SocketFile(1, 2, 3), SocketFile(1, 2, 4)
 
@@ -17,28 +17,28 @@ def standing(**changes: object) -> ServingState:
 @pytest.mark.parametrize(
     ("changes", "due"),
     [
-        ({}, Due.NOTHING),
-        ({"ours": False}, Due.SERVE),
-        ({"ours": False, "kubelet": None}, Due.SERVE),
-        ({"ours": False, "has_rivals": True}, Due.NOTHING),
-        ({"kubelet": None}, Due.NOTHING),
-        ({"registered": None}, Due.REGISTER),
-        ({"kubelet": NEXT}, Due.REGISTER),
-        ({"kubelet": NEXT, "followed": False}, Due.REGISTER),
-        ({"followed": False, "since_s": SETTLE_S / 2}, Due.NOTHING),
-        ({"followed": False, "since_s": SETTLE_S}, Due.REGISTER),
-        ({"followed": False, "was_followed": False, "since_s": SETTLE_S}, Due.NOTHING),
-        ({"followed": False, "was_followed": False, "since_s": PATIENCE_S}, Due.REGISTER),
+        ({}, Action.NOTHING),
+        ({"ours": False}, Action.SERVE),
+        ({"ours": False, "kubelet": None}, Action.SERVE),
+        ({"ours": False, "has_rivals": True}, Action.NOTHING),
+        ({"kubelet": None}, Action.NOTHING),
+        ({"registered": None}, Action.REGISTER),
+        ({"kubelet": NEXT}, Action.REGISTER),
+        ({"kubelet": NEXT, "followed": False}, Action.REGISTER),
+        ({"followed": False, "since_s": SETTLE_S / 2}, Action.NOTHING),
+        ({"followed": False, "since_s": SETTLE_S}, Action.REGISTER),
+        ({"followed": False, "was_followed": False, "since_s": SETTLE_S}, Action.NOTHING),
+        ({"followed": False, "was_followed": False, "since_s": FIRST_CALL_GRACE_S}, Action.REGISTER),
     ],
 )
-def test_what_is_due_follows_from_what_is_there(changes: dict[str, object], due: Due) -> None:
-    assert standing(**changes).due() is due
+def test_what_is_due_follows_from_what_is_there(changes: dict[str, object], due: Action) -> None:
+    assert standing(**changes).next_action() is due
 
 
 def test_time_left_is_that_of_the_next_registration() -> None:
-    assert standing().waits_s() == 0
-    assert standing(followed=False, since_s=SETTLE_S / 4).waits_s() == pytest.approx(SETTLE_S * 3 / 4)
-    assert standing(kubelet=NEXT, followed=False).waits_s() == 0
+    assert standing().grace_left_s() == 0
+    assert standing(followed=False, since_s=SETTLE_S / 4).grace_left_s() == pytest.approx(SETTLE_S * 3 / 4)
+    assert standing(kubelet=NEXT, followed=False).grace_left_s() == 0
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,6 @@ def test_time_left_is_that_of_the_next_registration() -> None:
     ids=["no kubelet", "a successor serves"],
 )
 def test_no_time_is_left_where_nothing_follows_it(changes: dict[str, object]) -> None:
-    beyond = standing(since_s=2 * PATIENCE_S, **changes)
-    assert beyond.due() is Due.NOTHING
-    assert beyond.waits_s() == 0
+    beyond = standing(since_s=2 * FIRST_CALL_GRACE_S, **changes)
+    assert beyond.next_action() is Action.NOTHING
+    assert beyond.grace_left_s() == 0

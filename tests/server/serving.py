@@ -169,7 +169,7 @@ async def serving(
     stop = stop or asyncio.Event()
     with listen("127.0.0.1", 0) as listener:
         host, port = listener.getsockname()
-        made = AnswersLink(run_dir / "state.sock", **{"scan": None, "now": lambda: THEN, **link})
+        made = AnswersLink(run_dir / "state.sock", **{"scan": None, "clock": lambda: THEN, **link})
         made.traffic = traffic or Traffic(timeout_s=0)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(serve(listener, made, stop, access=access))

@@ -126,7 +126,7 @@ def test_no_old_state_is_shown_when_the_agent_went_away(tmp_path: Path) -> None:
     times = iter([THEN, THEN, THEN.replace(hour=9)])
 
     async def scenario() -> None:
-        async with serving(tmp_path, now=lambda: next(times)) as client:
+        async with serving(tmp_path, clock=lambda: next(times)) as client:
             async with telling_agent(tmp_path, report("e.1")) as agent:
                 await until_generation(client, "e.1")
                 agent.hang_up()

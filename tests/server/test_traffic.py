@@ -61,7 +61,7 @@ def test_agent_is_asked_again_only_when_the_last_sample_is_old(tmp_path: Path) -
 
     async def scenario() -> None:
         nonlocal time_s
-        traffic = Traffic(now=lambda: time_s, timeout_s=LONG_S)
+        traffic = Traffic(clock=lambda: time_s, timeout_s=LONG_S)
         async with serving(tmp_path, traffic=traffic) as client, telling_agent(tmp_path, report()) as agent:
             await until_generation(client, "e.1")
             scrape = asyncio.create_task(scraped(client))
@@ -107,7 +107,7 @@ def test_scrape_gets_the_last_sample_with_its_age_when_the_agent_is_slow(tmp_pat
 
     async def scenario() -> None:
         nonlocal time_s
-        traffic = Traffic(now=lambda: time_s, timeout_s=0)
+        traffic = Traffic(clock=lambda: time_s, timeout_s=0)
         async with serving(tmp_path, traffic=traffic) as client, telling_agent(tmp_path, report()) as agent:
             await until_generation(client, "e.1")
             assert "k8s_rdma_vf_transmitted_bytes_total" not in await scraped(client)

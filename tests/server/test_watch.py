@@ -154,7 +154,7 @@ def test_places_are_shared_evenly_whoever_asks_most() -> None:
     third = watches.acquire("third")
     assert third is not None
     assert watches.acquire("greedy") is None
-    watches.give_back(third)
+    watches.release(third)
     assert watches.acquire("greedy") is not None
 
 

@@ -38,14 +38,14 @@ class PluginApp:
     """An ASGI application."""
 
     def __init__(
-        self, keepers: Sequence[PluginServer], monitor: DeviceMonitor, access: Access = EVERYBODY
+        self, servers: Sequence[PluginServer], monitor: DeviceMonitor, access: Access = EVERYBODY
     ) -> None:
-        self._keepers = keepers
+        self._servers = servers
         self._monitor = monitor
         self._access = access
         self._paths: dict[str, Callable[[], Answer]] = {
             "/": lambda: Answer(INDEX),
-            "/metrics": lambda: Answer(render_metrics(keepers, monitor), content_type=CONTENT_TYPE),
+            "/metrics": lambda: Answer(render_metrics(servers, monitor), content_type=CONTENT_TYPE),
             "/healthz": lambda: Answer(f"ok\n{self._state()}"),
             "/readyz": self._readyz,
         }
@@ -66,81 +66,81 @@ class PluginApp:
         return self._paths[scope["path"]]()
 
     def _readyz(self) -> Answer:
-        ready = self._monitor.succeeded and not any(keeper.problem for keeper in self._keepers)
+        ready = self._monitor.succeeded and not any(server.problem for server in self._servers)
         return Answer(f"{'ok' if ready else 'not ready'}\n{self._state()}", status=200 if ready else 503)
 
     def _state(self) -> str:
         """A line for each resource, and for each thing that cannot be looked at."""
-        lines = [f"{_state(keeper)}\n" for keeper in self._keepers]
+        lines = [f"{_state(server)}\n" for server in self._servers]
         lines += [f"unreadable: {why}\n" for why in self._monitor.inventory.unreadable]
         return "".join(lines)
 
 
-def _state(keeper: PluginServer) -> str:
-    states = [keeper.problem or "kubelet follows it"]
-    if keeper.resource.fault:
-        states.append(f"no container can have it: {keeper.resource.fault}")
-    elif keeper.resource.unhealthy:
-        states.append(keeper.resource.unhealthy)
-    return f"{keeper.resource.name}: {'; '.join(states)}"
+def _state(server: PluginServer) -> str:
+    states = [server.problem or "kubelet follows it"]
+    if server.resource.fault:
+        states.append(f"no container can have it: {server.resource.fault}")
+    elif server.resource.unhealthy:
+        states.append(server.resource.unhealthy)
+    return f"{server.resource.name}: {'; '.join(states)}"
 
 
-def render_metrics(keepers: Sequence[PluginServer], monitor: DeviceMonitor) -> str:
+def render_metrics(servers: Sequence[PluginServer], monitor: DeviceMonitor) -> str:
     """The exposition."""
     build = gauge(f"{_PREFIX}build_info", "1, with the program's version.", [({"version": __version__}, 1)])
-    metrics = chain([build], _resource_metrics(keepers), _health_metrics(monitor), _scan_metrics(monitor))
+    metrics = chain([build], _resource_metrics(servers), _health_metrics(monitor), _scan_metrics(monitor))
     return exposition(metrics).decode()
 
 
-def _resource_metrics(keepers: Sequence[PluginServer]) -> Iterator[Metric]:
-    resources = [({"resource": keeper.resource.name}, keeper) for keeper in keepers]
+def _resource_metrics(servers: Sequence[PluginServer]) -> Iterator[Metric]:
+    resources = [({"resource": server.resource.name}, server) for server in servers]
     yield gauge(
         f"{_PREFIX}kubelet_up",
         "Whether kubelet follows the list of any resource.",
-        [({}, any(keeper.followed for keeper in keepers))],
+        [({}, any(server.followed for server in servers))],
     )
     yield gauge(
         f"{_PREFIX}followed",
         "Whether kubelet follows the resource's list.",
-        [(labels, keeper.followed) for labels, keeper in resources],
+        [(labels, server.followed) for labels, server in resources],
     )
-    yield gauge(f"{_PREFIX}devices", "Devices offered, by health.", _devices(keepers))
+    yield gauge(f"{_PREFIX}devices", "Devices offered, by health.", _devices(servers))
     yield gauge(
         f"{_PREFIX}unusable_resource",
         "Resources that no container can have, and why.",
         [
-            ({**labels, "why": keeper.resource.fault}, 1)
-            for labels, keeper in resources
-            if keeper.resource.fault
+            ({**labels, "why": server.resource.fault}, 1)
+            for labels, server in resources
+            if server.resource.fault
         ],
     )
     yield counter(
         f"{_PREFIX}allocations_total",
         "Containers that were given devices.",
-        [(labels, keeper.resource.counts.allocations) for labels, keeper in resources],
+        [(labels, server.resource.counts.allocations) for labels, server in resources],
     )
-    yield counter(f"{_PREFIX}refusals_total", "Allocations refused, by reason.", _refusals(keepers))
-    yield counter(f"{_PREFIX}registrations_total", "Registrations with kubelet.", _registrations(keepers))
+    yield counter(f"{_PREFIX}refusals_total", "Allocations refused, by reason.", _refusals(servers))
+    yield counter(f"{_PREFIX}registrations_total", "Registrations with kubelet.", _registrations(servers))
 
 
-def _devices(keepers: Sequence[PluginServer]) -> Samples:
-    for keeper in keepers:
-        counts = Counter("unhealthy" if device.unhealthy else "healthy" for device in keeper.resource.devices)
+def _devices(servers: Sequence[PluginServer]) -> Samples:
+    for server in servers:
+        counts = Counter("unhealthy" if device.unhealthy else "healthy" for device in server.resource.devices)
         for health in ("healthy", "unhealthy"):
-            yield {"resource": keeper.resource.name, "health": health}, counts[health]
+            yield {"resource": server.resource.name, "health": health}, counts[health]
 
 
-def _refusals(keepers: Sequence[PluginServer]) -> Samples:
-    for keeper in keepers:
-        for reason, count in sorted(keeper.resource.counts.refusals.items()):
-            yield {"resource": keeper.resource.name, "reason": reason}, count
+def _refusals(servers: Sequence[PluginServer]) -> Samples:
+    for server in servers:
+        for reason, count in sorted(server.resource.counts.refusals.items()):
+            yield {"resource": server.resource.name, "reason": reason}, count
 
 
-def _registrations(keepers: Sequence[PluginServer]) -> Samples:
-    for keeper in keepers:
+def _registrations(servers: Sequence[PluginServer]) -> Samples:
+    for server in servers:
         for accepted, outcome in _OUTCOMES.items():
-            count = keeper.resource.counts.registrations[accepted]
-            yield {"resource": keeper.resource.name, "outcome": outcome}, count
+            count = server.resource.counts.registrations[accepted]
+            yield {"resource": server.resource.name, "outcome": outcome}, count
 
 
 def _health_metrics(monitor: DeviceMonitor) -> Iterator[Metric]:
@@ -169,6 +169,6 @@ def _scan_metrics(monitor: DeviceMonitor) -> Iterator[Metric]:
     help_text = "Looks at the hardware that could not see everything."
     yield counter(f"{_PREFIX}failed_looks_total", help_text, [({}, scans.failed)])
     help_text = "Time since the last look at the hardware."
-    yield gauge(f"{_PREFIX}look_age_seconds", help_text, [({}, monitor.look_age_s)])
+    yield gauge(f"{_PREFIX}look_age_seconds", help_text, [({}, monitor.scan_age_s)])
     help_text = "What could not be looked at the last time."
     yield gauge(f"{_PREFIX}unreadable", help_text, [({}, len(monitor.inventory.unreadable))])

@@ -54,7 +54,7 @@ LATER_S = 0.5
 class DeviceMonitor:
     """What is seen now; inside the context it is kept up to date. All that blocks is done in a thread.
 
-    heard: called in the event loop with each change of health that people are to be told of.
+    on_health_changes: called in the event loop with each change of health that people are to be told of.
     """
 
     def __init__(
@@ -62,20 +62,20 @@ class DeviceMonitor:
         config: DevicePluginConfig,
         *,
         host: Host | None = None,
-        heard: Callable[[Sequence[HealthChange]], None] = lambda _: None,
-        now: Callable[[], float] = time.monotonic,
+        on_health_changes: Callable[[Sequence[HealthChange]], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing was seen. now: seconds of a monotonic clock."""
+        """Nothing was seen. clock: seconds of a monotonic clock."""
         self._run_dir = Path(config.run_dir)
         self._rescan_s = config.rescan_s or None
         self._host = host or Host()
-        self._heard = heard
-        self._now = now
+        self._on_health_changes = on_health_changes
+        self._clock = clock
         self._event_limiter = EventLimiter()
-        self._scanned_at = now()
+        self._scanned_at = clock()
         self._scan_requested = False
         self._inventory = Observable(DeviceInventory())
-        self._open = AsyncExitStack()
+        self._resources = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opened:
@@ -85,21 +85,21 @@ class DeviceMonitor:
             def wake() -> None:
                 loop.call_soon_threadsafe(self._wake.set)
 
-            self._agent = DevicesLink(self._run_dir / "state.sock", changed=self._wake.set, now=self._now)
+            self._agent = DevicesLink(self._run_dir / "state.sock", changed=self._wake.set, clock=self._clock)
             self._scanner = opened.enter_context(HostScanner(self._host, changed=wake))
             self._thread = opened.enter_context(ThreadPoolExecutor(1, thread_name_prefix="looking"))
             tasks = await opened.enter_async_context(asyncio.TaskGroup())
             opened.callback(tasks.create_task(self._agent.run()).cancel)
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGENT_S):
-                    await self._agent.tried()
+                    await self._agent.wait_for_attempt()
             await self._scan(anew=True)
             opened.callback(tasks.create_task(self._scan_forever()).cancel)
-            self._open = opened.pop_all()
+            self._resources = opened.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._open.aclose()
+        await self._resources.aclose()
 
     @property
     def inventory(self) -> DeviceInventory:
@@ -121,11 +121,11 @@ class DeviceMonitor:
         return self._scanner.counts
 
     @property
-    def look_age_s(self) -> float:
+    def scan_age_s(self) -> float:
         """Time since the last look at the hardware, for which there may have been no reason."""
-        return self._now() - self._scanned_at
+        return self._clock() - self._scanned_at
 
-    def look_again(self) -> None:
+    def rescan(self) -> None:
         """Look at everything, whether or not there is a sign of a change."""
         self._scan_requested = True
         self._wake.set()
@@ -140,8 +140,8 @@ class DeviceMonitor:
         later_at: float | None = None
         while True:
             await self._wait(self._earliest(rescan_at, later_at))
-            now = self._now()
-            rescan, later = _is_due(rescan_at, now), _is_due(later_at, now)
+            now_s = self._clock()
+            rescan, later = _is_due(rescan_at, now_s), _is_due(later_at, now_s)
             rescan_at = self._deadline_after(self._rescan_s) if rescan else rescan_at
             previous = self.inventory
             requested, self._scan_requested = self._scan_requested, False
@@ -156,27 +156,27 @@ class DeviceMonitor:
         loop = asyncio.get_running_loop()
         previous = self.scan_counts
         observed = await loop.run_in_executor(
-            self._thread, partial(self._scanner.scan, agent, self._now(), anew=anew)
+            self._thread, partial(self._scanner.scan, agent, self._clock(), anew=anew)
         )
         if self.scan_counts != previous:
-            self._scanned_at = self._now()
+            self._scanned_at = self._clock()
         self._log_unreadable(observed)
         self._inventory.publish(observed)
-        changes = self._event_limiter.changes(observed, self._now())
+        changes = self._event_limiter.changes(observed, self._clock())
         for change in changes:
             _log_change(change)
         if changes:
-            self._heard(changes)
+            self._on_health_changes(changes)
 
     def _log_unreadable(self, inventory: DeviceInventory) -> None:
-        new = [each for each in inventory.unreadable if each not in self.inventory.unreadable]
+        new = [problem for problem in inventory.unreadable if problem not in self.inventory.unreadable]
         for why in new:
             _log.warning("devices_unreadable", why=why)
 
     async def _wait(self, deadline: float | None) -> None:
         """Wait for a sign of a change, or that time."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._now())):
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._clock())):
                 await self._wake.wait()
 
     def _earliest(self, *deadlines: float | None) -> float | None:
@@ -185,27 +185,27 @@ class DeviceMonitor:
         return min((time for time in times if time is not None), default=None)
 
     def _deadline_after(self, seconds: float | None) -> float | None:
-        return None if seconds is None else self._now() + seconds
+        return None if seconds is None else self._clock() + seconds
 
 
 class DevicesLink(AgentLink):
     """The devices of the agent's last report, and since when the agent is silent; kept up to date by `run`.
 
-    report: None before the first one. silent_since: by `now`; None while the agent reports.
+    report: None before the first one. silent_since: by `clock`; None while the agent reports.
     """
 
-    def __init__(self, socket: Path, *, changed: Callable[[], None], now: Callable[[], float]) -> None:
-        """changed: called when something is new, in the event loop. now: seconds of a monotonic clock."""
+    def __init__(self, socket: Path, *, changed: Callable[[], None], clock: Callable[[], float]) -> None:
+        """changed: called when something is new, in the event loop. clock: seconds of a monotonic clock."""
         super().__init__(socket)
         self._changed = changed
-        self._now = now
-        self._tried = asyncio.Event()
+        self._clock = clock
+        self._attempted = asyncio.Event()
         self.report: AgentReport | None = None
-        self.silent_since: float | None = now()
+        self.silent_since: float | None = clock()
 
-    async def tried(self) -> None:
+    async def wait_for_attempt(self) -> None:
         """Return once it has told something, or cannot be reached."""
-        await self._tried.wait()
+        await self._attempted.wait()
 
     def reported(self, report: NodeReport) -> None:
         """Keep what it says of devices."""
@@ -216,19 +216,19 @@ class DevicesLink(AgentLink):
             parsed = replace(parsed, pfs=parsed.pfs | self.report.pfs)
         is_new = self.silent_since is not None or parsed != self.report
         self.report, self.silent_since = parsed, None
-        self._tried.set()
+        self._attempted.set()
         if is_new:
             self._changed()
 
     def disconnected(self) -> None:
         """From now on what it told last may not be so any more."""
         if self.silent_since is None:
-            self.silent_since = self._now()
+            self.silent_since = self._clock()
             self._changed()
 
     async def away(self, why: str) -> None:  # noqa: ARG002
         """It cannot be reached."""
-        self._tried.set()
+        self._attempted.set()
 
 
 class HostScanner:
@@ -257,7 +257,7 @@ class HostScanner:
         """Report whether any look did."""
         return self._last is not None
 
-    def scan(self, agent: Agent, now: float, *, anew: bool = False) -> DeviceInventory:
+    def scan(self, agent: Agent, now_s: float, *, anew: bool = False) -> DeviceInventory:
         """What there is by now; what was seen last where it cannot be looked at, which is then told.
 
         anew: look whether or not there is a sign of a change.
@@ -273,7 +273,7 @@ class HostScanner:
             failure = (f"the host's RDMA devices cannot be looked at: {error}",)
         if self._last is None:
             return DeviceInventory(unreadable=failure)
-        return self._health.judged(self._last, agent, now, unreadable=failure)
+        return self._health.inventory(self._last, agent, now_s, unreadable=failure)
 
     def due_at(self) -> float | None:
         """When to ask for what is seen though nothing changed, by the clock of `now`; None for never."""
@@ -295,18 +295,18 @@ class HostScanner:
     def _open(self) -> CachedScan[RdmaSnapshot]:
         with ExitStack() as opened:
             sysfs = Sysfs(self._host.sysfs)
-            questions = opened.enter_context(self._host.questions())
-            observer = RdmaObserver(sysfs, questions, self._nodes)
-            lookout = CachedScan(
+            queries = opened.enter_context(self._host.queries())
+            observer = RdmaObserver(sysfs, queries, self._nodes)
+            cached_scan = CachedScan(
                 lambda changed: observer.scan(self._expected, changed=changed),
                 files=self._files,
-                incomplete=lambda look: bool(look.unreadable),
+                incomplete=lambda snapshot: bool(snapshot.unreadable),
                 subscriptions=RDMA_DEVICES,
                 changed=self._changed,
             )
-            opened.enter_context(lookout)
+            opened.enter_context(cached_scan)
             self._opened = opened.pop_all()
-        return lookout
+        return cached_scan
 
     def _files(self, snapshot: RdmaSnapshot) -> frozenset[Path]:
         """What no event tells of: the states of InfiniBand ports, and nodes that come and go by hand."""
@@ -322,11 +322,11 @@ class HostScanner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Where the machine is looked at. questions: opens what answers beside sysfs."""
+    """Where the machine is looked at. queries: opens what answers beside sysfs."""
 
     sysfs: Path = Path("/sys")
     dev: Path = DEV
-    questions: Callable[[], AbstractContextManager[RdmaQueries]] = NetlinkQueries
+    queries: Callable[[], AbstractContextManager[RdmaQueries]] = NetlinkQueries
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,8 +337,8 @@ class ScanCounts:
     failed: int = 0
 
 
-def _is_due(deadline: float | None, now: float) -> bool:
-    return deadline is not None and deadline <= now
+def _is_due(deadline: float | None, now_s: float) -> bool:
+    return deadline is not None and deadline <= now_s
 
 
 def _log_change(change: HealthChange) -> None:

@@ -69,7 +69,7 @@ async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) ->
     It is made under another name and then moved: nobody finds it before it serves, and gRPC, which removes
     the path that it was given when it ends, removes no successor's. K8sRdmaError when there can be none.
     """
-    temporary = _unseen(path)
+    temporary = _temporary_path(path)
     server = new_server()
     add_service(server, handlers)
     try:
@@ -78,7 +78,7 @@ async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) ->
         temporary.rename(path)
     except (RuntimeError, OSError) as error:  # the former is gRPC's word for the latter
         await server.stop(None)
-        why = error.strerror if isinstance(error, OSError) else _why_not(path)
+        why = error.strerror if isinstance(error, OSError) else _diagnose(path)
         raise K8sRdmaError(f"cannot serve at {path}: {why}") from error
     if identity is None or socket_at(path) != identity:
         await server.stop(None)
@@ -107,17 +107,19 @@ async def _start(server: Server) -> None:
 
 def check_path(path: Path) -> None:
     """MalformedError when no socket can have such a long one."""
-    longest = _unseen(path)
-    if (size := len(bytes(longest))) > MAX_PATH_BYTES:
-        msg = f"kubeletDir: the socket {longest} would have a path of {size} bytes, {MAX_PATH_BYTES} at most"
+    temporary = _temporary_path(path)
+    if (size := len(bytes(temporary))) > MAX_PATH_BYTES:
+        msg = (
+            f"kubeletDir: the socket {temporary} would have a path of {size} bytes, {MAX_PATH_BYTES} at most"
+        )
         raise MalformedError(msg)
 
 
-def _unseen(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}")
 
 
-def _why_not(path: Path) -> str:
+def _diagnose(path: Path) -> str:
     """Errors that gRPC writes only to its own log."""
     if not path.parent.is_dir():
         return f"there is no directory {path.parent}"

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.rdma.observation import AwayDevice, PresentDevice, RdmaSnapshot
     from k8s_rdma.wire.rest import NodeReport
 
-CALM_S = 60.0
+RELAPSE_WINDOW_S = 60.0
 """After so long without a fault, the next one is no relapse."""
 
-FREE = 3
+FREE_RELAPSES = 3
 """Relapses that mean nothing yet: a driver that resets its link, or a switch that starts, makes some."""
 
 FIRST_HOLD_S = 1.0
@@ -28,19 +28,19 @@ LAST_HOLD_S = 8.0
 """A link that comes and goes all the time is told of at most every 8 s or so; one that has come back for good
 is in use again within that."""
 
-SETTLE_S = 1.0
+ABSENCE_GRACE_S = 1.0
 """A device that is nowhere may be back at once (renamed, its driver reloaded by a reset); kubelet is told of
 one that is not within two seconds, of which looking takes up to one."""
 
-UNCLAIMED_S = 30.0
+UNCLAIMED_GRACE_S = 30.0
 """In another namespace, and no pod's by the agent's report: that follows the end of a CNI ADD, which moves
 the device and then waits for address plugins, each for up to 10 s."""
 
-STANDS_S = 600.0
+SILENT_AGENT_GRACE_S = 600.0
 """While the agent is silent, what it gave stays given: nothing else moves devices, and it is back within
 kubelet's longest pause between two starts of a container, 300 s, and the time to load an image."""
 
-FORGOTTEN_S = 3600.0
+FORGET_AFTER_S = 3600.0
 """After so long a device that is nowhere is not offered any more: soft ones come and go under new names."""
 
 _ABSENT = "it is gone"
@@ -59,22 +59,22 @@ class Health:
 
     def expected(self, agent: Agent) -> Mapping[str, str]:
         """Devices that may be away, and the addresses of their functions: a look is to look for these."""
-        allocated = {each.name: each.pci for each in self._allocated(agent).values()}
+        allocated = {device.name: device.pci for device in self._allocated(agent).values()}
         return {**dict.fromkeys(self._history, ""), **allocated} | {
             name: record.device.pci for name, record in self._history.items() if record.device.pci
         }
 
-    def judged(
-        self, snapshot: RdmaSnapshot, agent: Agent, now: float, *, unreadable: tuple[str, ...] = ()
+    def inventory(
+        self, snapshot: RdmaSnapshot, agent: Agent, now_s: float, *, unreadable: tuple[str, ...] = ()
     ) -> DeviceInventory:
         """All devices with the faults that count now; unreadable: what else could not be looked at."""
         self._deadlines.clear()
         allocated = self._allocated(agent)
         devices = {}
         for name in sorted({*snapshot.present, *snapshot.away, *self._history}):
-            device = self._device(name, snapshot, agent, now, allocated=name in allocated)
+            device = self._device(name, snapshot, agent, now_s, allocated=name in allocated)
             if device is not None:
-                faults, clear_at = self._damping.faults(name, device.faults, now)
+                faults, clear_at = self._damping.faults(name, device.faults, now_s)
                 self._wait(clear_at)
                 devices[name] = device if faults == device.faults else replace(device, faults=faults)
         self._damping.retain(frozenset(devices))
@@ -97,11 +97,11 @@ class Health:
         if agent.report is None:
             return {}
         names = {record.device.pci: name for name, record in self._history.items() if record.device.pci}
-        named = ((each.name or names.get(each.pci, ""), each) for each in agent.report.allocated)
-        return {name: replace(each, name=name) for name, each in named if name}
+        named = ((device.name or names.get(device.pci, ""), device) for device in agent.report.allocated)
+        return {name: replace(device, name=name) for name, device in named if name}
 
     def _device(
-        self, name: str, snapshot: RdmaSnapshot, agent: Agent, now: float, *, allocated: bool
+        self, name: str, snapshot: RdmaSnapshot, agent: Agent, now_s: float, *, allocated: bool
     ) -> RdmaDevice | None:
         if name in snapshot.present:
             present = snapshot.present[name]
@@ -111,7 +111,7 @@ class Health:
         record = self._history.get(name)
         if name in snapshot.unreadable or name not in snapshot.away:
             return record.device if record else None
-        return self._away(name, snapshot.away[name], agent, now, allocated=allocated)
+        return self._away(name, snapshot.away[name], agent, now_s, allocated=allocated)
 
     @staticmethod
     def _free_at_home(present: PresentDevice, agent: Agent) -> RdmaDevice:
@@ -127,19 +127,19 @@ class Health:
         )
 
     def _away(
-        self, name: str, away: AwayDevice, agent: Agent, now: float, *, allocated: bool
+        self, name: str, away: AwayDevice, agent: Agent, now_s: float, *, allocated: bool
     ) -> RdmaDevice | None:
         record = self._history.get(name)
         device = _as_last_seen(away, record.device if record else None)
         if record is None and not allocated and not away.elsewhere:
             return None
-        away_since = now if record is None or record.away_since is None else record.away_since
-        if not allocated and not away.elsewhere and now - away_since >= FORGOTTEN_S:
+        away_since = now_s if record is None or record.away_since is None else record.away_since
+        if not allocated and not away.elsewhere and now_s - away_since >= FORGET_AFTER_S:
             del self._history[name]
             return None
         why, stands_until = self._absence(away, agent, away_since, allocated=allocated)
         faults = away.device.faults if away.is_listed or (record and record.device.pci) else ()
-        if now < stands_until:
+        if now_s < stands_until:
             self._wait(stands_until)
             if why is _ABSENT and record is not None:
                 faults = record.device.faults
@@ -157,11 +157,11 @@ class Health:
         if allocated and agent.silent_since is None:
             return "", missing_since
         if allocated or (away.elsewhere and agent.silent_since is not None):
-            return _UNKNOWN, max(missing_since, agent.silent_since or missing_since) + STANDS_S
+            return _UNKNOWN, max(missing_since, agent.silent_since or missing_since) + SILENT_AGENT_GRACE_S
         return (
-            (_UNCLAIMED, missing_since + UNCLAIMED_S)
+            (_UNCLAIMED, missing_since + UNCLAIMED_GRACE_S)
             if away.elsewhere
-            else (_ABSENT, missing_since + SETTLE_S)
+            else (_ABSENT, missing_since + ABSENCE_GRACE_S)
         )
 
     def _wait(self, deadline: float | None) -> None:
@@ -230,48 +230,50 @@ class Damping:
 
     def __init__(self) -> None:
         """All are well."""
-        self._courses: dict[str, _Course] = {}
+        self._histories: dict[str, _FaultHistory] = {}
 
-    def faults(self, name: str, faults: tuple[str, ...], now: float) -> tuple[tuple[str, ...], float | None]:
+    def faults(
+        self, name: str, faults: tuple[str, ...], now_s: float
+    ) -> tuple[tuple[str, ...], float | None]:
         """Those that count, and until when they would if nothing changed; None for ever."""
-        course = self._courses.get(name)
+        history = self._histories.get(name)
         if faults:
-            course = course or self._courses.setdefault(name, _Course())
-            self._fall_ill(course, faults, now)
+            history = history or self._histories.setdefault(name, _FaultHistory())
+            self._record_faults(history, faults, now_s)
             return faults, None
-        if course is None or not course.faults:
+        if history is None or not history.faults:
             return (), None
-        if course.clear_since is None:
-            course.clear_since = now
-        clear_at = course.clear_since + course.hold_s
-        if now < clear_at:
-            return course.faults, clear_at
-        course.faults, course.well_since = (), now
+        if history.clear_since is None:
+            history.clear_since = now_s
+        clear_at = history.clear_since + history.hold_s
+        if now_s < clear_at:
+            return history.faults, clear_at
+        history.faults, history.healthy_since = (), now_s
         return (), None
 
     def retain(self, names: frozenset[str]) -> None:
         """Forget all others."""
-        self._courses = {name: course for name, course in self._courses.items() if name in names}
+        self._histories = {name: course for name, course in self._histories.items() if name in names}
 
     @staticmethod
-    def _fall_ill(course: _Course, faults: tuple[str, ...], now: float) -> None:
-        if not course.faults:
-            relapse = course.well_since is not None and now - course.well_since < CALM_S
-            course.relapses = course.relapses + 1 if relapse else 0
-        course.faults, course.clear_since = faults, None
+    def _record_faults(history: _FaultHistory, faults: tuple[str, ...], now_s: float) -> None:
+        if not history.faults:
+            relapse = history.healthy_since is not None and now_s - history.healthy_since < RELAPSE_WINDOW_S
+            history.relapses = history.relapses + 1 if relapse else 0
+        history.faults, history.clear_since = faults, None
 
 
 @dataclass(slots=True)
-class _Course:
+class _FaultHistory:
     """Of one device. relapses: in a row."""
 
     faults: tuple[str, ...] = ()
     clear_since: float | None = None
-    well_since: float | None = None
+    healthy_since: float | None = None
     relapses: int = 0
 
     @property
     def hold_s(self) -> float:
         """Time that it must be without faults to count as healthy."""
-        beyond = self.relapses - FREE
+        beyond = self.relapses - FREE_RELAPSES
         return min(FIRST_HOLD_S * 2.0 ** (beyond - 1), LAST_HOLD_S) if beyond > 0 else 0.0

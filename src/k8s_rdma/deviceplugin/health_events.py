@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.api import EventsApi
     from k8s_rdma.kube.time import Time
 
-    Heard = Callable[[Sequence["HealthChange"]], None]
+    OnHealthChanges = Callable[[Sequence["HealthChange"]], None]
 
 BURST = 4
 """Changes of one device that are told as they come; two faults and their ends."""
@@ -37,7 +37,7 @@ EVERY_S = 30.0
 COMPONENT = "k8s-rdma-device-plugin"
 HEALTHY, UNHEALTHY = "RdmaDeviceHealthy", "RdmaDeviceUnhealthy"
 
-APART = 4
+MOST_SINGLE_EVENTS = 4
 """So many devices have an event each; of more that change at once, as with their PF's link, one tells."""
 
 REPEAT_S = 0.0
@@ -45,7 +45,7 @@ REPEAT_S = 0.0
 
 
 @asynccontextmanager
-async def node_events(config: DevicePluginConfig) -> AsyncIterator[Heard]:
+async def node_events(config: DevicePluginConfig) -> AsyncIterator[OnHealthChanges]:
     """What is called with changes of health; events come of them where there are credentials and a name.
 
     MalformedError when the credentials are unusable.
@@ -60,7 +60,7 @@ async def node_events(config: DevicePluginConfig) -> AsyncIterator[Heard]:
         events = NodeEvents(client, NodeName(config.node))
         writing = asyncio.create_task(events.run())
         try:
-            yield events.heard
+            yield events.record
         finally:  # no task group: what ends the caller must come to it as it is
             writing.cancel()
             with suppress(asyncio.CancelledError):
@@ -82,17 +82,17 @@ class NodeEvents:
         """Write what is to be told, until cancelled."""
         await self._outbox.run()
 
-    def heard(self, changes: Sequence[HealthChange]) -> None:
+    def record(self, changes: Sequence[HealthChange]) -> None:
         """Have these told."""
         for healthy in (False, True):
-            alike = [each for each in changes if each.healthy == healthy]
-            if len(alike) > APART:
-                self._record(_several(alike), healthy=healthy)
+            alike = [change for change in changes if change.healthy == healthy]
+            if len(alike) > MOST_SINGLE_EVENTS:
+                self._record_event(_several(alike), healthy=healthy)
             else:
-                for each in alike:
-                    self._record(_sentence(each), healthy=healthy, part=each.device.name)
+                for change in alike:
+                    self._record_event(_sentence(change), healthy=healthy, part=change.device.name)
 
-    def _record(self, message: str, *, healthy: bool, part: str = "") -> None:
+    def _record_event(self, message: str, *, healthy: bool, part: str = "") -> None:
         reason = HEALTHY if healthy else UNHEALTHY
         self._events.record(self._about, reason, message, warning=not healthy, part=part)
 
@@ -120,16 +120,16 @@ class EventLimiter:
 
     def __init__(self) -> None:
         """Nothing was told; every device is taken for healthy."""
-        self._courses: dict[str, _Course] = {}
+        self._buckets: dict[str, _TokenBucket] = {}
         self.counts: Counter[tuple[str, bool]] = Counter()
         """Changes of each device, to healthy or not, told or not."""
         self._due: dict[str, float] = {}
 
-    def changes(self, inventory: DeviceInventory, now: float) -> tuple[HealthChange, ...]:
+    def changes(self, inventory: DeviceInventory, now_s: float) -> tuple[HealthChange, ...]:
         """What is to be told now; to be called for everything seen, and when due."""
-        found = tuple(self._changes(inventory, now))
-        for name in self._courses.keys() - inventory.devices.keys():
-            del self._courses[name]
+        found = tuple(self._changes(inventory, now_s))
+        for name in self._buckets.keys() - inventory.devices.keys():
+            del self._buckets[name]
             self._due.pop(name, None)
             self.counts.pop((name, True), None)
             self.counts.pop((name, False), None)
@@ -139,40 +139,40 @@ class EventLimiter:
         """When something is to be told though nothing changed; None for never."""
         return min(self._due.values(), default=None)
 
-    def _changes(self, inventory: DeviceInventory, now: float) -> Iterator[HealthChange]:
+    def _changes(self, inventory: DeviceInventory, now_s: float) -> Iterator[HealthChange]:
         for name, device in inventory.devices.items():
-            course = self._courses.get(name)
-            if course is None:
+            bucket = self._buckets.get(name)
+            if bucket is None:
                 if not device.faults:
                     continue
-                course = self._courses[name] = _Course(healthy=True, room=BURST, changed_at=now)
-            if course.healthy == bool(device.faults):
-                course.healthy = not device.faults
-                course.untold += 1
-                self.counts[name, course.healthy] += 1
-            if course.untold and self._may_tell(name, course, now):
-                yield HealthChange(device=device, changes=course.untold)
-                course.untold = 0
+                bucket = self._buckets[name] = _TokenBucket(healthy=True, tokens=BURST, changed_at=now_s)
+            if bucket.healthy == bool(device.faults):
+                bucket.healthy = not device.faults
+                bucket.pending_changes += 1
+                self.counts[name, bucket.healthy] += 1
+            if bucket.pending_changes and self._allows_event(name, bucket, now_s):
+                yield HealthChange(device=device, changes=bucket.pending_changes)
+                bucket.pending_changes = 0
 
-    def _may_tell(self, name: str, course: _Course, now: float) -> bool:
-        course.room = min(BURST, course.room + (now - course.changed_at) / EVERY_S)
-        course.changed_at = now
+    def _allows_event(self, name: str, bucket: _TokenBucket, now_s: float) -> bool:
+        bucket.tokens = min(BURST, bucket.tokens + (now_s - bucket.changed_at) / EVERY_S)
+        bucket.changed_at = now_s
         self._due.pop(name, None)
-        if course.room < 1:
-            self._due[name] = now + (1 - course.room) * EVERY_S
+        if bucket.tokens < 1:
+            self._due[name] = now_s + (1 - bucket.tokens) * EVERY_S
             return False
-        course.room -= 1
+        bucket.tokens -= 1
         return True
 
 
 @dataclass(slots=True)
-class _Course:
-    """Of one device. room: changes that may still be told at once, at the time `changed_at`."""
+class _TokenBucket:
+    """Of one device. tokens: changes that may still be told at once, at the time `changed_at`."""
 
     healthy: bool
-    room: float
+    tokens: float
     changed_at: float
-    untold: int = 0
+    pending_changes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from k8s_rdma.deviceplugin.topology import neighbours
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.access import access_of
-from k8s_rdma.http_server.connections import give_back_large_buffers
+from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.linux.inotify import DirectoryChanges
 from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.wire.shared_devices import SOCKET
@@ -53,7 +53,7 @@ def run(config: DevicePluginConfig, *, ignored: Sequence[str] = ()) -> None:
     ignored: keys of the configuration's file that mean nothing.
     """
     logs.configure("device-plugin")
-    give_back_large_buffers()
+    return_large_buffers()
     for key in ignored:
         _log.warning("setting_ignored", key=key)
     with ExitStack() as opened:
@@ -70,7 +70,10 @@ async def _until_signalled(config: DevicePluginConfig, listener: socket.socket |
     if listener is not None:
         host, port = listener.getsockname()[:2]
         _log.info("listening", address=host, port=port)
-    async with node_events(config) as heard, DeviceMonitor(config, heard=heard) as monitor:
+    async with (
+        node_events(config) as record_changes,
+        DeviceMonitor(config, on_health_changes=record_changes) as monitor,
+    ):
         plugin = DevicePlugin(config, monitor)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.renew)
         await plugin.run(stop, listener)
@@ -87,33 +90,37 @@ class DevicePlugin:
         self._neighbours = neighbours(config)
         modes = modes_of(config)
         self._shared = SharedLink(Path(config.run_dir) / SOCKET, monitor, modes, changed=self._update)
-        self.keepers: Sequence[PluginServer] = [
+        self.plugin_servers: Sequence[PluginServer] = [
             PluginServer(Resource(mode, self._shared, self._neighbours.complete), self._directory)
             for mode in modes
         ]
         self._failure: K8sRdmaError | None = None
-        self._event_limiter = False
+        self._log_faults = False
         self._update()
 
     async def run(self, stop: asyncio.Event, listener: socket.socket | None) -> None:
         """Serve until `stop` is set; then leave no socket. K8sRdmaError when kubelet is out of sight."""
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self._shared.run())]
-            await self._shared.tried()
+            await self._shared.wait_for_attempt()
             running += [
                 tasks.create_task(self._watch_kubelet(stop)),
                 tasks.create_task(self._follow_devices()),
                 tasks.create_task(self._neighbours.follow()),
-                *(tasks.create_task(keeper.run()) for keeper in self.keepers),
+                *(tasks.create_task(plugin_server.run()) for plugin_server in self.plugin_servers),
             ]
-            server = self._http() if listener is not None else None
-            serving = tasks.create_task(server.serve_orderly(listener)) if server and listener else None
-            _log.info("device_plugin_ready", resources=[each.resource.name for each in self.keepers])
+            http_server = self._http() if listener is not None else None
+            serving = (
+                tasks.create_task(http_server.serve_orderly(listener)) if http_server and listener else None
+            )
+            _log.info(
+                "device_plugin_ready", resources=[server.resource.name for server in self.plugin_servers]
+            )
             await stop.wait()
             for task in running:
                 task.cancel()
-            if server is not None and serving is not None:
-                server.should_exit = True
+            if http_server is not None and serving is not None:
+                http_server.should_exit = True
                 await serving
         await self._neighbours.close()
         if self._failure is not None:
@@ -123,13 +130,13 @@ class DevicePlugin:
     def renew(self) -> None:
         """Look at, serve and register everything anew."""
         _log.info("renewing")
-        self._monitor.look_again()
-        for keeper in self.keepers:
-            keeper.renew()
+        self._monitor.rescan()
+        for plugin_server in self.plugin_servers:
+            plugin_server.renew()
 
     def _wake(self) -> None:
-        for keeper in self.keepers:
-            keeper.wake()
+        for plugin_server in self.plugin_servers:
+            plugin_server.wake()
 
     async def _watch_kubelet(self, stop: asyncio.Event) -> None:
         try:
@@ -139,27 +146,27 @@ class DevicePlugin:
             stop.set()
 
     async def _follow_devices(self) -> None:
-        known = self._monitor.inventory
-        self._event_limiter = True  # not before the agent was asked: what it is to write would seem missing
+        inventory = self._monitor.inventory
+        self._log_faults = True  # not before the agent was asked: what it is to write would seem missing
         self._update()
         while True:
-            known = await self._monitor.wait_for_change(known)
+            inventory = await self._monitor.wait_for_change(inventory)
             self._update()
 
     def _update(self) -> None:
         self._shared.update()
-        for keeper in self.keepers:
+        for plugin_server in self.plugin_servers:
             try:
-                if keeper.resource.update():
-                    keeper.publish()
-                if self._event_limiter:
-                    keeper.resource.tell_fault()
+                if plugin_server.resource.update():
+                    plugin_server.publish()
+                if self._log_faults:
+                    plugin_server.resource.log_fault()
             except Exception:
                 # Others must not go without what is new for a fault of one; it keeps its last list.
-                _log.exception("resource_failed", resource=keeper.resource.name)
+                _log.exception("resource_failed", resource=plugin_server.resource.name)
 
     def _http(self) -> HttpServer:
-        app = PluginApp(self.keepers, self._monitor, self._access)
+        app = PluginApp(self.plugin_servers, self._monitor, self._access)
         return HttpServer(app, shutdown_s=SHUTDOWN_S, limits=LIMITS, tls=self._access.tls)
 
 
@@ -185,7 +192,7 @@ class KubeletWatch:
         try:
             changes = DirectoryChanges()
         except OSError as error:
-            self._polled(error)
+            self._log_polling(error)
             yield
             return
         loop = asyncio.get_running_loop()
@@ -208,9 +215,9 @@ class KubeletWatch:
         try:
             changes.watch((self._directory, self._directory.parent))
         except OSError as error:
-            self._polled(error)
+            self._log_polling(error)
 
-    def _polled(self, error: OSError) -> None:
+    def _log_polling(self, error: OSError) -> None:
         if not self._polling_logged:
             _log.warning("kubelet_dir_polled", directory=str(self._directory), error=error.strerror)
         self._polling_logged = True

@@ -79,7 +79,7 @@ def rdma_cm(inventory: DeviceInventory, permissions: str = "rw") -> tuple[Device
     return (DeviceSpec(path=RDMA_CM, permissions=permissions),) if inventory.rdma_cm else ()
 
 
-def named(device: RdmaDevice) -> NamedDevice:
+def named_device(device: RdmaDevice) -> NamedDevice:
     """Name by which programs know it."""
     return NamedDevice(rdma=device.name, pci=device.pci)
 
@@ -90,7 +90,7 @@ def refuse(resource: str, device: str, why: str) -> NoReturn:
     raise K8sRdmaError(msg, reason=Reason.UNKNOWN_DEVICE)
 
 
-def check(resource: str, choice: Choice) -> None:
+def check_choice(resource: str, choice: Choice) -> None:
     """Refuse what has no answer; MalformedError in the words of kubelet's API."""
     available, required = set(choice.available), set(choice.must_include)
     if missing := sorted(required - available):

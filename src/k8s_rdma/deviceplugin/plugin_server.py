@@ -39,7 +39,7 @@ SETTLE_S = 0.1
 kubelet forgets whatever endpoint the resource has by then, be it a new one (Kubernetes 1.36, `runClient` in
 `pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`)."""
 
-PATIENCE_S = 10.0
+FIRST_CALL_GRACE_S = 10.0
 """For kubelet's call after a registration that it took."""
 
 FIRST_RETRY_S = 0.1
@@ -68,12 +68,12 @@ class PluginServer:
         self._woken = asyncio.Event()
         self._endpoint: Endpoint | None = None
         self._renew = False
-        self._registered: SocketFile | None = None
+        self._registered_kubelet: SocketFile | None = None
         self._was_followed = False
         self._state_since = 0.0
-        self._refused: SocketFile | None = None
-        self._registering = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
-        self._serving = Backoff(FIRST_RETRY_S, LAST_SERVE_S)
+        self._refusing_kubelet: SocketFile | None = None
+        self._register_backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
+        self._serve_backoff = Backoff(FIRST_RETRY_S, LAST_SERVE_S)
 
     def wake(self) -> None:
         """Something may have changed."""
@@ -99,7 +99,7 @@ class PluginServer:
         try:
             while True:
                 self._woken.clear()
-                pause_s = await self._step_alone()
+                pause_s = await self._step_isolated()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._woken.wait()
@@ -107,7 +107,7 @@ class PluginServer:
             if self._endpoint is not None:
                 await self._endpoint.close()
 
-    async def _step_alone(self) -> float | None:
+    async def _step_isolated(self) -> float | None:
         """As `_step`; what fails here is no other resource's failure."""
         try:
             return await self._step()
@@ -120,25 +120,25 @@ class PluginServer:
 
     async def _step(self) -> float | None:
         """Do what is due. How long to wait for something to change; None without end."""
-        standing = self._standing()
-        match standing.due():
-            case Due.SERVE:
+        state = self._observe()
+        match state.next_action():
+            case Action.SERVE:
                 return await self._try_to_serve()
-            case Due.REGISTER:
-                return await self._try_to_register(standing.kubelet)
-            case Due.NOTHING:
-                self._log_state(standing)
-                return standing.waits_s() or None
+            case Action.REGISTER:
+                return await self._try_to_register(state.kubelet)
+            case Action.NOTHING:
+                self._log_state(state)
+                return state.grace_left_s() or None
 
-    def _standing(self) -> ServingState:
+    def _observe(self) -> ServingState:
         identity = socket_at(self._path)
         ours = self._endpoint is not None and self._endpoint.socket_file == identity
         replaced = not ours and self._endpoint is not None and identity is not None and is_served(self._path)
         return ServingState(
-            ours=ours and not self._renew,
-            has_rivals=replaced and not self._renew,
+            is_served_here=ours and not self._renew,
+            has_successor=replaced and not self._renew,
             kubelet=socket_at(self._kubelet),
-            registered=self._registered,
+            registered=self._registered_kubelet,
             followed=self.followed,
             was_followed=self._was_followed,
             since_s=self._clock() - self._state_since,
@@ -146,15 +146,15 @@ class PluginServer:
 
     async def _try_to_serve(self) -> float:
         """How long until this is tried again, or until what comes next."""
-        if (early_s := self._serving.left_s(self._clock())) > 0:
+        if (early_s := self._serve_backoff.left_s(self._clock())) > 0:
             return early_s
         try:
             await self._serve()
         except Exception:
             if self._path.parent.is_dir():  # else it is served as soon as it is one
-                self._serving.fail(self._clock())
+                self._serve_backoff.fail(self._clock())
             raise
-        self._serving.reset()
+        self._serve_backoff.reset()
         return 0.0
 
     async def _serve(self) -> None:
@@ -164,9 +164,9 @@ class PluginServer:
         self._renew = False
         previous, self._endpoint = self._endpoint, endpoint
         if previous is None or not previous.followers.count:
-            self._registered = None
+            self._registered_kubelet = None
         self._state_since = self._clock()
-        self._registering.reset()
+        self._register_backoff.reset()
         if previous is not None:
             await previous.close()
 
@@ -177,34 +177,34 @@ class PluginServer:
 
     async def _try_to_register(self, kubelet: SocketFile | None) -> float:
         """How long to wait for kubelet's call, or until this is tried again."""
-        if kubelet != self._refused:
-            self._registering.reset()
-        if (early_s := self._registering.left_s(self._clock())) > 0:
+        if kubelet != self._refusing_kubelet:
+            self._register_backoff.reset()
+        if (early_s := self._register_backoff.left_s(self._clock())) > 0:
             return early_s
         # Kubelet may call before it answers.
-        self._registered, self._was_followed, self._state_since = kubelet, False, self._clock()
+        self._registered_kubelet, self._was_followed, self._state_since = kubelet, False, self._clock()
         counts = self.resource.counts.registrations
         try:
             await register(self._kubelet, self.resource.registration(self._path.name))
         except K8sRdmaError as error:
             counts[False] += 1
-            self._registered, self._refused = None, kubelet
-            self._registering.fail(self._clock())
+            self._registered_kubelet, self._refusing_kubelet = None, kubelet
+            self._register_backoff.fail(self._clock())
             self._failed(error.message)
             return 0.0
         counts[True] += 1
-        self._refused = None
+        self._refusing_kubelet = None
         self.problem = (
             "" if self.followed else "kubelet took the registration, and has not asked for the list yet"
         )
         _log.info("registered", resource=self.resource.name, socket=str(self._path))
         return 0.0
 
-    def _log_state(self, standing: ServingState) -> None:
+    def _log_state(self, state: ServingState) -> None:
         """Why nothing is done."""
-        if standing.has_rivals:
+        if state.has_successor:
             self._failed(f"another process serves {self._path} now")
-        elif standing.kubelet is None:
+        elif state.kubelet is None:
             self._failed(f"there is no {self._kubelet}: kubelet is down")
         elif self.followed:
             self.problem = ""
@@ -226,33 +226,33 @@ class ServingState:
     since_s: how long ago kubelet's call ended or, if there was none, that registration was.
     """
 
-    ours: bool
-    has_rivals: bool = False
+    is_served_here: bool
+    has_successor: bool = False
     kubelet: SocketFile | None = None
     registered: SocketFile | None = None
     followed: bool = False
     was_followed: bool = False
     since_s: float = 0.0
 
-    def due(self) -> Due:
+    def next_action(self) -> Action:
         """What to do."""
-        if self.has_rivals:
-            return Due.NOTHING  # a successor has taken over: two that replaced each other would never end
-        if not self.ours:
-            return Due.SERVE
-        if self.kubelet is None or self.waits_s() > 0:
-            return Due.NOTHING
-        return Due.NOTHING if self.kubelet == self.registered and self.followed else Due.REGISTER
+        if self.has_successor:
+            return Action.NOTHING  # a successor has taken over: two that replaced each other would never end
+        if not self.is_served_here:
+            return Action.SERVE
+        if self.kubelet is None or self.grace_left_s() > 0:
+            return Action.NOTHING
+        return Action.NOTHING if self.kubelet == self.registered and self.followed else Action.REGISTER
 
-    def waits_s(self) -> float:
+    def grace_left_s(self) -> float:
         """How long kubelet is still left alone; 0 where there is none, or time is up."""
         if self.kubelet is None or self.kubelet != self.registered or self.followed:
             return 0.0
-        return max(0.0, (SETTLE_S if self.was_followed else PATIENCE_S) - self.since_s)
+        return max(0.0, (SETTLE_S if self.was_followed else FIRST_CALL_GRACE_S) - self.since_s)
 
 
 @unique
-class Due(Enum):
+class Action(Enum):
     """What to do next."""
 
     SERVE = auto()

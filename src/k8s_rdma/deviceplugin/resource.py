@@ -53,7 +53,7 @@ class Resource:
         """The list as kubelet gets it, encoded once however many follow it."""
         self.fault = _fault(self.devices)
         """Reason why no container can have any of it; empty when one can."""
-        self._fault_told = ""
+        self._logged_fault = ""
         self._mode = mode
         self._devices = devices
         self._complete = complete
@@ -75,11 +75,11 @@ class Resource:
         """Which of its devices no container can have, and why; empty when there are none."""
         return _reasons(self.devices)
 
-    def tell_fault(self) -> None:
+    def log_fault(self) -> None:
         """Have the log tell of a fault, and of its end, once."""
-        if self.fault == self._fault_told:
+        if self.fault == self._logged_fault:
             return
-        self._fault_told = self.fault
+        self._logged_fault = self.fault
         if self.fault:
             _log.warning("resource_unusable", resource=self.name, why=self.fault, devices=len(self.devices))
         else:
@@ -154,17 +154,17 @@ def _fault(devices: Sequence[OfferedDevice]) -> str:
     if not all(device.unhealthy for device in devices):
         return ""
     first = devices[0].unhealthy
-    if all(each.unhealthy == first for each in devices):
+    if all(device.unhealthy == first for device in devices):
         return first
     return _reasons(devices)
 
 
 def _reasons(devices: Sequence[OfferedDevice]) -> str:
     """Faults of the unhealthy ones of them."""
-    unhealthy = [each for each in devices if each.unhealthy]
+    unhealthy = [device for device in devices if device.unhealthy]
     if not unhealthy:
         return ""
-    reasons = [f"{each.id}: {each.unhealthy}" for each in unhealthy[:SHOWN]]
+    reasons = [f"{device.id}: {device.unhealthy}" for device in unhealthy[:SHOWN]]
     if len(unhealthy) > SHOWN:
         reasons.append(f"and {len(unhealthy) - SHOWN} more")
     return f"{len(unhealthy)} of {len(devices)} devices are unhealthy: {'; '.join(reasons)}"

@@ -67,7 +67,7 @@ class SharedLink:
         self._desired = to_publish(modes, self._base)
         self._nodes: frozenset[CharacterDevice] = frozenset()
         self._desired_changed = asyncio.Event()
-        self._tried = asyncio.Event()
+        self._attempted = asyncio.Event()
         self._expiry: TimerHandle | None = None
         self._failed: Mapping[str, str] = {}
         self._problem = ""
@@ -91,37 +91,37 @@ class SharedLink:
             self._desired, self._nodes = desired, nodes
             self._desired_changed.set()
 
-    async def tried(self) -> None:
+    async def wait_for_attempt(self) -> None:
         """Return once the agent has answered, or cannot be reached, or takes its time."""
         if self._desired:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_ANSWER_S):
-                    await self._tried.wait()
+                    await self._attempted.wait()
 
     async def run(self) -> None:
         """Declare what is wanted, again and again, until cancelled."""
         try:
             while self._desired:
                 try:
-                    await self._talk()
+                    await self._declare()
                 except (OSError, EOFError, ValueError, TimeoutError, MalformedError) as error:
                     self._disconnected(error)
                 await asyncio.sleep(RETRY_S)
         finally:
             self._stop_expiry()
 
-    async def _talk(self) -> None:
+    async def _declare(self) -> None:
         """One connection; ends by an error."""
         incoming, writer = await asyncio.open_unix_connection(self._socket, limit=MAX_LINE_BYTES)
         try:
             while True:
                 self._desired_changed.clear()
                 self._answered(await _call(incoming, writer, Declared(resources=dict(self._desired))))
-                await self._something(incoming)
+                await self._wait_for_change(incoming)
         finally:
             writer.close()
 
-    async def _something(self, incoming: StreamReader) -> None:
+    async def _wait_for_change(self, incoming: StreamReader) -> None:
         """Return when there is something to declare; EOFError when the agent goes away."""
         ended = asyncio.ensure_future(incoming.read(1))
         change = asyncio.ensure_future(self._desired_changed.wait())
@@ -145,10 +145,10 @@ class SharedLink:
         self._failed = written.failed
         self._problem = ""
         self._publish(frozenset(map(shared_device, written.resources)))
-        self._tried.set()
+        self._attempted.set()
 
     def _disconnected(self, error: Exception) -> None:
-        self._tried.set()
+        self._attempted.set()
         problem = str(error) or "it does not answer"
         if problem != self._problem:
             _log.warning("shared_devices_untold", socket=str(self._socket), why=problem)

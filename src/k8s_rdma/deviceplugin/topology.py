@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-NEW_S = 1.0
+ADMISSION_WINDOW_S = 1.0
 """For so long what a pod has got is new: kubelet asks for each container and resource of a pod anew."""
 
 MOST_PAIRS = 100_000
@@ -87,15 +87,15 @@ class Neighbours:
         *,
         resources: frozenset[str],
         ours: frozenset[str],
-        now: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pods = pods
         self._places = places
         self._resources = resources
-        self._newcomers = AdmittedPodGuess(ours)
-        self._one_at_a_time = asyncio.Lock()
+        self._admitted_pods = AdmittedPodGuess(ours)
+        self._lock = asyncio.Lock()
         self._last: Future[tuple[Neighbour, ...]] | None = None
-        self._now = now
+        self._clock = clock
         self._failing = False
 
     async def complete(self, resource: str, choice: Choice) -> Choice:
@@ -104,12 +104,12 @@ class Neighbours:
             return choice
         try:
             async with asyncio.timeout(DEADLINE_S):
-                devices = self._newcomers.admitted(await self._pods.all(), resource, self._now())
+                devices = self._admitted_pods.admitted(await self._pods.all(), resource, self._clock())
                 neighbours = await self._locate(devices) if devices else ()
         except (K8sRdmaError, TimeoutError) as error:
-            self._note(error)
+            self._log_outage(error)
             return choice
-        self._note(None)
+        self._log_outage(None)
         return replace(choice, neighbours=neighbours)
 
     async def follow(self) -> None:
@@ -117,11 +117,11 @@ class Neighbours:
         while self._resources:
             try:
                 async with asyncio.timeout(EVERY_S):
-                    self._newcomers.update(await self._pods.all(), self._now())
+                    self._admitted_pods.update(await self._pods.all(), self._clock())
             except (K8sRdmaError, TimeoutError) as error:
-                self._note(error)
+                self._log_outage(error)
             else:
-                self._note(None)
+                self._log_outage(None)
             await asyncio.sleep(EVERY_S)
 
     async def close(self) -> None:
@@ -130,7 +130,7 @@ class Neighbours:
 
     async def _locate(self, devices: tuple[tuple[str, str], ...]) -> tuple[Neighbour, ...]:
         """In a thread: a GPU's driver that hangs keeps that one, and neither others nor the process's end."""
-        async with self._one_at_a_time:
+        async with self._lock:
             if self._last is not None and not self._last.done():
                 raise TimeoutError
             found: Future[tuple[Neighbour, ...]] = Future()
@@ -139,7 +139,7 @@ class Neighbours:
             Thread(target=_resolve, args=(found, self._places, devices), name="gpus", daemon=True).start()
             return await asyncio.wrap_future(found)
 
-    def _note(self, error: Exception | None) -> None:
+    def _log_outage(self, error: Exception | None) -> None:
         """Say once that devices are chosen without regard to GPUs."""
         if error is not None and not self._failing:
             _log.info("gpus_of_pods_unknown", error=str(error) or f"no answer in {DEADLINE_S} s")
@@ -163,17 +163,17 @@ class AdmittedPodGuess:
         self._ours = ours
         self._since_s: dict[tuple[Pod, Device | None], float] | None = None
 
-    def update(self, pods: Sequence[PodDevices], now: float) -> None:
+    def update(self, pods: Sequence[PodDevices], now_s: float) -> None:
         """Remember what pods have. No pods at all say nothing: kubelet has just started."""
         if not pods:
             return
         previous = self._since_s
         self._since_s = {
-            allocation: float("-inf") if previous is None else previous.get(allocation, now)
+            allocation: float("-inf") if previous is None else previous.get(allocation, now_s)
             for allocation in self._allocations(pods)
         }
 
-    def admitted(self, pods: Sequence[PodDevices], resource: str, now: float) -> tuple[Device, ...]:
+    def admitted(self, pods: Sequence[PodDevices], resource: str, now_s: float) -> tuple[Device, ...]:
         """Devices (resource and id) of the pod for which kubelet asks about a resource; none if unclear.
 
         One that has some of the resource already is meant only if there is no other new one: it would be for
@@ -181,12 +181,12 @@ class AdmittedPodGuess:
         """
         if not pods:
             return ()
-        self.update(pods, now)
+        self.update(pods, now_s)
         new: dict[Pod, list[Device]] = {}
         for (pod, device), since_s in (self._since_s or {}).items():
-            if now - since_s <= NEW_S:
+            if now_s - since_s <= ADMISSION_WINDOW_S:
                 new.setdefault(pod, []).extend([device] if device else [])
-        served = {(each.namespace, each.name) for each in pods if each.device_ids(resource)}
+        served = {(pod.namespace, pod.name) for pod in pods if pod.device_ids(resource)}
         candidates = [pod for pod in new if pod not in served] or list(new)
         having = [new[pod] for pod in candidates if new[pod]]
         return tuple(having[0]) if len(having) == 1 else ()
@@ -197,8 +197,8 @@ class AdmittedPodGuess:
             yield (pod.namespace, pod.name), None
             for device in pod.devices:
                 if device.resource not in self._ours:
-                    for each in device.ids:
-                        yield (pod.namespace, pod.name), (device.resource, each)
+                    for device_id in device.ids:
+                        yield (pod.namespace, pod.name), (device.resource, device_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,10 @@ class Candidate:
 
 
 def preferred(
-    candidates: Sequence[Candidate], must: Sequence[str], size: int, neighbours: Sequence[Neighbour] = ()
+    candidates: Sequence[Candidate],
+    must_include: Sequence[str],
+    size: int,
+    neighbours: Sequence[Neighbour] = (),
 ) -> tuple[str, ...]:
     """The best `size` of them, with those that must be among them.
 
@@ -231,15 +234,18 @@ def preferred(
     `MOST_PAIRS`, such as 6 of 13 PFs; what is to be taken last, and the number of PFs, are always
     so. Of equals those with the first names, numbers in names being counted as numbers.
     """
-    in_order = sorted({each.id: each for each in candidates}.values(), key=lambda each: natural(each.id))
-    required = set(must)
-    fixed = [each for each in in_order if each.id in required]
-    optional = [each for each in in_order if each.id not in required]
-    first = [each for each in optional if not each.last]
+    in_order = sorted(
+        {candidate.id: candidate for candidate in candidates}.values(),
+        key=lambda candidate: natural(candidate.id),
+    )
+    required = set(must_include)
+    fixed = [candidate for candidate in in_order if candidate.id in required]
+    optional = [candidate for candidate in in_order if candidate.id not in required]
+    first = [candidate for candidate in optional if not candidate.last]
     if len(fixed) + len(first) < size:
-        fixed, first = fixed + first, [each for each in optional if each.last]
+        fixed, first = fixed + first, [candidate for candidate in optional if candidate.last]
     chosen = fixed + _nearest(fixed, first, size - len(fixed), neighbours)
-    return tuple(each.id for each in sorted(chosen, key=lambda each: natural(each.id)))
+    return tuple(candidate.id for candidate in sorted(chosen, key=lambda candidate: natural(candidate.id)))
 
 
 def natural(name: str) -> tuple[tuple[str, int], ...]:
@@ -251,14 +257,14 @@ def _nearest(
     fixed: Sequence[Candidate], free: Sequence[Candidate], count: int, neighbours: Sequence[Neighbour]
 ) -> list[Candidate]:
     """The best `count` of the free ones, beside those that are fixed."""
-    by_place: dict[Place, list[Candidate]] = {each.place: [] for each in (*fixed, *free)}
-    for each in free:
-        by_place[each.place].append(each)
+    by_place: dict[Place, list[Candidate]] = {candidate.place: [] for candidate in (*fixed, *free)}
+    for candidate in free:
+        by_place[candidate.place].append(candidate)
     pfs = [
         _Pf(place=place, free=len(members), nearness=_nearness(place, neighbours))
         for place, members in by_place.items()
     ]
-    used = frozenset(each.place for each in fixed)
+    used = frozenset(candidate.place for candidate in fixed)
     chosen = _best_pfs(
         [pf for pf in pfs if pf.place in used], [pf for pf in pfs if pf.place not in used], count
     )
@@ -306,10 +312,10 @@ def _best_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], count: int) -> list[_P
         return [*used, *unused[:fewest]]
     if comb(len(unused), fewest) * comb(len(used) + fewest, 2) > MOST_PAIRS:
         return [*used, *_good_pfs(used, unused, fewest, lacking)]
-    best = [[*used, *tried] for tried in combinations(unused, fewest) if _free(tried) >= lacking]
+    best = [[*used, *pfs] for pfs in combinations(unused, fewest) if _free(pfs) >= lacking]
     for measure in (_numa_nodes, _apart, _far(count)):
         least = min(map(measure, best))
-        best = [each for each in best if measure(each) == least]
+        best = [pfs for pfs in best if measure(pfs) == least]
     return best[0]
 
 
@@ -347,7 +353,7 @@ def _good_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], fewest: int, lacking: 
     """Good ones, where there are too many to compare them all: beside one PF, or as many NUMA nodes need."""
     anchor = used[0] if used else max(unused, key=lambda pf: (pf.nearness, pf.free))
     numa_nodes = {pf.place.numa_node for pf in used or [anchor]}
-    liked = sorted(
+    by_preference = sorted(
         unused,
         key=lambda pf: (
             pf.place.numa_node not in numa_nodes,
@@ -360,7 +366,7 @@ def _good_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], fewest: int, lacking: 
     def chosen(large: int) -> list[_Pf]:
         """The most liked but some, and the largest of the rest in their place."""
         count = fewest - large
-        return liked[:count] + nlargest(large, liked[count:], key=lambda pf: pf.free)
+        return by_preference[:count] + nlargest(large, by_preference[count:], key=lambda pf: pf.free)
 
     # The more of the largest, the more devices.
     return chosen(bisect_left(range(fewest + 1), lacking, key=lambda large: _free(chosen(large))))

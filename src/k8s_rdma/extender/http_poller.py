@@ -22,7 +22,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.http_client import PLAIN, HttpPeer, Security
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_facts import facts_of
-from k8s_rdma.http_server.access import check_readable, ssl_words, token_of
+from k8s_rdma.http_server.access import check_readable, ssl_reason, token_of
 from k8s_rdma.wire.rest import decode_report
 from k8s_rdma.wire.rest_error import message_of
 
@@ -525,7 +525,7 @@ def _load(config: NodeTls) -> ssl.SSLContext:
     try:
         context.load_verify_locations(cafile=config.ca_file)
     except OSError as error:
-        msg = f"nodeTls.caFile {config.ca_file}: {ssl_words(error)}"
+        msg = f"nodeTls.caFile {config.ca_file}: {ssl_reason(error)}"
         raise MalformedError(msg) from error
     if config.cert_file is not None and config.key_file is not None:
         check_readable("nodeTls.certFile", config.cert_file)
@@ -534,6 +534,6 @@ def _load(config: NodeTls) -> ssl.SSLContext:
             context.load_cert_chain(config.cert_file, config.key_file, password="")
         except OSError as error:
             where = f"nodeTls.certFile {config.cert_file} and nodeTls.keyFile {config.key_file}"
-            msg = f"{where}: {ssl_words(error)}"
+            msg = f"{where}: {ssl_reason(error)}"
             raise MalformedError(msg) from error
     return context

@@ -30,7 +30,7 @@ from k8s_rdma.extender.extender import BinderIdentity, Extender, boottime_s
 from k8s_rdma.extender.http_poller import security_of
 from k8s_rdma.extender.metrics import counted
 from k8s_rdma.http_server import HttpServer, Limits, listen
-from k8s_rdma.http_server.connections import give_back_large_buffers
+from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.kube.api import AbsentApi
 from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
@@ -88,7 +88,7 @@ def run(config: ExtenderConfig) -> None:
     """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start."""
     logs.configure("extender")
     collect_seldom()
-    give_back_large_buffers()
+    return_large_buffers()
     keys, access = extender_keys(config.placement_key_file), access_of(config)
     _allow_many_connections()
     with (

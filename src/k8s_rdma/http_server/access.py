@@ -114,9 +114,9 @@ class Tokens:
         values = [value for name, value in fields if name == b"authorization"]
         if len(values) != 1 or values[0][: len(_SCHEME)].lower() != _SCHEME:
             return None
-        given = sha256(values[0][len(_SCHEME) :].strip(b" ")).digest()
-        accepted = any([compare_digest(given, digest) for digest in self._digests])  # noqa: C419  each is compared
-        return given if accepted else None
+        bearer_digest = sha256(values[0][len(_SCHEME) :].strip(b" ")).digest()
+        is_accepted = any([compare_digest(bearer_digest, digest) for digest in self._digests])  # noqa: C419  each is compared
+        return bearer_digest if is_accepted else None
 
 
 def tokens_of(path: str, *, field: str, clock: Callable[[], float] = monotonic) -> Callable[[], Tokens]:
@@ -150,17 +150,17 @@ def _read_tokens(path: Path, field: str) -> list[str]:
         msg = f"{field} {path}: holds bytes that are no ASCII text"
         raise MalformedError(msg) from error
     numbered = [(number, line.strip()) for number, line in enumerate(lines, 1)]
-    given = [(number, line) for number, line in numbered if line and not line.startswith("#")]
-    for number, line in given:
+    tokens = [(number, line) for number, line in numbered if line and not line.startswith("#")]
+    for number, line in tokens:
         if not _TOKEN.fullmatch(line):
             msg = (
                 f"{field} {path}: line {number} is no bearer token (letters, digits, -._~+/ and = at its end)"
             )
             raise MalformedError(msg)
-    if not given:
+    if not tokens:
         msg = f"{field} {path}: holds no token"
         raise MalformedError(msg)
-    return [line for _, line in given]
+    return [line for _, line in tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def _load_context(config: TlsConfig, *, demand: bool) -> ssl.SSLContext:
     try:
         context.load_cert_chain(config.cert_file, config.key_file, password=_no_password)
     except OSError as error:  # ssl.SSLError among them
-        msg = f"tls.certFile {config.cert_file} and tls.keyFile {config.key_file}: {ssl_words(error)}"
+        msg = f"tls.certFile {config.cert_file} and tls.keyFile {config.key_file}: {ssl_reason(error)}"
         raise MalformedError(msg) from error
     if config.client_ca_file is not None:
         check_readable("tls.clientCaFile", config.client_ca_file)
@@ -226,7 +226,7 @@ def _ask_for_certificates(context: ssl.SSLContext, path: str) -> None:
     try:
         context.load_verify_locations(cafile=path)
     except OSError as error:
-        msg = f"tls.clientCaFile {path}: {ssl_words(error)}"
+        msg = f"tls.clientCaFile {path}: {ssl_reason(error)}"
         raise MalformedError(msg) from error
 
 
@@ -244,7 +244,7 @@ def _no_password() -> str:
     return ""
 
 
-def ssl_words(error: OSError) -> str:
+def ssl_reason(error: OSError) -> str:
     """What OpenSSL did not like of a file."""
     reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
     return (reason or "no PEM file of what is expected").lower().replace("_", " ")

@@ -53,21 +53,21 @@ class Connection(Protocol):
     """One of them.
 
     address: the client's.
-    owes_by: when the client must have sent what is awaited of it, by the loop's clock; `inf` when nothing is.
+    deadline: by the loop's clock, for what the client must send; `inf` when it must send nothing.
     unsent_since: since when there has been something of an answer that it has not taken; kept by
         `Connections`, and forgotten with each new request.
     """
 
     address: str
-    owes_by: float
+    deadline: float
     unsent_since: float | None
 
     def unsent_bytes(self) -> int:
         """What waits for the client to take it."""
         ...
 
-    def overdue(self) -> None:
-        """`owes_by` has passed."""
+    def time_out(self) -> None:
+        """Act on a `deadline` that has passed."""
         ...
 
     def abort(self) -> None:
@@ -93,56 +93,58 @@ class Connections:
         limit. One that is being answered ends only for an address that has fewer.
         """
         if len(self._connections) >= self.limits.connections:
-            leaving = self._leaving_for(newcomer)
-            if leaving is None:
+            candidate = self._eviction_candidate(newcomer)
+            if candidate is None:
                 return False
-            self.forget(leaving)  # it takes a turn of the loop until that one knows of its end
-            leaving.abort()
+            self.discard(candidate)  # it takes a turn of the loop until that one knows of its end
+            candidate.abort()
             self._ended += 1
         self._connections.add(newcomer)
         self._peak = max(self._peak, len(self._connections))
         return True
 
-    def forget(self, connection: Connection) -> None:
+    def discard(self, connection: Connection) -> None:
         """It has ended, or is about to."""
         self._connections.discard(connection)
 
-    def check(self, now: float) -> None:
+    def check(self, now_s: float) -> None:
         """Deal with those that took too long."""
         for connection in tuple(self._connections):
-            if connection.owes_by <= now:
-                connection.overdue()
+            if connection.deadline <= now_s:
+                connection.time_out()
                 self._ended += 1
-            elif self._unread(connection, now):
+            elif self._is_send_overdue(connection, now_s):
                 connection.abort()
                 self._ended += 1
-        fallen = self._peak >= _PEAK_TO_TRIM and 2 * len(self._connections) <= self._peak
-        if (fallen or self._ended >= _PEAK_TO_TRIM) and now - self._trimmed_at >= _TRIM_EVERY_S:
-            self._ended, self._peak, self._trimmed_at = 0, len(self._connections), now
-            give_back_free_memory()
+        has_shrunk = self._peak >= _PEAK_TO_TRIM and 2 * len(self._connections) <= self._peak
+        if (has_shrunk or self._ended >= _PEAK_TO_TRIM) and now_s - self._trimmed_at >= _TRIM_EVERY_S:
+            self._ended, self._peak, self._trimmed_at = 0, len(self._connections), now_s
+            return_free_memory()
 
     def abort(self) -> None:
         """End all."""
         for connection in tuple(self._connections):
             connection.abort()
 
-    def _leaving_for(self, newcomer: Connection) -> Connection | None:
+    def _eviction_candidate(self, newcomer: Connection) -> Connection | None:
         count = Counter(connection.address for connection in self._connections)
         count[newcomer.address] += 1
         own = count[newcomer.address]
-        may_leave = [connection for connection in self._connections if count[connection.address] >= own]
-        leaving = max(may_leave, key=lambda each: (count[each.address], -each.owes_by), default=None)
-        if leaving is None or (leaving.owes_by == inf and count[leaving.address] == own):
+        candidates = [connection for connection in self._connections if count[connection.address] >= own]
+        candidate = max(
+            candidates, key=lambda connection: (count[connection.address], -connection.deadline), default=None
+        )
+        if candidate is None or (candidate.deadline == inf and count[candidate.address] == own):
             return None
-        return leaving
+        return candidate
 
-    def _unread(self, connection: Connection, now: float) -> bool:
+    def _is_send_overdue(self, connection: Connection, now_s: float) -> bool:
         if not connection.unsent_bytes():
             connection.unsent_since = None
             return False
         if connection.unsent_since is None:
-            connection.unsent_since = now
-        return now - connection.unsent_since > self.limits.send_timeout_s
+            connection.unsent_since = now_s
+        return now_s - connection.unsent_since > self.limits.send_timeout_s
 
 
 def unsent_bytes(connected: socket.socket) -> int:
@@ -157,7 +159,7 @@ def unsent_bytes(connected: socket.socket) -> int:
     return int(unsent)
 
 
-def give_back_large_buffers() -> None:
+def return_large_buffers() -> None:
     """Keep the C library's threshold for memory of its own mapping (mallopt(3)) where it is at first.
 
     glibc raises it to the largest such buffer that was ever freed. From then on TLS's 256 KiB of each
@@ -169,7 +171,7 @@ def give_back_large_buffers() -> None:
         mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES)
 
 
-def give_back_free_memory() -> None:
+def return_free_memory() -> None:
     """Have the C library return what is free between objects that stay (malloc_trim(3)), where it can.
 
     What ended connections left in circles is freed first; what has stayed for long is not gone through.

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from k8s_rdma.http_server.answer import Fields, Scope
     from k8s_rdma.http_server.connections import Connection, Connections
 
-_PUNCTUATION = len(": \r\n")
-_AROUND_CHUNK = len("1000\r\n\r\n")
+_FIELD_OVERHEAD = len(": \r\n")
+_CHUNK_OVERHEAD = len("1000\r\n\r\n")
 """Of some size; see RFC 9112, section 7.1."""
 
 _SENDS_BODY = frozenset({b"content-length", b"transfer-encoding"})
@@ -78,7 +78,9 @@ def _refusal(status: HTTPStatus, reason: str, message: str) -> _Refusal:
 
 _BUSY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "there are too many connections")
 _MALFORMED = _refusal(HTTPStatus.BAD_REQUEST, Reason.MALFORMED_REQUEST, "this is no HTTP/1.1 request")
-_AHEAD = _refusal(HTTPStatus.BAD_REQUEST, "pipelined", "wait for the answer before you send another request")
+_PIPELINED = _refusal(
+    HTTPStatus.BAD_REQUEST, "pipelined", "wait for the answer before you send another request"
+)
 _NO_HOST = _refusal(HTTPStatus.BAD_REQUEST, Reason.MALFORMED_REQUEST, "wanted one Host field with a host")
 _OTHER_PROTOCOL = _refusal(
     HTTPStatus.NOT_IMPLEMENTED, "not_implemented", "this server speaks HTTP/1.1 alone, and is no proxy"
@@ -109,25 +111,25 @@ class HttpProtocol(asyncio.Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """config, server_state, app_state: as uvicorn gives them to its protocols."""
-        self.owes_by = inf
+        self.deadline = inf
         self.unsent_since: float | None = None
         self.address = ""
-        self.replaces: Connection | None = None
+        self.handshake: Connection | None = None
         """The connection that this one was until now."""
         self._app = config.loaded_app
         self._state = server_state
         self._app_state = app_state
         self._loop = _loop or asyncio.get_running_loop()
         self._limits = connections.limits
-        self._guard = connections
+        self._connections = connections
         self._tls = tls
         self._client: str | None = None
         """The subject of a certificate that counts."""
-        self._stranger: _Refusal | None = None
+        self._certificate_refusal: _Refusal | None = None
         self._cycle: RequestResponseCycle | None = None
         self._refused = False
         self._refusal: _Refusal | None = None
-        self._begun = False
+        self._request_began = False
         """Whether a request began in the last read."""
         self._read_bytes = 0
         """How much that was."""
@@ -137,7 +139,7 @@ class HttpProtocol(asyncio.Protocol):
         self._stage = _Stage.BETWEEN
         self._target = b""
         self._fields: Fields = []
-        self._has_body = False
+        self._announces_body = False
         self._head_bytes = self._body_bytes = 0
 
     # What the transport calls:
@@ -150,18 +152,18 @@ class HttpProtocol(asyncio.Protocol):
         self._socket = transport.get_extra_info("socket")  # which a transport forgets when it closes
         self._peer = get_remote_addr(transport)
         self.address = self._peer[0] if self._peer else ""
-        self._know(transport.get_extra_info("peercert"))
-        self._owes_within(self._limits.request_timeout_s)
-        if self.replaces is not None:
-            self._guard.forget(self.replaces)
-        if not self._guard.admit(self):
+        self._check_certificate(transport.get_extra_info("peercert"))
+        self._set_deadline(self._limits.request_timeout_s)
+        if self.handshake is not None:
+            self._connections.discard(self.handshake)
+        if not self._connections.admit(self):
             self._refuse(_BUSY)
             transport.close()  # nobody would see to it that it ends
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application, and let it go on that waits to write."""
         del exc
-        self._guard.forget(self)
+        self._connections.discard(self)
         self._refused = True
         if self._cycle is not None:
             self._cycle.disconnected = self._cycle.disconnected or not self._cycle.response_complete
@@ -177,7 +179,7 @@ class HttpProtocol(asyncio.Protocol):
             if not self.transport.is_closing():
                 self.flow.pause_reading()
             return
-        self._begun = False
+        self._request_began = False
         self._read_bytes = len(data)
         self._surplus += len(data)
         try:
@@ -186,14 +188,16 @@ class HttpProtocol(asyncio.Protocol):
             pass  # the request is served as if it had not asked, and is the last one
         except httptools.HttpParserError:
             self._refused = True
-            if self._refusal is _AHEAD:  # the first request's task goes first: it may have its answer already
-                self._loop.call_soon(self._refuse, _AHEAD)
+            if (
+                self._refusal is _PIPELINED
+            ):  # the first request's task goes first: it may have its answer already
+                self._loop.call_soon(self._refuse, _PIPELINED)
             else:
                 self._refuse(self._refusal or _MALFORMED)
             return
         # The parser tells of no field before its end, and of nothing that surrounds chunks.
         if self._surplus > 2 * self._limits.head_bytes:
-            self._refuse(self._too_long_head())
+            self._refuse(self._head_too_large())
 
     def pause_writing(self) -> None:
         """The client does not read: the application waits."""
@@ -207,17 +211,17 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A request begins to come."""
-        if self._begun or not self._idle():
-            self._stop(_AHEAD)
-        self._begun = True
+        if self._request_began or not self._is_idle():
+            self._stop(_PIPELINED)
+        self._request_began = True
         self._surplus = min(self._surplus, self._read_bytes)
         self._stage = _Stage.HEAD
         self._target = b""
         self._fields = []
-        self._has_body = False
+        self._announces_body = False
         self._head_bytes = self._body_bytes = 0
         self.unsent_since = None  # it has read what it asked for before, or cannot ask for long
-        self._owes_within(self._limits.request_timeout_s)
+        self._set_deadline(self._limits.request_timeout_s)
 
     def on_url(self, url: bytes) -> None:
         """A part of the request's target."""
@@ -227,13 +231,13 @@ class HttpProtocol(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """One whole field; those that follow a body (RFC 9112, section 7.1.2) mean nothing here."""
         if self._stage is _Stage.HEAD:
-            self._count_head(len(name) + len(value) + _PUNCTUATION)
+            self._count_head(len(name) + len(value) + _FIELD_OVERHEAD)
             name = name.lower()
             self._fields.append((name, value))
             if len(self._fields) > self._limits.fields:
-                self._stop(self._too_long_head())
+                self._stop(self._head_too_large())
             if name in _SENDS_BODY:
-                self._has_body = True
+                self._announces_body = True
 
     def on_headers_complete(self) -> None:
         """Start the application."""
@@ -243,7 +247,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """A part of the body; dropped once the application has answered."""
-        self._surplus = max(0, self._surplus - len(body) - _AROUND_CHUNK)
+        self._surplus = max(0, self._surplus - len(body) - _CHUNK_OVERHEAD)
         self._body_bytes += len(body)
         self._check_body(self._body_bytes)
         if self._cycle is not None and not self._cycle.response_complete:
@@ -258,16 +262,16 @@ class HttpProtocol(asyncio.Protocol):
             self._cycle.more_body = False
             self._cycle.message_event.set()
         self._stage = _Stage.BETWEEN
-        self._await_next()
+        self._expect_next_request()
 
     # What `Connections` and the server call:
 
-    def overdue(self) -> None:
-        """As `Connection.overdue`: say so to who has begun to speak; the others know."""
+    def time_out(self) -> None:
+        """As `Connection.time_out`: say so to who has begun to speak; the others know."""
         if self._refused or self.transport.is_closing():
             self.abort()
         elif self._stage is _Stage.BETWEEN:
-            self._owes_within(self._limits.linger_s)
+            self._set_deadline(self._limits.linger_s)
             self.transport.close()
         elif not self.flow.read_paused:  # else it is we who do not listen
             message = f"the request was not here within {self._limits.request_timeout_s:g} s"
@@ -279,7 +283,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def abort(self) -> None:
         """End it at once; asyncio's TLS transport cannot take what the application still says."""
-        self._silence()
+        self._disconnect_application()
         self.transport.abort()
 
     def shutdown(self) -> None:
@@ -291,7 +295,7 @@ class HttpProtocol(asyncio.Protocol):
 
     # What it does:
 
-    def _know(self, certificate: dict[str, Any] | None) -> None:
+    def _check_certificate(self, certificate: dict[str, Any] | None) -> None:
         """Take a verified certificate, if the client has shown one."""
         if not certificate or self._tls is None:
             return
@@ -300,19 +304,19 @@ class HttpProtocol(asyncio.Protocol):
         elif self._tls.demand:
             names = ", ".join(certificate_names(certificate))
             message = f"the client certificate's names ({names}) are none of tls.clientNames"
-            self._stranger = _refusal(HTTPStatus.FORBIDDEN, "forbidden", message)
+            self._certificate_refusal = _refusal(HTTPStatus.FORBIDDEN, "forbidden", message)
 
-    def _owes_within(self, seconds: float) -> None:
-        self.owes_by = self._loop.time() + seconds
+    def _set_deadline(self, seconds: float) -> None:
+        self.deadline = self._loop.time() + seconds
 
-    def _await_next(self) -> None:
+    def _expect_next_request(self) -> None:
         """It is the client's turn, once it is answered."""
-        if self._idle():
-            self._owes_within(self._limits.keep_alive_s)
+        if self._is_idle():
+            self._set_deadline(self._limits.keep_alive_s)
         else:
-            self.owes_by = inf
+            self.deadline = inf
 
-    def _idle(self) -> bool:
+    def _is_idle(self) -> bool:
         """Whether everything that came before is answered."""
         return self._cycle is None or self._cycle.response_complete
 
@@ -349,23 +353,23 @@ class HttpProtocol(asyncio.Protocol):
             default_headers=self._state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=expected,
-            keep_alive=self._may_stay(),
-            on_response=self._answered,
+            keep_alive=self._keeps_alive(),
+            on_response=self._on_response,
         )
         self._stage = _Stage.BODY
         task = self._loop.create_task(self._cycle.run_asgi(self._app))
         task.add_done_callback(self._state.tasks.discard)
         self._state.tasks.add(task)
 
-    def _answered(self) -> None:
+    def _on_response(self) -> None:
         """The application's answer is handed over."""
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
         if self._stage is _Stage.BETWEEN:
-            self._await_next()
+            self._expect_next_request()
 
-    def _may_stay(self) -> bool:
+    def _keeps_alive(self) -> bool:
         """Whether the connection may have another request after this one."""
         return (
             self._parser.get_http_version() == "1.1"
@@ -376,20 +380,20 @@ class HttpProtocol(asyncio.Protocol):
     def _count_head(self, length: int) -> None:
         self._head_bytes += length
         if self._head_bytes > self._limits.head_bytes:
-            self._stop(self._too_long_head())
+            self._stop(self._head_too_large())
 
     def _check_head(self) -> None:
         """Refuse what cannot be served (RFC 9112, sections 3.2 and 3.2.3; RFC 9110, sections 7.8 and 9.3.6).
 
         The parser takes a request for an upgrade to have no body, and what follows for another protocol.
         """
-        if self._stranger is not None:
-            self._stop(self._stranger)
+        if self._certificate_refusal is not None:
+            self._stop(self._certificate_refusal)
         version = self._parser.get_http_version()
         hosts = [value for name, value in self._fields if name == b"host"]
         if version not in ("1.0", "1.1") or self._parser.get_method() == b"CONNECT":
             self._stop(_OTHER_PROTOCOL)
-        if self._parser.should_upgrade() and self._has_body:
+        if self._parser.should_upgrade() and self._announces_body:
             self._stop(_OTHER_PROTOCOL)
         if len(hosts) > 1 or (not hosts and version == "1.1") or not all(map(_HOST.fullmatch, hosts)):
             self._stop(_NO_HOST)
@@ -400,7 +404,7 @@ class HttpProtocol(asyncio.Protocol):
             message = f"the body is longer than {limit} bytes"
             self._stop(_refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", message))
 
-    def _too_long_head(self) -> _Refusal:
+    def _head_too_large(self) -> _Refusal:
         limits = self._limits
         message = f"more than {limits.head_bytes} bytes or {limits.fields} fields in the request's head"
         return _refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large", message)
@@ -415,13 +419,13 @@ class HttpProtocol(asyncio.Protocol):
         Where that cannot be said in its turn, only the connection ends.
         """
         self._refused = True
-        has_body = not self._asks_for_head()
+        has_body = not self._is_head_request()
         self._forget_request()
-        self._owes_within(self._limits.linger_s)
-        if self.transport.is_closing() or not self._may_say_why():
+        self._set_deadline(self._limits.linger_s)
+        if self.transport.is_closing() or not self._can_send_refusal():
             self.abort()
             return
-        self._silence()
+        self._disconnect_application()
         answer = error_answer(refusal.status, refusal.error, headers={"connection": "close"})
         self.transport.write(answer.rendered(self._state.default_headers, body=has_body))
         if self.transport.can_write_eof():
@@ -429,12 +433,12 @@ class HttpProtocol(asyncio.Protocol):
         else:
             self.transport.close()
 
-    def _asks_for_head(self) -> bool:
+    def _is_head_request(self) -> bool:
         """Whether the request that is coming in is known to want no body (RFC 9110, section 9.3.2)."""
-        coming = self._stage in (_Stage.HEAD, _Stage.BODY) and self._target
-        return bool(coming) and self._parser.get_method() == b"HEAD"
+        in_request = self._stage in (_Stage.HEAD, _Stage.BODY) and self._target
+        return bool(in_request) and self._parser.get_method() == b"HEAD"
 
-    def _silence(self) -> None:
+    def _disconnect_application(self) -> None:
         """Drop whatever the application still says."""
         if self._cycle is not None:
             self._cycle.disconnected = True
@@ -444,8 +448,8 @@ class HttpProtocol(asyncio.Protocol):
         self._fields = []
         self._parser = None  # type: ignore[assignment]  # nothing is parsed any more
 
-    def _may_say_why(self) -> bool:
+    def _can_send_refusal(self) -> bool:
         """Whether nothing was said of this request, and nothing is to be said before."""
         if self._stage is _Stage.BODY and self._cycle is not None:
             return not self._cycle.response_started
-        return self._idle()
+        return self._is_idle()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-REST_S = 0.1
+ACCEPT_RETRY_S = 0.1
 """After a connection could not be accepted, for want of descriptors as a rule."""
 
 RECEIVE_BUFFER_BYTES = 32 << 10
@@ -88,10 +88,12 @@ class HttpServer(uvicorn.Server):
             return
         await self.lifespan.startup()
         [listener] = sockets
-        make = partial(
+        protocol_factory = partial(
             self._protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        self._accepting = asyncio.create_task(TlsListener(listener, self._tls, make, self._connections).run())
+        self._accepting = asyncio.create_task(
+            TlsListener(listener, self._tls, protocol_factory, self._connections).run()
+        )
         self.servers: list[asyncio.Server] = []
         self.started = True
 
@@ -172,7 +174,7 @@ class TlsListener:
                     accepted, (address, *_) = await loop.sock_accept(self._listener)
                 except OSError as error:
                     _log.error("not_accepted", error=error.strerror)
-                    await asyncio.sleep(REST_S)
+                    await asyncio.sleep(ACCEPT_RETRY_S)
                     continue
                 handshakes.create_task(self._negotiate(accepted, address))
                 # It does not wait by itself while there are clients: those that make room for them end first.
@@ -186,7 +188,7 @@ class TlsListener:
             return
         try:
             http = self._protocol_factory()
-            http.replaces = handshake
+            http.handshake = handshake
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: http, accepted, ssl=self._context(), ssl_handshake_timeout=timeout_s
             )
@@ -200,7 +202,7 @@ class TlsListener:
             raise
         finally:
             handshake.end()
-            self._connections.forget(handshake)
+            self._connections.discard(handshake)
 
 
 class Handshake:
@@ -209,7 +211,7 @@ class Handshake:
     def __init__(self, task: asyncio.Task[None] | None, address: str, timeout_s: float) -> None:
         self._task = task
         self.address = address
-        self.owes_by = asyncio.get_running_loop().time() + timeout_s
+        self.deadline = asyncio.get_running_loop().time() + timeout_s
         self.unsent_since: float | None = None
 
     def end(self) -> None:
@@ -220,7 +222,7 @@ class Handshake:
         """None of ours."""
         return 0
 
-    def overdue(self) -> None:
+    def time_out(self) -> None:
         """End it."""
         self.abort()
 

@@ -39,7 +39,7 @@ class AnswersLink(AgentLink):
         socket: Path,
         *,
         scan: Scan | None,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         first_report_timeout_s: float = FIRST_REPORT_TIMEOUT_S,
     ) -> None:
@@ -51,10 +51,10 @@ class AnswersLink(AgentLink):
         """
         super().__init__(socket, pause=pause, first_report_timeout_s=first_report_timeout_s)
         self._scan = scan
-        self._now = now
-        self._away_since: datetime | None = now()
-        self.shown = Shown(outage_answers("not asked yet", now()))
-        self._scanned: NodeReport | None = None
+        self._clock = clock
+        self._away_since: datetime | None = clock()
+        self.shown = Shown(outage_answers("not asked yet", clock()))
+        self._shown_scan: NodeReport | None = None
         self.traffic = Traffic()
 
     def reported(self, report: NodeReport) -> None:
@@ -77,7 +77,7 @@ class AnswersLink(AgentLink):
     async def away(self, why: str) -> None:
         """Answer without a ledger, from a look at the hardware where there is one."""
         if self._away_since is None:
-            self._away_since = self._now()
+            self._away_since = self._clock()
             # At once, so that nobody reads what may have changed while a scan takes its time.
             self._show_outage(why, self._away_since)
         if self._scan is None:
@@ -88,12 +88,12 @@ class AnswersLink(AgentLink):
         except K8sRdmaError as error:
             self._show_outage(f"{why}; and the hardware: {error}", self._away_since)
         else:
-            if hardware is not self._scanned:
-                self._scanned = hardware
+            if hardware is not self._shown_scan:
+                self._shown_scan = hardware
                 self.shown.show(report_answers(replace(hardware, ledger="unavailable", allocations=())))
 
     def _show_outage(self, why: str, outage_since: datetime) -> None:
-        self._scanned = None
+        self._shown_scan = None
         self.shown.show(outage_answers(why, outage_since))
 
 
@@ -101,10 +101,10 @@ class Traffic:
     """What the agent told last. At most one question is open, whoever waits for its answer."""
 
     def __init__(
-        self, *, now: Callable[[], float] = time.monotonic, timeout_s: float = ANSWER_TIMEOUT_S
+        self, *, clock: Callable[[], float] = time.monotonic, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> None:
         """Nothing is known, and nobody there to ask."""
-        self._now = now
+        self._clock = clock
         self._timeout_s = timeout_s
         self._request: Callable[[], None] | None = None
         self._answered: asyncio.Event | None = None
@@ -119,13 +119,13 @@ class Traffic:
     def disconnected(self) -> None:
         """The agent is gone, and what it told with it."""
         self._request, self._counters, self._sampled_at = None, None, None
-        self._no_more_waiting()
+        self._release_waiters()
 
     def received(self, counters: Counters) -> None:
         """It answered."""
         self._counters, self._rendered = counters, None
-        self._sampled_at = None if counters.age_s is None else self._now() - counters.age_s
-        self._no_more_waiting()
+        self._sampled_at = None if counters.age_s is None else self._clock() - counters.age_s
+        self._release_waiters()
 
     async def exposition(self) -> bytes:
         """The counters in the Prometheus text format, as fresh as may be had; empty while there are none."""
@@ -138,7 +138,7 @@ class Traffic:
         return self._rendered if age_s is None else self._rendered + render_age(self._counters, age_s)
 
     def _age_s(self) -> float | None:
-        return None if self._sampled_at is None else self._now() - self._sampled_at
+        return None if self._sampled_at is None else self._clock() - self._sampled_at
 
     async def _refresh(self) -> None:
         """Ask for a new sample if one is due, and wait for it, but not for long."""
@@ -152,7 +152,7 @@ class Traffic:
             async with asyncio.timeout(self._timeout_s):
                 await self._answered.wait()
 
-    def _no_more_waiting(self) -> None:
+    def _release_waiters(self) -> None:
         if self._answered is not None:
             self._answered.set()
             self._answered = None

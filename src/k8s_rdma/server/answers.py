@@ -102,10 +102,10 @@ def outage_answers(why: str, outage_since: datetime) -> Answers:
 
     What was last known is not shown: pods may have come and gone since.
     """
-    since = outage_since.isoformat(timespec="seconds")
-    message = f"the agent has not answered since {since}: {why}"
-    error = Error(reason=Reason.AGENT_UNREACHABLE, message=message, since=since)
-    return _unavailable(error, render_metrics(None), f"does not answer since {since}: {why}")
+    since_text = outage_since.isoformat(timespec="seconds")
+    message = f"the agent has not answered since {since_text}: {why}"
+    error = Error(reason=Reason.AGENT_UNREACHABLE, message=message, since=since_text)
+    return _unavailable(error, render_metrics(None), f"does not answer since {since_text}: {why}")
 
 
 def _unreadable(report: NodeReport) -> Error:
@@ -167,15 +167,15 @@ def _node_metrics(report: NodeReport | None) -> Iterator[Metric]:
 
 def _pool_metrics(report: NodeReport) -> Iterator[Metric]:
     counts, _ = _vf_counts(report)
-    vfs, taken = [], []
+    vfs, used_vfs = [], []
     for pf in report.pfs:
         for resource, count in pf.pools.items():
             labels = {"node": report.node, "pf": pf.name, "pci": pf.pci, "resource": resource}
             vfs.append((labels, count))
-            taken.append((labels, counts[pf.pci, resource]))
+            used_vfs.append((labels, counts[pf.pci, resource]))
     yield gauge("k8s_rdma_pool_vfs", "Virtual functions of an exclusive resource.", vfs)
     help_text = "Virtual functions of an exclusive resource that are taken, by whomever."
-    yield gauge("k8s_rdma_pool_vfs_taken", help_text, taken)
+    yield gauge("k8s_rdma_pool_vfs_taken", help_text, used_vfs)
 
 
 def _pf_metrics(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
@@ -247,8 +247,8 @@ def _traffic_metrics(counters: Counters) -> Iterator[Metric]:
 
 def _vf_metrics(counters: Counters) -> Iterator[Metric]:
     vfs = [(_vf_labels(counters, vf), vf) for vf in counters.vfs]
-    for name, what, value in _TRAFFIC:
-        help_text = f"{what} by a virtual function's holder since its interface was made."
+    for name, unit, value in _TRAFFIC:
+        help_text = f"{unit} by a virtual function's holder since its interface was made."
         yield counter(f"k8s_rdma_vf_{name}_total", help_text, [(labels, value(vf)) for labels, vf in vfs])
     yield counter(
         "k8s_rdma_vf_rdma_counter_total",
@@ -259,5 +259,5 @@ def _vf_metrics(counters: Counters) -> Iterator[Metric]:
 
 def _vf_labels(counters: Counters, vf: VfTraffic) -> dict[str, str]:
     """PF and VF; of one that a pod holds also the pod, and the interface's name in it."""
-    held = vf.pod and {"namespace": vf.pod.namespace, "pod": vf.pod.name, "interface": vf.ifname}
-    return {"node": counters.node, "pf": vf.pf_name, "pci": vf.pf, "vf": str(vf.vf), **(held or {})}
+    pod = vf.pod and {"namespace": vf.pod.namespace, "pod": vf.pod.name, "interface": vf.ifname}
+    return {"node": counters.node, "pf": vf.pf_name, "pci": vf.pf, "vf": str(vf.vf), **(pod or {})}

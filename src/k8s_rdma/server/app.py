@@ -121,19 +121,19 @@ class NodeApp:
                     STATUS[error.reason].http, Error(reason=error.reason, message=error.message)
                 )
             if watch is not None:
-                return await self._watched(watch, scope, receive)
+                return await self._wait_for_node(watch, scope, receive)
         return self._paths[scope["path"]](scope["headers"])
 
-    async def _watched(self, watch: Watch, scope: Scope, receive: Receive) -> Answer:
+    async def _wait_for_node(self, watch: Watch, scope: Scope, receive: Receive) -> Answer:
         place = self._watches.acquire(self._access.client(scope))
         if place is None:
             message = "too many clients wait for a change already"
             return error_answer(503, Error(reason="busy", message=message), headers=RETRY)
         try:
-            enough = (self.stopping.wait(), place.wait(), _client_gone(receive))
-            return await wait_for_change(watch, self._shown, *enough)
+            end_conditions = (self.stopping.wait(), place.wait(), _wait_for_disconnect(receive))
+            return await wait_for_change(watch, self._shown, *end_conditions)
         finally:
-            self._watches.give_back(place)
+            self._watches.release(place)
 
     def _node(self, fields: Fields) -> Answer:
         answers = self._shown.answers
@@ -148,7 +148,7 @@ def _if_none_match(fields: Fields) -> list[str]:
     return [tag.strip().removeprefix("W/") for tag in tags.decode("latin-1").split(",")]
 
 
-async def _client_gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -181,7 +181,7 @@ class Watches:
         self._active.append((client, place))
         return place
 
-    def give_back(self, place: asyncio.Event) -> None:
+    def release(self, place: asyncio.Event) -> None:
         """The client does not wait any more."""
         self._active = [watch for watch in self._active if watch[1] is not place]
 
@@ -228,25 +228,28 @@ def _timeout_s(text: str | None) -> float:
         raise MalformedError(msg) from error
 
 
-async def wait_for_change(watch: Watch, now: Shown, *enough: Awaitable[object]) -> Answer:
+async def wait_for_change(watch: Watch, current: Shown, *end_conditions: Awaitable[object]) -> Answer:
     """The document that the client does not have, or that its own is still the one.
 
-    enough: when one of these is done, the client is answered as if the time were over.
+    end_conditions: when one of these is done, the client is answered as if the time were over.
     """
-    awaited = [asyncio.ensure_future(each) for each in (_wait_for_change(watch.generation, now), *enough)]
+    tasks = [
+        asyncio.ensure_future(condition)
+        for condition in (_wait_for_change(watch.generation, current), *end_conditions)
+    ]
     try:
-        await asyncio.wait(awaited, timeout=watch.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, timeout=watch.timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in awaited:
-            each.cancel()
-    answers = now.answers
+        for task in tasks:
+            task.cancel()
+    answers = current.answers
     unchanged = answers.generation == watch.generation
     return answers.unchanged if unchanged and answers.unchanged else answers.node
 
 
-async def _wait_for_change(generation: str, now: Shown) -> None:
-    while now.answers.generation == generation:
-        await now.change()
+async def _wait_for_change(generation: str, current: Shown) -> None:
+    while current.answers.generation == generation:
+        await current.change()
 
 
 _TEXT: Document = {"text/plain": {"schema": {"type": "string"}}}

@@ -24,7 +24,7 @@ from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.errors import KernelError, MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.access import EVERYBODY, access_of
-from k8s_rdma.http_server.connections import give_back_large_buffers
+from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.linux.changes import CachedScan, files_without_events
 from k8s_rdma.linux.discovery.netlink_queries import UnprivilegedQueries
 from k8s_rdma.linux.discovery.observation import Observer
@@ -61,7 +61,7 @@ def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
     scan: as for `AnswersLink`; unless given, that of the configuration.
     """
     logs.configure("server")
-    give_back_large_buffers()
+    return_large_buffers()
     access = access_of(config)
     _allow_connections(config.max_connections)
     with ExitStack() as resources:

@@ -39,7 +39,7 @@ def modes_of(config: DevicePluginConfig) -> tuple[Mode, ...]:
         for resource in config.resources
         if isinstance(resource, ExclusiveResource) and resource.share
     )
-    return (*(mode_of(each, members) for each in config.resources), *shares)
+    return (*(mode_of(resource, members) for resource in config.resources), *shares)
 
 
 def to_publish(modes: Iterable[Mode], inventory: DeviceInventory) -> Mapping[str, tuple[str, ...]]:

@@ -23,9 +23,9 @@ from k8s_rdma.core.devices.rdma_devices import (
 from k8s_rdma.deviceplugin.mode import (
     SharedSelection,
     at_home,
-    check,
+    check_choice,
     has_verbs,
-    named,
+    named_device,
     rdma_cm,
     refuse,
     specs,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.devices.device_plugin_api import Choice
     from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
 
-NOT_TOLD = "the agent has not told yet which slots pods hold"
+UNKNOWN_SLOTS = "the agent has not told yet which slots pods hold"
 _KINDS = frozenset({NodeKind.UVERBS, NodeKind.UMAD})
 _SHOWN = 3
 
@@ -54,7 +54,7 @@ class SlotsMode:
     def __init__(self, resource: str, count: int, most_per_container: int = MOST_PER_CONTAINER) -> None:
         """Slots of one resource."""
         self.resource = resource
-        self._slots = Counted(resource, count, most_per_container)
+        self._slots = CountedDevices(resource, count, most_per_container)
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All of them."""
@@ -62,13 +62,13 @@ class SlotsMode:
 
     def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
         """Their CDI devices, which nobody has to know when this is answered."""
-        self._slots.refuse_wrong(ids, _unhealthy(inventory))
-        for each in sorted(self._used_slots(inventory).intersection(ids)):
-            refuse(self.resource, each, "a pod that had it before is not taken down yet")
+        self._slots.check_ids(ids, _unhealthy(inventory))
+        for slot in sorted(self._used_slots(inventory).intersection(ids)):
+            refuse(self.resource, slot, "a pod that had it before is not taken down yet")
         return AllocateResponse(
             annotations=device_annotations(self.resource, ids),
             cdi_devices=tuple(
-                qualified_name(slot_device(self.resource, each), device_class=SLOT_CLASS) for each in ids
+                qualified_name(slot_device(self.resource, slot), device_class=SLOT_CLASS) for slot in ids
             ),
         )
 
@@ -78,11 +78,11 @@ class SlotsMode:
 
     def _used_slots(self, inventory: DeviceInventory) -> frozenset[str]:
         prefix = slot_device(self.resource, "")
-        return frozenset(each.removeprefix(prefix) for each in inventory.held_slots or ())
+        return frozenset(slot.removeprefix(prefix) for slot in inventory.held_slots or ())
 
 
 def _unhealthy(inventory: DeviceInventory) -> str:
-    return NOT_TOLD if inventory.held_slots is None else ""
+    return UNKNOWN_SLOTS if inventory.held_slots is None else ""
 
 
 class SharedMode:
@@ -99,7 +99,7 @@ class SharedMode:
         self.by_cdi = config.cdi
         self._hints = config.hints
         self._selection = SharedSelection(config.select)
-        self._shares = Counted(config.name, config.count, config.most_per_container)
+        self._shares = CountedDevices(config.name, config.count, config.most_per_container)
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All shares."""
@@ -108,12 +108,14 @@ class SharedMode:
     def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
         """All matching devices, whatever their ports' states: these change while a container runs."""
         matching = self._matching(inventory)
-        self._shares.refuse_wrong(ids, self._unhealthy(matching, inventory))
+        self._shares.check_ids(ids, self._unhealthy(matching, inventory))
         nodes = (*specs(matching, kinds=_KINDS, permissions="rwm"), *rdma_cm(inventory, "rwm"))
         device = qualified_name(shared_device(self.resource), device_class=SHARED_CLASS)
         return AllocateResponse(
-            envs=device_variables(self.resource, [named(each) for each in matching], hints=self._hints),
-            annotations=device_annotations(self.resource, [each.name for each in matching]),
+            envs=device_variables(
+                self.resource, [named_device(found) for found in matching], hints=self._hints
+            ),
+            annotations=device_annotations(self.resource, [found.name for found in matching]),
             devices=() if self.by_cdi else nodes,
             cdi_devices=(device,) if self.by_cdi else (),
         )
@@ -124,15 +126,15 @@ class SharedMode:
 
     def to_publish(self, inventory: DeviceInventory) -> tuple[str, ...]:
         """The RDMA devices that its CDI specification is to be of."""
-        return tuple(each.name for each in self._matching(inventory))
+        return tuple(device.name for device in self._matching(inventory))
 
     def _matching(self, inventory: DeviceInventory) -> list[RdmaDevice]:
-        return [each for each in at_home(inventory) if self._selection.matches(each)]
+        return [device for device in at_home(inventory) if self._selection.matches(device)]
 
     def _unhealthy(self, matching: Sequence[RdmaDevice], inventory: DeviceInventory) -> str:
         if not matching:
             return "no RDMA device of the host matches its selector"
-        faults = [_fault(each) for each in matching]
+        faults = [_fault(device) for device in matching]
         if all(faults):
             suffix = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
             return "; ".join(faults[:_SHOWN]) + suffix
@@ -156,7 +158,7 @@ class MountMode:
         self.resource = config.name
         self._scope = config.scope
         self._hints = config.hints
-        self._devices = Counted(config.name, config.count, config.most_per_container)
+        self._devices = CountedDevices(config.name, config.count, config.most_per_container)
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """All of them."""
@@ -164,7 +166,7 @@ class MountMode:
 
     def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
         """The directory with permissions `rwm`, or single character devices with `rw`."""
-        self._devices.refuse_wrong(ids, self._unhealthy(inventory))
+        self._devices.check_ids(ids, self._unhealthy(inventory))
         return AllocateResponse(envs=self._variables(inventory), devices=self._specs(inventory))
 
     def prefer(self, choice: Choice, _inventory: DeviceInventory) -> tuple[str, ...]:
@@ -178,7 +180,9 @@ class MountMode:
             case "rdma-cm-only":
                 return "" if inventory.rdma_cm else f"there is no {RDMA_CM}"
         return (
-            "" if any(each.nodes for each in at_home(inventory)) else "no RDMA device has a character device"
+            ""
+            if any(device.nodes for device in at_home(inventory))
+            else "no RDMA device has a character device"
         )
 
     def _specs(self, inventory: DeviceInventory) -> tuple[DeviceSpec, ...]:
@@ -194,19 +198,21 @@ class MountMode:
         if self._scope == "rdma-cm-only" or (self._scope == "directory" and not self._hints):
             return {}
         return device_variables(
-            self.resource, [named(each) for each in at_home(inventory) if each.nodes], hints=self._hints
+            self.resource,
+            [named_device(device) for device in at_home(inventory) if device.nodes],
+            hints=self._hints,
         )
 
 
-class Counted:
+class CountedDevices:
     """A number of them, all as healthy as what is behind them; lists are made once and given out again."""
 
     def __init__(self, resource: str, count: int, most_per_container: int) -> None:
         """Those of one resource, of which a container gets no more than it may: one does for it."""
         self.resource = resource
         self._most_per_container = most_per_container
-        self._places = {each: place for place, each in enumerate(slot_ids(count))}
-        self._healthy = tuple(OfferedDevice(id=each) for each in self._places)
+        self._indexes = {slot: index for index, slot in enumerate(slot_ids(count))}
+        self._healthy = tuple(OfferedDevice(id=slot) for slot in self._indexes)
         self._unhealthy: tuple[OfferedDevice, ...] = ()
         self._why = ""
 
@@ -215,11 +221,11 @@ class Counted:
         if not why:
             return self._healthy
         if why != self._why:
-            self._unhealthy = tuple(OfferedDevice(id=place, unhealthy=why) for place in self._places)
+            self._unhealthy = tuple(OfferedDevice(id=slot, unhealthy=why) for slot in self._indexes)
             self._why = why
         return self._unhealthy
 
-    def refuse_wrong(self, ids: Sequence[str], why: str) -> None:
+    def check_ids(self, ids: Sequence[str], why: str) -> None:
         """K8sRdmaError (`UNKNOWN_DEVICE`) names one that is not there, or why none of them is given.
 
         `TOO_MANY_DEVICES` for more than a container may have.
@@ -230,18 +236,20 @@ class Counted:
                 "(mostPerContainer of the device plugin's configuration); one is all that a container needs"
             )
             raise K8sRdmaError(msg, reason=Reason.TOO_MANY_DEVICES)
-        for each in ids:
-            if each not in self._places:
-                refuse(self.resource, each, f"its devices are slot-0 to slot-{len(self._places) - 1}")
+        for device in ids:
+            if device not in self._indexes:
+                refuse(self.resource, device, f"its devices are slot-0 to slot-{len(self._indexes) - 1}")
             if why:
-                refuse(self.resource, each, why)
+                refuse(self.resource, device, why)
 
     def prefer(self, choice: Choice, later: AbstractSet[str] = frozenset()) -> tuple[str, ...]:
         """Those of the lowest numbers. later: those to be taken only when no others are left."""
-        check(self.resource, choice)
-        last = len(self._places)
+        check_choice(self.resource, choice)
+        last = len(self._indexes)
         required = set(choice.must_include)
         optional = set(choice.available) - required
-        order = sorted(optional, key=lambda each: (each in later, self._places.get(each, last), each))
+        order = sorted(
+            optional, key=lambda device: (device in later, self._indexes.get(device, last), device)
+        )
         chosen = required.union(order[: choice.size - len(required)])
-        return tuple(sorted(chosen, key=lambda each: (self._places.get(each, last), each)))
+        return tuple(sorted(chosen, key=lambda device: (self._indexes.get(device, last), device)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, OfferedDevice
 from k8s_rdma.core.devices.pod_devices import slot_device
 from k8s_rdma.core.devices.rdma_devices import NetnsMode, device_annotations, device_variables
-from k8s_rdma.deviceplugin.mode import check, has_verbs, named, rdma_cm, refuse, specs
+from k8s_rdma.deviceplugin.mode import check_choice, has_verbs, named_device, rdma_cm, refuse, specs
 from k8s_rdma.deviceplugin.topology import Candidate, Place, preferred
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 
@@ -50,30 +50,32 @@ class ExclusiveMode:
         the new pod's ADD waits for it.
         """
         devices = self._members.members(self.resource, inventory)
-        for each in ids:
-            if each not in devices:
-                refuse(self.resource, each, "there is no such RDMA device in this resource's pool")
-            if why := self._unhealthy(devices[each], inventory):
-                refuse(self.resource, each, why)
-        chosen = [devices[each] for each in dict.fromkeys(ids)]
+        for name in ids:
+            if name not in devices:
+                refuse(self.resource, name, "there is no such RDMA device in this resource's pool")
+            if why := self._unhealthy(devices[name], inventory):
+                refuse(self.resource, name, why)
+        chosen = [devices[name] for name in dict.fromkeys(ids)]
         by_cdi = self._by_cdi(inventory)
         for device in chosen:
             if not by_cdi and not has_verbs(device):
                 refuse(self.resource, device.name, "a pod has it, and its nodes are not known")
         return AllocateResponse(
-            envs=device_variables(self.resource, [named(each) for each in chosen], hints=self._hints),
-            annotations=device_annotations(self.resource, [each.name for each in chosen]),
+            envs=device_variables(
+                self.resource, [named_device(device) for device in chosen], hints=self._hints
+            ),
+            annotations=device_annotations(self.resource, [device.name for device in chosen]),
             devices=() if by_cdi else (*specs(chosen), *rdma_cm(inventory)),
             cdi_devices=tuple(map(self._cdi_device, chosen)) if by_cdi else (),
         )
 
     def prefer(self, choice: Choice, inventory: DeviceInventory) -> tuple[str, ...]:
         """As `topology.preferred`; devices that pods still have come last."""
-        check(self.resource, choice)
+        check_choice(self.resource, choice)
         allocated = inventory.allocated or {}
         candidates = [
-            Candidate(id=each, place=_place(inventory.devices.get(each)), last=each in allocated)
-            for each in choice.available
+            Candidate(id=name, place=_place(inventory.devices.get(name)), last=name in allocated)
+            for name in choice.available
         ]
         return preferred(candidates, choice.must_include, choice.size, choice.neighbours)
 
