@@ -97,7 +97,7 @@ def test_hardware_is_looked_at_when_somebody_asks(tmp_path: Path, machine: RdmaM
 def test_device_is_ill_while_its_node_is_missing(tmp_path: Path, machine: RdmaMachine) -> None:
     async def scenario() -> None:
         heard: list[HealthChange] = []
-        async with monitor(tmp_path, machine, heard=heard.extend) as look:
+        async with monitor(tmp_path, machine, on_health_changes=heard.extend) as look:
             machine.remove_node("uverbs1")
             seen = await until(look, ill("mlx5_1"))
             assert not seen.devices["mlx5_2"].faults
@@ -159,7 +159,7 @@ def test_device_stays_healthy_from_home_to_pod_through_an_agents_restart_and_bac
     async def scenario() -> None:
         heard: list[HealthChange] = []
         agent = PlayedAgent(tmp_path / "run/state.sock")
-        async with agent, monitor(tmp_path, machine, heard=heard.extend) as look:
+        async with agent, monitor(tmp_path, machine, on_health_changes=heard.extend) as look:
             machine.take_away("mlx5_1", vf_pci(0), 1, new_number=7)
             agent.tell(report("mlx5_1"))
             await until(look, lambda seen: bool(seen.allocated))

@@ -10,7 +10,13 @@ KUBELET, NEXT = SocketFile(1, 2, 3), SocketFile(1, 2, 4)
 
 def standing(**changes: object) -> ServingState:
     """Followed by the kubelet that is there."""
-    well = {"ours": True, "kubelet": KUBELET, "registered": KUBELET, "followed": True, "was_followed": True}
+    well = {
+        "is_served_here": True,
+        "kubelet": KUBELET,
+        "registered": KUBELET,
+        "followed": True,
+        "was_followed": True,
+    }
     return ServingState(**{**well, **changes})
 
 
@@ -18,9 +24,9 @@ def standing(**changes: object) -> ServingState:
     ("changes", "due"),
     [
         ({}, Action.NOTHING),
-        ({"ours": False}, Action.SERVE),
-        ({"ours": False, "kubelet": None}, Action.SERVE),
-        ({"ours": False, "has_rivals": True}, Action.NOTHING),
+        ({"is_served_here": False}, Action.SERVE),
+        ({"is_served_here": False, "kubelet": None}, Action.SERVE),
+        ({"is_served_here": False, "has_successor": True}, Action.NOTHING),
         ({"kubelet": None}, Action.NOTHING),
         ({"registered": None}, Action.REGISTER),
         ({"kubelet": NEXT}, Action.REGISTER),
@@ -45,7 +51,7 @@ def test_time_left_is_that_of_the_next_registration() -> None:
     "changes",
     [
         {"kubelet": None, "registered": None, "followed": False, "was_followed": False},
-        {"ours": False, "has_rivals": True, "followed": False},
+        {"is_served_here": False, "has_successor": True, "followed": False},
     ],
     ids=["no kubelet", "a successor serves"],
 )
