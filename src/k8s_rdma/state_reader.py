@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rest import decode_report
 from k8s_rdma.wire.state import HEADER, Kind, decode_counters, decode_header, encode_message
@@ -45,18 +46,17 @@ class AgentLink:
 
     async def run(self) -> NoReturn:
         """Follow the agent, again and again, until cancelled."""
-        retry_s = FIRST_RETRY_S
+        backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
         while True:
             try:
                 await self._follow()
             except (OSError, EOFError, MalformedError) as error:
                 why = _why(error)
                 if self._is_connected:
-                    retry_s = FIRST_RETRY_S
+                    backoff.reset()
                     _log.warning("agent_lost", socket=str(self._socket), why=why)
                 await self.away(why)
-            await self._pause(retry_s)
-            retry_s = min(2 * retry_s, LAST_RETRY_S)
+            await self._pause(backoff.fail())
 
     def reported(self, report: NodeReport) -> None:
         """Take the node's state."""
