@@ -142,6 +142,10 @@ proto: $(PYTHON_READY) ## the generated modules of protocol buffers, made from t
 chart: $(PYTHON_READY) ## what is made of deploy/chart: the values' schema, deploy/manifests, the table in docs/permissions.md
 	@$(RUN) python -m deploy.rendering
 
+.PHONY: tables
+tables: $(PYTHON_READY) ## the tables of docs/ that are made from the code
+	@$(RUN) python -m docs_site.reference.written
+
 .PHONY: lock
 lock: $(PYTHON_READY) ## pin what pyproject.toml asks for; UPGRADE=1 for the newest of everything
 	@scripts/lock

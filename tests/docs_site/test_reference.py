@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -16,8 +17,13 @@ from docs_site.reference.objects import objects_page
 from docs_site.reference.pages import PAGES
 from docs_site.reference.rest import TOKENS_DEMANDED, rest_page
 from docs_site.reference.tables import moved, rows_by_name, section, table
+from docs_site.reference.written import TABLES, written
+from k8s_rdma.deviceplugin.app import INDEX
 from k8s_rdma.errors import Reason
+from k8s_rdma.extender.app import OPEN_PATHS
+from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.server.app import openapi_document
+from k8s_rdma.wire import cluster_view, explain
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,6 +68,24 @@ def test_every_path_and_property_of_the_rest_is_told():
     told = dict(rows_by_name(page))
     schemas = document["components"]["schemas"].values()
     assert {name for schema in schemas for name in schema.get("properties", ())} <= told.keys()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_table_of_a_page_is_what_the_code_says(name: str):
+    path, text = written(name)
+    assert path.read_text() == text, "make tables"
+    assert f"<!-- made: {name} -->\n\n| " in text
+
+
+def test_http_reference_has_every_path_of_extender_and_device_plugin():
+    page = (ROOT / "docs" / "http-api.md").read_text()
+    config = ExtenderConfig()
+    verbs = {config.filter_path, config.prioritize_path, config.preempt_path, config.bind_path}
+    views = {"/metrics", cluster_view.PATH, explain.PATH, *OPEN_PATHS}
+    named = set(re.findall(r"`(?:GET|POST) (/[^?`]*)", section(page, "Extender")))
+    assert named == verbs | views | {"/"}
+    named = {name for name, _ in rows_by_name(section(page, "Device plugin")) if name.startswith("/")}
+    assert named == set(re.findall(r"^GET (\S+)", INDEX, re.MULTILINE)) | {"/"}
 
 
 def test_every_reason_is_told():
