@@ -28,7 +28,7 @@ _MAX_REMEMBERED = 16
 
 
 class AddressConflict(NamedTuple):
-    """Why a pod cannot have an address, and the node on which another has it."""
+    """An address that another pod or node has: why the pod cannot have it, and on which node it is."""
 
     why: str
     node: NodeName
@@ -58,22 +58,26 @@ class AddressCheck:
                 await turn.give_way()
 
     def conflict(self, pod: PendingPod) -> AddressConflict | None:
-        """Who else has an address that the pod asks for; None when nobody has.
+        """Return the first address of the pod that another has; None when all are free.
 
         Looks through the nodes for pods that ask for a MAC alone, but for what `search` has looked at.
         """
-        asked = _requested(pod)
-        return next(self._conflicts(pod, asked), None) if asked else None
+        requested = _requested(pod)
+        return next(self._conflicts(pod, requested), None) if requested else None
 
     def _conflicts(self, pod: PendingPod, requested: dict[str, str]) -> Iterator[AddressConflict]:
-        for address, what in requested.items():
+        for address, clause in requested.items():
             for node, uid in self._state.promised_addresses.holders(address):
                 if uid != pod.uid:
                     holder = self._state.reservation(node, uid)
-                    whose = f"pod {holder.pod}" if holder else "another pod"
-                    yield AddressConflict(f"{what}, which {whose} on node {node} has", node)
+                    owner = f"pod {holder.pod}" if holder else "another pod"
+                    yield AddressConflict(f"{clause}, which {owner} on node {node} has", node)
         for node, hold in self._nominations.holds_against(pod.uid, pod.priority):
-            for address in (each for placed in hold.interfaces for each in addresses(placed.options)):
+            for address in (
+                requested_address
+                for placed in hold.interfaces
+                for requested_address in addresses(placed.options)
+            ):
                 if address in requested:
                     yield AddressConflict(
                         f"{requested[address]}, which is held for pod {hold.pod} on node {node}", node
@@ -116,7 +120,7 @@ def _requested(pod: PendingPod) -> dict[str, str]:
 def _first_in(
     rising: list[int], node: NodeName, ranges: MacRanges, free: dict[NodeName, MacRanges]
 ) -> int | None:
-    """One of the MACs that the node reports; None when it reports none, which `free` keeps."""
+    """Return a MAC that the node reports; None when it reports none of them, which `free` keeps."""
     if free.get(node) is ranges:
         return None
     found = ranges.first_index_in(rising)

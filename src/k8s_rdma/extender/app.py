@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What proves a client to be one that may ask; without any of it everybody may.
+    """The proofs by which clients are admitted; without any, everybody is.
 
     tls, tokens: those of now; None for plain HTTP, and for no tokens. certificates: whether clients may show
     one. Where both are configured either will do: kube-scheduler can show a certificate and no token.
@@ -42,7 +42,7 @@ class Access:
     certificates: bool = False
 
     def admits(self, scope: Scope) -> bool:
-        """Whether the request's client may ask."""
+        """Report whether the request's client may ask."""
         if not self.certificates and self.tokens is None:
             return True
         if self.certificates and "client_cert_name" in scope.get("extensions", {}).get("tls", {}):
@@ -50,20 +50,20 @@ class Access:
         return self.tokens is not None and self.tokens().accept(scope["headers"])
 
     def demand(self) -> str:
-        """What a client that may not ask is told."""
+        """The message for a client that is not admitted."""
         named = " with one of clientNames" if self.tls is not None and self.tls.client_names else ""
-        wanted = [
+        proofs = [
             *([f"a client certificate of clientCaFile{named}"] if self.certificates else []),
             *(["`Authorization: Bearer` and a token of tokenFile"] if self.tokens is not None else []),
         ]
-        return f"it takes {' or '.join(wanted)}"
+        return f"it takes {' or '.join(proofs)}"
 
 
 EVERYBODY = Access()
 
 
 def access_of(config: ExtenderConfig) -> Access:
-    """As the configuration says; MalformedError names the field whose file is unusable.
+    """Read the configured access; MalformedError names the field whose file is unusable.
 
     Certificates are asked for, not demanded, by TLS itself: kubelet's probes have none.
     """
@@ -87,7 +87,7 @@ class BodyError(Exception):
 
 
 class TooLongError(BodyError):
-    """It is longer than the limit."""
+    """The body is longer than the limit."""
 
     status, outcome = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_long"
 
@@ -110,7 +110,7 @@ class NoRoomError(BodyError):
 
 
 class TooSlowError(BodyError):
-    """It came in for longer than all others, and one of them has its room."""
+    """The body came in for longer than all others, and another one needed its memory."""
 
     status, outcome = HTTPStatus.REQUEST_TIMEOUT, "too_slow"
 
@@ -146,7 +146,7 @@ class Bodies:
 
     @asynccontextmanager
     async def reading(self, scope: Scope, receive: Receive) -> AsyncIterator[bytearray]:
-        """All of a body, which counts until the block ends.
+        """Read a whole body, which counts until the block ends.
 
         BodyError as soon as that is known, and nothing of it is kept then: TooSlowError with the first byte
         that comes after another took its room. What a client still sends of a request that is answered
@@ -158,13 +158,13 @@ class Bodies:
         body = _Body(scope["client"][0] if scope.get("client") else "")
         self._incoming[body] = None
         try:
-            more = True
-            while more:
+            has_more = True
+            while has_more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientGoneError
                 self._extend(body, message.get("body", b""))
-                more = message.get("more_body", False)
+                has_more = message.get("more_body", False)
             del self._incoming[body]
             yield body.content
         finally:
@@ -311,7 +311,7 @@ class ExtenderApp:
 
 
 async def _healthz(_scope: Scope) -> Answer:
-    """Whether the process lives, and no more: starting it anew helps nobody who waits for a Lease."""
+    """Answer as long as the process lives: a restart does not help a replica that waits for a Lease."""
     return Answer("ok\n")
 
 

@@ -114,16 +114,16 @@ class AssumedPods:
             self._new.discard(uid)
             self._hold(self._assumed[uid], now + _SEARCH_S)
 
-    def has_others(self, uid: PodUid) -> bool:
-        """Whether any other pod is on its way, to nodes that are known or not."""
-        return any(other != uid for other in self._assumed)
+    def has_assumed_except(self, uid: PodUid) -> bool:
+        """Report whether any other pod is on its way, to nodes that are known or not."""
+        return any(assumed_uid != uid for assumed_uid in self._assumed)
 
     def against(self, node: NodeName, uid: PodUid) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """What is held there for others than this pod."""
+        """What is held on the node for other pods."""
         return self.holds.against(node, uid, _LOWEST_PRIORITY, self.clock())
 
     def blocking(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """Of that what keeps the pod out, also where there is no elsewhere.
+        """The part of it that keeps the pod out even where no other node fits.
 
         Places of whole gangs; for one of a gang those of its own, and of pods that belong to none: all that
         its gang is shown must be there when it is bound.
@@ -136,12 +136,12 @@ class AssumedPods:
         }
 
     def promised(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """Of that the places of whole gangs and of its own, which a bind of the pod must not take."""
+        """The places of whole gangs and of the pod's own gang, which a bind of the pod must not take."""
         holds = self.against(node, pod.uid).items()
         return {uid: interfaces for uid, interfaces in holds if self._is_firm(uid, pod)}
 
     def mates(self, pod: PendingPod) -> list[tuple[PlacedInterface, ...]]:
-        """What is held for others of the pod's gang that have no reservation yet."""
+        """The places held for other members of the pod's gang that have no reservation yet."""
         if pod.gang is None:
             return []
         return [
@@ -165,11 +165,11 @@ class AssumedPods:
                 self._promised.clear()
 
     def pod_names(self, node: NodeName, uid: PodUid) -> list[str]:
-        """Whom it is held for, `namespace/name`."""
-        return [self._assumed[other].pod.pod for other in self.against(node, uid)]
+        """The pods that room is held for on the node, `namespace/name`."""
+        return [self._assumed[assumed_uid].pod.pod for assumed_uid in self.against(node, uid)]
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
+        """Readings for metrics."""
         return {"pods_expected": ("Pods on their way to a bind.", "gauge", lambda: len(self._assumed))}
 
     def _on_its_way(self, pod: PendingPod, nodes: tuple[NodeName, ...]) -> _AssumedPod:
@@ -193,13 +193,13 @@ class AssumedPods:
         """Hold the gang's places for as long as the last one's; not each time, as they may be many."""
         for uid in self._mates[gang]:
             assumed = self._assumed[uid]
-            until = min(last.deadline, assumed.assumed_at + _TURN * self.lasts_s)
-            if assumed.deadline + self.lasts_s / 2 > until:
+            deadline = min(last.deadline, assumed.assumed_at + _TURN * self.lasts_s)
+            if assumed.deadline + self.lasts_s / 2 > deadline:
                 continue
-            self._assumed[uid] = replace(assumed, deadline=until)
+            self._assumed[uid] = replace(assumed, deadline=deadline)
             for node in self.holds.nodes_of(uid):
                 if hold := self.holds.get(node, uid):
-                    self.holds.hold(node, uid, replace(hold, deadline=until))
+                    self.holds.hold(node, uid, replace(hold, deadline=deadline))
 
     def _forget(self, uid: PodUid) -> None:
         assumed = self._assumed.pop(uid, None)
@@ -229,19 +229,19 @@ class AssumedPods:
 
     def _drop(self, uids: Sequence[PodUid]) -> None:
         """Forget them; a whole gang that loses a place which was not taken keeps nobody out any more."""
-        lost = {
+        gangs = {
             assumed.pod.gang
             for uid in uids
             if (assumed := self._assumed.get(uid)) and not self.state.nodes_of(uid)
         }
-        freed = [node for gang in lost if gang and self._is_whole(gang) for node in self._nodes_of(gang)]
+        freed = [node for gang in gangs if gang and self._is_whole(gang) for node in self._nodes_of(gang)]
         for uid in uids:
             self._forget(uid)
         for node in freed:
             self.on_release(node)
 
     def _nodes_of(self, gang: Gang) -> set[NodeName]:
-        """Where its places are held."""
+        """The nodes on which the gang's places are held."""
         return {node for uid in self._mates.get(gang, ()) for node in self.holds.nodes_of(uid)}
 
     def _end_turns(self, now: float) -> None:
@@ -264,7 +264,7 @@ class AssumedPods:
         return gang is not None and (gang == pod.gang or self._is_whole(gang))
 
     def _is_whole(self, gang: Gang | None) -> bool:
-        """Whether as many of the gang's pods have a place as it takes, as far as that is known.
+        """Report whether as many of the gang's pods have a place as it takes, as far as that is known.
 
         Only for so long: see `_TURN`.
         """
@@ -279,7 +279,7 @@ class AssumedPods:
         return self.gangs.placed(gang, self._mates.get(gang, ()))
 
     def _is_confirmed(self, assumed: _AssumedPod) -> bool:
-        """Whether the pod counts as it is, by its reservation or the report of the node that it is on."""
+        """Report whether the pod counts by itself: it has a reservation, or its node reports it."""
         uid = assumed.pod.uid
         return bool(self.state.nodes_of(uid)) or any(self._is_reported(node, uid) for node in assumed.nodes)
 

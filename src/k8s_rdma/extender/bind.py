@@ -122,15 +122,15 @@ class BindingWriter:
         began = self._clock()
         while self.undecided() and self._clock() - began < within_s:  # noqa: ASYNC110  it ends in many places
             await asyncio.sleep(min(_LOOK_S, within_s))
-        if left := self.undecided():
-            _log.error("binds_left_in_doubt", pods=left, settle_s=self._settle_s)
+        if undecided := self.undecided():
+            _log.error("binds_left_in_doubt", pods=undecided, settle_s=self._settle_s)
 
     def lock(self, uid: PodUid) -> asyncio.Lock:
-        """To be held while the pod is bound: one bind of a pod at a time."""
+        """The lock of the pod: one bind of a pod at a time."""
         return self._locks.setdefault(uid, asyncio.Lock())
 
     def is_uncertain(self, uid: PodUid) -> bool:
-        """Whether an earlier bind of the pod may still take effect."""
+        """Report whether an earlier bind of the pod may still take effect."""
         return self._pending.is_uncertain(uid)
 
     async def read(self, bind: Bind) -> PodView | str:
@@ -305,12 +305,12 @@ class PendingBindings:
     policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES
 
     def is_uncertain(self, uid: PodUid) -> bool:
-        """Whether an earlier bind of the pod may still take effect."""
-        held = (self.state.reservation(node, uid) for node in self.state.nodes_of(uid))
-        return any(reservation.in_doubt for reservation in held if reservation)
+        """Report whether an earlier bind of the pod may still take effect."""
+        reservations = (self.state.reservation(node, uid) for node in self.state.nodes_of(uid))
+        return any(reservation.in_doubt for reservation in reservations if reservation)
 
     def settle(self, bind: Bind, pod: PodView | None) -> PodView | str:
-        """What follows from the pod as it is now; to be read after every write of it but those under way.
+        """Settle earlier writes by the pod as it is now, read after every write of it but those under way.
 
         The pod while it is unbound; else the answer of the bind, empty when it is bound as it shall be.
         """
@@ -319,35 +319,39 @@ class PendingBindings:
             return f"pod {bind.pod} with UID {bind.uid} does not exist any more"
         if pod.node is not None:
             return self._found_bound(bind, pod, pod.node)
-        for node, held in self.unbound(bind.uid):
-            if not (held.in_doubt and held.version == pod.version):
+        for node, reservation in self.unbound(bind.uid):
+            if not (reservation.in_doubt and reservation.version == pod.version):
                 self.state.withdraw(node, bind.uid)
         return pod
 
     def _found_bound(self, bind: Bind, pod: PodView, node: NodeName) -> str:
         """The pod is bound: by an earlier write of ours, or by someone else."""
-        here = node == bind.node
-        if here and not pod.annotations.get(ANNOTATION):
+        on_this_node = node == bind.node
+        if on_this_node and not pod.annotations.get(ANNOTATION):
             return ""
-        promise = promised_to(pod, self.keys(), self.policies()) if here else None
+        promise = promised_to(pod, self.keys(), self.policies()) if on_this_node else None
         if promise is not None:
             self.state.written(node, bind.uid, promise.placement.interfaces)
             return ""
         self.drop(bind.uid)
-        without = ", without a placement of this extender" if here else ""
-        return f"pod {bind.pod} is already bound to node {node}{without}"
+        suffix = ", without a placement of this extender" if on_this_node else ""
+        return f"pod {bind.pod} is already bound to node {node}{suffix}"
 
     def _end(self, uid: PodUid) -> None:
         """The pod is gone; what may have been bound counts until its node says that it holds nothing."""
-        for node, held in self.unbound(uid):
-            if not held.in_doubt:
+        for node, reservation in self.unbound(uid):
+            if not reservation.in_doubt:
                 self.state.withdraw(node, uid)
         self.state.on_delete(uid, self.clock())
 
     def unbound(self, uid: PodUid) -> list[tuple[NodeName, Reservation]]:
-        """Where something is held for the pod, for a bind that is not known to have taken effect."""
-        held = [(node, self.state.reservation(node, uid)) for node in self.state.nodes_of(uid)]
-        return [(node, each) for node, each in held if each and not each.bound and each.ended_at is None]
+        """The pod's reservations of binds that are not known to have taken effect, by node."""
+        reservations = [(node, self.state.reservation(node, uid)) for node in self.state.nodes_of(uid)]
+        return [
+            (node, reservation)
+            for node, reservation in reservations
+            if reservation and not reservation.bound and reservation.ended_at is None
+        ]
 
     def drop(self, uid: PodUid) -> None:
         """No bind of the pod can take effect any more."""
@@ -430,7 +434,7 @@ class Binder:
         return str(error)
 
     def _expect(self, bind: Bind) -> None:
-        """From now on it is known where the pod goes; what it reserves there takes over."""
+        """Assume the pod on the node that the scheduler chose, until its reservation counts there."""
         remembered = self.cache.requests.get(bind.uid)
         if remembered is None or not remembered.request:
             return
@@ -444,26 +448,26 @@ class Binder:
         remembered = self.cache.requests.get(bind.uid)
         if remembered is not None and not remembered.request:
             return await self.binding_writer.write_plain(bind)
-        known = self._settled_answer(bind)
-        if known is not None:
-            return known
+        answer = self._settled_answer(bind)
+        if answer is not None:
+            return answer
         uncertain = self.binding_writer.is_uncertain(bind.uid)
-        seen = (None if uncertain else self.cache.pods.latest(bind.uid)) or await self.binding_writer.read(
+        pod = (None if uncertain else self.cache.pods.latest(bind.uid)) or await self.binding_writer.read(
             bind
         )
         for _ in range(_TRIES):
-            if isinstance(seen, str):
-                return seen
-            seen = await self._try(bind, seen, remembered)
-        return seen if isinstance(seen, str) else f"pod {bind.pod} is written to all the time; try again"
+            if isinstance(pod, str):
+                return pod
+            pod = await self._try(bind, pod, remembered)
+        return pod if isinstance(pod, str) else f"pod {bind.pod} is written to all the time; try again"
 
     def _settled_answer(self, bind: Bind) -> str | None:
         """The answer, if it is known what became of the pod."""
         for node in self.cache.state.nodes_of(bind.uid):
-            held = self.cache.state.reservation(node, bind.uid)
-            if held is not None and held.ended_at is not None:
+            reservation = self.cache.state.reservation(node, bind.uid)
+            if reservation is not None and reservation.ended_at is not None:
                 return f"pod {bind.pod} with UID {bind.uid} is finished or gone"
-            if held is not None and held.bound:
+            if reservation is not None and reservation.bound:
                 return "" if node == bind.node else f"pod {bind.pod} is already bound to node {node}"
         return None
 
@@ -475,9 +479,9 @@ class Binder:
         if not self.ready():
             return _STARTING
         min_count = await self.cache.gangs.min_count(pod.gang) if pod.gang else 0
-        async with asyncio.TaskGroup() as asked:
-            confirming = asked.create_task(self.confirm())
-            asked.create_task(self.states.request_report(bind.node))
+        async with asyncio.TaskGroup() as questions:
+            confirming = questions.create_task(self.confirm())
+            questions.create_task(self.states.request_report(bind.node))
         if obstacle := self._obstacle(confirming.result()):
             return obstacle  # from here to the write, or to the wait for a gang, nothing is awaited
         decided = self._reserve(bind, _BindRequest(pod, request, filtered))
@@ -488,7 +492,7 @@ class Binder:
         return await self.binding_writer.write(bind, decided)
 
     def _obstacle(self, another: str) -> str:
-        """Why this process must not bind; empty where it may. another: as `confirm` answers."""
+        """The reason why this process must not bind; empty where it may. another: as `confirm` answers."""
         if another:
             return Refusal(f"{NOT_THE_BINDER} ({another})", IS_STARTING)
         return "" if self.ready() else _STARTING
@@ -521,8 +525,8 @@ class Binder:
         reservation = self.cache.state.reservation(bind.node, bind.uid)
         pod = self.cache.gangs.judge(PendingPod.of_view(request.pod, request.request))
         nominated = self.cache.nominations.against(bind.node, bind.uid, pod.priority)
-        held = {} if reservation else {**self.cache.assumed_pods.promised(bind.node, pod), **nominated}
-        snapshot = self.cache.state.snapshot_if(bind.node, excluded=[bind.uid], holding=held)
+        holding = {} if reservation else {**self.cache.assumed_pods.promised(bind.node, pod), **nominated}
+        snapshot = self.cache.state.snapshot_if(bind.node, excluded=[bind.uid], holding=holding)
         if snapshot is None:
             why = self.cache.state.why_unreadable(bind.node)
             return Refusal(f"{UNREADABLE_NODE} (node {bind.node}: {why})", Reason.UNREADABLE_NODE)
@@ -533,12 +537,12 @@ class Binder:
         else:
             if (beyond := self.cache.limits.refusal(bind.namespace, bind.uid, request.request)) is not None:
                 return Refusal(f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
-            if (taken := self.cache.addresses.conflict(pod)) is not None:
-                return Refusal(f"{NOT_ENOUGH_FREE} ({taken.why})", Reason.ADDRESS_IN_USE)
+            if (address_conflict := self.cache.addresses.conflict(pod)) is not None:
+                return Refusal(f"{NOT_ENOUGH_FREE} ({address_conflict.why})", Reason.ADDRESS_IN_USE)
             found = self.cache.fit_cache.place(request.request, snapshot)
             if isinstance(found, Rejection):
-                since = self._changes_since(bind.node, request, nominated=len(held))
-                why = f"node {bind.node}: {found.message}{since}"
+                changes = self._changes_since(bind.node, request, nominated=len(holding))
+                why = f"node {bind.node}: {found.message}{changes}"
                 return Refusal(f"{NOT_ENOUGH_FREE} ({why})", found.reason)
             reservation = Reservation(
                 interfaces=found.interfaces,
@@ -551,19 +555,19 @@ class Binder:
         return reservation
 
     def _changes_since(self, node: NodeName, request: _BindRequest, *, nominated: int) -> str:
-        """What changed since the pod was filtered, as far as it is known."""
+        """Describe what changed since the pod was filtered, as far as it is known."""
         if request.filtered is None:
             return ""
         if not request.filtered.matches(request.pod.annotations):
             return f"; since the pod was filtered its {ANNOTATION} or its policy changed"
-        held = self.cache.state.reservations(node)
-        pods = [r.pod for r in held.values() if r.created_at > request.filtered.filtered_at]
+        reservations = self.cache.state.reservations(node)
+        pods = [r.pod for r in reservations.values() if r.created_at > request.filtered.filtered_at]
         if not pods and nominated:
             return f"; room is held there for {nominated} pods of a gang or nominated, or its report changed"
         if not pods:
             return "; its report changed since the pod was filtered"
-        more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
-        return f"; bound there since the pod was filtered: {', '.join(pods[:_SHOWN_PODS])}{more}"
+        others_text = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
+        return f"; bound there since the pod was filtered: {', '.join(pods[:_SHOWN_PODS])}{others_text}"
 
 
 def _reason(error: str) -> str:

@@ -20,15 +20,15 @@ OWN_PREFIX = "/v1/"
 
 
 def contradictions(config: ExtenderConfig) -> Iterator[str]:
-    """Each in one line that names the fields."""
+    """Find settings that contradict each other, each in one line that names the fields."""
     yield from _paths(config)
     yield from _sources(config)
     yield from _times(config)
-    seen: set[str] = set()
+    fields: set[str] = set()
     for index, limit in enumerate(config.limits):
-        if limit.namespace in seen:
+        if limit.namespace in fields:
             yield f"limits[{index}].namespace: {limit.namespace!r} is limited twice"
-        seen.add(limit.namespace)
+        fields.add(limit.namespace)
 
 
 def _paths(config: ExtenderConfig) -> Iterator[str]:
@@ -38,9 +38,9 @@ def _paths(config: ExtenderConfig) -> Iterator[str]:
         "preemptPath": config.preempt_path,
         "bindPath": config.bind_path,
     }
-    for (one, path), (other, same) in combinations(paths.items(), 2):
-        if path == same:
-            yield f"{one} and {other}: both are {path}"
+    for (verb, path), (second_verb, second_path) in combinations(paths.items(), 2):
+        if path == second_path:
+            yield f"{verb} and {second_verb}: both are {path}"
     for field, path in paths.items():
         if path in OWN_PATHS or path.startswith(OWN_PREFIX):
             yield f"{field}: {path} is a path of the extender's own"
@@ -55,8 +55,8 @@ def _sources(config: ExtenderConfig) -> Iterator[str]:
         yield "api and kubeconfig: without an API server there is nothing to reach by it"
     tls = config.node_tls
     if tls is not None and (tls.cert_file is None) != (tls.key_file is None):
-        there, missing = ("certFile", "keyFile") if tls.key_file is None else ("keyFile", "certFile")
-        yield f"nodeTls.{there} and nodeTls.{missing}: the second is missing"
+        present, missing = ("certFile", "keyFile") if tls.key_file is None else ("keyFile", "certFile")
+        yield f"nodeTls.{present} and nodeTls.{missing}: the second is missing"
 
 
 def _times(config: ExtenderConfig) -> Iterator[str]:
@@ -219,16 +219,16 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
     @property
     def elects_leader(self) -> bool:
-        """Whether the holder of a Lease alone binds."""
+        """Report whether the holder of a Lease alone binds."""
         return self.api and bool(self.lease_name) and self.binder == "extender"
 
     @property
     def heeds_budgets(self) -> bool:
-        """Whether disruption budgets are read; they cannot be without an API server."""
+        """Report whether disruption budgets are read; they cannot be without an API server."""
         return self.api and self.disruption_budgets == "heed"
 
     def allows_unplaced(self, *, signed: bool) -> bool:
-        """Whether agents give interfaces to pods that nobody placed; as they decide it themselves."""
+        """Report whether agents give interfaces to pods that nobody placed; as they decide it themselves."""
         if self.allow_unplaced is not None:
             return self.allow_unplaced
         return self.binder == "scheduler" or not signed

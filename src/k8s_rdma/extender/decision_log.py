@@ -31,7 +31,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of one call of a verb.
+    """The outcome of one call of a verb.
 
     pod: `namespace/name`. reason: a value of `errors.Reason`, or one of those above. reasons: how many of the
     candidates were judged so, by the same words. node: the one that it was about. error: what the scheduler
@@ -50,15 +50,15 @@ class Outcome:
 
 
 class Refusal(str):
-    """What the scheduler is told, and the reason in the words of `Outcome`."""
+    """The scheduler's error text, with the reason in the words of `Outcome`."""
 
     reason: str
 
     def __new__(cls, text: str, reason: str) -> Self:
         """The text with its reason."""
-        made = super().__new__(cls, text)
-        made.reason = reason
-        return made
+        refusal = super().__new__(cls, text)
+        refusal.reason = reason
+        return refusal
 
 
 class DecisionLog:
@@ -73,7 +73,7 @@ class DecisionLog:
         self.verdicts: Counter[tuple[str, ...]] = Counter()
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
+        """Readings for metrics."""
         by_reason = "verb", "reason"
         return {
             "decisions_total": (
@@ -111,7 +111,7 @@ class DecisionLog:
 
 
 def main_reason(reasons: Mapping[str, int]) -> str:
-    """What a pod's candidates come to: `fit` if one fits, or what most of them are refused for."""
+    """The reason that sums up a pod's candidates: `fit` if one fits, or the most frequent refusal."""
     if FIT in reasons:
         return FIT
     return max(reasons, key=lambda reason: reasons[reason], default=NOTHING_ASKED)
@@ -135,13 +135,13 @@ class Attempt:
 
     @property
     def why(self) -> str:
-        """In one line: the error, or how many nodes there are of each cause."""
-        told = self.outcome
-        if told.error:
-            return f"{told.node}: {told.error}" if told.node else told.error
-        counts = sorted(told.reasons.items(), key=lambda item: (-item[1], item[0]))
+        """The cause in one line: the error, or the number of nodes for each reason."""
+        outcome = self.outcome
+        if outcome.error:
+            return f"{outcome.node}: {outcome.error}" if outcome.node else outcome.error
+        counts = sorted(outcome.reasons.items(), key=lambda item: (-item[1], item[0]))
         causes = ", ".join(f"{count} {reason}" for reason, count in counts)
-        return f"0/{told.candidates} nodes: {causes or 'none was a candidate'}"
+        return f"0/{outcome.candidates} nodes: {causes or 'none was a candidate'}"
 
 
 class LastRefusals:
@@ -156,12 +156,12 @@ class LastRefusals:
         if outcome.verb not in _VERBS:
             return
         uid = PodUid(outcome.uid)
-        before = self._pods.pop(uid, None)
+        previous = self._pods.pop(uid, None)
         if outcome.reason in _GOOD:
             return
         now = self._clock()
         self._pods[uid] = Attempt(
-            outcome=outcome, refused_at=now, first_at=before.first_at if before else now
+            outcome=outcome, refused_at=now, first_at=previous.first_at if previous else now
         )
         while len(self._pods) > MAX_PODS:
             del self._pods[next(iter(self._pods))]

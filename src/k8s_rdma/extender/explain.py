@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 def look_at_pfs_of_devices(
     request: Request, snapshot: NodeSnapshot, devices: Sequence[tuple[str, int]]
 ) -> tuple[PfLook, ...]:
-    """Each PF. devices: what of the request's devices are VFs of the node."""
+    """Explain each PF. devices: those of the request's devices that are VFs of the node."""
     asked_wrongly = misasked(request, devices)
-    wanted: dict[str, list[InterfaceRequest]] = {}
+    requests: dict[str, list[InterfaceRequest]] = {}
     if not asked_wrongly:
-        for each in possible(request, snapshot.inventory, devices):
-            wanted.setdefault(each.pf.pci, []).append(each.interface_request)
+        for place in possible(request, snapshot.inventory, devices):
+            requests.setdefault(place.pf.pci, []).append(place.interface_request)
     return tuple(
-        _explain_pf_of_devices(pf, [name for name, _ in devices], wanted.get(pf.pci, []), snapshot)
+        _explain_pf_of_devices(pf, [name for name, _ in devices], requests.get(pf.pci, []), snapshot)
         for pf in snapshot.inventory.pfs
     )
 
@@ -93,7 +93,7 @@ def _describe_pf(pf: Pf, room: Room, placed_mbps: Sequence[int]) -> PfLook:
 
 
 def _room_for_devices(worst: Sequence[int], free_mbps: int) -> int:
-    """How many of them fit on this PF, the largest first, as kubelet may choose."""
+    """Count the devices that fit on this PF, the largest first, as kubelet may choose."""
     for index, mbps in enumerate(worst):
         free_mbps -= mbps
         if free_mbps < 0:
@@ -123,7 +123,7 @@ _EXAMINED = 64
 def look_at_pfs(
     request: Request, snapshot: NodeSnapshot, placed: Sequence[PlacedInterface] = ()
 ) -> tuple[PfLook, ...]:
-    """Each PF. placed: where the pod's interfaces would go, none when they do not fit."""
+    """Explain each PF. placed: where the pod's interfaces would go, none when they do not fit."""
     devices = devices_on(request, snapshot.inventory)
     if devices:
         return look_at_pfs_of_devices(request, snapshot, devices)
@@ -135,14 +135,18 @@ def _explain_pf(
     pf: Pf, kinds: Sequence[InterfaceClass], snapshot: NodeSnapshot, placed: Sequence[PlacedInterface]
 ) -> PfLook:
     room = room_of(pf, snapshot.used.get(pf.pci, NOTHING_USED))
-    here = [each.as_request() for each in placed if each.pf == pf.pci]
-    taken = [kind for kind in kinds if not _against(pf, kind)]
+    requests_on_pf = [interface.as_request() for interface in placed if interface.pf == pf.pci]
+    accepted = [kind for kind in kinds if not _against(pf, kind)]
     return replace(
-        _describe_pf(pf, room, [reserved(pf, each.min_tx_rate_mbps) for each in here]),
-        room_for=_room_for(pf, taken, room),
+        _describe_pf(pf, room, [reserved(pf, interface.min_tx_rate_mbps) for interface in requests_on_pf]),
+        room_for=_room_for(pf, accepted, room),
         objections=tuple(_objections(pf, kinds, room)),
-        min_by=_but_hardware(enforcers(pf, each).min for each in here if each.min_tx_rate_mbps),
-        max_by=_but_hardware(enforcers(pf, each).max for each in here if each.max_tx_rate_mbps),
+        min_by=_but_hardware(
+            enforcers(pf, interface).min for interface in requests_on_pf if interface.min_tx_rate_mbps
+        ),
+        max_by=_but_hardware(
+            enforcers(pf, interface).max for interface in requests_on_pf if interface.max_tx_rate_mbps
+        ),
     )
 
 
@@ -156,11 +160,11 @@ def _against(pf: Pf, kind: InterfaceClass) -> str:
 
 
 def _room_for(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> int:
-    """How many of the interfaces fit on this PF, the smallest first."""
-    left, count = room.mbps, 0
+    """Count the interfaces that fit on this PF, the smallest first."""
+    left_mbps, count = room.mbps, 0
     for cost in islice(sorted(reserved(pf, kind.min_tx_rate_mbps) for kind in kinds), room.vfs):
-        left -= cost
-        if left < 0:
+        left_mbps -= cost
+        if left_mbps < 0:
             break
         count += 1
     return count
@@ -169,17 +173,17 @@ def _room_for(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> int:
 def _objections(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> Iterator[str]:
     distinct = list(islice(dict.fromkeys(kinds), _EXAMINED))
     yield from islice(dict.fromkeys(filter(None, (_against(pf, kind) for kind in distinct))), _MAX_NAMES)
-    taken = [reserved(pf, kind.min_tx_rate_mbps) for kind in distinct if not _against(pf, kind)]
-    if not taken:
+    accepted = [reserved(pf, kind.min_tx_rate_mbps) for kind in distinct if not _against(pf, kind)]
+    if not accepted:
         return
     if not room.vfs:
         yield "no VF is free"
-    if pf.link_mbps is None and max(taken):
+    if pf.link_mbps is None and max(accepted):
         yield "its link speed is not known (link down?), so that nothing can be reserved"
-    elif room.vfs and min(taken) > room.mbps:
-        yield f"{room.mbps} Mb/s unreserved, and the smallest interface needs {min(taken)}"
-    elif room.vfs and max(taken) > room.mbps:
-        yield f"{room.mbps} Mb/s unreserved, and the largest interface needs {max(taken)}"
+    elif room.vfs and min(accepted) > room.mbps:
+        yield f"{room.mbps} Mb/s unreserved, and the smallest interface needs {min(accepted)}"
+    elif room.vfs and max(accepted) > room.mbps:
+        yield f"{room.mbps} Mb/s unreserved, and the largest interface needs {max(accepted)}"
 
 
 EXAMPLES = 3
@@ -212,19 +216,19 @@ class JudgedNode(NamedTuple):
 
     @property
     def score(self) -> int | None:
-        """How well it fits, 0..10."""
+        """The node's score, 0..10; None where the pod does not fit."""
         return self.verdict.score if isinstance(self.verdict, Feasible) else None
 
     @property
     def text(self) -> str:
-        """As the scheduler is told; empty where it fits."""
+        """The refusal as the scheduler gets it; empty where the pod fits."""
         if self.snapshot is None:
             return f"{UNREADABLE_NODE} ({self.why})"
         return self.verdict.text if isinstance(self.verdict, Infeasible) else ""
 
     @property
     def evictable(self) -> bool:
-        """Whether evicting pods might help."""
+        """Report whether evicting pods might help."""
         return not isinstance(self.verdict, Infeasible) or self.verdict.reason not in UNRESOLVABLE
 
 
@@ -272,30 +276,30 @@ class Groups:
         self._groups: dict[tuple[NodeAnswer, str], _Group] = {}
 
     def add(self, judged: JudgedNode) -> None:
-        """One more node."""
+        """Add a node."""
         key = judged.answer, _cause(judged.text)
         if key not in self._groups and len(self._groups) >= MAX_GROUPS:
             key = judged.answer, "for other reasons"
         self._groups.setdefault(key, _Group()).add(judged)
 
     async def documents(self, request: Request, fit_cache: FitCache) -> tuple[Group, ...]:
-        """Those that fit first, the largest first; in slices of one search."""
+        """The groups: those that fit first, the largest first; in slices of one search."""
         found = sorted(self._groups.items(), key=lambda item: (_ORDER.index(item[0][0]), -item[1].count))
         documents = []
-        for (said, cause), group in found:
+        for (text, cause), group in found:
             examples = []
-            for *_, seen in group.best:
+            for *_, example in group.best:
                 await asyncio.sleep(0)
-                examples.append(explain_node(seen, request, fit_cache))
+                examples.append(explain_node(example, request, fit_cache))
             why = group.text if group.text is not None else _shared(group, request, fit_cache) or cause
-            documents.append(Group(verdict=said, count=group.count, why=why, examples=tuple(examples)))
+            documents.append(Group(verdict=text, count=group.count, why=why, examples=tuple(examples)))
         return tuple(documents)
 
 
 def _shared(group: _Group, request: Request, fit_cache: FitCache) -> str:
-    """What nodes that differ in their numbers refuse for; empty where that is not known in words."""
-    [*_, seen] = group.best[0]
-    found = fit_cache.place(request, seen.snapshot) if seen.snapshot else None
+    """Describe the refusal that nodes with different numbers share; empty where there is no text for it."""
+    [*_, example] = group.best[0]
+    found = fit_cache.place(request, example.snapshot) if example.snapshot else None
     return f"{NOT_ENOUGH_FREE} ({found.cause})" if isinstance(found, Rejection) and found.cause else ""
 
 
@@ -311,7 +315,7 @@ _ASK_S = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainQuery:
-    """Which nodes are to be shown one by one: these, or every one; else all in groups."""
+    """The nodes to be shown one by one: these, or every one; otherwise all are shown in groups."""
 
     nodes: tuple[NodeName, ...] = ()
     every: bool = False
@@ -346,17 +350,19 @@ class Explainer:
     async def _explain(self, pod: KnownPod, query: ExplainQuery) -> Explanation:
         names = sorted(self.nodes())
         groups: tuple[Group, ...] = ()
-        looks: tuple[NodeLook, ...] = ()
+        explanations: tuple[NodeLook, ...] = ()
         if pod.request and not (pod.view and pod.view.finished):
             shown = query.nodes or names
             await self._refresh(shown)
-            seen = self._judge(pod, pod.request, shown)
+            judged_nodes = self._judge(pod, pod.request, shown)
             if query.nodes or query.every:
                 fit_cache = self.cache.fit_cache
-                looks = tuple([explain_node(each, pod.request, fit_cache) async for each in seen])
+                explanations = tuple(
+                    [explain_node(judged, pod.request, fit_cache) async for judged in judged_nodes]
+                )
             else:
-                groups = await self._grouped(seen, pod.request)
-        return self._document(pod, len(names), groups, looks)
+                groups = await self._grouped(judged_nodes, pod.request)
+        return self._document(pod, len(names), groups, explanations)
 
     def _document(
         self, pod: KnownPod, known_nodes: int, groups: tuple[Group, ...], nodes: tuple[NodeLook, ...]
@@ -390,7 +396,7 @@ class Explainer:
         return (pod.view.nominated or "") if pod.view else ""
 
     def _stale(self, pod: KnownPod) -> tuple[str, ...]:
-        """What to know of a nomination for which nothing is held any more."""
+        """Notes about a nomination for which nothing is held any more."""
         node = self._nominated(pod)
         if not node or not self.cache.nominations.expired(pod.uid):
             return ()
@@ -410,15 +416,15 @@ class Explainer:
         )
 
     def _limit(self, pod: KnownPod) -> Limit | None:
-        limit, held = self.cache.limits.limit(pod.namespace), self.cache.limits.used(pod.namespace)
+        limit, used = self.cache.limits.limit(pod.namespace), self.cache.limits.used(pod.namespace)
         if limit is None:
             return None
         return Limit(
-            used_mbps=held.mbps, limit_mbps=limit.reserved_mbps, used_vfs=held.vfs, limit_vfs=limit.vfs
+            used_mbps=used.mbps, limit_mbps=limit.reserved_mbps, used_vfs=used.vfs, limit_vfs=limit.vfs
         )
 
     def _beyond(self, pod: KnownPod) -> str:
-        """What of the limit it does not keep to; of a bound pod that does not matter any more."""
+        """The part of the limit that the pod exceeds; empty for a bound pod."""
         if not pod.request or (pod.view and pod.view.node):
             return ""
         return self.cache.limits.refusal(pod.namespace, pod.uid, pod.request) or ""
@@ -445,7 +451,7 @@ class Explainer:
     async def _judge(
         self, pod: KnownPod, request: Request, names: Iterable[NodeName]
     ) -> AsyncIterator[JudgedNode]:
-        """What filter would say of each node, in slices."""
+        """Judge each node as filter would, in slices."""
         fit_cache, began = self.cache.fit_cache, self.clock()
         sliced = began
         for node in names:

@@ -62,7 +62,7 @@ def boottime_s() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinderIdentity:
-    """What makes this process's promises count.
+    """The keys and the Lease that make this process's promises count.
 
     keys: sign and verify placements. lease: to be held before anything is promised, and given back in the
     end if nothing is in doubt then; None where nobody else can bind. api_failures: as of `counted`, where
@@ -165,11 +165,11 @@ class Extender:
         return encode_reply(ExtenderBindingResult(error=await self.binder.bind(decode_binding(body))))
 
     def missing(self) -> list[str]:
-        """What is not known yet, in words for people; nothing is promised while there is something."""
+        """List what is not known yet, in words for people; nothing is promised while there is something."""
         return self.readiness.missing()
 
     def warning(self) -> str:
-        """What is amiss although the extender is ready; empty for nothing."""
+        """Describe what is wrong although the extender is ready; empty for nothing."""
         return "; ".join(failures_of(self._identity.keys, self._policies))
 
     def _source(self) -> HttpPoller | RdmaNodeInformer:
@@ -285,7 +285,7 @@ class Extender:
         return self.nodes.names() | self.cache.state.nodes()
 
     def _bypass_outcome(self) -> str:
-        """What becomes of a pod that was bound past this extender, in a clause."""
+        """Describe in a clause what happens to a pod that was bound without this extender."""
         if self._config.allows_unplaced(signed=self._identity.keys() is not None):
             return "its agent gives it what nobody else was promised there, or refuses it"
         return "its agent refuses it"
@@ -333,12 +333,12 @@ class Extender:
 
         Meanwhile it refused all of them and remembered none, and kube-scheduler leaves such pods alone.
         """
-        was_ready, lost = False, False
+        was_ready, missing_again = False, False
         while True:
             ready = self.readiness.ready()
-            if ready and lost:
+            if ready and missing_again:
                 self._try_all()
-            was_ready, lost = was_ready or ready, was_ready and not ready
+            was_ready, missing_again = was_ready or ready, was_ready and not ready
             await asyncio.sleep(_READINESS_POLL_S)
 
     def _try_all(self) -> None:

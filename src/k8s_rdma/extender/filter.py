@@ -62,7 +62,7 @@ NOT_SEARCHED = Infeasible(
 
 
 class _Pass(NamedTuple):
-    """One check of many nodes: the verdicts on the request so far, and until when others are searched for.
+    """One check of many nodes: the cached verdicts on the request, and the deadline for searching others.
 
     Which they are depends on every interface of the request, and there may be a thousand.
     """
@@ -95,7 +95,7 @@ class FeasibilityChecker:
 
         Searches come in between other work: each may take 10 ms, and there may be one for every node.
         """
-        known = self.cache.fit_cache.verdicts(pod.request, pod.namespace)
+        cached = self.cache.fit_cache.verdicts(pod.request, pod.namespace)
         special = self._special(pod)
         current = dict.fromkeys(map(self.cache.state.snapshots.get, names))
         if special:
@@ -105,7 +105,7 @@ class FeasibilityChecker:
                 for name in names
                 if name in special
             )
-        unseen = [snapshot for snapshot in current if snapshot is not None and snapshot not in known]
+        unseen = [snapshot for snapshot in current if snapshot is not None and snapshot not in cached]
         if not unseen:
             return
         deadline = self.clock() + self.wait_s
@@ -134,13 +134,13 @@ class FeasibilityChecker:
         steering: bool = True,
     ) -> list[tuple[NodeName, Verdict | None]]:
         """Most are looked up, and there may be thousands of them."""
-        known = cast(
+        cached = cast(
             "Mapping[NodeSnapshot | None, Verdict]", self.cache.fit_cache.verdicts(pod.request, pod.namespace)
         )
-        usual = [*map(known.get, map(self.cache.state.snapshots.get, names))]
+        usual = [*map(cached.get, map(self.cache.state.snapshots.get, names))]
         if not special and all(usual):
             return [*zip(names, usual, strict=True)]
-        filter_pass = _Pass(known, self.queue.clock() + _LATE_S)
+        filter_pass = _Pass(cached, self.queue.clock() + _LATE_S)
         return [
             (name, self._check_node(pod, name, filter_pass, steering=steering))
             if verdict is None or name in special
@@ -188,8 +188,8 @@ class FeasibilityChecker:
         why = "held for a moment for pods on their way"
         if self.detail is Detail.NUMBERS:
             pods = self.cache.assumed_pods.pod_names(name, pod.uid)
-            more = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
-            why = f"{why}: {', '.join(pods[:_SHOWN_PODS])}{more}"
+            others_text = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
+            why = f"{why}: {', '.join(pods[:_SHOWN_PODS])}{others_text}"
         return Infeasible(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({why})")
 
 
@@ -235,8 +235,8 @@ class FilterResult:
         if misfit is None:
             self.failed |= {name: f"{UNREADABLE_NODE} ({why_unreadable(name)})" for name in names}
         else:
-            into = self.unresolvable if misfit.reason in UNRESOLVABLE else self.failed
-            into |= dict.fromkeys(map(str, names), misfit.text)
+            refusals = self.unresolvable if misfit.reason in UNRESOLVABLE else self.failed
+            refusals |= dict.fromkeys(map(str, names), misfit.text)
         self.reasons[misfit.reason if misfit else Reason.UNREADABLE_NODE] += len(names)
         if misfit is None or misfit.may_pass:
             self.awaited += names
@@ -281,7 +281,7 @@ class Scheduling:
     gang_s: float = 0.3
 
     async def filter(self, args: ExtenderArgs) -> ExtenderFilterResult:
-        """Which candidates fit; never raises for the sake of a node or an annotation.
+        """Sort the candidates into fitting and refused ones; a bad node or annotation never raises.
 
         MalformedError when a node object is none. A pod that asks for nothing gets what it came with, and
         nothing of that is looked into.
@@ -297,8 +297,8 @@ class Scheduling:
         if not self.ready():
             self._record("filter", args, began, Counter(), STARTING_MESSAGE)
             return ExtenderFilterResult(error=STARTING_MESSAGE)
-        if where := args.pod.status.nominated_node_name:
-            self.cache.nominations.nominated(pod, NodeName(where))
+        if nominated_node := args.pod.status.nominated_node_name:
+            self.cache.nominations.nominated(pod, NodeName(nominated_node))
         pod = await self._with_gang(pod)
         gang_holds = self.cache.assumed_pods.mates(pod)
         beyond = self.cache.limits.refusal(pod.namespace, pod.uid, pod.request, added=gang_holds)
@@ -308,11 +308,11 @@ class Scheduling:
         candidates, names = _candidates(args)
         await self._refresh(candidates, names)
         await self.cache.addresses.search(pod, self.feasibility.queue)
-        taken = self.cache.addresses.conflict(pod)
-        if taken is not None:
+        address_conflict = self.cache.addresses.conflict(pod)
+        if address_conflict is not None:
             self.cache.assumed_pods.forget(pod.uid)
-            self.requeuer.refused(pod.uid, pod.request, [taken.node], pod.namespace)
-            return self._refuse(args, began, NOT_ENOUGH_FREE, taken.why, Reason.ADDRESS_IN_USE)
+            self.requeuer.refused(pod.uid, pod.request, [address_conflict.node], pod.namespace)
+            return self._refuse(args, began, NOT_ENOUGH_FREE, address_conflict.why, Reason.ADDRESS_IN_USE)
         found = await self._sort(pod, names)
         self._record("filter", args, began, found.reasons)
         return found.reply(args, candidates)
@@ -392,9 +392,9 @@ class Scheduling:
             return  # filter sent it to one node
         best = max((scores[name] for name in fitting), default=0)
         equals = [name for name in fitting if scores[name] == best]
-        if len(equals) > 1 and self.cache.assumed_pods.has_others(pod.uid):
-            *others, chosen = equals
-            _prefer(scores, chosen, others)
+        if len(equals) > 1 and self.cache.assumed_pods.has_assumed_except(pod.uid):
+            *equals_but_one, chosen = equals
+            _prefer(scores, chosen, equals_but_one)
             equals = [chosen]
         self.cache.assumed_pods.assume(pod, equals)
 

@@ -125,11 +125,11 @@ class FitCache:
         self._sizes: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """How many verdicts are kept."""
+        """The number of cached verdicts."""
         return self._size
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
+        """Readings for metrics."""
         return {
             "searches_total": ("Placements searched for by filter.", "counter", lambda: self.searches),
             "undecided_total": ("Searches that ended at their budget.", "counter", lambda: self.undecided),
@@ -171,7 +171,7 @@ class FitCache:
         return verdict
 
     def place(self, request: Request, snapshot: NodeSnapshot) -> Placement | Rejection:
-        """Where the request goes, as the strategy has it; a bind must do as it was decided by."""
+        """Place the request by the strategy; a bind must follow the verdict that it was filtered by."""
         node = snapshot.inventory.node
         return self.quarantine.decide(
             snapshot,
@@ -180,10 +180,10 @@ class FitCache:
         )
 
     def still_fits(self, reservation: Reservation, snapshot: NodeSnapshot) -> bool:
-        """Whether what is held for a pod fits beside what is used."""
-        held, inventory, used = reservation.interfaces, snapshot.inventory, snapshot.used
+        """Report whether what is held for a pod fits beside what is used."""
+        interfaces, inventory, used = reservation.interfaces, snapshot.inventory, snapshot.used
         return self.quarantine.decide(
-            snapshot, lambda: fits(held, inventory, used, reservation.policy), lambda _: False
+            snapshot, lambda: fits(interfaces, inventory, used, reservation.policy), lambda _: False
         )
 
     def _place(self, request: Request, snapshot: NodeSnapshot) -> Placement | Rejection:
@@ -197,7 +197,7 @@ class FitCache:
         return Feasible(score(found, snapshot.inventory, snapshot.used, self._strategy))
 
     def _forget_oldest(self) -> None:
-        """Of whoever has most; verdicts and interfaces count alike."""
+        """Forget the oldest request of the namespace that has most; verdicts and interfaces count alike."""
         greediest = max(self._sizes, key=self._sizes.__getitem__)
         key = next(table for table in self._tables if self._owners[table] == greediest)
         verdicts = len(self._tables.pop(key))
@@ -213,7 +213,7 @@ class Quarantine:
     """Makes decisions that may fail; counts those that did, and logs each kind of failure once."""
 
     def __init__(self) -> None:
-        """Of no cluster yet: `watch` says of which."""
+        """No cluster is watched yet, see `watch`."""
         self.failures = 0
         self._state: ClusterState | None = None
         self._logged: set[str] = set()
@@ -224,7 +224,7 @@ class Quarantine:
         self._state = state
 
     def decide(self, snapshot: NodeSnapshot, decision: Callable[[], T], otherwise: Callable[[str], T]) -> T:
-        """What the decision on a situation is; where it fails, what `otherwise` makes of the reason."""
+        """Decide on a snapshot; where the decision fails, return what `otherwise` makes of the reason."""
         try:
             return decision()
         except Exception as error:  # whatever it is, it is of this situation alone
@@ -247,14 +247,14 @@ class Quarantine:
             return
         self._examined.add(snapshot)
         pfs = snapshot.inventory.pfs
-        alike = {each for each in self._state.snapshots.values() if each.inventory.pfs == pfs}
-        undecidable = {each for each in alike if not _is_decidable(each)}
-        for node, each in list(self._state.snapshots.items()):
-            if each in undecidable:
+        alike = {similar for similar in self._state.snapshots.values() if similar.inventory.pfs == pfs}
+        undecidable = {similar for similar in alike if not _is_decidable(similar)}
+        for node, similar in list(self._state.snapshots.items()):
+            if similar in undecidable:
                 self._state.quarantine(node, why)
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
+        """Readings for metrics."""
         state = self._state
         return {
             "decisions_failed_total": (
@@ -271,7 +271,7 @@ class Quarantine:
 
 
 class SearchQueue:
-    """One turn at a time. clock: processor time of this thread, s."""
+    """Grants searches one turn at a time. clock: processor time of this thread, s."""
 
     def __init__(self, clock: Callable[[], float] = thread_time) -> None:
         self.clock = clock
@@ -321,17 +321,19 @@ class SearchQueue:
 
     def hand_on(self) -> None:
         """End the turn; the next is for who answers somebody and has used least, of equals who came first."""
-        self._waiters = [each for each in self._waiters if not each.granted.cancelled()]
+        self._waiters = [candidate for candidate in self._waiters if not candidate.granted.cancelled()]
         self._busy = bool(self._waiters)
         if not self._busy:
             return
-        waiter = min(self._waiters, key=lambda each: (each.background, self.used(each.namespace)))
+        waiter = min(
+            self._waiters, key=lambda candidate: (candidate.background, self.used(candidate.namespace))
+        )
         self._waiters.remove(waiter)
         waiter.granted.set_result(None)
 
     def _forget_idle(self) -> None:
         if len(self._used) > _MOST_NAMESPACES:
-            self._used = {each: used for each, used in self._used.items() if used > self._served}
+            self._used = {namespace: used for namespace, used in self._used.items() if used > self._served}
 
 
 class _Waiter(NamedTuple):
@@ -392,7 +394,7 @@ class Turn:
 
 
 def _is_decidable(snapshot: NodeSnapshot) -> bool:
-    """Whether the simplest request can be decided."""
+    """Report whether the simplest request can be decided."""
     try:
         place(_SIMPLEST, snapshot.inventory, snapshot.used)
     except Exception:
@@ -401,7 +403,7 @@ def _is_decidable(snapshot: NodeSnapshot) -> bool:
 
 
 def _may_pass(found: Rejection, request: Request, snapshot: NodeSnapshot) -> bool:
-    """Whether it may fit later, if only by what no eviction brings about: a link that is down comes up."""
+    """Report whether it may fit later, if only when a link that is down comes up."""
     if found.reason is Reason.DEVICES_DIFFER:
         return False
     link_down = any(pf.link_mbps is None for pf in snapshot.inventory.pfs)
@@ -409,7 +411,7 @@ def _may_pass(found: Rejection, request: Request, snapshot: NodeSnapshot) -> boo
 
 
 def _waits_for_an_operator(request: Request) -> bool:
-    """Whether it asks for what can be had on a running node.
+    """Report whether it asks for what can be had on a running node.
 
     A larger MTU of a PF, vfio-pci for its VFs, an agent that can cap by software.
     """

@@ -54,13 +54,13 @@ class Gangs:
     _locks: WeakValueDictionary[Gang, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def placed(self, gang: Gang, added: Iterable[PodUid] = ()) -> int:
-        """How many of its pods have a place: bound, being bound, or none of ours. added: others that do."""
+        """Count the gang's pods with a place: bound, being bound, or none of ours. added: further ones."""
         members = self.pods.members(gang).items()
         placed = {uid for uid, has_place in members if has_place or self.state.nodes_of(uid)}
         return len(placed.union(added))
 
     def member_count(self, gang: Gang) -> int | None:
-        """How many pods it takes, as it was last read; None where that is not known."""
+        """The number of pods that the gang needs, as it was last read; None where that is not known."""
         count, _ = self._min_counts.get(gang, (None, 0.0))
         return count if isinstance(count, int) else None
 
@@ -69,7 +69,7 @@ class Gangs:
         return pod if pod.gang is None or self.member_count(pod.gang) != 0 else replace(pod, gang=None)
 
     async def min_count(self, gang: Gang) -> int:
-        """How many pods it takes; API_ERRORS. Read once for all that ask at the same time."""
+        """Read the number of pods that the gang needs, once for all concurrent callers; API_ERRORS."""
         async with self._locks.setdefault(gang, asyncio.Lock()):
             count, read_at = self._min_counts.get(gang, (0, float("-inf")))
             if self.clock() - read_at >= (_YOUNG_S if isinstance(count, int) else _FAILED_S):
@@ -116,9 +116,9 @@ class Quorum:
         waiting = self._waiting.setdefault(gang, {})
         waiting[uid] = reached = loop.create_future()
         if self.gangs.placed(gang, waiting) >= min_count:
-            for each in waiting.values():
-                if not each.done():
-                    each.set_result(None)
+            for granted in waiting.values():
+                if not granted.done():
+                    granted.set_result(None)
         try:
             while not reached.done():
                 end = min(self._arrived[gang] + self.pause_s, began + self.longest_s)

@@ -34,7 +34,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """How servers are known, and how we are to them.
+    """The TLS context that verifies servers, and the credentials that are shown to them.
 
     tls: the context for the next connection; None for plain HTTP. server_name: whose certificate is expected;
     None for that of the address which is asked. token: sent as bearer token with every question.
@@ -49,7 +49,7 @@ PLAIN = Security()
 
 
 class _Exchange(asyncio.Protocol):
-    """One connection, one request at a time. Callbacks are httptools' own (llhttp)."""
+    """A connection with one request at a time. Callbacks are httptools' own (llhttp)."""
 
     def __init__(self) -> None:
         self.reusable = True
@@ -137,12 +137,12 @@ class HttpPeer:
         token = self._security.token
         bearer = f"Authorization: Bearer {token()}\r\n" if token else ""
         request = f"GET {path} HTTP/1.1\r\n{self._head}{bearer}{condition}\r\n".encode("latin-1")
-        kept = self._exchange
-        if kept is not None and kept.reusable:
+        exchange = self._exchange
+        if exchange is not None and exchange.reusable:
             try:
-                return await self._send(kept, request)
+                return await self._send(exchange, request)
             except HttpGetError:
-                if not kept.answered_nothing:
+                if not exchange.answered_nothing:
                     raise
         return await self._send(await self._connect(), request)
 

@@ -48,7 +48,7 @@ _MOST_ADDRESSES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePollConfig:
-    """How nodes are asked.
+    """The configuration of polling.
 
     port: of the nodes' servers. timeout_s: for one question at one address. security: TLS and token.
     retry_s: how long a node that timed out is left alone by `refresh`, so that a dead node delays one
@@ -89,7 +89,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePollContext:
-    """What all nodes have in common."""
+    """The parts that all nodes share."""
 
     state: ClusterState
     config: NodePollConfig
@@ -107,7 +107,7 @@ class _Failure:
 class HttpNode:
     """A node. One question at a time is its caller's business; the long poll is none, and has its connection.
 
-    asked_at: when the last question began that has an outcome. heard_at: of the last usable answer.
+    polled_at: when the last question began that has an outcome. heard_at: of the last usable answer.
     stands: the latest `since` that this outcome satisfies in `NodeSource.refresh`. watched_until: by then a
     long poll has ended that is under way, and would tell of any other state than the one known; by the clock,
     since the loop's timers stand still while the machine sleeps. requested_at: when a request last told of
@@ -117,7 +117,7 @@ class HttpNode:
 
     def __init__(self, name: NodeName, context: NodePollContext) -> None:
         self.name = name
-        self.asked_at = self.heard_at = self.stands = self.requested_at = self.watched_until = NEVER
+        self.polled_at = self.heard_at = self.stands = self.requested_at = self.watched_until = NEVER
         self.question: asyncio.Task[None] | None = None
         self.keeper: asyncio.Task[None] | None = None
         self.named: tuple[str, ...] = ()
@@ -131,23 +131,23 @@ class HttpNode:
         self._earned_at = context.clock()
 
     def readable(self) -> bool:
-        """Whether the last answer was usable."""
+        """Report whether the last answer was usable."""
         return self._etag is not None
 
     def rest_s(self) -> float:
-        """How long the node is to be left alone, since its answers were more than it may send."""
+        """The time for which the node is not asked, since its answers exceeded its rate."""
         overdrawn = -self._bytes_left - (self._context.clock() - self._earned_at) * BYTES_PER_S
         return max(0.0, overdrawn / BYTES_PER_S)
 
     def move(self, addresses: tuple[str, ...]) -> None:
-        """It is to be reached there."""
+        """Use these addresses from now on."""
         self.named, self.addresses = addresses, addresses[:_MOST_ADDRESSES]
         self.stands = self._rested(NEVER)
-        for gone in self._idle.keys() - set(self.addresses):
-            self._idle.pop(gone).close()
+        for removed in self._idle.keys() - set(self.addresses):
+            self._idle.pop(removed).close()
 
     def close(self) -> None:
-        """It does not exist any more: whatever is under way comes to nothing."""
+        """Cancel what is under way: the node does not exist any more."""
         self._is_removed = True
         for task in (self.question, self.keeper):
             if task:
@@ -157,19 +157,19 @@ class HttpNode:
 
     async def request_report(self) -> None:
         """Ask at each address in turn, the one first that answered last; a failure is noted in the state."""
-        asking = self._context.config
+        config = self._context.config
         async with self._context.slots:
-            asked_at = self._context.clock()
-            failures = await self._try_addresses(asked_at)
-        self.asked_at, self.stands = asked_at, self._rested(asked_at)
+            requested_at = self._context.clock()
+            failures = await self._try_addresses(requested_at)
+        self.polled_at, self.stands = requested_at, self._rested(requested_at)
         if failures is None or self._is_removed:
             return
         self._context.counts.unreadable += 1
         self._etag = None
         if any(failure.timed_out for failure in failures):
-            self.stands = max(self.stands, asked_at + asking.retry_s)
+            self.stands = max(self.stands, requested_at + config.retry_s)
         why = "; ".join(failure.why for failure in failures) or "it has no InternalIP or InternalDNS address"
-        heard = f"; heard from {asked_at - self.heard_at:.0f} s ago" if self.heard_at != NEVER else ""
+        heard = f"; heard from {requested_at - self.heard_at:.0f} s ago" if self.heard_at != NEVER else ""
         self._context.state.lose(self.name, f"{why}{heard}")
 
     async def follow(self) -> bool:
@@ -179,75 +179,75 @@ class HttpNode:
             return False
         try:
             with self._peer(address) as peer:
-                while (told := await self._wait(peer)) is Answered.UNCHANGED:
+                while (answered := await self._wait(peer)) is Answered.UNCHANGED:
                     pass
         except (OSError, UnicodeError, MalformedError):  # TimeoutError among them; whoever asks is told why
             return False
-        return told is Answered.CHANGED
+        return answered is Answered.CHANGED
 
     def _rested(self, now: float) -> float:
-        """At that time, but not before the node has been left alone."""
+        """The later of that time and the end of the node's rest."""
         rest_s = self.rest_s()
         return self._context.clock() + rest_s if rest_s else now
 
-    async def _try_addresses(self, asked_at: float) -> list[_Failure] | None:
+    async def _try_addresses(self, requested_at: float) -> list[_Failure] | None:
         failures = []
         for address in sorted(self.addresses, key=lambda address: address != self._preferred):
-            failure = await self._try(address, asked_at)
+            failure = await self._try(address, requested_at)
             if failure is None:
                 self._preferred = address
                 return None
             failures.append(failure)
         return failures
 
-    async def _try(self, address: str, asked_at: float) -> _Failure | None:
-        asking = self._context.config
-        where = f"{address}:{asking.port}"
+    async def _try(self, address: str, requested_at: float) -> _Failure | None:
+        config = self._context.config
+        authority = f"{address}:{config.port}"
         try:
-            async with asyncio.timeout(asking.timeout_s):
+            async with asyncio.timeout(config.timeout_s):
                 with self._peer(address) as peer:
                     answer = await peer.get(PATH, etag=self._etag)
-            self._store(answer, asked_at)
+            self._store(answer, requested_at)
         except TimeoutError:
-            return _Failure(f"{where}: no answer in {asking.timeout_s:g} s", timed_out=True)
+            return _Failure(f"{authority}: no answer in {config.timeout_s:g} s", timed_out=True)
         except (OSError, UnicodeError) as error:
-            return _Failure(f"{where}: {error}")
+            return _Failure(f"{authority}: {error}")
         except MalformedError as error:
-            return _Failure(f"{where}: {error.message}")
+            return _Failure(f"{authority}: {error.message}")
         return None
 
     async def _wait(self, peer: HttpPeer) -> Answered:
-        asking, asked_at, etag = self._context.config, self._context.clock(), self._etag
+        config, requested_at, etag = self._context.config, self._context.clock(), self._etag
         if etag is None:
             return Answered.CHANGED
-        self.watched_until = asked_at + asking.hold_s + asking.timeout_s
+        self.watched_until = requested_at + config.hold_s + config.timeout_s
         try:
-            told, answer = await watch(peer, etag, hold_s=asking.hold_s, timeout_s=asking.timeout_s)
+            answered, answer = await watch(peer, etag, hold_s=config.hold_s, timeout_s=config.timeout_s)
         finally:
             self.watched_until = NEVER
-        if told is Answered.CHANGED:
+        if answered is Answered.CHANGED:
             self._context.counts.reports += 1
-        if told is not Answered.NOT_HELD and self._etag == etag and self.asked_at <= asked_at:
-            self._store(answer, asked_at)  # else a question was asked since, and knows better
-        return told
+        if answered is not Answered.NOT_HELD and self._etag == etag and self.polled_at <= requested_at:
+            self._store(answer, requested_at)  # else a question was asked since, and knows better
+        return answered
 
-    def _store(self, answer: Answer, asked_at: float) -> None:
+    def _store(self, answer: Answer, requested_at: float) -> None:
         if self._is_removed:
             return
         self._spend(len(answer.body))
         counts, state = self._context.counts, self._context.state
         if answer.status == 304 and self._etag is not None:
             counts.unchanged += 1
-            state.confirm(self.name, asked_at)
+            state.confirm(self.name, requested_at)
         elif answer.status != 200:
-            told = message_of(answer.body)
-            msg = f"{PATH} answers HTTP {answer.status}{f': {told}' if told else ''}"
+            message = message_of(answer.body)
+            msg = f"{PATH} answers HTTP {answer.status}{f': {message}' if message else ''}"
             raise MalformedError(msg)
         else:
             facts = facts_of(decode_report(answer.body), self.name)
             counts.changed += 1
             self._etag = answer.etag
-            state.observe(self.name, facts, asked_at)
+            state.observe(self.name, facts, requested_at)
         self.heard_at = self._context.clock()
 
     def _spend(self, size: int) -> None:
@@ -259,8 +259,8 @@ class HttpNode:
     @contextmanager
     def _peer(self, address: str) -> Iterator[HttpPeer]:
         """A connection to have alone: a question may begin while a long poll waits, and the reverse."""
-        asking = self._context.config
-        peer = self._idle.pop(address, None) or HttpPeer(address, asking.port, asking.security)
+        config = self._context.config
+        peer = self._idle.pop(address, None) or HttpPeer(address, config.port, config.security)
         try:
             yield peer
         finally:
@@ -281,7 +281,7 @@ _SPREAD = 0.2
 
 @unique
 class Answered(Enum):
-    """What the answer says."""
+    """The outcome of a long poll."""
 
     CHANGED = auto()
     UNCHANGED = auto()
@@ -302,8 +302,8 @@ async def watch(peer: HttpPeer, etag: str, *, hold_s: float, timeout_s: float) -
     if answer.status == 200 and answer.etag not in (None, etag):
         return Answered.CHANGED, answer
     waited_s = asyncio.get_running_loop().time() - began
-    held = answer.status == 304 and waited_s >= _EARLY * hold_s
-    return (Answered.UNCHANGED if held else Answered.NOT_HELD), answer
+    full_wait = answer.status == 304 and waited_s >= _EARLY * hold_s
+    return (Answered.UNCHANGED if full_wait else Answered.NOT_HELD), answer
 
 
 _UNWANTED_S = 3600.0
@@ -345,13 +345,13 @@ class HttpPoller:
         await self._tasks.__aexit__(kind, error, trace)
 
     async def refresh(self, nodes: Collection[NodeName], *, newer_than: float) -> None:
-        """As `NodeSource.refresh`."""
-        known, ending, now = self._nodes, self._state.ending, self._clock()
+        """Implement `NodeSource.refresh`."""
+        http_nodes, ending, now = self._nodes, self._state.ending, self._clock()
         newer_than = min(newer_than, now)
         while stale := [
             node
             for name in nodes
-            if (node := known.get(name)) is not None
+            if (node := http_nodes.get(name)) is not None
             and (
                 node.stands < now if name in ending else node.stands < newer_than and node.watched_until < now
             )
@@ -359,47 +359,47 @@ class HttpPoller:
             await asyncio.wait([self._question(node) for node in stale])
 
     async def request_report(self, node: NodeName) -> None:
-        """As `NodeSource.ask`."""
-        since = self._clock()
-        while (known := self._nodes.get(node)) is not None and known.asked_at < since:
-            await asyncio.wait([self._question(known)])
+        """Implement `NodeSource.request_report`."""
+        called_at = self._clock()
+        while (http_node := self._nodes.get(node)) is not None and http_node.polled_at < called_at:
+            await asyncio.wait([self._question(http_node)])
 
     def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:
-        """As `NodeSource.learn`."""
-        known = self._nodes.get(node)
-        if known is None:
-            known = self._nodes[node] = HttpNode(node, self._context)
-        elif known.named == addresses:
+        """Implement `NodeSource.learn`."""
+        http_node = self._nodes.get(node)
+        if http_node is None:
+            http_node = self._nodes[node] = HttpNode(node, self._context)
+        elif http_node.named == addresses:
             return
-        known.move(addresses)
-        if known.keeper:
-            known.keeper.cancel()
+        http_node.move(addresses)
+        if http_node.keeper:
+            http_node.keeper.cancel()
         if self._config.watches:
-            known.keeper = self._tasks.create_task(self._poll_forever(known))
+            http_node.keeper = self._tasks.create_task(self._poll_forever(http_node))
 
     def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
-        """As `NodeSource.suggest`."""
+        """Implement `NodeSource.suggest`."""
         if node not in self._nodes or (self._config.requests_tell and addresses):
             self.learn(node, addresses)
         if self._config.requests_tell:
             self._nodes[node].requested_at = self._clock()
 
     def forget(self, node: NodeName) -> None:
-        """As `NodeSource.forget`; a question under way comes to nothing."""
-        known = self._nodes.pop(node, None)
-        if known is not None:
-            known.close()
+        """Implement `NodeSource.forget`; a question under way is cancelled."""
+        http_node = self._nodes.pop(node, None)
+        if http_node is not None:
+            http_node.close()
 
     def awaited(self) -> int:
-        """As `NodeSource.awaited`."""
+        """Implement `NodeSource.awaited`."""
         if self._filled:
             return 0
-        awaited = sum(node.asked_at == NEVER for node in self._nodes.values())
+        awaited = sum(node.polled_at == NEVER for node in self._nodes.values())
         self._filled = bool(self._nodes) and not awaited
         return awaited
 
     def sources(self) -> Counter[tuple[str, ...]]:
-        """How many nodes are `watched`, `asked` because their servers hold no long poll, or `unreadable`."""
+        """Count the nodes that are `watched`, `asked` (their servers hold no long poll), or `unreadable`."""
         now, unreadable = self._clock(), self._state.unreadable
         return Counter(
             ("unreadable" if name in unreadable else "watched" if node.watched_until >= now else "asked",)
@@ -407,13 +407,13 @@ class HttpPoller:
         )
 
     def oldest_s(self) -> float:
-        """How long the node that can be read and was silent for longest has not been heard from."""
+        """The time since the last answer of the readable node that has been silent for longest."""
         now, unreadable = self._clock(), self._state.unreadable
         heard = [node.heard_at for name, node in self._nodes.items() if name not in unreadable]
-        return now - min((at for at in heard if at != NEVER), default=now)
+        return now - min((heard_at for heard_at in heard if heard_at != NEVER), default=now)
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
+        """Readings for metrics."""
         counts = self.counts
         answers = {
             "node_reports_total": ("Nodes' answers that held a report.", lambda: counts.changed),
@@ -434,8 +434,8 @@ class HttpPoller:
         A question follows whatever a long poll tells: what had begun to be asked before a pod ended cannot
         say that the node holds nothing for it any more.
         """
-        asking, quick = self._config, 0
-        first_s, most_s = asking.pause_s, max(asking.pause_s, _RESTS * asking.retry_s)
+        config, quick = self._config, 0
+        first_s, most_s = config.pause_s, max(config.pause_s, _RESTS * config.retry_s)
         pause_s = first_s
         while not self._unwanted(node):
             if rest_s := node.rest_s():
@@ -447,14 +447,14 @@ class HttpPoller:
                 continue
             pause_s = first_s
             if quick > 1:
-                await asyncio.sleep(asking.gap_s)
+                await asyncio.sleep(config.gap_s)
             began = self._clock()
             if await self._follow(node):
-                quick = quick + 1 if self._clock() - began < asking.gap_s else 0
+                quick = quick + 1 if self._clock() - began < config.gap_s else 0
                 continue
             await self.request_report(node.name)
             if node.readable():
-                await asyncio.sleep(asking.again_s)
+                await asyncio.sleep(config.again_s)
         self.forget(node.name)
         self._state.forget(node.name)
 
@@ -479,7 +479,7 @@ _HOLD_S = 25.0
 
 
 def poll_config(config: ExtenderConfig) -> NodePollConfig:
-    """How nodes are asked; MalformedError as `security_of`.
+    """Read the configuration of polling; MalformedError as `security_of`.
 
     A node whose long poll is not answered is asked once more, so that both have to fit into `stale_s`.
     """
@@ -495,13 +495,13 @@ def poll_config(config: ExtenderConfig) -> NodePollConfig:
 
 
 def _connections() -> int:
-    """How many files this process may have open."""
+    """The number of connections that this process may have open."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if hard == resource.RLIM_INFINITY else max(hard, _RESERVED_DESCRIPTORS)
 
 
 def security_of(config: ExtenderConfig, *, clock: Callable[[], float] = monotonic) -> Security:
-    """As the configuration says; MalformedError names the field whose file is unusable.
+    """Read the configured credentials; MalformedError names the field whose file is unusable.
 
     Files are read again when they change, for the connections and questions from then on.
     """
@@ -533,7 +533,7 @@ def _load(config: NodeTls) -> ssl.SSLContext:
         try:
             context.load_cert_chain(config.cert_file, config.key_file, password="")
         except OSError as error:
-            where = f"nodeTls.certFile {config.cert_file} and nodeTls.keyFile {config.key_file}"
-            msg = f"{where}: {ssl_reason(error)}"
+            files = f"nodeTls.certFile {config.cert_file} and nodeTls.keyFile {config.key_file}"
+            msg = f"{files}: {ssl_reason(error)}"
             raise MalformedError(msg) from error
     return context

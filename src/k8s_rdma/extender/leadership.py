@@ -117,21 +117,23 @@ class Leadership:
     _ready: bool = field(default=False, init=False)
 
     def holds(self) -> bool:
-        """Whether a bind may begin now, as far as this process knows by itself."""
+        """Report whether a bind may begin now, as far as this process knows by itself."""
         return self._ready and (self.lease is None or self.lease.holds())
 
     async def confirm(self) -> str:
-        """As `LeaderElector.confirm`."""
+        """Confirm with the API server, as `LeaderElector.confirm`."""
         return await self.lease.confirm() if self.lease else ""
 
     def missing(self) -> list[str]:
-        """What is not there yet, for people; empty when `holds`."""
-        held = self.lease is None or self.lease.holds()
-        lease = [] if held or self.lease is None else [f"lease {self.lease.name} ({self.lease.obstacle})"]
+        """List what is not there yet, in words for people; empty when `holds`."""
+        holds_lease = self.lease is None or self.lease.holds()
+        lease = (
+            [] if holds_lease or self.lease is None else [f"lease {self.lease.name} ({self.lease.obstacle})"]
+        )
         return lease if self._ready else [*lease, self.obstacle]
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
+        """Readings for metrics."""
         lease = self.lease
         return {
             "leader": ("Whether this process may bind.", "gauge", lambda: lease is None or lease.holds()),
@@ -143,9 +145,9 @@ class Leadership:
             given_back = await self._stand_by()
             self.pods.list_anew()  # the next list must begin after the Lease was taken
             self.obstacle = "pods"
-            async with asyncio.TaskGroup() as held:
-                following = held.create_task(self._follow())
-                preparing = held.create_task(self._prepare(given_back=given_back))
+            async with asyncio.TaskGroup() as leading:
+                following = leading.create_task(self._follow())
+                preparing = leading.create_task(self._prepare(given_back=given_back))
                 await self._run()
                 following.cancel()
                 preparing.cancel()
@@ -177,13 +179,13 @@ class Leadership:
 
     async def _prepare(self, *, given_back: bool) -> None:
         """Let nothing that another holder wrote take effect, or wait until it has."""
-        until = self.clock() + (0.0 if given_back else self.settle_s)
+        deadline = self.clock() + (0.0 if given_back else self.settle_s)
         await self.pods.wait_listed()
         if self.fence is not None:
             self.obstacle = "pods are touched, so that no bind of a holder before takes effect"
-            if loose := await self._touch_all(self.fence, until):
+            if loose := await self._touch_all(self.fence, deadline):
                 self.obstacle = f"binds of the holder before may take effect for {self.settle_s:g} s"
-                left_s = max(0.0, until - self.clock())
+                left_s = max(0.0, deadline - self.clock())
                 _log.warning("pods_not_fenced", pods=len(loose), one=loose[0], waits_s=round(left_s, 3))
                 await self.sleep(left_s)
         self._ready = True
@@ -202,8 +204,8 @@ class Leadership:
 
         async with asyncio.TaskGroup() as touching:
             tasks = [touching.create_task(fenced(pod)) for pod in pods]
-        done = zip(pods, tasks, strict=True)
-        return [f"{pod.namespace}/{pod.name}" for pod, task in done if not task.result()]
+        results = zip(pods, tasks, strict=True)
+        return [f"{pod.namespace}/{pod.name}" for pod, task in results if not task.result()]
 
     async def _touch(self, fence: Fence, pod: PodView, deadline: float) -> bool:
         """Touch one, until the API server answers or it is too late to matter; whether it is fenced."""
@@ -223,7 +225,7 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether this process knows enough to promise anything.
+    """Tells whether this process knows enough to promise anything.
 
     api: whether there is an API server to follow; without one nothing is waited for.
     """

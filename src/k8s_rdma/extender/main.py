@@ -71,7 +71,7 @@ def collect_seldom() -> None:
 
 
 def freeze_heap() -> None:
-    """What is there by now is not looked at again; it is still freed when nobody refers to it."""
+    """Exclude the objects that exist now from garbage collection; reference counts still free them."""
     gc.collect()
     gc.freeze()
 
@@ -181,6 +181,6 @@ def _lease(config: ExtenderConfig, api: LeaseApi) -> LeaderElector | None:
 
 
 def _allow_many_connections() -> None:
-    """One is kept open to every node; a thousand descriptors are the usual soft limit."""
+    """Raise the soft limit of open files: one connection stays open to every node."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

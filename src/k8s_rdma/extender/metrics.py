@@ -43,8 +43,8 @@ class _Counted:
             return attribute
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            made = attribute(*args, **kwargs)
-            return self._events(name, made) if hasattr(made, "__aiter__") else self._answer(name, made)
+            result = attribute(*args, **kwargs)
+            return self._events(name, result) if hasattr(result, "__aiter__") else self._answer(name, result)
 
         return call
 
@@ -102,11 +102,11 @@ class Metrics:
         }
 
     def add(self, readings: Mapping[str, Reading]) -> None:
-        """Also show these: name without prefix, to help text, type, and what reads number or `Samples`."""
+        """Add readings: name without prefix, to help text, type, and what reads number or `Samples`."""
         self._readings |= readings
 
     def count(self, verb: str, outcome: str, seconds: float) -> None:
-        """One request was answered, in so long."""
+        """Count an answered request and its duration."""
         self._requests.labels(verb, outcome).inc()
         self._seconds.labels(verb).observe(seconds)
 

@@ -46,7 +46,7 @@ class PromisedAddresses:
         self._holders: dict[str, dict[tuple[NodeName, PodUid], None]] = {}
 
     def hold(self, node: NodeName, uid: PodUid, options: Iterable[InterfaceOptions]) -> None:
-        """What the pod was promised on the node asks for these, and for no others."""
+        """Hold the addresses that the pod's promise on the node asks for, and no others."""
         self.release(node, uid)
         found = tuple(address for option in options for address in addresses(option))
         if found:
@@ -69,7 +69,7 @@ class PromisedAddresses:
         return self._by_pod.get((node, uid), ())
 
     def holders(self, address: str) -> Iterable[tuple[NodeName, PodUid]]:
-        """Who was promised it."""
+        """The pods that were promised the address, with their nodes."""
         return self._holders.get(address, ())
 
 
@@ -134,7 +134,7 @@ class _Node:
     facts: NodeFacts | None = None
     spoiled: NodeFacts | None = None
     why: str = ""
-    asked_at: float = float("-inf")
+    requested_at: float = float("-inf")
     reservations: dict[PodUid, Reservation] = field(default_factory=dict)
 
     def used(
@@ -155,7 +155,7 @@ class _Node:
         return {uid: reservation.interfaces for uid, reservation in self.reservations.items()}
 
     def claims(self, unpromised: Mapping[PodUid, BoundPod] | None) -> list[Claim]:
-        """What counts for each pod's namespace, by the last report even where the node cannot be read.
+        """List what counts for each pod's namespace, by the last report even where the node cannot be read.
 
         unpromised: as in `ClusterState`, of this node.
         What a pod was promised counts as it was promised, whatever the node says of it; of one that was
@@ -221,7 +221,7 @@ class ClusterState:
         self.on_addresses: Callable[[NodeName], None] = lambda _: None
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
+        """Readings for metrics."""
         return {
             "nodes_readable": ("Nodes whose last answer is usable.", "gauge", lambda: len(self.snapshots)),
             "pods_promised": ("Pods that hold a placement.", "gauge", lambda: len(self.pods())),
@@ -243,32 +243,32 @@ class ClusterState:
 
     # what nodes say
 
-    def observe(self, node: NodeName, facts: NodeFacts, asked_at: float) -> None:
+    def observe(self, node: NodeName, facts: NodeFacts, requested_at: float) -> None:
         """Take a report that the node was asked for at that time; an older one than the last is ignored."""
         entry = self._nodes.setdefault(node, _Node())
-        if asked_at >= entry.asked_at:
-            before, entry.facts, entry.asked_at = entry.facts, facts, asked_at
+        if requested_at >= entry.requested_at:
+            previous, entry.facts, entry.requested_at = entry.facts, facts, requested_at
             if facts == entry.spoiled:
                 if self.unreadable.get(node) != entry.why:
                     self.quarantine(node, entry.why)
                 return
             entry.spoiled = None
             self.unreadable.pop(node, None)
-            self._drop_ended(node, entry, ended_before=asked_at)
+            self._drop_ended(node, entry, ended_before=requested_at)
             self._update(node)
-            if before is not None and before.macs != facts.macs:
+            if previous is not None and previous.macs != facts.macs:
                 self.on_addresses(node)
 
-    def confirm(self, node: NodeName, asked_at: float) -> None:
+    def confirm(self, node: NodeName, requested_at: float) -> None:
         """The node, asked at that time, said that its last report still holds."""
         entry = self._nodes.get(node)
-        if entry is None or entry.facts is None or asked_at < entry.asked_at:
+        if entry is None or entry.facts is None or requested_at < entry.requested_at:
             return
-        entry.asked_at = asked_at
+        entry.requested_at = requested_at
         if entry.spoiled is not None:
             return
         again = self.unreadable.pop(node, None) is not None
-        if self._drop_ended(node, entry, ended_before=asked_at) or again:
+        if self._drop_ended(node, entry, ended_before=requested_at) or again:
             self._update(node)
 
     def lose(self, node: NodeName, why: str) -> None:
@@ -291,12 +291,12 @@ class ClusterState:
             self._postponed.add(node)
 
     def quarantine(self, node: NodeName, why: str) -> None:
-        """What the node reported makes decisions fail: it cannot be read until it reports something else."""
+        """Treat the node as unreadable until it reports something else: its report makes decisions fail."""
         if self._spoil(node, why):
             self._update(node)
 
     def quarantined(self) -> int:
-        """How many nodes are."""
+        """The number of quarantined nodes."""
         return sum(entry.spoiled is not None for entry in self._nodes.values())
 
     def forget(self, node: NodeName) -> None:
@@ -317,7 +317,7 @@ class ClusterState:
         return entry.facts if entry and node not in self.unreadable else None
 
     def last_known(self, node: NodeName) -> tuple[NodeSnapshot | None, frozenset[PodUid]]:
-        """By the last report, also where the node cannot be read now: its PFs, and whose pods it has.
+        """The node's PFs and pods by its last report, even where it cannot be read now.
 
         Nothing is decided by it. The PFs are None where there is no report, or none that can be added up.
         """
@@ -331,20 +331,20 @@ class ClusterState:
         return self.snapshots.get(node) or self._snapshot_of(node, facts), pods
 
     def heard_at(self, node: NodeName) -> float | None:
-        """When the question was asked that the node's last report answers; None when there is none."""
+        """The time of the question that the node's last report answers; None when there is none."""
         entry = self._nodes.get(node)
-        return entry.asked_at if entry and entry.facts else None
+        return entry.requested_at if entry and entry.facts else None
 
     def nodes(self) -> frozenset[NodeName]:
-        """Those that were heard from or asked in vain."""
+        """The nodes that answered or were asked in vain."""
         return frozenset((*self.snapshots, *self.unreadable))
 
     def reported_macs(self) -> Iterator[tuple[NodeName, MacRanges]]:
-        """What each node reported last, also where it cannot be read now: its VFs are still there."""
+        """The MACs in each node's last report, even where it cannot be read now: its VFs are still there."""
         return ((node, entry.facts.macs) for node, entry in self._nodes.items() if entry.facts)
 
     def why_unreadable(self, node: NodeName) -> str:
-        """Why nothing is known of a node that has no situation."""
+        """The reason why the node has no snapshot."""
         return self.unreadable.get(node, NOT_ASKED)
 
     # what was promised
@@ -371,12 +371,12 @@ class ClusterState:
         decided here may not be what was written: another extender may have bound it to the same node.
         """
         self._leave_others(node, uid)
-        held = self.reservation(node, uid)
-        if held is None and promised is not None:
+        reservation = self.reservation(node, uid)
+        if reservation is None and promised is not None:
             self.reserve(node, uid, promised if promised.bound else replace(promised, bound=True))
-        elif held is not None and not held.bound:
-            interfaces = (promised or held).interfaces
-            self.reserve(node, uid, replace(held, interfaces=interfaces, bound=True, in_doubt=False))
+        elif reservation is not None and not reservation.bound:
+            interfaces = (promised or reservation).interfaces
+            self.reserve(node, uid, replace(reservation, interfaces=interfaces, bound=True, in_doubt=False))
 
     def written(
         self, node: NodeName, uid: PodUid, interfaces: tuple[PlacedInterface, ...] | None = None
@@ -388,9 +388,11 @@ class ClusterState:
         end it again.
         """
         self._leave_others(node, uid)
-        held = self.reservation(node, uid)
-        if held is not None:
-            changed = replace(held, interfaces=interfaces or held.interfaces, bound=True, in_doubt=False)
+        reservation = self.reservation(node, uid)
+        if reservation is not None:
+            changed = replace(
+                reservation, interfaces=interfaces or reservation.interfaces, bound=True, in_doubt=False
+            )
             self.reserve(node, uid, changed)
 
     def doubt(self, node: NodeName, uid: PodUid) -> Reservation | None:
@@ -398,10 +400,10 @@ class ClusterState:
 
         None when nothing is: the pod has ended, or is known to be bound.
         """
-        held = self.reservation(node, uid)
-        if held is None or held.bound or held.ended_at is not None:
+        reservation = self.reservation(node, uid)
+        if reservation is None or reservation.bound or reservation.ended_at is not None:
             return None
-        uncertain = replace(held, in_doubt=True)
+        uncertain = replace(reservation, in_doubt=True)
         self.reserve(node, uid, uncertain)
         return uncertain
 
@@ -413,29 +415,29 @@ class ClusterState:
         such report, and it ends at once.
         """
         for node in tuple(self._places.get(uid, ())):
-            held = self._nodes[node].reservations[uid]
-            if held.ended_at is None:
-                self._nodes[node].reservations[uid] = replace(held, ended_at=ended_at)
+            reservation = self._nodes[node].reservations[uid]
+            if reservation.ended_at is None:
+                self._nodes[node].reservations[uid] = replace(reservation, ended_at=ended_at)
                 self.ending.add(node)
                 if not self._exists(node):
                     self.forget(node)
 
     def reservation(self, node: NodeName, uid: PodUid) -> Reservation | None:
-        """What the pod holds on the node."""
+        """The pod's reservation on the node."""
         entry = self._nodes.get(node)
         return entry.reservations.get(uid) if entry else None
 
     def reservations(self, node: NodeName) -> Mapping[PodUid, Reservation]:
-        """What pods hold on the node."""
+        """The reservations on the node."""
         entry = self._nodes.get(node)
         return entry.reservations if entry else {}
 
     def nodes_of(self, uid: PodUid) -> frozenset[NodeName]:
-        """Where the pod holds something."""
+        """The nodes on which the pod has a reservation."""
         return frozenset(self._places.get(uid, ()))
 
     def assumed_since(self, uid: PodUid) -> float:
-        """When the last of what the pod holds was decided; it holds something."""
+        """The time of the pod's latest reservation; it must have one."""
         return max(self._nodes[node].reservations[uid].created_at for node in self._places[uid])
 
     def pods(self) -> frozenset[PodUid]:
@@ -472,25 +474,27 @@ class ClusterState:
         ]
         if not added:
             return snapshot
-        more = (usage_of(interfaces, facts.inventory) for interfaces in added)
-        return self._snapshot(facts.inventory, total(snapshot.used, *more))
+        added_usage = (usage_of(interfaces, facts.inventory) for interfaces in added)
+        return self._snapshot(facts.inventory, total(snapshot.used, *added_usage))
 
     def _drop_ended(self, node: NodeName, entry: _Node, *, ended_before: float) -> bool:
-        over = [
+        ended = [
             uid
             for uid, reservation in entry.reservations.items()
             if reservation.ended_at is not None and reservation.ended_at < ended_before
         ]
-        for uid in over:
+        for uid in ended:
             del entry.reservations[uid]
             self._forget_pod(node, uid)
-        if node in self.ending and all(held.ended_at is None for held in entry.reservations.values()):
+        if node in self.ending and all(
+            entry_reservation.ended_at is None for entry_reservation in entry.reservations.values()
+        ):
             self.ending.discard(node)
-        return bool(over)
+        return bool(ended)
 
     def _leave_others(self, node: NodeName, uid: PodUid) -> None:
-        for other in self._places.get(uid, set()) - {node}:
-            self.withdraw(other, uid)
+        for place in self._places.get(uid, set()) - {node}:
+            self.withdraw(place, uid)
 
     def _forget_pod(self, node: NodeName, uid: PodUid) -> None:
         if self.promised_addresses.release(node, uid):
@@ -505,13 +509,13 @@ class ClusterState:
             self._postponed.add(node)
             return
         facts = self.facts(node)
-        before = self.snapshots.pop(node, None)
+        previous = self.snapshots.pop(node, None)
         after = self._snapshot_of(node, facts) if facts else None
         if after is not None:
             self.snapshots[node] = after
         self._tell_claims(node)
-        if after is not before and self._on_change:
-            self._on_change(node, before, after)
+        if after is not previous and self._on_change:
+            self._on_change(node, previous, after)
 
     def _tell_claims(self, node: NodeName) -> None:
         if self._on_claims:
@@ -525,7 +529,7 @@ class ClusterState:
         excluded: Collection[PodUid] = (),
         holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
     ) -> NodeSnapshot | None:
-        """By what is used there; None where what is known of the node makes that fail."""
+        """Take a snapshot of what is used on the node; None where its data makes that fail."""
         try:
             return self._snapshot(facts.inventory, self._nodes[node].used(excluded, holding))
         except Exception as error:  # whatever it is, it is of this node alone
@@ -542,7 +546,7 @@ class ClusterState:
 
     def _snapshot(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> NodeSnapshot:
         key = (inventory.pfs, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))
-        known = self._interned.get(key)
-        if known is None:
-            known = self._interned[key] = NodeSnapshot(inventory, used)
-        return known
+        snapshot = self._interned.get(key)
+        if snapshot is None:
+            snapshot = self._interned[key] = NodeSnapshot(inventory, used)
+        return snapshot

@@ -108,9 +108,9 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
     for allocation in status.allocations:
         uid = PodUid(allocation.pod.uid)
         spaces[uid] = allocation.pod.namespace
-        reported[uid], told = _placed_interfaces(allocation.interfaces)
-        if told:
-            entries[uid] = told
+        reported[uid], namespace_of_pod = _placed_interfaces(allocation.interfaces)
+        if namespace_of_pod:
+            entries[uid] = namespace_of_pod
     return NodeFacts(
         generation=status.generation,
         inventory=Inventory(node=node, pfs=tuple(pfs)),
@@ -131,7 +131,7 @@ def _foreign(pf: Pf, uses: Iterable[ForeignUse]) -> Iterator[Used]:
 
 @lru_cache(maxsize=4096)
 def _pf(entry: PfStatus) -> Pf:
-    """One object for all nodes that tell the same of a PF."""
+    """Convert a PF; equal ones share one object."""
     return Pf(
         name=entry.name,
         pci=_pci(entry.pci),
@@ -154,17 +154,17 @@ _pci = lru_cache(maxsize=4096)(pci_address)
 
 @lru_cache(maxsize=256)
 def _settings(names: tuple[str, ...]) -> frozenset[Setting]:
-    """Those that are known here; one object for all that say the same. A newer agent may know more."""
-    known = {setting.value for setting in Setting}
-    return frozenset(Setting(name) for name in names if name in known)
+    """Convert the settings known here, equal sets into one object; a newer agent may send others."""
+    setting_names = {setting.value for setting in Setting}
+    return frozenset(Setting(name) for name in names if name in setting_names)
 
 
 @lru_cache(maxsize=65_536)
 def _placed_interfaces(
     interfaces: tuple[HeldInterfaces, ...],
 ) -> tuple[tuple[PlacedInterface, ...], frozenset[int]]:
-    """What a pod holds, and which of its entries; one object for all pods that hold the same."""
-    placed = tuple(each for alike in interfaces for each in (_placed(alike),) * alike.vfs)
+    """Convert a pod's interfaces and their entries; equal ones share one object."""
+    placed = tuple(interface for alike in interfaces for interface in (_placed(alike),) * alike.vfs)
     return placed, frozenset(entry for alike in interfaces for entry in alike.entries)
 
 
@@ -178,13 +178,13 @@ def _placed(alike: HeldInterfaces) -> PlacedInterface:
 
 
 def _macs(ranges: Iterable[MacRange]) -> MacRanges:
-    firsts = ((address_number(each.first), each.number) for each in ranges)
+    firsts = ((address_number(macs.first), macs.number) for macs in ranges)
     return MacRanges.merge((first, first + number - 1) for first, number in firsts)
 
 
 @lru_cache(maxsize=4096)
 def _namespaces(names: tuple[str, ...]) -> tuple[str, ...]:
-    """One object for all nodes that say the same."""
+    """Share one object among all nodes that report the same."""
     return tuple(map(intern, names))
 
 

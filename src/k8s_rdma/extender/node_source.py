@@ -45,7 +45,7 @@ class NodeSource(Protocol):
         ...
 
     def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
-        """As `learn`, from a source that is older; for nodes of which nothing is known yet."""
+        """Learn from an older source; only for nodes of which nothing is known yet."""
         ...
 
     def forget(self, node: NodeName) -> None:
@@ -53,7 +53,7 @@ class NodeSource(Protocol):
         ...
 
     def awaited(self) -> int:
-        """Of how many nodes nothing is known yet, not even that they cannot be read; 0 from the first 0 on.
+        """The number of nodes without any state, not even an unreadable one; 0 from the first 0 on.
 
         To be asked once the nodes are known.
         """
@@ -74,20 +74,20 @@ class ObservableNodeSource(NodeSource, Protocol):
         ...
 
     def sources(self) -> Counter[tuple[str, ...]]:
-        """How many nodes are known in which way, or `unreadable`."""
+        """Count the nodes by how their states are known, or `unreadable`."""
         ...
 
     def oldest_s(self) -> float:
-        """How long the node that can be read and was silent for longest has not been heard from."""
+        """The time since the last answer of the readable node that has been silent for longest."""
         ...
 
     def readings(self) -> dict[str, Reading]:
-        """What else metrics show."""
+        """Further readings for metrics."""
         ...
 
 
 def source_readings(source: ObservableNodeSource) -> dict[str, Reading]:
-    """What metrics show of a source."""
+    """Readings of a source for metrics."""
     return {
         **source.readings(),
         "nodes": (

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What a pod may come to take of a node.
+    """Room on a node that is held for a pod.
 
     pod: `namespace/name`. priority: it counts against pods of this priority or a lower one. deadline: seconds
     of the clock that the caller uses; it counts no more from then on. victims: who is evicted for it there.
@@ -54,7 +54,7 @@ class Holds:
         self._places: dict[PodUid, set[NodeName]] = {}
 
     def __len__(self) -> int:
-        """For how many pods there is any, past its time or not."""
+        """The number of pods with a hold, expired or not."""
         return len(self._places)
 
     def hold(self, node: NodeName, uid: PodUid, hold: Hold) -> None:
@@ -63,7 +63,7 @@ class Holds:
         self._places.setdefault(uid, set()).add(node)
 
     def get(self, node: NodeName, uid: PodUid) -> Hold | None:
-        """What is held there for the pod."""
+        """The pod's hold on the node."""
         return self._nodes.get(node, {}).get(uid)
 
     def release(self, uid: PodUid) -> dict[NodeName, Hold]:
@@ -72,52 +72,52 @@ class Holds:
 
     def expire(self, now: float) -> dict[NodeName, dict[PodUid, Hold]]:
         """Forget those whose time is over, and tell which."""
-        over = {
+        expired = {
             node: holds
-            for node, held in self._nodes.items()
-            if (holds := {uid: hold for uid, hold in held.items() if hold.deadline <= now})
+            for node, node_holds in self._nodes.items()
+            if (holds := {uid: hold for uid, hold in node_holds.items() if hold.deadline <= now})
         }
-        for node, holds in over.items():
+        for node, holds in expired.items():
             for uid in holds:
                 self._drop(node, uid)
                 self._places[uid].discard(node)
                 if not self._places[uid]:
                     del self._places[uid]
-        return over
+        return expired
 
     def against(
         self, node: NodeName, uid: PodUid, priority: int, now: float
     ) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """What counts there against a pod of that priority; its own hold does not."""
+        """The holds on the node that count against a pod of that priority; its own does not."""
         return {
-            other: hold.interfaces
-            for other, hold in self._nodes.get(node, {}).items()
-            if other != uid and hold.priority >= priority and hold.deadline > now
+            held_uid: hold.interfaces
+            for held_uid, hold in self._nodes.get(node, {}).items()
+            if held_uid != uid and hold.priority >= priority and hold.deadline > now
         }
 
     def all_against(self, uid: PodUid, priority: int, now: float) -> Iterator[tuple[NodeName, Hold]]:
-        """All that counts against a pod of that priority, on whatever node."""
-        for node, held in self._nodes.items():
-            for other, hold in held.items():
-                if other != uid and hold.priority >= priority and hold.deadline > now:
+        """All holds that count against a pod of that priority, with their nodes."""
+        for node, holds in self._nodes.items():
+            for held_uid, hold in holds.items():
+                if held_uid != uid and hold.priority >= priority and hold.deadline > now:
                     yield node, hold
 
     def next_end(self) -> float | None:
-        """When the time of the first one is over; None when there is none."""
+        """The earliest deadline; None without holds."""
         return min((hold.deadline for node in self._nodes.values() for hold in node.values()), default=None)
 
     def nodes(self) -> frozenset[NodeName]:
-        """Where anything is held."""
+        """The nodes with holds."""
         return frozenset(self._nodes)
 
     def nodes_of(self, uid: PodUid) -> frozenset[NodeName]:
-        """Where something is held for the pod."""
+        """The nodes with a hold for the pod."""
         return frozenset(self._places.get(uid, ()))
 
     def _drop(self, node: NodeName, uid: PodUid) -> Hold:
-        held = self._nodes[node]
-        hold = held.pop(uid)
-        if not held:
+        holds = self._nodes[node]
+        hold = holds.pop(uid)
+        if not holds:
             del self._nodes[node]
         return hold
 
@@ -133,7 +133,7 @@ _log = structlog.get_logger()
 
 
 class Room(NamedTuple):
-    """What is held on a node for a pod, and who is evicted there for it."""
+    """Interfaces held on a node for a pod, and the pods evicted for it."""
 
     interfaces: tuple[PlacedInterface, ...]
     victims: Collection[PodUid] = ()
@@ -147,7 +147,7 @@ class _Nomination(NamedTuple):
 
 
 class NominatedPods(PodIndex):
-    """What is held for the pods that preemption made room for.
+    """Holds room for the pods that preemption made it for.
 
     clock: seconds, monotonic. nomination_s: how long something is held. on_release: told of every node that
     more pods may fit on, by what is held there.
@@ -179,46 +179,46 @@ class NominatedPods(PodIndex):
         self._work_added = asyncio.Event()
 
     def __len__(self) -> int:
-        """For how many pods something is held."""
+        """The number of pods with a hold."""
         return len(self._holds)
 
     def nodes(self) -> frozenset[NodeName]:
-        """Where anything is held."""
+        """The nodes with holds."""
         self._place_those_left()
         return self._holds.nodes()
 
     def nodes_of(self, uid: PodUid) -> frozenset[NodeName]:
-        """Where something is held for the pod."""
+        """The nodes with a hold for the pod."""
         return self._holds.nodes_of(uid)
 
     def against(
         self, node: NodeName, uid: PodUid, priority: int
     ) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """What is held there against a pod of that priority now; what is held for itself is not."""
+        """The holds on the node that count against a pod of that priority now; its own do not."""
         self._place_those_left()
         return self._holds.against(node, uid, priority, self._clock())
 
     def holds_against(self, uid: PodUid, priority: int) -> Iterator[tuple[NodeName, Hold]]:
-        """All that is held on any node against a pod of that priority."""
+        """All holds that count against a pod of that priority, with their nodes."""
         self._place_those_left()
         return self._holds.all_against(uid, priority, self._clock())
 
     def refused(self, uid: PodUid) -> frozenset[NodeName]:
-        """Where something is held for the pod, and filter refused it when it was last asked."""
+        """The nodes with a hold for the pod that refused it in the last filter."""
         return self._holds.nodes_of(uid) & self._refused.get(uid, frozenset())
 
     def victims(self, node: NodeName, uid: PodUid) -> Collection[PodUid]:
-        """Who is evicted there for the pod, as the scheduler was answered."""
-        held = self._holds.get(node, uid)
-        return held.victims if held else ()
+        """The victims on the node, as `preempt` answered the scheduler."""
+        hold = self._holds.get(node, uid)
+        return hold.victims if hold else ()
 
     def expired(self, uid: PodUid) -> bool:
-        """Whether the time is over for which room is held where the pod's status names a node."""
+        """Report whether the time is over for which room is held where the pod's status names a node."""
         named = self._named.get(uid)
         return named is not None and named.deadline <= self._clock()
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
+        """Readings for metrics."""
         help_text = "Pods that room is held for, since others were evicted."
         return {"pods_nominated": (help_text, "gauge", lambda: len(self))}
 
@@ -226,9 +226,9 @@ class NominatedPods(PodIndex):
 
     def filtered(self, uid: PodUid, refused: Container[str]) -> None:
         """The last filter of the pod refused it on these of the nodes that it was asked about."""
-        held = self._holds.nodes_of(uid)
-        if held:
-            self._refused[uid] = frozenset(node for node in held if node in refused)
+        nodes = self._holds.nodes_of(uid)
+        if nodes:
+            self._refused[uid] = frozenset(node for node in nodes if node in refused)
 
     def changed(self, node: NodeName) -> None:
         """The node's situation is another one.
@@ -242,7 +242,7 @@ class NominatedPods(PodIndex):
 
     def answered(self, pod: PendingPod, found: Mapping[NodeName, Room]) -> None:
         """The scheduler was told that the pod comes to fit so; instead of what was held for it."""
-        before = self._holds.release(pod.uid)
+        released = self._holds.release(pod.uid)
         self._unreserved.pop(pod.uid, None)
         self._refused.pop(pod.uid, None)
         now, named = self._clock(), self._named.get(pod.uid)
@@ -252,14 +252,14 @@ class NominatedPods(PodIndex):
             held_s = self._nomination_s if again else min(UNNAMED_S, self._nomination_s)
             self._hold(pod, node, room, now + held_s)
         self._unnamed[pod.uid] = now + UNNAMED_S
-        self._notify(pod.uid, before.keys() - found.keys())
+        self._notify(pod.uid, released.keys() - found.keys())
 
     def nominated(self, pod: PendingPod, node: NodeName) -> None:
         """The pod's status names this node; its time runs from when that was first seen."""
         if not pod.request:
             return
-        now, named, held = self._clock(), self._named.get(pod.uid), self._holds.nodes_of(pod.uid)
-        if self._unnamed.get(pod.uid, now) > now and (node not in held or (named and named.node == node)):
+        now, named, nodes = self._clock(), self._named.get(pod.uid), self._holds.nodes_of(pod.uid)
+        if self._unnamed.get(pod.uid, now) > now and (node not in nodes or (named and named.node == node)):
             return  # perhaps older than the last answer
         if named is None or named.node != node:
             self._unnamed.pop(pod.uid, None)
@@ -268,9 +268,9 @@ class NominatedPods(PodIndex):
         else:
             return
         released = self._holds.release(pod.uid)
-        kept = released.pop(node, None)
-        if kept is not None:
-            self._hold(pod, node, Room(kept.interfaces, kept.victims), named.deadline)
+        hold = released.pop(node, None)
+        if hold is not None:
+            self._hold(pod, node, Room(hold.interfaces, hold.victims), named.deadline)
         else:
             self._unreserved[pod.uid] = pod
             self._due.add(pod.uid)
@@ -311,7 +311,7 @@ class NominatedPods(PodIndex):
                     self._refused.pop(uid, None)
                 _log.warning("nomination_expired", pod=hold.pod, uid=uid, node=node)
                 self._notify(uid, [node])
-        for uid in [uid for uid, until in self._unnamed.items() if until <= now]:
+        for uid in [uid for uid, deadline in self._unnamed.items() if deadline <= now]:
             del self._unnamed[uid]
 
     async def keep_time(self) -> NoReturn:
@@ -360,7 +360,7 @@ class NominatedPods(PodIndex):
                 del self._unreserved[pod.uid]
 
     def _placed(self, pod: PendingPod, node: NodeName, now: float) -> tuple[PlacedInterface, ...] | None:
-        """Where it fits once everything that goes has gone; None when that cannot be told."""
+        """Place the pod as if terminating pods had gone; None when it does not fit or nothing is known."""
         snapshot = self._state.snapshot_if(
             node,
             excluded=[pod.uid, *self._pods.terminating(node)],

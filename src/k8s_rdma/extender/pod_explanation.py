@@ -1,4 +1,4 @@
-"""One pod as the extender knows it: what it asks for, and where something is held for it."""
+"""Pods as the extender knows them: what they ask for, and where something is held for them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PodExplainer:
         return self._read(view) if view else f"the API server knows no pod {namespace}/{name}"
 
     def places(self, pod: KnownPod) -> tuple[Place, ...]:
-        """Where something is held for the pod, and what its placement annotation is worth."""
+        """List where something is held for the pod, and whether its placement annotation counts."""
         bound_to = pod.view.node if pod.view else None
         nodes = set(self.cache.state.nodes_of(pod.uid)) | ({bound_to} if bound_to else set())
         return tuple(self._place(pod, node) for node in sorted(nodes))
@@ -113,19 +113,19 @@ class PodExplainer:
         return KnownPod(namespace=namespace, name=name, uid=uid, request=filtered.request, notes=(note,))
 
     def _place(self, pod: KnownPod, node: NodeName) -> Place:
-        held, facts = self.cache.state.reservation(node, pod.uid), self.cache.state.facts(node)
+        reservation, facts = self.cache.state.reservation(node, pod.uid), self.cache.state.facts(node)
         inventory = facts.inventory if facts else Inventory(node=node, pfs=())
         reported = placed_on(facts.reported.get(pod.uid, ()), inventory) if facts else None
         return Place(
             node=node,
-            since_s=round(self.clock() - held.created_at, 3) if held else None,
-            placement=placed_on(held.interfaces, inventory) if held else (),
+            since_s=round(self.clock() - reservation.created_at, 3) if reservation else None,
+            placement=placed_on(reservation.interfaces, inventory) if reservation else (),
             signature=self._signature(pod, node),
             reported=reported,
         )
 
     def bypass_notes(self, pod: KnownPod) -> tuple[str, ...]:
-        """What to know of a pod that was bound past this extender."""
+        """Notes about a pod that was bound without this extender."""
         view = pod.view
         if not (self.bypass_outcome and pod.request and view and view.node) or view.finished:
             return ()
@@ -156,8 +156,8 @@ def requested_interfaces(request: Request) -> tuple[RequestedInterface, ...]:
     counts = Counter(request.interfaces)
     alike = msgspec.json.decode(format_request(Request(tuple(counts))))
     return tuple(
-        RequestedInterface(count=count, interface=told)
-        for told, count in zip(alike, counts.values(), strict=True)
+        RequestedInterface(count=count, interface=interface)
+        for interface, count in zip(alike, counts.values(), strict=True)
     )
 
 

@@ -61,11 +61,11 @@ class PodInformer:
 
     @property
     def listed(self) -> bool:
-        """Whether all pods have been seen, since they were to be listed anew."""
+        """Report whether all pods have been seen, since they were to be listed anew."""
         return self._listed.is_set()
 
     def list_anew(self) -> None:
-        """Only what a list says that begins from now on makes it `listed`."""
+        """Require a new list, begun from now on, before `listed` is true again."""
         self._listed.clear()
 
     async def wait_listed(self) -> None:
@@ -73,7 +73,7 @@ class PodInformer:
         await self._listed.wait()
 
     def stream(self, api: ClusterApi) -> AsyncIterator[Event[PodView]]:
-        """What `take` is to be given, one event before the next is asked for."""
+        """List and watch pods; each event goes to `on_event` before the next is asked for."""
         self._listing_since = self.clock()
         self._paged.clear()
         self._judge_anew()
@@ -89,13 +89,13 @@ class PodInformer:
                     return  # the list that comes next shows placements to the keys of now
 
     def _judge_anew(self) -> None:
-        """What keys of before did not accept may count by those of now."""
+        """Forget which pods were promised nothing when the keys changed: the new ones may accept them."""
         if self._judged_by is not (keys := self.keys()):
             self._judged_by = keys
             self._unpromised.clear()
 
     def on_event(self, event: Event[PodView]) -> None:
-        """One event."""
+        """Handle an event of the watch."""
         match event:
             case Page(pods):
                 self._page(pods)
@@ -135,17 +135,17 @@ class PodInformer:
         _log.info("pods_listed", pods=len(listed), reservations=len(self.cache.state.pods()))
 
     async def _look_for_missing(self, api: ClusterApi) -> None:
-        """Of those that were bound since the list was asked for, find who had gone before it was made.
+        """Find pods that were bound after the list was requested, and gone before it was made.
 
         The watch goes on from what is listed, and tells of nobody's end before that.
         """
         for uid in self._missing:
             if not (places := self.cache.state.nodes_of(uid)):
                 continue
-            held = self.cache.state.reservation(next(iter(places)), uid)
-            if held is None or held.ended_at is not None:
+            reservation = self.cache.state.reservation(next(iter(places)), uid)
+            if reservation is None or reservation.ended_at is not None:
                 continue
-            namespace, _, name = held.pod.partition("/")
+            namespace, _, name = reservation.pod.partition("/")
             pod = await api.get_pod(namespace, name)
             if pod is None or pod.uid != uid or pod.finished:
                 self._on_delete(uid)
@@ -165,8 +165,8 @@ class PodInformer:
     def _bound(self, pod: PodView, node: NodeName) -> None:
         self.requeuer.on_delete(pod.uid)
         self.attempts.on_delete(pod.uid)
-        held, keys = self.cache.state.reservation(node, pod.uid), self.keys()
-        counted = held is not None and held.bound
+        reservation, keys = self.cache.state.reservation(node, pod.uid), self.keys()
+        counted = reservation is not None and reservation.bound
         if pod.uid in self._unpromised or (
             counted and (keys is None or self.cache.pods.has_signature(pod.uid))
         ):
@@ -188,7 +188,7 @@ class PodInformer:
             self._promised_nothing(pod, node)
 
     def _promised_nothing(self, pod: PodView, node: NodeName) -> None:
-        """What it was bound with does not count, whatever is written to it later.
+        """Record that the pod was bound with nothing that counts, whatever is written to it later.
 
         So it is looked at once: its owner may write as often as he likes, and a long annotation takes 0.1 s.
         Where nobody signs, a Binding alone writes what counts, and it writes it before the pod is seen bound.
@@ -236,19 +236,19 @@ class NodeNames:
     _names: set[NodeName] = field(default_factory=set)
 
     def names(self) -> frozenset[NodeName]:
-        """Those that there are."""
+        """The names of all nodes."""
         return frozenset(self._names)
 
     def may_exist(self, node: NodeName) -> bool:
-        """Whether there is such a node, or that is not known yet."""
+        """Report whether there is such a node, or that is not known yet."""
         return not self.listed or node in self._names
 
     def on_event(self, event: Event[NodeView]) -> None:
-        """One event."""
+        """Handle an event of the watch."""
         match event:
             case Listed(nodes):
-                for gone in self._names - {node.name for node in nodes}:
-                    self._forget(gone)
+                for removed in self._names - {node.name for node in nodes}:
+                    self._forget(removed)
                 for node in nodes:
                     handle_item("nodes", self._learn, node)
                 self.listed = True

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingPod:
-    """Who asks, with what priority (the higher may take from the lower), what for, and in which gang."""
+    """A pod that asks for interfaces, its priority (higher preempts lower), request and gang."""
 
     uid: PodUid
     namespace: str
@@ -79,12 +79,12 @@ class _Named(Protocol):
 
     @property
     def uid(self) -> str:
-        """Its UID."""
+        """The pod's UID."""
         ...
 
     @property
     def namespace(self) -> str:
-        """Its namespace."""
+        """The pod's namespace."""
         ...
 
 
@@ -99,16 +99,16 @@ class CachedRequest:
 
     @property
     def request(self) -> Request:
-        """What the pod asks for."""
+        """The interfaces that the pod asks for."""
         return self.pod.request
 
     @property
     def characters(self) -> int:
-        """How long the annotations are."""
+        """The length of the annotations."""
         return sum(len(text or "") for text in self.texts)
 
     def matches(self, annotations: Mapping[str, str]) -> bool:
-        """Whether this is what a pod with these annotations asks for."""
+        """Report whether this is what a pod with these annotations asks for."""
         return self.texts == request_texts(annotations)
 
 
@@ -141,14 +141,14 @@ class PodRequestCache:
         self._characters = 0
 
     def read(self, pod: PodView) -> Request:
-        """What a pod asks for; MalformedError names field and reason, `NOT_ALLOWED` where a policy refuses.
+        """Read a pod's request; MalformedError names field and reason, `NOT_ALLOWED` where a policy refuses.
 
         It is read once while it stays the same: a long one takes 0.05 s, and comes with every try.
         """
         return self._read(pod, pod.annotations, lambda: pod.devices)
 
     def read_unbound(self, pod: PodView) -> Request:
-        """As `read`, of a pod that is to be bound; MalformedError also when its placement has no room."""
+        """Read the request of a pod to be bound; MalformedError also when its placement has no room."""
         request = self.read(pod)
         self._require_room(pod.annotation_bytes, request)
         return request
@@ -163,11 +163,11 @@ class PodRequestCache:
         annotations: Mapping[str, str],
         devices: Callable[[], tuple[tuple[str, int], ...]],
     ) -> Request:
-        known, policies = self._pods.get(PodUid(pod.uid)), self.policies()
-        if known is not None and known.policies is policies and known.matches(annotations):
-            request = known.request
+        cached, policies = self._pods.get(PodUid(pod.uid)), self.policies()
+        if cached is not None and cached.policies is policies and cached.matches(annotations):
+            request = cached.request
             # a UID may be said to be another pod's: namespace and devices are judged as they are said now
-            if not request or (pod.namespace == known.pod.namespace and request.devices == devices()):
+            if not request or (pod.namespace == cached.pod.namespace and request.devices == devices()):
                 return request
         began_s = self._processor()
         try:
@@ -189,7 +189,7 @@ class PodRequestCache:
         return PendingPod.from_pod(pod, request)
 
     def parse_view(self, view: PodView) -> Request:
-        """As `ask`, of a pod as the API server has it.
+        """Read the request of a pod as the API server has it; errors as `parse`.
 
         Its numbers are compared unless it may take of its node what nobody here adds up (`PodView.demand`).
         """
@@ -200,38 +200,38 @@ class PodRequestCache:
         return request
 
     def put(self, pod: Pod, now: float) -> PendingPod:
-        """As `ask`, and kept for bind; nothing is kept of a pod whose annotation is malformed now."""
+        """Read a pod's request as `parse`, and keep it for bind unless it is malformed."""
         uid = PodUid(pod.metadata.uid)
         try:
-            asked = self.parse(pod)
+            pending = self.parse(pod)
         finally:
             self.on_delete(uid)
-        remembered = CachedRequest(asked, request_texts(pod.annotations), self.policies(), now)
+        remembered = CachedRequest(pending, request_texts(pod.annotations), self.policies(), now)
         self._pods[uid] = remembered
         self._characters += remembered.characters
         while len(self._pods) > _MAX_PODS or self._characters > MAX_CHARACTERS:
             self.on_delete(next(iter(self._pods)))
-        return asked
+        return pending
 
     def get(self, uid: PodUid) -> CachedRequest | None:
-        """What the pod asked for when it was filtered."""
+        """The pod's request when it was last filtered."""
         return self._pods.get(uid)
 
     def invalidate_if_changed(self, uid: PodUid, annotations: Mapping[str, str]) -> None:
         """Forget what was remembered if the pod does not say so now: its owner may have edited it."""
-        known = self._pods.get(uid)
-        if known is not None and not known.matches(annotations):
+        cached = self._pods.get(uid)
+        if cached is not None and not cached.matches(annotations):
             self.on_delete(uid)
 
     def on_delete(self, uid: PodUid) -> None:
         """The pod is gone."""
-        known = self._pods.pop(uid, None)
-        if known is not None:
-            self._characters -= known.characters
+        cached = self._pods.pop(uid, None)
+        if cached is not None:
+            self._characters -= cached.characters
 
 
 def _counted(pod: Pod, resource: str) -> Fraction:
-    """How many VFs the scheduler counts for a pod; MalformedError when its resources cannot be read."""
+    """Read the number of VFs that the scheduler counts for a pod; MalformedError when that fails."""
     try:
         return requested(pod.spec, resource)
     except ValueError as error:
@@ -240,7 +240,7 @@ def _counted(pod: Pod, resource: str) -> Fraction:
 
 
 def _devices(pod: Pod) -> tuple[tuple[str, int], ...]:
-    """What the pod's containers are given; MalformedError when their limits cannot be read."""
+    """Read the devices in the limits of the pod's containers; MalformedError when that fails."""
     try:
         return pod.devices
     except ValueError as error:

@@ -93,7 +93,7 @@ class BoundPod(NamedTuple):
 
 @dataclass(slots=True)
 class _PodRecord:
-    """What is kept of one pod.
+    """The facts about one pod that decisions need.
 
     unbound: the latest version, where it asks for interfaces and is not bound; perhaps without annotations.
     node: where it is bound. unpromised: what it asks for, where it was bound without a promise that counts.
@@ -111,7 +111,7 @@ class _PodRecord:
     placed: bool = False
 
     def is_empty(self) -> bool:
-        """Whether nothing of the pod is of interest."""
+        """Report whether nothing of the pod is of interest."""
         return self.unbound is None and self.node is None and self.key_id is None and self.gang is None
 
 
@@ -154,13 +154,13 @@ class PodStore(PodIndex):
             self._set_gang(pod, pod.gang, record)
         if pod.node is not None and not pod.annotations.keys().isdisjoint(_OCCUPANTS_HAVE):
             self._set_occupant(pod, pod.node, record)
-        self._keep(pod.uid, record)
+        self._store(pod.uid, record)
 
     def on_signature(self, uid: PodUid, key_id: str | None) -> None:
         """The pod is bound with a placement; key_id: None where no key accepts it."""
         record = self._pods.get(uid) or _PodRecord()
         record.key_id = _NO_KEY if key_id is None else key_id
-        self._keep(uid, record)
+        self._store(uid, record)
 
     def on_bound_unpromised(self, pod: PodView, node: NodeName) -> None:
         """The pod is bound there and was promised nothing. What it asks for now counts, not what it will."""
@@ -169,7 +169,7 @@ class PodStore(PodIndex):
             return
         record.unpromised = BoundPod(intern(pod.namespace), _requested_rates(pod))
         self._set_node(pod.uid, node, record)
-        self._keep(pod.uid, record)
+        self._store(pod.uid, record)
         self._on_unpromised(node, pod.uid)
 
     def on_delete(self, uid: PodUid) -> None:
@@ -210,7 +210,7 @@ class PodStore(PodIndex):
         return {uid: record.occupant for uid, record in records if record.occupant is not None}
 
     def has_occupant(self, node: NodeName, uid: PodUid) -> bool:
-        """Whether the pod is bound to the node and may hold interfaces there."""
+        """Report whether the pod is bound to the node and may hold interfaces there."""
         record = self._nodes.get(node, {}).get(uid)
         return record is not None and record.occupant is not None
 
@@ -228,7 +228,7 @@ class PodStore(PodIndex):
         return {uid: record.placed for uid, record in self._gangs.get(gang, {}).items()}
 
     def has_signature(self, uid: PodUid) -> bool:
-        """Whether it is known which key signed the pod's placement, if any."""
+        """Report whether it is known which key signed the pod's placement, if any."""
         record = self._pods.get(uid)
         return record is not None and record.key_id is not None
 
@@ -248,7 +248,7 @@ class PodStore(PodIndex):
         return counted | ({("", "", "none"): none} if none else {})
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
+        """Readings for metrics."""
         return {
             "pods_signed": (
                 "Bound pods by the key that signed their placement, and what that key is for now.",
@@ -262,7 +262,7 @@ class PodStore(PodIndex):
             ),
         }
 
-    def _keep(self, uid: PodUid, record: _PodRecord) -> None:
+    def _store(self, uid: PodUid, record: _PodRecord) -> None:
         if record.is_empty():
             self._pods.pop(uid, None)
         else:
@@ -332,12 +332,12 @@ def _drop(index: dict[_Key, dict[PodUid, _PodRecord]], key: _Key, uid: PodUid) -
 
 @lru_cache(maxsize=16_384)
 def _shared_labels(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    """One object for all pods of an owner, which have the same."""
+    """Share one object among all pods of an owner."""
     return dict(labels)
 
 
 def _requested_rates(pod: PodView) -> tuple[int, ...]:
-    """What its interfaces reserve, and nothing for each device beyond these, of whatever resource.
+    """The reservations of the pod's interfaces, and 0 for each device beyond these, of whatever resource.
 
     What policies allow by now is not asked: the pod may run since before. One that is malformed has nothing,
     as every agent refuses it.
@@ -353,7 +353,7 @@ def _requested_rates(pod: PodView) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def _shared(rates: tuple[int, ...]) -> tuple[int, ...]:
-    """One object for all pods that ask for the same."""
+    """Share one object among all pods that ask for the same."""
     return rates
 
 
@@ -366,9 +366,11 @@ def capped_to_request(
     rates_mbps: the largest first; the interface with the largest reservation is held against it.
     """
     largest = sorted(range(len(interfaces)), key=lambda index: -interfaces[index].min_tx_rate_mbps)
-    most = dict(zip(largest, rates_mbps, strict=False))
+    caps = dict(zip(largest, rates_mbps, strict=False))
     return tuple(
-        interface if interface.min_tx_rate_mbps <= most[at] else replace(interface, min_tx_rate_mbps=most[at])
-        for at, interface in enumerate(interfaces)
-        if at in most
+        interface
+        if interface.min_tx_rate_mbps <= caps[position]
+        else replace(interface, min_tx_rate_mbps=caps[position])
+        for position, interface in enumerate(interfaces)
+        if position in caps
     )

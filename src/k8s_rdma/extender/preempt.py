@@ -68,7 +68,7 @@ class Budgets:
         self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
 
     def on_event(self, event: Event[BudgetView]) -> None:
-        """One event."""
+        """Handle an event of the watch."""
         match event:
             case Listed(budgets):
                 self.synced = True
@@ -79,9 +79,9 @@ class Budgets:
                 self._budgets.pop((budget.namespace, budget.name), None)
 
     def violating(self, pods: Iterable[Occupant]) -> Collection[PodUid]:
-        """Those whose eviction would go beyond a budget when they are evicted in this order."""
-        left = {key: budget.allowed for key, budget in self._budgets.items()}
-        return {pod.uid for pod in pods if self._spend(pod, left)}
+        """The pods whose eviction, in this order, would violate a budget."""
+        allowed = {key: budget.allowed for key, budget in self._budgets.items()}
+        return {pod.uid for pod in pods if self._spend(pod, allowed)}
 
     def _spend(self, pod: Occupant, allowance: dict[tuple[str, str], int]) -> bool:
         beyond = False
@@ -132,7 +132,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Whom to evict, the important ones first; how many of these evictions no budget allows."""
+    """The pods to evict, the important ones first, and the number of evictions that no budget allows."""
 
     uids: tuple[PodUid, ...]
     violations: int
@@ -147,17 +147,17 @@ async def choose(sent: Sent, occupants: Iterable[Occupant], budgets: Budgets, fi
     needed = tuple(uid for uid in sent.uids if uid not in sent.terminating) or sent.uids
     if await fits(needed):
         return _chosen(sent, needed, (), budgets) if needed else None
-    more = {pod.uid: pod for pod in occupants if pod.uid not in needed}
-    evicted = {*needed, *more}
-    if not more or not await fits(evicted):
+    candidates = {pod.uid: pod for pod in occupants if pod.uid not in needed}
+    evicted = {*needed, *candidates}
+    if not candidates or not await fits(evicted):
         return None
-    for uid in _reprieve_order([*_occupants(sent, needed), *more.values()], budgets):
-        if uid in more and await fits(evicted - {uid}):
+    for uid in _reprieve_order([*_occupants(sent, needed), *candidates.values()], budgets):
+        if uid in candidates and await fits(evicted - {uid}):
             evicted.discard(uid)
-    added = [pod for pod in more.values() if pod.uid in evicted]
+    added = [pod for pod in candidates.values() if pod.uid in evicted]
     if sent.replaceable:
         evicted -= await _replaced(
-            _occupants(sent, needed), added, lambda kept: fits(evicted - kept), budgets
+            _occupants(sent, needed), added, lambda kept_pods: fits(evicted - kept_pods), budgets
         )
     return _chosen(sent, [uid for uid in needed if uid in evicted], added, budgets)
 
@@ -171,20 +171,20 @@ async def _replaced(
     """The victims whose place those that were added take."""
     demands = {pod.uid: pod.demand for pod in victims if pod.demand is not None}
     freed = [pod.demand for pod in added if pod.demand is not None]
-    kept: set[PodUid] = set()
+    kept_pods: set[PodUid] = set()
     for uid in _reprieve_order(victims, budgets):
-        tried = {*kept, uid}
-        if uid in demands and covers(freed, [demands[each] for each in tried]) and await fits_with(tried):
-            kept = tried
-    return kept
+        tried = {*kept_pods, uid}
+        if uid in demands and covers(freed, [demands[victim] for victim in tried]) and await fits_with(tried):
+            kept_pods = tried
+    return kept_pods
 
 
 def _chosen(sent: Sent, remaining: Iterable[PodUid], added: Iterable[Occupant], budgets: Budgets) -> Chosen:
     """The scheduler's count stands, but for what the change makes of it: it knows more pods and budgets."""
     uids = _in_order(sent, remaining, added)
-    before = budgets.violating(_important_first(sent.occupants.values()))
+    violations_before = budgets.violating(_important_first(sent.occupants.values()))
     after = budgets.violating(_important_first([*_occupants(sent, uids), *added]))
-    return Chosen(uids, max(0, sent.violations + len(after) - len(before)))
+    return Chosen(uids, max(0, sent.violations + len(after) - len(violations_before)))
 
 
 def _occupants(sent: Sent, uids: Iterable[PodUid]) -> list[Occupant]:
@@ -211,13 +211,15 @@ def _in_order(sent: Sent, remaining: Iterable[PodUid], added: Iterable[Occupant]
 
     One of which nothing is known holds no interfaces, and is taken to be the lesser.
     """
-    ordered, known = list(remaining), dict(sent.occupants)
+    ordered, occupants = list(remaining), dict(sent.occupants)
     for pod in _important_first(added):
         lesser = (
-            index for index, uid in enumerate(ordered) if uid not in known or _rank(pod) < _rank(known[uid])
+            index
+            for index, uid in enumerate(ordered)
+            if uid not in occupants or _rank(pod) < _rank(occupants[uid])
         )
         ordered.insert(next(lesser, len(ordered)), pod.uid)
-        known[pod.uid] = pod
+        occupants[pod.uid] = pod
     return tuple(ordered)
 
 
@@ -257,20 +259,20 @@ class Preempting:
 
     async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
         """The nodes on which evictions help, with the victims; never raises for the sake of a node."""
-        began, asked = self.clock(), args.by_uid()
+        began, victims_by_node = self.clock(), args.by_uid()
         try:
             pod = self.cache.requests.parse(args.pod)
         except MalformedError as error:
             return self._answer(args, began, {}, error.reason)
         if not pod.request:
-            return self._answer(args, began, asked, NOTHING_ASKED)
+            return self._answer(args, began, victims_by_node, NOTHING_ASKED)
         await self.cache.addresses.search(pod, self.queue)
         if obstacle := self._obstacle(pod):
             return self._answer(args, began, {}, obstacle)
-        names = [NodeName(name) for name in asked]
-        here = self.cache.nominations.refused(pod.uid) - asked.keys()
-        await self.states.refresh([*names, *here], newer_than=self.clock() - self.max_age_s)
-        if any(self._comes_to_fit(pod, node) for node in here):
+        names = [NodeName(name) for name in victims_by_node]
+        nominated_nodes = self.cache.nominations.refused(pod.uid) - victims_by_node.keys()
+        await self.states.refresh([*names, *nominated_nodes], newer_than=self.clock() - self.max_age_s)
+        if any(self._comes_to_fit(pod, node) for node in nominated_nodes):
             return self._answer(args, began, {}, WAITING)
         chosen = await self._search(pod, args)
         placed = self._places(pod, chosen)  # what was found first may be another's by now
@@ -281,7 +283,7 @@ class Preempting:
         return self._answer(args, began, victims, FIT if victims else Reason.INSUFFICIENT)
 
     def _obstacle(self, pod: PendingPod) -> str:
-        """Why nobody may be evicted for the pod now, on whatever node; empty when somebody may."""
+        """The reason why no pod may be evicted for this one now, on any node; empty when one may."""
         if not self.ready():
             return STARTING
         if self.cache.addresses.conflict(pod):
@@ -319,16 +321,16 @@ class Preempting:
     def _places(
         self, pod: PendingPod, chosen: Mapping[NodeName, Chosen]
     ) -> dict[NodeName, tuple[PlacedInterface, ...]]:
-        """Where the pod fits on the nodes once the victims are gone; of the first ones if that takes long.
+        """Place the pod on the nodes without the victims; only on the first ones if that takes long.
 
         Nothing else runs meanwhile: all of them are answered, and held, as they are now.
         """
         places: dict[NodeName, tuple[PlacedInterface, ...]] = {}
         began_s = self.queue.clock()
-        for node, each in chosen.items():
+        for node, choice in chosen.items():
             if places and self.queue.clock() - began_s > _PLACING_S:
                 break
-            snapshot = self._snapshot(pod, node, each.uids)
+            snapshot = self._snapshot(pod, node, choice.uids)
             found = self.cache.fit_cache.place(pod.request, snapshot) if snapshot else None
             if isinstance(found, Placement):
                 places[node] = found.interfaces
@@ -336,14 +338,14 @@ class Preempting:
         return places
 
     def _lesser(self, pod: PendingPod, node: NodeName) -> list[Occupant]:
-        """Who could be evicted for the pod: of lower priority, holding something, and not going anyway."""
+        """The pods that could be evicted: of lower priority, holding something, and not terminating."""
         facts = self.cache.state.facts(node)
         holding = self.cache.state.reservations(node).keys() | (facts.reported.keys() if facts else set())
-        going = self.cache.pods.terminating(node)
+        terminating = self.cache.pods.terminating(node)
         return [
-            other
-            for uid, other in self.cache.pods.occupants(node).items()
-            if other.priority < pod.priority and uid in holding and uid not in going
+            occupant
+            for uid, occupant in self.cache.pods.occupants(node).items()
+            if occupant.priority < pod.priority and uid in holding and uid not in terminating
         ]
 
     def _snapshot(
@@ -358,7 +360,7 @@ class Preempting:
         )
 
     def _comes_to_fit(self, pod: PendingPod, node: NodeName) -> bool:
-        """Whether the room made for the pod there is free by now, or comes free without anybody else going.
+        """Report whether the room made for the pod there is free, or comes free without other evictions.
 
         A victim's object may be gone before its node has its VFs back, or before its end was heard of here;
         the scheduler, which then sees nobody going, would evict others elsewhere, also when the VFs came back
@@ -373,11 +375,13 @@ class Preempting:
     def _sent(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Sent:
         uids = tuple(map(PodUid, victims.uids))
         whole = args.node_name_to_victims or {}
-        told = {PodUid(pod.metadata.uid): _occupant(pod) for pod in whole[node].pods or ()} if whole else {}
-        here = self.cache.pods.occupants(node)
+        sent_occupants = (
+            {PodUid(pod.metadata.uid): _occupant(pod) for pod in whole[node].pods or ()} if whole else {}
+        )
+        occupants = self.cache.pods.occupants(node)
         return Sent(
             uids=uids,
-            occupants={**{uid: here[uid] for uid in uids if uid in here}, **told},
+            occupants={**{uid: occupants[uid] for uid in uids if uid in occupants}, **sent_occupants},
             terminating=frozenset(self.cache.pods.terminating(node)),
             violations=victims.num_pdb_violations,
             replaceable=not args.pod.spec.minds_neighbours,
@@ -386,16 +390,16 @@ class Preempting:
     def _answer(
         self, args: ExtenderPreemptionArgs, began: float, victims: Mapping[str, MetaVictims], reason: str
     ) -> ExtenderPreemptionResult:
-        asked, meta = args.by_uid(), args.pod.metadata
-        kept = len(victims)
+        victims_by_node, meta = args.by_uid(), args.pod.metadata
+        count = len(victims)
         self.decision_log.record(
             Outcome(
                 verb="preempt",
                 pod=f"{meta.namespace}/{meta.name}",
                 uid=meta.uid,
-                candidates=len(asked),
+                candidates=len(victims_by_node),
                 reason=reason,
-                reasons=Counter({FIT: kept, "dropped": len(asked) - kept}),
+                reasons=Counter({FIT: count, "dropped": len(victims_by_node) - count}),
                 duration_s=self.clock() - began,
             )
         )

@@ -46,24 +46,24 @@ class Limits:
         self._vfs: Counter[str] = Counter()
 
     def __bool__(self) -> bool:
-        """Whether anything is limited."""
+        """Report whether anything is limited."""
         return bool(self._limits)
 
     def update(
         self, node: NodeName, claims: Iterable[tuple[PodUid, str, tuple[PlacedInterface, ...]]]
     ) -> None:
         """The pods that hold something on the node are these, in these namespaces, with these interfaces."""
-        before = self._nodes.get(node, {})
-        after = {uid: _claim(space, held) for uid, space, held in claims if self.limit(space)}
-        changed = [uid for uid in before.keys() | after.keys() if before.get(uid) != after.get(uid)]
-        spaces = {(after.get(uid) or before[uid])[0] for uid in changed}
-        held = {space: self.used(space) for space in spaces}
+        previous = self._nodes.get(node, {})
+        after = {uid: _claim(space, interfaces) for uid, space, interfaces in claims if self.limit(space)}
+        changed = [uid for uid in previous.keys() | after.keys() if previous.get(uid) != after.get(uid)]
+        spaces = {(after.get(uid) or previous[uid])[0] for uid in changed}
+        interfaces = {space: self.used(space) for space in spaces}
         for uid in changed:
             self._count(uid, -1)
         self._nodes[node] = after
         for uid in changed:
-            others = tuple(place for place in self._places.pop(uid, ()) if place != node)
-            if places := (*others, node) if uid in after else others:
+            other_places = tuple(place for place in self._places.pop(uid, ()) if place != node)
+            if places := (*other_places, node) if uid in after else other_places:
                 self._places[uid] = places
             self._count(uid, +1)
         if not after:
@@ -72,15 +72,15 @@ class Limits:
             now = self.used(space)
             if now == NOTHING:
                 del self._mbps[space], self._vfs[space]
-            if now.mbps < held[space].mbps or now.vfs < held[space].vfs:
+            if now.mbps < interfaces[space].mbps or now.vfs < interfaces[space].vfs:
                 self._on_freed(space)
 
     def limit(self, namespace: str) -> NamespaceLimit | None:
-        """Its limit; None where it has none."""
+        """The namespace's limit; None where it has none."""
         return self._limits.get(namespace) or self._limits.get(EVERY_NAMESPACE)
 
     def used(self, namespace: str) -> Share:
-        """What its pods hold."""
+        """The sum of what the namespace's pods hold."""
         return Share(self._mbps[namespace], self._vfs[namespace])
 
     def refusal(
@@ -92,42 +92,42 @@ class Limits:
         excluded: Collection[PodUid] = (),
         added: Iterable[tuple[PlacedInterface, ...]] = (),
     ) -> str | None:
-        """Why the pod would take its namespace beyond the limit, with used and limit; None if not.
+        """The reason why the pod exceeds its namespace's limit, with used and limit; None if it does not.
 
         excluded: pods that hold nothing then. added: what others of the namespace are about to hold.
         """
         limit = self.limit(namespace)
         if limit is None:
             return None
-        own, held, needs = (
+        own, used, needs = (
             self._share_of_pods(namespace, {uid, *excluded}),
             self.used(namespace),
             _needs(request),
         )
         more_to_come = [_claim(namespace, interfaces)[1] for interfaces in added]
-        mbps = held.mbps - own.mbps + sum(share.mbps for share in more_to_come)
-        vfs = held.vfs - own.vfs + sum(share.vfs for share in more_to_come)
+        mbps = used.mbps - own.mbps + sum(share.mbps for share in more_to_come)
+        vfs = used.vfs - own.vfs + sum(share.vfs for share in more_to_come)
         kinds = (
             (mbps, limit.reserved_mbps, needs.mbps, "reserved Mb/s"),
             (vfs, limit.vfs, needs.vfs, "VFs"),
         )
         beyond = [
-            f"namespace {namespace} holds {used} of {most} {what}; needs {more}"
-            for used, most, more, what in kinds
-            if most is not None and more and used + more > most
+            f"namespace {namespace} holds {amount} of {maximum} {resource}; needs {needed}"
+            for amount, maximum, needed, resource in kinds
+            if maximum is not None and needed and amount + needed > maximum
         ]
         return " and ".join(beyond) or None
 
     def may_pass(self, namespace: str, request: Request) -> bool:
-        """Whether the pod keeps to the limit if the namespace holds nothing else."""
+        """Report whether the pod keeps to the limit if the namespace holds nothing else."""
         limit, needs = self.limit(namespace), _needs(request)
         if limit is None:
             return True
         kinds = ((limit.reserved_mbps, needs.mbps), (limit.vfs, needs.vfs))
-        return all(most is None or more <= most for most, more in kinds)
+        return all(limit_value is None or needed <= limit_value for limit_value, needed in kinds)
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show: of namespaces that are limited and hold something."""
+        """Readings for metrics, of limited namespaces that hold something."""
 
         def by_namespace(counts: Counter[str]) -> Iterable[tuple[Mapping[str, str], float]]:
             return samples(("namespace",), {(space,): number for space, number in counts.items()})
@@ -146,7 +146,7 @@ class Limits:
         }
 
     def nodes(self, namespace: str) -> list[NodeName]:
-        """Where its pods hold something."""
+        """The nodes on which the namespace's pods hold something."""
         return [
             node
             for node, pods in self._nodes.items()
@@ -174,9 +174,9 @@ class Limits:
 
 @lru_cache(maxsize=4096)
 def _claim(namespace: str, interfaces: tuple[PlacedInterface, ...]) -> tuple[str, Share]:
-    """One object for all pods of a namespace that hold the same."""
-    once = unique_interfaces(interfaces)
-    return namespace, Share(sum(each.min_tx_rate_mbps for each in once), len(once))
+    """Share one object among all pods of a namespace that hold the same."""
+    unique = unique_interfaces(interfaces)
+    return namespace, Share(sum(interface.min_tx_rate_mbps for interface in unique), len(unique))
 
 
 def _needs(request: Request) -> Share:

@@ -47,20 +47,20 @@ class Marks:
     _moments: list[float] = field(default_factory=list)
     _versions: list[int] = field(default_factory=list)
 
-    def add(self, asked_at: float, version: int) -> None:
+    def add(self, requested_at: float, version: int) -> None:
         """The API server, asked at that time, was at that version; not asked while another answer is due."""
         if self._versions and version < self._versions[-1]:  # its data is from a backup
             self._moments.clear()
             self._versions.clear()
-        self._moments.append(asked_at)
+        self._moments.append(requested_at)
         self._versions.append(version)
         if len(self._versions) > _MAX_MARKS:
             del self._moments[: _MAX_MARKS // 2], self._versions[: _MAX_MARKS // 2]
 
     def newest_before(self, version: int) -> float:
         """The last moment after which this version was surely written."""
-        at = bisect_left(self._versions, version)
-        return self._moments[at - 1] if at else NEVER
+        index = bisect_left(self._versions, version)
+        return self._moments[index - 1] if index else NEVER
 
 
 UNPUBLISHED = "its agent publishes no RdmaNode"
@@ -77,12 +77,12 @@ _MOST_DIGITS = 20
 
 @dataclass(slots=True, kw_only=True)
 class WatchedNode:
-    """What is known of a node. Times are seconds of the extender's clock.
+    """The state of one published node. Times are seconds of the extender's clock.
 
     learned: whether there is a Node object. published: whether there is an `RdmaNode`.
     facts: of its report; None where nothing may be concluded from it.
     heard_at: when the last renewal was seen that speaks of the report that is known, or of one before it.
-    asked_at: after that time the report that is known was the node's.
+    requested_at: after that time the report that is known was the node's.
     unreadable_reason: why the state was told last that the node cannot be read; empty when it can.
     deferred: the last report, where the node publishes too often for it to be taken yet. Until it is, what is
         known is of the one before, which renewals that name the later one do not confirm.
@@ -92,7 +92,7 @@ class WatchedNode:
     published: bool = False
     facts: NodeFacts | None = None
     heard_at: float = NEVER
-    asked_at: float = NEVER
+    requested_at: float = NEVER
     unreadable_reason: str = ""
     deferred: RdmaNodeView | None = None
     _why: str = UNPUBLISHED
@@ -107,11 +107,11 @@ class WatchedNode:
     _allowed_at: float = NEVER
 
     def exists(self) -> bool:
-        """Whether there is anything of the node but a Lease of its name."""
+        """Report whether there is anything of the node but a Lease of its name."""
         return self.learned or self.published
 
     def admit(self, view: RdmaNodeView, now: float) -> bool:
-        """Whether a report may be taken now; else it is deferred, in the place of one before."""
+        """Report whether a report may be taken now; else it is deferred, in the place of one before."""
         earned = (now - self._allowed_at) * REPORTS_PER_S
         self._allowance, self._allowed_at = min(REPORTS_AT_ONCE, self._allowance + earned), now
         admitted = self._allowance >= 1
@@ -147,11 +147,11 @@ class WatchedNode:
         return True
 
     def is_stale(self, now: float, stale_s: float) -> bool:
-        """Whether it was not heard from for so long."""
+        """Report whether it was not heard from for so long."""
         return now - self.heard_at > stale_s
 
     def why(self, now: float, stale_s: float) -> str:
-        """Why the node cannot be read; empty when it can. Ages in whole tens, so that few differ."""
+        """The reason why the node is unreadable; empty when it is not. Ages are whole tens: few differ."""
         if self.facts is None:
             return self._why
         if self.heard_at == NEVER:
@@ -173,11 +173,11 @@ class WatchedNode:
         """Take the last renewal, if it was not heard so far, and speaks of what is known."""
         if not self._heard and covers(self._generation, self._names):
             self._heard = True
-            self.heard_at, self.asked_at = self._renewed_at, self._named_at
+            self.heard_at, self.requested_at = self._renewed_at, self._named_at
 
 
 def covers(watched: str, named: str) -> bool:
-    """Whether a report of that generation is the named one or came after it, of the same observer."""
+    """Report whether a report of that generation is the named one or came after it, of the same observer."""
     (epoch, _, counter), (named_epoch, _, named_counter) = watched.rpartition("."), named.rpartition(".")
     if epoch != named_epoch or not (_is_count(counter) and _is_count(named_counter)):
         return watched == named != ""
@@ -185,7 +185,7 @@ def covers(watched: str, named: str) -> bool:
 
 
 def _is_count(text: str) -> bool:
-    """Whether it is a number as Kubernetes and agents count; a Lease may name anything, at any length."""
+    """Report whether it is a number as Kubernetes and agents count; a Lease may name anything."""
     return len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal()
 
 
@@ -194,7 +194,7 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Counts:
-    """What the watches brought, for metrics."""
+    """Counts of what the watches brought, for metrics."""
 
     changed: int = 0
     renewals: int = 0
@@ -254,52 +254,52 @@ class RdmaNodeInformer:
     # NodeStates
 
     async def refresh(self, nodes: Collection[NodeName], *, newer_than: float) -> None:
-        """As `NodeSource.refresh`: the watch has told what there is."""
+        """Implement `NodeSource.refresh`: the watches have brought what there is."""
 
     async def request_report(self, node: NodeName) -> None:
-        """As `NodeSource.ask`: a node cannot be asked, and what it publishes is known."""
+        """Implement `NodeSource.request_report`: a node cannot be asked, and what it publishes is known."""
 
     def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:  # noqa: ARG002 - nobody is asked
-        """As `NodeSource.learn`."""
+        """Implement `NodeSource.learn`."""
         entry = self._nodes.setdefault(node, WatchedNode())
         if not entry.learned:
             entry.learned = True
             self._store(node, entry)
 
     def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
-        """As `NodeSource.suggest`: the watches tell of every node."""
+        """Implement `NodeSource.suggest`: the watches bring every node."""
 
     def forget(self, node: NodeName) -> None:
-        """As `NodeSource.forget`; what it published goes with it, or counts for the next of its name."""
+        """Implement `NodeSource.forget`; what the node published goes, or counts for the next of its name."""
         entry = self._nodes.get(node)
         if entry is not None:
             entry.learned = False
             self._drop_if_nothing(node, entry)
 
     def awaited(self) -> int:
-        """As `NodeSource.awaited`."""
+        """Implement `NodeSource.awaited`."""
         return 0 if len(self._listed) == 2 else max(1, len(self._nodes))
 
     # for metrics
 
     def sources(self) -> Counter[tuple[str, ...]]:
-        """How many nodes are `watched`, or `unreadable`."""
+        """Count the nodes that are `watched`, or `unreadable`."""
         nodes = (entry for entry in self._nodes.values() if entry.exists())
         return Counter(("unreadable" if entry.unreadable_reason else "watched",) for entry in nodes)
 
     def stale(self) -> int:
-        """How many nodes publish, and are refused since they were not heard from."""
+        """Count the nodes that publish, and are refused because they are stale."""
         now, stale_s = self._clock(), self._stale_s
         return sum(entry.published and entry.is_stale(now, stale_s) for entry in self._nodes.values())
 
     def oldest_s(self) -> float:
-        """How long the node that can be read and was silent for longest has not been heard from."""
+        """The time since the last sign of the readable node that has been silent for longest."""
         now = self._clock()
         readable = (entry for entry in self._nodes.values() if entry.exists() and not entry.unreadable_reason)
         return now - min((entry.heard_at for entry in readable), default=now)
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
+        """Readings for metrics."""
         counts = self.counts
         return {
             "node_reports_total": ("Reports that nodes published.", "counter", lambda: counts.changed),
@@ -328,31 +328,31 @@ class RdmaNodeInformer:
     # what the watches tell
 
     def stream(self) -> AsyncIterator[Event[RdmaNodeView]]:
-        """What `take` is to be given, from the beginning."""
+        """List and watch `RdmaNode` objects; each event goes to `on_event`."""
         self._paged.clear()
         return self._api.follow_rdma_nodes()
 
     def on_event(self, event: Event[RdmaNodeView]) -> None:
-        """One event of the `RdmaNode` objects."""
+        """Handle an event of the `RdmaNode` objects."""
         match event:
             case Page(views):
                 self._on_page(views)
             case Listed(views):
                 self._on_page(views)
-                there = self._paged
-                for node in [n for n, entry in self._nodes.items() if entry.published and n not in there]:
+                listed = self._paged
+                for node in [n for n, entry in self._nodes.items() if entry.published and n not in listed]:
                     self._unpublished(node)
                 self._listed.add("rdmanodes")
                 for node, entry in self._nodes.items():
                     self._store(node, entry)
-                _log.info("rdmanodes_listed", nodes=len(there))
+                _log.info("rdmanodes_listed", nodes=len(listed))
             case Changed(view):
                 self._published(view)
             case Deleted(view):
                 self._unpublished(view.node)
 
     def take_lease(self, event: Event[LeaseView]) -> None:
-        """One event of the Leases; one that is gone is not renewed."""
+        """Handle an event of the Leases; a deleted one is not renewed."""
         match event:
             case Listed(leases):
                 for lease in leases:
@@ -391,7 +391,7 @@ class RdmaNodeInformer:
         if entry.renew(lease, self._clock(), self.marks):
             self.counts.renewals += 1
             if entry.facts is not None and not entry.unreadable_reason:
-                self._state.confirm(node, entry.asked_at)
+                self._state.confirm(node, entry.requested_at)
             self._store(node, entry)
 
     # what follows
@@ -404,7 +404,7 @@ class RdmaNodeInformer:
         if entry.facts is not None and not why:
             if changed or entry.unreadable_reason or node not in self._state.snapshots:
                 entry.unreadable_reason = ""
-                self._state.observe(node, entry.facts, entry.asked_at)
+                self._state.observe(node, entry.facts, entry.requested_at)
         elif why != entry.unreadable_reason:
             entry.unreadable_reason = why
             self._state.lose(node, why)
@@ -426,9 +426,9 @@ class RdmaNodeInformer:
     async def _mark(self) -> NoReturn:
         """Keep asking for the version of now, which is what tells how old a renewal can be at most."""
         while True:
-            asked_at = self._clock()
+            requested_at = self._clock()
             try:
-                self.marks.add(asked_at, await self._api.leases_version(self._namespace))
+                self.marks.add(requested_at, await self._api.leases_version(self._namespace))
             except API_ERRORS as error:
                 _log.warning("version_unknown", error=error.message)
             await asyncio.sleep(self._look_s)

@@ -71,7 +71,7 @@ class _Pod:
 
 
 class UnschedulablePods:
-    """Who waits, and for what.
+    """Refused pods that wait, and what they wait for.
 
     Nodes are not kept per pod (a thousand pods may wait for five thousand nodes): a node is of interest
     when it refused anyone who may still be waiting.
@@ -87,7 +87,7 @@ class UnschedulablePods:
         self._together: Counter[tuple[str, Request]] = Counter()
 
     def __len__(self) -> int:
-        """How many pods wait."""
+        """The number of waiting pods."""
         return len(self._pods)
 
     def refuse(
@@ -120,7 +120,7 @@ class UnschedulablePods:
             self._nodes.clear()
 
     def pods_before(self, time: float) -> list[PodUid]:
-        """Those that were refused before that time, and not since."""
+        """The pods that were refused before that time, and not since."""
         return [uid for uid, pod in self._pods.items() if pod.refused_at < time]
 
     def expire(self, now: float) -> None:
@@ -128,15 +128,15 @@ class UnschedulablePods:
         limit = now - _MAX_AGE_S
         for uid in self.pods_before(limit):
             self.on_delete(uid)
-        for node in [node for node, at in self._nodes.items() if at < limit]:
+        for node in [node for node, refused_at in self._nodes.items() if refused_at < limit]:
             del self._nodes[node]
 
     def nodes(self) -> list[NodeName]:
-        """Those that refused someone who may still be waiting."""
+        """The nodes that refused a pod that may still wait."""
         return list(self._nodes)
 
     def interesting(self, node: NodeName) -> bool:
-        """Whether the node refused someone who may still be waiting."""
+        """Report whether the node refused someone who may still be waiting."""
         return node in self._nodes
 
     def touched(self, node: NodeName) -> None:
@@ -144,7 +144,7 @@ class UnschedulablePods:
         self._nodes.pop(node, None)
 
     def requests(self) -> list[tuple[str, Request]]:
-        """What nodes are waited for with, and in which namespaces; those refused last first.
+        """The namespaces and requests that wait for nodes; those refused last come first.
 
         When it is much not all of it, but of each namespace as many as of others.
         """
@@ -156,19 +156,19 @@ class UnschedulablePods:
         return list(islice(filter(None, chain.from_iterable(rounds)), _MAX_COMPARED))
 
     def waits(self, namespace: str, request: Request) -> bool:
-        """Whether a pod of the namespace waits with that request."""
+        """Report whether a pod of the namespace waits with that request."""
         return request in self._requests.get(namespace, ())
 
     def wait_together(self, namespace: str, request: Request) -> bool:
-        """Whether a pod of a gang waits with that request."""
+        """Report whether a pod of a gang waits with that request."""
         return (namespace, request) in self._together
 
     def namespaces(self) -> list[str]:
-        """Those whose limit refused someone who waits."""
+        """The namespaces whose limit refused a pod that waits."""
         return list(self._limited)
 
     def limited(self, namespace: str) -> list[Limited]:
-        """Whom the namespace's limit refused, the one that waits for longest first."""
+        """The pods that the namespace's limit refused; the one that waits for longest comes first."""
         return list(self._limited.get(namespace, {}).values())
 
     def _add(self, uid: PodUid, pod: _Pod) -> None:
@@ -219,7 +219,7 @@ class Comparison(NamedTuple):
 
 
 class Backlog:
-    """What is still to be compared. Each namespace has its nodes in the order in which they changed."""
+    """Comparisons still to be made. Each namespace has its nodes in the order in which they changed."""
 
     def __init__(self) -> None:
         self._requests: dict[str, dict[NodeName, list[Request]]] = {}
@@ -227,7 +227,7 @@ class Backlog:
         self._begun: set[NodeName] = set()
 
     def __bool__(self) -> bool:
-        """Whether there is something."""
+        """Report whether there is something."""
         return bool(self._requests)
 
     def put(
@@ -260,7 +260,7 @@ class Backlog:
 
     def drop(self, node: NodeName) -> None:
         """Compare the node with nothing more."""
-        for namespace in [each for each, nodes in self._requests.items() if node in nodes]:
+        for namespace in [space for space, nodes in self._requests.items() if node in nodes]:
             self._end(namespace, node)
         self._previous.pop(node, None)
         self._begun.discard(node)
@@ -293,7 +293,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often, in seconds, and how.
+    """The intervals of polling and touching, in seconds.
 
     poll_s: a node of interest is asked. touch_s: the same node is touched at most, and five times that
     after a failure. gap_s: between any two touches. by_label: a label is changed, and no annotation.
@@ -344,7 +344,7 @@ class Requeuer:
         self._unknown: Callable[[], Collection[NodeName]] | None = None
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
+        """Readings for metrics."""
         return {
             "pods_waiting": ("Pods that no node fitted.", "gauge", lambda: len(self._waiting)),
             "touches_total": ("Nodes touched since capacity came free.", "counter", lambda: self.touches),
@@ -367,8 +367,8 @@ class Requeuer:
 
     def limited(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
         """The limit of its namespace refused the pod, for now, which may go to these nodes otherwise."""
-        some = tuple(nodes[:: -(-len(nodes) // _KEPT_NODES) or 1])
-        refused = Limited(namespace=pod.namespace, uid=pod.uid, request=pod.request, nodes=some)
+        sample = tuple(nodes[:: -(-len(nodes) // _KEPT_NODES) or 1])
+        refused = Limited(namespace=pod.namespace, uid=pod.uid, request=pod.request, nodes=sample)
         self._waiting.limit(refused, self._clock())
         self._somebody_waits.set()
 
@@ -391,7 +391,7 @@ class Requeuer:
             self._nodes_changed.set()
 
     def released(self, node: NodeName) -> None:
-        """What was held on the node for a pod that is not bound is not held any more."""
+        """Note that room held on the node for an unbound pod came free."""
         self.on_node_change(node, None, None)
 
     def freed_address(self, node: NodeName) -> None:
@@ -420,8 +420,8 @@ class Requeuer:
             nodes = list(dict.fromkeys(chain(self._waiting.nodes(), *limited)))
             for start in range(0, len(nodes), _POLLED_AT_ONCE):
                 await asyncio.sleep(self._pace.poll_s)
-                some = nodes[start : start + _POLLED_AT_ONCE]
-                await states.refresh(some, newer_than=self._clock() - self._pace.poll_s / 2)
+                batch = nodes[start : start + _POLLED_AT_ONCE]
+                await states.refresh(batch, newer_than=self._clock() - self._pace.poll_s / 2)
             if self._waiting.namespaces() and not nodes:
                 await asyncio.sleep(self._pace.poll_s)
             elif not nodes:
@@ -492,10 +492,14 @@ class Requeuer:
         To touch a node in vain costs a try of those that wait; not to touch it leaves them waiting.
         """
         snapshots = state.snapshots
-        one_of = {snapshots[node]: node for node in pod.nodes if node in snapshots}
-        one_of |= {each: node for node, each in snapshots.items() if each not in one_of}
+        node_by_snapshot = {snapshots[node]: node for node in pod.nodes if node in snapshots}
+        node_by_snapshot |= {
+            node_snapshot: node
+            for node, node_snapshot in snapshots.items()
+            if node_snapshot not in node_by_snapshot
+        }
         used_s = 0.0
-        for snapshot, node in one_of.items():
+        for snapshot, node in node_by_snapshot.items():
             async with self._queue.turn(pod.namespace, background=True) as turn:
                 fits = self._fits(pod.request, snapshot, pod.namespace)
             used_s += turn.used_s
@@ -505,20 +509,20 @@ class Requeuer:
         return None
 
     async def _helps(self, comparison: Comparison, state: ClusterState) -> bool:
-        """Whether a pod that waits may fit a node that went from one situation to another.
+        """Report whether a pod that waits may fit a node that went from one situation to another.
 
         None is a node that could not be read, which refuses everyone.
         """
-        namespace, node, before, request = comparison
+        namespace, node, previous, request = comparison
         async with self._queue.turn(namespace, background=True) as turn:
             after = state.snapshots.get(node)
             if after is None or not self._waiting.waits(namespace, request):
                 return False
             helps = self._fits(request, after, namespace) and not (
-                before and self._fits(request, before, namespace)
+                previous and self._fits(request, previous, namespace)
             )
-            if before and not helps and self._waiting.wait_together(namespace, request):
-                helps = _freed(before, after) and self._fits(request, after, namespace)
+            if previous and not helps and self._waiting.wait_together(namespace, request):
+                helps = _freed(previous, after) and self._fits(request, after, namespace)
         await self._pause(turn)
         return helps
 
@@ -553,7 +557,9 @@ class Requeuer:
             self._due[node] = now + 5 * self._pace.touch_s
             return
         self.touches += 1
-        self._touched = {n: at for n, at in self._touched.items() if at + self._pace.touch_s > now}
+        self._touched = {
+            n: touched_at for n, touched_at in self._touched.items() if touched_at + self._pace.touch_s > now
+        }
         self._touched[node] = now
         _log.info("touch", node=node, waiting=len(self._waiting), duration_s=round(self._clock() - now, 6))
 
@@ -563,12 +569,14 @@ class Requeuer:
 
 
 def _freed(previous: NodeSnapshot, current: NodeSnapshot) -> bool:
-    """Whether less is used of any PF than before, or the PFs are others."""
+    """Report whether less is used of any PF than before, or the PFs are others."""
     pfs = current.inventory.pfs
     if pfs != previous.inventory.pfs:
         return True
     pairs = ((current.used.get(pf.pci, NOTHING_USED), previous.used.get(pf.pci, NOTHING_USED)) for pf in pfs)
-    return any(now.vfs < then.vfs or now.mbps < then.mbps for now, then in pairs)
+    return any(
+        current_use.vfs < earlier.vfs or current_use.mbps < earlier.mbps for current_use, earlier in pairs
+    )
 
 
 def _likeliest(nodes: Collection[NodeName], state: ClusterState) -> list[NodeName]:
@@ -577,9 +585,9 @@ def _likeliest(nodes: Collection[NodeName], state: ClusterState) -> list[NodeNam
     Schedulers without queueing hints try a pod again only if it may go to the touched node, as to one of the
     control plane it may not as a rule.
     """
-    known = state.snapshots
+    snapshots = state.snapshots
 
     def has_none(node: NodeName) -> bool:
-        return node not in known or not known[node].inventory.pfs
+        return node not in snapshots or not snapshots[node].inventory.pfs
 
     return sorted(nodes, key=lambda node: (has_none(node), node))[:1]

@@ -56,7 +56,7 @@ class SchedulerCache:
         keys: KeySource = UNSIGNED,
         exists: Callable[[NodeName], bool] = lambda _: True,
     ) -> None:
-        """Nothing is known. clock: seconds, monotonic. keys, exists: as of `PodStore` and `ClusterState`."""
+        """Begin empty. clock: seconds, monotonic. keys, exists: as of `PodStore` and `ClusterState`."""
         self.requests = requests
         self.fit_cache = fit_cache
         self._requeuer = requeuer
@@ -115,7 +115,7 @@ class SchedulerCache:
         return self.state.snapshot_if(node, excluded=excluded, holding=holding)
 
     def readings(self) -> dict[str, Reading]:
-        """What metrics show."""
+        """Readings for metrics."""
         return {
             **self.state.readings(),
             **self.fit_cache.readings(),

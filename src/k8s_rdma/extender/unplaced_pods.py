@@ -66,7 +66,7 @@ class _OfNode:
     since_s: float = 0.0
 
     def may_guess(self, now: float) -> bool:
-        """Whether something is left of the budget."""
+        """Report whether something is left of the budget."""
         self.left_s = min(_BUDGET_S, self.left_s + (now - self.since_s) * _BUDGET_PER_S)
         self.since_s = now
         return self.left_s > 0
@@ -100,12 +100,14 @@ class UnplacedPods(PodIndex):
             self._add(node, pod.uid, _Unplaced(f"{pod.namespace}/{pod.name}", request))
 
     def _add(self, node: NodeName, uid: PodUid, unplaced: _Unplaced) -> None:
-        there = self._nodes.setdefault(node, _OfNode())
-        there.interfaces += len(unplaced.request.interfaces)
-        there.pods[uid] = unplaced
+        on_node = self._nodes.setdefault(node, _OfNode())
+        on_node.interfaces += len(unplaced.request.interfaces)
+        on_node.pods[uid] = unplaced
         self._places[uid] = node
-        if there.interfaces > _MAX_INTERFACES:
-            _log.warning("unplaced_pod_passed_over", pod=unplaced.pod, node=node, interfaces=there.interfaces)
+        if on_node.interfaces > _MAX_INTERFACES:
+            _log.warning(
+                "unplaced_pod_passed_over", pod=unplaced.pod, node=node, interfaces=on_node.interfaces
+            )
             self.on_delete(uid)
         else:
             self._place(node, {uid: unplaced})
@@ -114,9 +116,11 @@ class UnplacedPods(PodIndex):
         """The pod is finished or gone; what it held ends by the state's own rule."""
         node = self._places.pop(uid, None)
         if node is not None:
-            there = self._nodes[node]
-            there.interfaces -= len(there.pods.pop(uid).request.interfaces)
-            if not there.pods and there.left_s == _BUDGET_S:  # who spent something does not get it back so
+            on_node = self._nodes[node]
+            on_node.interfaces -= len(on_node.pods.pop(uid).request.interfaces)
+            if (
+                not on_node.pods and on_node.left_s == _BUDGET_S
+            ):  # who spent something does not get it back so
                 del self._nodes[node]
 
     def uids(self) -> Iterable[PodUid]:
@@ -143,29 +147,29 @@ class UnplacedPods(PodIndex):
             self._placing.discard(node)
 
     def _guess_all(self, node: NodeName, pods: Mapping[PodUid, _Unplaced]) -> None:
-        in_vain, there = 0, self._nodes[node]
+        in_vain, on_node = 0, self._nodes[node]
         for uid, unplaced in pods.items():
             if self.state.reservation(node, uid) is not None:
                 continue
-            if in_vain == _TRIED or not there.may_guess(self.clock()):
+            if in_vain == _TRIED or not on_node.may_guess(self.clock()):
                 return
             began_s = self.processor()
             if not self._guess(node, uid, unplaced):
                 in_vain += 1
-                there.pods[uid] = there.pods.pop(uid)
-            there.left_s -= self.processor() - began_s
+                on_node.pods[uid] = on_node.pods.pop(uid)
+            on_node.left_s -= self.processor() - began_s
 
     def _adopt(self, node: NodeName, uid: PodUid, unplaced: _Unplaced, facts: NodeFacts) -> None:
         """Take what the node reports of the pod, if that is all that it asks for, and no more than that.
 
         What is programmed beyond counts on its node while the node reports it, and for no namespace.
         """
-        given, held = facts.reported.get(uid, ()), self.state.reservation(node, uid)
-        if len(given) != len(unplaced.request.interfaces):
+        reported, reservation = facts.reported.get(uid, ()), self.state.reservation(node, uid)
+        if len(reported) != len(unplaced.request.interfaces):
             return
-        given = capped_to_request(given, unplaced.rates_mbps)
-        if held is None or held.interfaces != given:
-            self._hold(node, uid, unplaced, given)
+        reported = capped_to_request(reported, unplaced.rates_mbps)
+        if reservation is None or reservation.interfaces != reported:
+            self._hold(node, uid, unplaced, reported)
 
     def _guess(self, node: NodeName, uid: PodUid, unplaced: _Unplaced) -> bool:
         """Hold a place for it; whether there is one."""
@@ -186,5 +190,7 @@ class UnplacedPods(PodIndex):
     def _hold(
         self, node: NodeName, uid: PodUid, unplaced: _Unplaced, interfaces: tuple[PlacedInterface, ...]
     ) -> None:
-        held = Reservation(interfaces=interfaces, pod=unplaced.pod, created_at=self.clock(), bound=True)
-        self.state.reserve(node, uid, held)
+        reservation = Reservation(
+            interfaces=interfaces, pod=unplaced.pod, created_at=self.clock(), bound=True
+        )
+        self.state.reserve(node, uid, reservation)

@@ -107,7 +107,7 @@ class Overview:
             extender=self.role(),
             totals=self._last.totals,
             nodes=tuple(row.node for row in nsmallest(limit, self._last.rows, key=ORDERS[sort])),
-            pending=tuple(self._pending(each, now) for each in islice(pending, limit)),
+            pending=tuple(self._pending(attempt, now) for attempt in islice(pending, limit)),
             pending_total=len(pending),
         )
 
@@ -142,11 +142,11 @@ class Overview:
         heard_at = self.cache.state.heard_at(node)
         heard_s = None if heard_at is None else round(self.clock() - heard_at, 3)
         pfs = self._pfs_of(snapshot) if snapshot else _NO_PFS
-        known = NodeRow(name=node, pods=len(pods), heard_s=heard_s, pfs=pfs.rows)
+        row = NodeRow(name=node, pods=len(pods), heard_s=heard_s, pfs=pfs.rows)
         if facts is None:
             why = self.cache.state.why_unreadable(node)
-            return _Row(replace(known, problems=(why,), unreadable=True), pfs)
-        return _Row(replace(known, problems=(*_problems(pfs.rows), *facts.problems)), pfs)
+            return _Row(replace(row, problems=(why,), unreadable=True), pfs)
+        return _Row(replace(row, problems=(*_problems(pfs.rows), *facts.problems)), pfs)
 
     def _pfs_of(self, snapshot: NodeSnapshot) -> _Pfs:
         pfs = self._pfs.get(snapshot)
@@ -235,7 +235,7 @@ class Views:
         self._overview = overview
 
     def routes(self) -> dict[str, Callable[[Scope], Awaitable[Answer]]]:
-        """By path."""
+        """The handlers by path."""
         return {explain.PATH: self.explain, cluster_view.PATH: self.cluster}
 
     async def explain(self, scope: Scope) -> Answer:
@@ -244,10 +244,10 @@ class Views:
         namespace, _, name = query.get("pod", [""])[0].partition("/")
         if not namespace or not name:
             return _refuse(400, "malformed_request", "pod: wanted NAMESPACE/NAME")
-        wanted = ExplainQuery(
+        explain_query = ExplainQuery(
             nodes=tuple(map(NodeName, query.get("node", []))), every=query.get("all") == ["1"]
         )
-        found = await self._explainer.explain(namespace, name, wanted)
+        found = await self._explainer.explain(namespace, name, explain_query)
         if isinstance(found, str):
             return _refuse(404, "not_found", found)
         return Answer(encode_explanation(found), content_type=JSON)
