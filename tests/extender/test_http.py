@@ -233,3 +233,47 @@ async def test_bind_under_way_is_finished_when_the_extender_is_stopped():
         assert (await bind).json() == {"Error": ""}
         await s.done
         assert await c.node_of("p") == "w1"
+
+
+KNOWN = "/f (POST, filter), /p (POST, prioritize), /v (POST, preempt), /b (POST, bind)"
+VIEWS = "/healthz, /readyz, /metrics, /v1/explain, /v1/cluster"
+
+
+def error(reason: str, message: str) -> str:
+    return json.dumps({"error": {"reason": reason, "message": message}}, separators=(",", ":"))
+
+
+def unknown(path: str) -> str:
+    return error("not_found", f"there is no path {path}; there are {KNOWN}, {VIEWS}")
+
+
+@pytest.mark.parametrize("method", ["", "HEAD"])
+@pytest.mark.parametrize(
+    ("other", "path", "status", "fields", "body"),
+    [
+        ("GET", "/healthz", "200 OK", ["content-type: text/plain; charset=utf-8"], "ok\n"),
+        ("GET", "/f/", "404 Not Found", ["content-type: application/json"], unknown("/f/")),
+        ("GET", "/f%0A", "404 Not Found", ["content-type: application/json"], unknown("/f\n")),
+        ("PUT", "/none", "404 Not Found", ["content-type: application/json"], unknown("/none")),
+        (
+            "GET",
+            "/f",
+            "405 Method Not Allowed",
+            ["allow: POST", "content-type: application/json"],
+            error("method_not_allowed", "/f takes POST, not {method}"),
+        ),
+    ],
+)
+async def test_paths_are_answered_the_same_to_the_byte(*, method, other, path, status, fields, body):
+    sent = method or other
+    body = body.replace("{method}", sent)
+    paths = {"filter_path": "/f", "prioritize_path": "/p", "preempt_path": "/v", "bind_path": "/b"}
+    async with cluster() as c, served(c, **paths) as s:
+        reader, writer = await asyncio.open_connection("127.0.0.1", s.port)
+        writer.write(f"{sent} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        head, _, content = (await reader.read()).decode().partition("\r\n\r\n")
+        writer.close()
+    lines = [line for line in head.split("\r\n") if not line.startswith("date: ")]
+    length = f"content-length: {len(body)}"
+    assert lines == [f"HTTP/1.1 {status}", *fields, length, "connection: close"]
+    assert content == ("" if sent == "HEAD" else body)
