@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma import __version__
 from k8s_rdma.http_server.access import EVERYBODY
-from k8s_rdma.http_server.answer import CONTENT_TYPE, Answer, counter, error_answer, exposition, gauge
-from k8s_rdma.wire.rest_error import Error
+from k8s_rdma.http_server.answer import CONTENT_TYPE, Answer, counter, exposition, gauge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,6 @@ GET /healthz  whether this process runs, and what kubelet has of each resource
 GET /readyz   whether kubelet follows all of them
 """
 
-_METHODS = ("GET", "HEAD")
 _PREFIX = "k8s_rdma_device_plugin_"
 _OUTCOMES = {True: "taken", False: "failed"}
 
@@ -52,18 +50,8 @@ class PluginApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        await self._answer(scope)(scope, receive, send)
-
-    def _answer(self, scope: Scope) -> Answer:
-        if refusal := self._access.refusal(scope["path"], scope["headers"]):
-            return refusal
-        if scope["path"] not in self._paths:
-            return error_answer(404, Error(reason="not_found", message="there is no such path; / lists them"))
-        if scope["method"] not in _METHODS:
-            message = "this server changes nothing: GET and HEAD are all that it answers"
-            error = Error(reason="method_not_allowed", message=message)
-            return error_answer(405, error, headers={"allow": ", ".join(_METHODS)})
-        return self._paths[scope["path"]]()
+        answer = self._access.refuse(scope, self._paths) or self._paths[scope["path"]]()
+        await answer(scope, receive, send)
 
     def _readyz(self) -> Answer:
         ready = self._monitor.succeeded and not any(server.problem for server in self._servers)

@@ -19,13 +19,15 @@ from k8s_rdma.http_server.answer import Answer, error_answer
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Container, Iterable, Mapping
 
     from k8s_rdma.config.files import TlsConfig
     from k8s_rdma.http_server.answer import Scope
 
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})
 """Open to everybody: kubelet's probes bear no token."""
+
+READ_METHODS = ("GET", "HEAD")
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _SCHEME = b"bearer "
@@ -75,6 +77,18 @@ class Access:
         message = "it takes `Authorization: Bearer` and a token of this server"
         error = Error(reason="unauthorized", message=message)
         return error_answer(HTTPStatus.UNAUTHORIZED, error, headers={"www-authenticate": "Bearer"})
+
+    def refuse(self, scope: Scope, paths: Container[str]) -> Answer | None:
+        """Refuse a request without access, for no path, or with a method that changes something."""
+        if refusal := self.refusal(scope["path"], scope["headers"]):
+            return refusal
+        if scope["path"] not in paths:
+            return error_answer(404, Error(reason="not_found", message="there is no such path; / lists them"))
+        if scope["method"] not in READ_METHODS:
+            message = "this server changes nothing: GET and HEAD are all that it answers"
+            error = Error(reason="method_not_allowed", message=message)
+            return error_answer(405, error, headers={"allow": ", ".join(READ_METHODS)})
+        return None
 
     def client(self, scope: Scope) -> tuple[str, str, bytes]:
         """Who sent a request: its address, and what it proved: the certificate's name, the token's digest."""

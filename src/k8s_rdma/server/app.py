@@ -46,8 +46,6 @@ GET /readyz        whether it can show the node's state now
 GET /openapi.json  all of this for programs (OpenAPI 3.1)
 """
 
-_METHODS = ("GET", "HEAD")
-
 DEFAULT_TIMEOUT_S = 30.0
 MAX_TIMEOUT_S = 300.0
 """Shorter than what proxies and firewalls forget a silent connection after."""
@@ -80,49 +78,38 @@ class NodeApp:
         self._access = access
         self._watches = Watches(max_watches)
         index, openapi = Answer(INDEX), json_answer(openapi_document(access))
-        self._paths: dict[str, Callable[[Fields], Answer]] = {
-            "/": lambda _fields: index,
-            "/getpfs": lambda _fields: shown.answers.getpfs,
+        self._paths: dict[str, Callable[[Scope, Receive], Awaitable[Answer]]] = {
+            "/": _fixed(lambda: index),
+            "/getpfs": _fixed(lambda: shown.answers.getpfs),
             "/v1/node": self._node,
-            "/healthz": lambda _fields: shown.answers.healthz,
-            "/readyz": lambda _fields: shown.answers.readyz,
-            "/openapi.json": lambda _fields: openapi,
+            "/metrics": self._metrics,
+            "/healthz": _fixed(lambda: shown.answers.healthz),
+            "/readyz": _fixed(lambda: shown.answers.readyz),
+            "/openapi.json": _fixed(lambda: openapi),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        answer = self._checked(scope)
+        answer = self._access.refuse(scope, self._paths)
         if answer is None:
-            answer = await self._answer(scope, receive)
+            answer = await self._paths[scope["path"]](scope, receive)
         await answer(scope, receive, send)
 
-    def _checked(self, scope: Scope) -> Answer | None:
-        """Why the request is not answered; None for one that is."""
-        path, method = scope["path"], scope["method"]
-        if refusal := self._access.refusal(path, scope["headers"]):
-            return refusal
-        if path not in self._paths and path != "/metrics":
-            return error_answer(404, Error(reason="not_found", message="there is no such path; / lists them"))
-        if method not in _METHODS:
-            message = "this server changes nothing: GET and HEAD are all that it answers"
-            error = Error(reason="method_not_allowed", message=message)
-            return error_answer(405, error, headers={"allow": ", ".join(_METHODS)})
-        return None
+    async def _metrics(self, _scope: Scope, _receive: Receive) -> Answer:
+        traffic = await self._traffic.exposition()
+        return Answer(self._shown.answers.metrics + traffic, content_type=CONTENT_TYPE)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
-        if scope["path"] == "/metrics":
-            traffic = await self._traffic.exposition()
-            return Answer(self._shown.answers.metrics + traffic, content_type=CONTENT_TYPE)
-        if scope["path"] == "/v1/node":
-            try:
-                watch = parse_watch(scope["query_string"])
-            except MalformedError as error:
-                return error_answer(
-                    STATUS[error.reason].http, Error(reason=error.reason, message=error.message)
-                )
-            if watch is not None:
-                return await self._wait_for_node(watch, scope, receive)
-        return self._paths[scope["path"]](scope["headers"])
+    async def _node(self, scope: Scope, receive: Receive) -> Answer:
+        try:
+            watch = parse_watch(scope["query_string"])
+        except MalformedError as error:
+            return error_answer(STATUS[error.reason].http, Error(reason=error.reason, message=error.message))
+        if watch is not None:
+            return await self._wait_for_node(watch, scope, receive)
+        answers = self._shown.answers
+        if answers.unchanged is not None and f'"{answers.generation}"' in _if_none_match(scope["headers"]):
+            return answers.unchanged
+        return answers.node
 
     async def _wait_for_node(self, watch: Watch, scope: Scope, receive: Receive) -> Answer:
         place = self._watches.acquire(self._access.client(scope))
@@ -135,11 +122,14 @@ class NodeApp:
         finally:
             self._watches.release(place)
 
-    def _node(self, fields: Fields) -> Answer:
-        answers = self._shown.answers
-        if answers.unchanged is not None and f'"{answers.generation}"' in _if_none_match(fields):
-            return answers.unchanged
-        return answers.node
+
+def _fixed(answer: Callable[[], Answer]) -> Callable[[Scope, Receive], Awaitable[Answer]]:
+    """An endpoint whose answer does not depend on the request."""
+
+    async def endpoint(_scope: Scope, _receive: Receive) -> Answer:
+        return answer()
+
+    return endpoint
 
 
 def _if_none_match(fields: Fields) -> list[str]:
