@@ -58,7 +58,7 @@ class RealNode:
     async def start(self, listener: socket.socket) -> None:
         self.app = NodeApp(self.shown, NoTraffic(), access=Access(tokens=self.tokens))
         self.server = HttpServer(self.app, shutdown_s=1, **self.settings)
-        self.serving = asyncio.create_task(self.server.serve_orderly(listener))
+        self.serving = asyncio.create_task(self.server.serve(listener))
         while not self.server.started:  # noqa: ASYNC110  it tells nobody
             await asyncio.sleep(0.001)
 
@@ -69,7 +69,7 @@ class RealNode:
         await self.serving
 
     def connections(self) -> int:
-        return len(self.server.server_state.connections)
+        return len(self.server.state.connections)
 
     def _next(self, told: NodeReport) -> NodeReport:
         self.generation += 1

@@ -68,11 +68,11 @@ class Served:
 
     @property
     def tasks(self) -> int:
-        return len(self.server.server_state.tasks)
+        return len(self.server.state.tasks)
 
     @property
     def connections(self) -> list[Any]:
-        return list(self.server.server_state.connections)
+        return list(self.server.state.connections)
 
 
 @dataclass
@@ -111,7 +111,7 @@ async def served(paths: Paths | None = None, **settings: Any) -> AsyncIterator[S
         served = Served(server, listener.getsockname()[1], paths)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(server.serve_orderly(listener))
+                tasks.create_task(server.serve(listener))
                 yield served
                 paths.may.set()
                 server.should_exit = True

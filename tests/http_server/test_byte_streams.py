@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h11
 from hypothesis import example, given
@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 
 from http_server.serving import Paths
 from k8s_rdma.http_server import HttpServer, Limits
-
-if TYPE_CHECKING:
-    from k8s_rdma.http_server.protocol import HttpProtocol
+from k8s_rdma.http_server.protocol import HttpProtocol
 
 LIMITS = Limits(head_bytes=256, fields=6, body_bytes=64)
 TURNS = 20
@@ -199,9 +197,7 @@ async def play(stream: Stream, *, tls: bool, slow: bool, faults: Faults) -> None
     asyncio.get_running_loop().set_exception_handler(faults.of_loop)
     app = Application()
     server = HttpServer(app, shutdown_s=1, limits=LIMITS)
-    server.config.load()
-    make: Any = server.config.http_protocol_class
-    protocol = make(config=server.config, server_state=server.server_state, app_state={})
+    protocol = HttpProtocol(server.state)
     wire = Wire(protocol, tls=tls, slow=slow)
     for data in stream.reads:
         await asyncio.sleep(0)
@@ -214,7 +210,7 @@ async def play(stream: Stream, *, tls: bool, slow: bool, faults: Faults) -> None
     assert wire.ended or wire.half_closed or not is_last
     protocol.abort()
     await turns()
-    assert (app.now, server.server_state.tasks, server.server_state.connections) == (0, set(), set())
+    assert (app.now, server.state.tasks, set(server.state.connections)) == (0, set(), set())
 
 
 def closes(answered: bytes, methods: Sequence[Sequence[str]], *, cut: bool) -> bool:

@@ -110,9 +110,7 @@ class DevicePlugin:
                 *(tasks.create_task(plugin_server.run()) for plugin_server in self.plugin_servers),
             ]
             http_server = self._http() if listener is not None else None
-            serving = (
-                tasks.create_task(http_server.serve_orderly(listener)) if http_server and listener else None
-            )
+            serving = tasks.create_task(http_server.serve(listener)) if http_server and listener else None
             _log.info(
                 "device_plugin_ready", resources=[server.resource.name for server in self.plugin_servers]
             )

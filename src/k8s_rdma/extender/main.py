@@ -117,7 +117,7 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
         shutdown_s = ceil(config.shutdown_s)
         app = ExtenderApp(extender, config, access)
         server = HttpServer(app, limits=LIMITS, shutdown_s=shutdown_s, tls=access.tls)
-        serving = tasks.create_task(server.serve_orderly(listener))
+        serving = tasks.create_task(server.serve(listener))
         host, port = listener.getsockname()[:2]
         knowing = tasks.create_task(_wait_until_ready(extender, when_known))
         _log.info("extender_ready", address=host, port=port, tls=access.tls is not None)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Iterator
 
 _INT = struct.Struct("i")
 
@@ -70,6 +71,10 @@ class Connection(Protocol):
         """Act on a `deadline` that has passed."""
         ...
 
+    def shutdown(self) -> None:
+        """End it when the request under way is answered."""
+        ...
+
     def abort(self) -> None:
         """End it at once."""
         ...
@@ -78,10 +83,9 @@ class Connection(Protocol):
 class Connections:
     """Held to the limits by one look at all of them, rather than a timer for each request."""
 
-    def __init__(self, limits: Limits, connections: set[Connection]) -> None:
-        """connections: shared with uvicorn, which ends them when the server ends."""
+    def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._connections = connections
+        self._connections: set[Connection] = set()
         self._ended = self._peak = 0
         self._trimmed_at = -inf
 
@@ -109,7 +113,7 @@ class Connections:
 
     def check(self, now_s: float) -> None:
         """Deal with those that took too long."""
-        for connection in tuple(self._connections):
+        for connection in self:
             if connection.deadline <= now_s:
                 connection.time_out()
                 self._ended += 1
@@ -121,9 +125,20 @@ class Connections:
             self._ended, self._peak, self._trimmed_at = 0, len(self._connections), now_s
             return_free_memory()
 
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(tuple(self._connections))
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def shutdown(self) -> None:
+        """End each connection when the request under way is answered."""
+        for connection in self:
+            connection.shutdown()
+
     def abort(self) -> None:
-        """End all."""
-        for connection in tuple(self._connections):
+        """End all at once."""
+        for connection in self:
             connection.abort()
 
     def _eviction_candidate(self, newcomer: Connection) -> Connection | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto, unique
 from http import HTTPStatus
 from math import inf
@@ -25,18 +25,14 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from k8s_rdma.errors import Reason
-from k8s_rdma.http_server.access import certificate_names
-from k8s_rdma.http_server.answer import error_answer
-from k8s_rdma.http_server.connections import unsent_bytes
+from k8s_rdma.http_server.access import ServerTls, certificate_names
+from k8s_rdma.http_server.answer import Application, Fields, error_answer
+from k8s_rdma.http_server.connections import Connections, unsent_bytes
 from k8s_rdma.wire.rest_error import Error
 
 if TYPE_CHECKING:
-    from uvicorn import Config
-    from uvicorn.server import ServerState
-
-    from k8s_rdma.http_server.access import ServerTls
-    from k8s_rdma.http_server.answer import Fields, Scope
-    from k8s_rdma.http_server.connections import Connection, Connections
+    from k8s_rdma.http_server.answer import Scope
+    from k8s_rdma.http_server.connections import Connection
 
 _FIELD_OVERHEAD = len(": \r\n")
 _CHUNK_OVERHEAD = len("1000\r\n\r\n")
@@ -92,6 +88,20 @@ def _subject(certificate: dict[str, Any]) -> str:
     return ",".join(f"{name}={value}" for part in certificate["subject"] for name, value in part)
 
 
+@dataclass(slots=True, kw_only=True)
+class ServerState:
+    """The state that a server shares with its connections.
+
+    tasks: of the requests under way. default_headers: of each answer, before the application's own.
+    """
+
+    app: Application
+    connections: Connections
+    tls: ServerTls | None = None
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    default_headers: Fields = field(default_factory=list)
+
+
 class HttpProtocol(asyncio.Protocol):
     """One connection; a `connections.Connection`."""
 
@@ -100,29 +110,17 @@ class HttpProtocol(asyncio.Protocol):
     _parser: httptools.HttpRequestParser
     """From the connection's begin to its end: it and the connection know each other, which keeps both."""
 
-    def __init__(
-        self,
-        *,
-        connections: Connections,
-        tls: ServerTls | None,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        """config, server_state, app_state: as uvicorn gives them to its protocols."""
+    def __init__(self, state: ServerState) -> None:
         self.deadline = inf
         self.unsent_since: float | None = None
         self.address = ""
         self.handshake: Connection | None = None
         """The connection that this one was until now."""
-        self._app = config.loaded_app
-        self._state = server_state
-        self._app_state = app_state
-        self._loop = _loop or asyncio.get_running_loop()
-        self._limits = connections.limits
-        self._connections = connections
-        self._tls = tls
+        self._state = state
+        self._loop = asyncio.get_running_loop()
+        self._limits = state.connections.limits
+        self._connections = state.connections
+        self._tls = state.tls
         self._client: str | None = None
         """The subject of a certificate that counts."""
         self._certificate_refusal: _Refusal | None = None
@@ -337,7 +335,7 @@ class HttpProtocol(asyncio.Protocol):
             "headers": self._fields,
             "server": get_local_addr(self.transport),
             "client": self._peer,
-            "state": self._app_state.copy(),
+            "state": {},
             "extensions": {} if self._client is None else {"tls": {"client_cert_name": self._client}},
         }
 
@@ -357,7 +355,7 @@ class HttpProtocol(asyncio.Protocol):
             on_response=self._on_response,
         )
         self._stage = _Stage.BODY
-        task = self._loop.create_task(self._cycle.run_asgi(self._app))
+        task = self._loop.create_task(self._cycle.run_asgi(self._state.app))  # type: ignore[arg-type]  # TypedDicts there
         task.add_done_callback(self._state.tasks.discard)
         self._state.tasks.add(task)
 

@@ -1,39 +1,37 @@
-"""uvicorn with limits, its listening socket, and connections that begin with TLS.
+"""An HTTP server with limits, its listening socket, and connections that begin with TLS.
 
 The event loop's own server knows neither how many clients negotiate TLS at a time nor when a certificate was
-renewed. What `HttpServer` overrides or reads of uvicorn is not its public interface (0.54):
-
-- `capture_signals`: uvicorn would end the process by the signal itself after a clean stop.
-- `startup`, `servers`, `started`, `lifespan`: TLS handshakes count as connections and have a time-out.
-- `shutdown`: it closes no listener of ours, and leaves handshakes and unanswered clients open.
-- `on_tick`: time-outs of requests and answers are looked at ten times a second, in place of a timer for each.
-- `server_state.connections`: the number of connections is bounded for each address, and uvicorn closes them.
+renewed, so connections with TLS are accepted by `TlsListener`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import contextmanager
+from email.utils import formatdate
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
-import uvicorn
 
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.http_server.connections import Connections, Limits
-from k8s_rdma.http_server.protocol import HttpProtocol
+from k8s_rdma.http_server.protocol import HttpProtocol, ServerState
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from k8s_rdma.http_server.access import ServerTls
     from k8s_rdma.http_server.answer import Application
-    from k8s_rdma.http_server.connections import Connection
 
 _log = structlog.get_logger()
+
+BACKLOG = 2048
+"""Connections that the kernel completes before they are accepted."""
+
+TICK_S = 0.1
+"""Between two checks of all connections, in place of a timer for each."""
 
 ACCEPT_RETRY_S = 0.1
 """After a connection could not be accepted, for want of descriptors as a rule."""
@@ -43,92 +41,73 @@ RECEIVE_BUFFER_BYTES = 32 << 10
 grows to megabytes for each client that sends fast, and TLS keeps several times a read for each connection."""
 
 
-class HttpServer(uvicorn.Server):
-    """Leaves signals to the process: uvicorn would end it by the signal itself after a clean stop."""
+class HttpServer:
+    """Serves an application on a listening socket; signals are left to the process.
+
+    started: whether it accepts connections. should_exit: set it to end the server.
+    """
 
     def __init__(
         self,
         app: Application,
         *,
-        shutdown_s: int,
+        shutdown_s: float,
         limits: Limits | None = None,
         tls: ServerTls | None = None,
     ) -> None:
         """shutdown_s: for the requests under way when stopped. tls: None for plain HTTP."""
-        limits = limits or Limits()
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=self._protocol,  # type: ignore[arg-type]  # it is only called
-                ws="none",
-                interface="asgi3",
-                lifespan="off",
-                proxy_headers=False,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]  # fractions do as well
-                timeout_graceful_shutdown=shutdown_s,
-            )
-        )
-        self._tls = tls
-        self._accepting: asyncio.Task[NoReturn] | None = None
-        connections = cast("set[Connection]", self.server_state.connections)
-        self._connections = Connections(limits, connections)
+        self.started = self.should_exit = False
+        self.state = ServerState(app=app, connections=Connections(limits or Limits()), tls=tls)
+        self._shutdown_s = shutdown_s
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until `should_exit`, then finish the requests under way.
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn, which however leaves TLS to the event loop."""
-        if self._tls is None or sockets is None:
-            await super().startup(sockets)
-            return
-        await self.lifespan.startup()
-        [listener] = sockets
-        protocol_factory = partial(
-            self._protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        self._accepting = asyncio.create_task(
-            TlsListener(listener, self._tls, protocol_factory, self._connections).run()
-        )
-        self.servers: list[asyncio.Server] = []
-        self.started = True
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn."""
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.wait([self._accepting])
-        await super().shutdown(sockets)
-
-    async def on_tick(self, counter: int) -> bool:
-        """What uvicorn does ten times a second."""
-        self._connections.check(asyncio.get_running_loop().time())
-        return await super().on_tick(counter)
-
-    async def serve_orderly(self, listener: socket.socket) -> None:
-        """Serve, and close every connection also when cancelled or when requests outlast `shutdown_s`.
-
-        uvicorn leaves them open then, and a uvloop loop that is closed over open connections can wait for
-        them for ever (seen when a test fails with its client in the same loop).
+        Every connection is closed, also when this is cancelled or when requests outlast `shutdown_s`: a loop
+        of uvloop's that is closed over open connections can wait for them for ever (seen when a test fails
+        with its client in the same loop).
         """
+        self._tick()
+        accepting = await self._accept(listener)
+        self.started = True
         try:
-            await self.serve(sockets=[listener])
-        except asyncio.CancelledError:
-            if self.started:
-                await self.shutdown(sockets=[listener])
-            raise
+            while not self.should_exit:
+                await asyncio.sleep(TICK_S)
+                self._tick()
         finally:
-            self._connections.abort()
+            accepting.close()
+            listener.close()
+            try:
+                await self._drain(accepting)
+            finally:
+                self.state.connections.abort()
 
-    def _protocol(self, **uvicorn: Any) -> HttpProtocol:
-        return HttpProtocol(connections=self._connections, tls=self._tls, **uvicorn)
+    async def _accept(self, listener: socket.socket) -> asyncio.Server | TlsListener:
+        protocol_factory = partial(HttpProtocol, self.state)
+        if self.state.tls is not None:
+            return TlsListener(listener, self.state.tls, protocol_factory, self.state.connections)
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(protocol_factory, sock=listener, backlog=BACKLOG)
+
+    def _tick(self) -> None:
+        self.state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        self.state.connections.check(asyncio.get_running_loop().time())
+
+    async def _drain(self, accepting: asyncio.Server | TlsListener) -> None:
+        """Wait for the requests under way, and cancel those that outlast `shutdown_s`."""
+        self.state.connections.shutdown()
+        try:
+            async with asyncio.timeout(self._shutdown_s):
+                while self.state.connections or self.state.tasks:  # noqa: ASYNC110  a second of a process's end
+                    await asyncio.sleep(TICK_S)
+                await accepting.wait_closed()
+        except TimeoutError:
+            _log.error("requests_cancelled", requests=len(self.state.tasks), shutdown_s=self._shutdown_s)
+            for task in self.state.tasks:
+                task.cancel()
 
 
-def listen(address: str, port: int, *, backlog: int = 2048) -> socket.socket:
+def listen(address: str, port: int, *, backlog: int = BACKLOG) -> socket.socket:
     """A listening socket; for an empty address on all addresses of both families, where there are two.
 
     K8sRdmaError says where it cannot listen, and why.
@@ -149,7 +128,7 @@ def listen(address: str, port: int, *, backlog: int = 2048) -> socket.socket:
 
 
 class TlsListener:
-    """Accepts until cancelled."""
+    """Accepts connections with TLS from when it is made until it is closed, as an `asyncio.Server` does."""
 
     def __init__(
         self,
@@ -164,9 +143,17 @@ class TlsListener:
         self._context = context
         self._protocol_factory = protocol_factory
         self._connections = connections
+        self._task = asyncio.create_task(self._run())
 
-    async def run(self) -> NoReturn:
-        """Accept; what still negotiates when this is cancelled is closed."""
+    def close(self) -> None:
+        """Accept no more, and close what still negotiates."""
+        self._task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Return once nothing negotiates any more."""
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> NoReturn:
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as handshakes:
             while True:

@@ -95,7 +95,7 @@ async def serve(
     host, port = listener.getsockname()[:2]
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(link.run())
-        serving = tasks.create_task(server.serve_orderly(listener))
+        serving = tasks.create_task(server.serve(listener))
         _log.info("server_ready", address=host, port=port, tls=access.tls is not None)
         await stop.wait()
         app.stopping.set()
