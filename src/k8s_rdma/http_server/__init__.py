@@ -1,6 +1,6 @@
-"""What the processes that speak HTTP have in common: a listening socket, uvicorn on it, and limits.
+"""The HTTP server of all processes that have one: a listening socket, limits on clients, and access.
 
-The application is the process's own; signals are the process's business too.
+The application is the process's own, and so is the handling of signals.
 """
 
 from k8s_rdma.http_server.answer import Answer

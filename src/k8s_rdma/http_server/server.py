@@ -98,7 +98,7 @@ class HttpServer:
         self.state.connections.shutdown()
         try:
             async with asyncio.timeout(self._shutdown_s):
-                while self.state.connections or self.state.tasks:  # noqa: ASYNC110  a second of a process's end
+                while self.state.connections or self.state.tasks:  # noqa: ASYNC110  the process ends
                     await asyncio.sleep(TICK_S)
                 await accepting.wait_closed()
         except TimeoutError:
