@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 def files_without_events(sysfs: Sysfs, hardware: Hardware) -> frozenset[str]:
-    """By their path below sysfs: the port state of InfiniBand PFs, what MLNX_OFED has of each VF."""
+    """Return the files, by path below sysfs, whose changes no event reports.
+
+    They are the port states of InfiniBand PFs and MLNX_OFED's settings of each VF.
+    """
     return frozenset(path for pf in hardware.pfs for path in _files(sysfs, pf))
 
 
@@ -46,24 +49,24 @@ def _files(sysfs: Sysfs, pf: PfState) -> Iterator[str]:
 
 
 REST_MS = 50
-"""After telling of changes: an attachment makes hundreds, and to wake for each costs the thread that makes
-them more than the changes themselves take."""
+"""Pause after each callback. An attachment makes hundreds of changes; waking for each would cost the thread
+that makes them more than the changes themselves."""
 
 LOOK_S = 1.0
-"""Between two looks at the watched files."""
+"""Interval between two scans of the watched files."""
 
 QUEUE_BYTES = 4 << 20
-"""What a socket may hold during the rest, before messages are lost: some 1,900 of links (48 by default)."""
+"""Receive buffer of a socket: some 1,900 messages of links during the pause, where the default holds 48."""
 
 _BATCH = 10_000
-"""Messages taken before the callback is told, so that a stream without end cannot keep it waiting."""
+"""Most messages read before the callback runs, so that an endless stream cannot delay it."""
 
 
 class Changes:
     """Calls back from a thread of its own after one or more changes, until closed.
 
-    By default it listens to what the kernel tells of links, their addresses, devices (PCI, network, RDMA) and
-    RDMA ports. Files are for what it tells nothing of: their contents are compared once a second.
+    By default it subscribes to the kernel's messages about links, addresses, devices (PCI, network, RDMA) and
+    RDMA ports. Files cover what no message reports: their contents are compared once a second.
     """
 
     def __init__(
@@ -73,13 +76,13 @@ class Changes:
         *,
         queue_bytes: int = QUEUE_BYTES,
     ) -> None:
-        """Listen in the calling thread's network namespace; what came before is not told."""
+        """Subscribe in the calling thread's network namespace; earlier changes are not reported."""
         self._changed = changed
         self._lock = threading.Lock()
         self._gathering = Gathering()
         self._untold = False
         self.failure: Exception | None = None
-        """What the last call back, or the listening for it, ended with; tried again once a second."""
+        """Error of the last callback or of reading the sockets; both are retried once a second."""
         self._files: dict[Path, bytes | None] = {}
         self._subscribed: list[tuple[Subscription, socket.socket]] = []
         with ExitStack() as undo:
@@ -104,14 +107,17 @@ class Changes:
         self.close()
 
     def close(self) -> None:
-        """End; no call comes afterwards. Not from within the callback. Once more does nothing."""
+        """Stop; no callback runs afterwards.
+
+        Must not be called from the callback. A second call does nothing.
+        """
         self._open.close()
 
     def dirty(self) -> Dirty:
-        """What changed since this was asked last, up to this moment: ask first, then look.
+        """Return what changed since the last call, up to this moment. Call it first, then observe.
 
-        The kernel tells of a change before it answers who made it. So whoever makes one, asks this, and then
-        reads back what they made, need not look again for that. The callback comes all the same.
+        The kernel reports a change before it answers the request that made it. A caller who makes a change,
+        calls this and then reads the result back need not observe again. The callback runs all the same.
         """
         with self._lock:
             if self._drain():
@@ -120,7 +126,7 @@ class Changes:
             return self._gathering.drain()
 
     def watch_files(self, paths: Iterable[Path]) -> None:
-        """Look at these files from now on, and at no others: call first, then read them."""
+        """Watch these files, and no others, from now on. Call it first, then read them."""
         requested = set(paths)
         new = {path: _contents(path) for path in requested - self._files.keys()}
         with self._lock:
@@ -128,10 +134,10 @@ class Changes:
             os.eventfd_write(self._wake, 1)  # it may be waiting without end
 
     def look_at_files(self) -> None:
-        """Look at the watched files now: whoever reads them next is told of what changes from here on.
+        """Scan the watched files now, so that a reader is notified of every change from here on.
 
-        Else one that changes after a reader was told, is read, and is as before within a second, would be
-        for that reader what it is not any more.
+        Otherwise a file that changes, is read, and changes back within a second would leave the reader with
+        the value in between.
         """
         self._scan()
 
@@ -149,7 +155,7 @@ class Changes:
                 stopping.poll(LOOK_S * 1000)
 
     def _notify(self, stopping: select.poll) -> None:
-        """Until it is to stop."""
+        """Run the callback after changes until the object is closed."""
         poll = select.poll()
         poll.register(self._stop, select.POLLHUP)
         poll.register(self._wake, select.POLLIN)
@@ -171,7 +177,7 @@ class Changes:
         return max(0.0, scan_at - time.monotonic()) * 1000 if self._files else None
 
     def _gather(self) -> bool:
-        """Report whether there is something to tell."""
+        """Read the sockets and report whether the callback is due."""
         with self._lock:
             with suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
@@ -180,7 +186,7 @@ class Changes:
             return events
 
     def _drain(self) -> bool:
-        """Take what the sockets hold; whether any of it is of interest."""
+        """Read all pending messages; return whether any of them is relevant."""
         interesting = False
         for subscription, opened in self._subscribed:
             interesting |= self._drain_one(subscription, opened)
@@ -199,7 +205,7 @@ class Changes:
         return interesting
 
     def _scan(self) -> bool:
-        """Report whether a watched file has other contents than before."""
+        """Compare the watched files and report whether any has changed."""
         now = {path: _contents(path) for path in self._files}
         with self._lock:
             changed = {
@@ -213,9 +219,9 @@ class Changes:
 
 
 def _contents(path: Path) -> bytes | None:
-    """None while it cannot be read, whyever: that it can be, or no longer, is a change.
+    """Read a file; None while it cannot be read, for whatever reason. Becoming readable or not is a change.
 
-    What is no file is not opened: of a device's node it is which device that counts.
+    Only regular files are opened: of a device node only the device number counts.
     """
     try:
         found = path.stat()
@@ -230,7 +236,10 @@ T = TypeVar("T")
 
 
 class CachedScan(Generic[T]):
-    """Looks at one thing again and again; of one thread at a time."""
+    """Runs a scan again when something has changed, and returns the previous result otherwise.
+
+    Used by one thread at a time.
+    """
 
     def __init__(
         self,
@@ -241,12 +250,12 @@ class CachedScan(Generic[T]):
         subscriptions: Sequence[Subscription] = EVERYTHING,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Listen in the calling thread's network namespace.
+        """Subscribe in the calling thread's network namespace.
 
-        observe: looks; of which links there were changes alone, None when anything may have changed.
-        files: what to look at once a second after such a look, as no event tells of it. incomplete: whether
-        something could not be seen, and is to be tried again. changed: called from another thread when a look
-        may show something else; several signs may be one call.
+        observe: scans; its argument is the links that changed, None when anything may have changed.
+        files: the files to watch after a scan, because no event reports their changes.
+        incomplete: whether part could not be read and is to be tried again.
+        changed: called from another thread when a scan may return something else; calls are merged.
         """
         self._observe, self._unannounced, self._incomplete = observe, files, incomplete
         self._on_change = changed
@@ -262,9 +271,9 @@ class CachedScan(Generic[T]):
         self._changes.close()
 
     def scan(self, *, anew: bool = False) -> T:
-        """What there is now, the same object while there is no sign of a change; anew: look all the same.
+        """Return the present state, the same object while nothing has changed; `anew` scans in any case.
 
-        What could not be seen last time is tried again. Raises what `observe` and `files` raise.
+        An incomplete scan is repeated. Raises what `observe` and `files` raise.
         """
         if self._result is not None and not self._due and not anew:
             return self._result
@@ -283,7 +292,7 @@ class CachedScan(Generic[T]):
 
     @property
     def due(self) -> bool:
-        """Report whether the next look may show something else."""
+        """Report whether the next scan may return something else."""
         return self._due or self._result is None
 
     def _something_changed(self) -> None:

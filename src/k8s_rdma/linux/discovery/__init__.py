@@ -1,1 +1,1 @@
-"""What a machine has: PFs, their VFs, and all that is known of them; reads, and changes nothing."""
+"""Discovery of a machine's PFs and VFs and their state. Reads only."""

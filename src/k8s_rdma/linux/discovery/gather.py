@@ -49,7 +49,7 @@ _PCI_DEVICES = "bus/pci/devices/"
 
 
 class RecordingSysfs(Sysfs):
-    """Another sysfs, noting what is read of it; nothing can be written through it (EROFS)."""
+    """Wraps another sysfs and records what is read through it. Writes are refused (EROFS)."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         super().__init__()
@@ -58,14 +58,14 @@ class RecordingSysfs(Sysfs):
         self._places: dict[str, str] = {"": ""}
 
     def read(self, path: str) -> str:
-        """A file's text, whole."""
+        """Return a file's text, whole."""
         place = self._place(path)
         text = self._noting(place, lambda: self._sysfs.read(path))
         self._entries[place] = text.removesuffix("\n")
         return text
 
     def names(self, path: str) -> list[str]:
-        """What a directory holds; of a PCI function's, only what is read of it itself is noted."""
+        """Return a directory's names; a PCI function's files are recorded only when read."""
         place = self._place(path)
         names = self._noting(place, lambda: self._sysfs.names(path))
         self._entries.setdefault(place, None)
@@ -89,7 +89,7 @@ class RecordingSysfs(Sysfs):
         raise OSError(errno.EROFS, "only read while recording", path)
 
     def entries(self) -> dict[str, Entry]:
-        """What was noted; without PCI devices of which nothing was."""
+        """Return the recorded entries, without links to PCI devices of which nothing was read."""
         inside = {place for path in self._entries for place in _above(path)}
         existing = inside | {path for path, entry in self._entries.items() if entry is not None}
         return {
@@ -123,7 +123,7 @@ class RecordingSysfs(Sysfs):
             self._entries.setdefault(path, None)
 
     def _place(self, path: str) -> str:
-        """Where a path leads without links, noting those that it leads through."""
+        """Resolve a path and record the symbolic links on the way."""
         place = ""
         for part in filter(None, path.split("/")):
             below = f"{place}/{part}" if place else part
@@ -143,9 +143,9 @@ class RecordingSysfs(Sysfs):
 
 
 class RecordingQueries:
-    """Other `Queries`, noting each answer; a refusal is noted and answered with nothing.
+    """Wraps other `Queries` and records each answer; a refusal is recorded and answered with nothing.
 
-    So whoever asks goes on: one question that needs a privilege leaves no hole where the others would be.
+    The observation then goes on: one query that needs a privilege does not hide the others.
     """
 
     def __init__(self, queries: Queries) -> None:
@@ -216,7 +216,7 @@ class RecordingQueries:
         return found
 
     def refused(self) -> dict[str, str]:
-        """Questions by the name of the error that was the answer."""
+        """Return the refused queries, each with the name of its error."""
         return {
             question: error_name(getattr(error, "errno", errno.EIO))
             for question, error in sorted(self.refusals.items())
@@ -261,7 +261,7 @@ OMITTED = (
 
 
 def gather(sysfs: Sysfs, queries: Queries) -> Machine:
-    """This machine, disguised (`wire.machine`); `about` says what could not be looked at."""
+    """Record this machine, anonymized (`wire.machine`); `about` lists what could not be read."""
     read, queried = RecordingSysfs(sysfs), RecordingQueries(queries)
     gathering = _Gathering(sysfs, read, queried)
     gathering.observe()
@@ -293,14 +293,14 @@ def gather(sysfs: Sysfs, queries: Queries) -> Machine:
 
 
 class _Gathering:
-    """What is being noted, and what cannot be."""
+    """A recording in progress, with the list of what could not be read."""
 
     def __init__(self, unnoted: Sysfs, sysfs: RecordingSysfs, queries: RecordingQueries) -> None:
         self._unnoted, self._sysfs, self._queries = unnoted, sysfs, queries
         self.unreadable: list[str] = []
 
     def observe(self) -> None:
-        """Have the machine read as the agent reads it, every PF of it."""
+        """Observe the machine as the agent does, with every PF selected."""
         pcis = frozenset(pci_address(name) for name in self._names(_DEVICES))
         for selection in (Selection(), Selection(require_rdma=False, rules=(PfRule(pcis=pcis),))):
             try:
@@ -309,7 +309,7 @@ class _Gathering:
                 self.unreadable.append(str(error))
 
     def look_further(self) -> None:
-        """Note what nothing reads, but people who look for a fault."""
+        """Record files that only people who diagnose a fault read."""
         drivers = set()
         for pci in sorted(self._names(_DEVICES)):
             function = f"{_DEVICES}/{pci}"

@@ -1,4 +1,4 @@
-"""`linux.netlink.queries.Queries`, answered by the running kernel: with CAP_NET_ADMIN, and without."""
+"""`linux.netlink.queries.Queries` answered by the running kernel, with CAP_NET_ADMIN and without it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class NetlinkQueries:
-    """Asks about the network namespace where it was made, over sockets that it keeps. Of one thread."""
+    """Queries the network namespace where it was made over sockets that it keeps open. Used by one thread."""
 
     def __init__(self) -> None:
-        """Open the sockets; that of RDMA when there is such a thing."""
+        """Open the sockets; the one of RDMA once the kernel has RDMA."""
         with ExitStack() as undo:
             self.rtnl = undo.enter_context(Rtnl())
             self._devlink = undo.enter_context(Devlink())
@@ -99,7 +99,7 @@ class NetlinkQueries:
         return devlink_rates(self._devlink, "pci")
 
     def firmware(self, name: str) -> str:
-        """The firmware version that a netdev's driver tells; empty when it tells none."""
+        """Return the firmware version that a netdev's driver reports; empty when it reports none."""
         found = self._ethtool.driver_info(name)
         return found.firmware if found else ""
 
@@ -109,7 +109,7 @@ class NetlinkQueries:
             return dcb.state(name)
 
     def pauses(self, name: str) -> bool | None:
-        """Report whether a netdev knows pause frames of the whole link; None when its driver does not say."""
+        """Return True when a netdev uses global pause frames; None when its driver does not report it."""
         return self._ethtool.pauses(name)
 
     def devlink_flags(self, name: str) -> Mapping[str, bool]:
@@ -118,17 +118,17 @@ class NetlinkQueries:
 
 
 class UnprivilegedQueries(NetlinkQueries):
-    """As `NetlinkQueries`, but that switchdev mode is told by its traces where devlink does not tell it."""
+    """`NetlinkQueries` without privileges: representors reveal switchdev mode."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         super().__init__()
         self._sysfs = sysfs
 
     def eswitch_modes(self) -> Mapping[str, str]:
-        """`switchdev` of PFs that have representors.
+        """Return `switchdev` for PFs that have representors.
 
-        In that mode every VF has one; without VFs, the mode makes no difference. Where a driver does not say
-        of which device its representors are, it seems to be in legacy mode.
+        In that mode every VF has one; without VFs the mode makes no difference. A driver that does not link
+        its representors to their device seems to be in legacy mode.
         """
         try:
             return super().eswitch_modes()

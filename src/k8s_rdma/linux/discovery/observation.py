@@ -1,7 +1,7 @@
 """Observation of the machine: sysfs, netlink and the configuration make one `Hardware`.
 
-Where two sources disagree (a netdev renamed between two reads, a VF on its way) everything is read once
-more; a disagreement that stays is reported, and never taken for a smaller machine.
+Where two sources disagree (a netdev renamed between two reads, a VF being moved) everything is read once
+more. A disagreement that stays is reported and never taken for a smaller machine.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class _WrittenSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """One look at everything.
+    """Result of one scan.
 
-    doubts: what another look may settle, a sentence each. doubtful: the links of the PFs that they are about.
+    doubts: disagreements that another scan may settle, one sentence each. doubtful: links of the PFs
+    concerned.
     """
 
     hardware: Hardware
@@ -54,7 +55,7 @@ class _Scan:
 
 
 class Observer:
-    """Looks at one machine again and again, and asks anew only what may have changed.
+    """Observes one machine repeatedly and queries again only what may have changed.
 
     Beside all of `Queries` it reads little: of every PCI device `sriov_totalvfs`; of a PF `class`, `vendor`,
     `device`, `driver`, `sriov_numvfs`, `numa_node`, `virtfn*`, `net/`, `infiniband/`, `sriov/*/config`; of a
@@ -72,7 +73,7 @@ class Observer:
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look through these two at the PFs that the configuration selects; `now` in seconds."""
+        """Observe the PFs that the configuration selects through `sysfs` and `queries`; `now` in seconds."""
         self._sysfs = sysfs
         self._queries = queries
         self._selection = selection
@@ -83,7 +84,7 @@ class Observer:
         self._lasting: frozenset[str] = frozenset()
 
     def observe(self, changed: Collection[int] | None = None) -> Hardware:
-        """The machine now.
+        """Return the machine's present state.
 
         changed: indexes of the PFs' links whose VFs may have other settings than at the last call; None when
             any may. Others are asked about theirs only if they are other VFs now, or their link is down.
@@ -96,13 +97,13 @@ class Observer:
         return scan.hardware
 
     def note_settings(self, pf: PciAddress, infos: Iterable[VfInfo]) -> None:
-        """Take what a PF has just told somebody else of its VFs, so that it need not be asked again."""
+        """Store VF settings that another caller has just read from a PF, so that they are not read again."""
         written = self._written_settings.get(pf)
         if written is not None:
             self._written_settings[pf] = _WrittenSettings(written.index, written.vfs, _settings(infos))
 
     def discover(self) -> Discovery:
-        """Which PFs there are, and which are ours, without a look at their VFs.
+        """Find the PFs of the machine and select those that the agent manages, without reading their VFs.
 
         KernelError as with `observe`; OSError when a PF cannot be read.
         """
@@ -158,7 +159,7 @@ class Observer:
         return skipped.pf.pci in self._ours or skipped.pf.pci in self._selection.allocated
 
     def _remember(self, discovery: Discovery) -> None:
-        """Keep which PFs are ours while they exist, and what those told that can be looked at."""
+        """Keep the selected PFs while they exist, and the settings of those that can be read."""
         selected = {each.pf.pci: each.rule for each in discovery.selected}
         missing = {each.pf.pci: each.rule for each in discovery.skipped if self._is_ours(each)}
         self._ours = selected | missing
@@ -205,7 +206,7 @@ class Observer:
         return observed
 
     def _must_have_come(self, pf: PciAddress, observed: Iterable[ObservedVf]) -> None:
-        """KernelError while a VF's driver is still making its netdev."""
+        """Raise KernelError while a VF's driver is still creating its netdev."""
         lacking = {each.vf.pci: each for each in observed if each.lacking}
         expected = self._latecomers.expected(pf, {pci: each.lacking for pci, each in lacking.items()})
         if expected is not None:
@@ -216,7 +217,7 @@ class Observer:
     def _settings(
         self, pf: PciAddress, index: int, vfs: Mapping[int, PciAddress], changed: Collection[int] | None
     ) -> Mapping[int, VfSettings]:
-        """Those of a PF's VFs: MLNX_OFED's files, whose changes no event tells, else what netlink tells."""
+        """Read the settings of a PF's VFs from MLNX_OFED's files if there are any, otherwise by netlink."""
         if not vfs:
             return {}
         in_files = read_vf_settings(self._sysfs, pf)
@@ -236,7 +237,7 @@ class Observer:
 
 @dataclass(frozen=True, slots=True)
 class _ObservedPf:
-    """A PF, its link's index, and what its sources disagree on."""
+    """A PF, its link's index, and the disagreements between its sources."""
 
     state: PfState | Unreadable
     index: int
@@ -248,11 +249,11 @@ def _settings(infos: Iterable[VfInfo]) -> Mapping[int, VfSettings]:
 
 
 def _may_hold_vfs(skipped: SkippedPf) -> bool:
-    """Whether a PF that cannot be looked at may have VFs all the same.
+    """Report whether a PF that cannot be observed may still have VFs.
 
-    A driver that leaves takes them along, and the kernel counts them until the last is gone (Linux
-    `drivers/pci/iov.c`, sriov_disable): a PF that counts none is missed by nobody. One counts them without a
-    driver, or its netdev, while guests have some, or while its driver recovers from a fault.
+    A driver that is unbound removes them, and the kernel counts them until the last one is removed (Linux
+    `drivers/pci/iov.c`, sriov_disable): no pod depends on a PF that counts none. A PF counts VFs without a
+    driver or a netdev while guests use some, or while its driver recovers from a fault.
     """
     if skipped.missing is Missing.AGREEMENT:
         return True

@@ -1,4 +1,4 @@
-"""State of one PF for operators and the scheduler: its port's speed, rates, problems, devlink's part.
+"""State of one PF for operators and the scheduler: link speed, rates, problems, settings made by devlink.
 
 The system itself never sets rates by devlink; somebody else may have. With the drivers of the table rates
 are set through the PF's netdev, in switchdev mode as well (`linux.drivers`). mlx5 keeps one value of each
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.sysfs import Sysfs
 
 OWN_GROUPS = frozenset({"ice"})
-"""Drivers that show their scheduler as groups, each VF in one, without anybody's doing
+"""Drivers that by themselves show their scheduler as groups, with each VF in one
 (`ice_devlink_rate_init_tx_topology`, drivers/net/ethernet/intel/ice/devlink/devlink.c, Linux 6.12)."""
 
 
 def group_of(driver: str, rate: DevlinkRate) -> str:
-    """The group that somebody has put a VF in, or given rates; empty for none."""
+    """Return the rate group that an administrator put a VF in or gave rates; empty for none."""
     return rate.group if rate.group_rated or driver not in OWN_GROUPS else ""
 
 
 def with_devlink(
     driver: str, settings: Mapping[int, VfSettings], rates: Mapping[int, DevlinkRate]
 ) -> Mapping[int, VfSettings]:
-    """The settings of a PF's VFs, with what devlink has of them.
+    """Return the settings of a PF's VFs, merged with their devlink rates.
 
-    Of two minima the larger is taken to hold, of two maxima the smaller.
+    The larger of two minimum rates applies, and the smaller of two maximum rates.
     """
     return {
         index: _with_rate(driver, setting, rates[index]) if index in rates else setting
@@ -57,7 +57,7 @@ def with_devlink(
 def without_promises(
     driver: str, ability: RateAbility, rates: Mapping[int, DevlinkRate]
 ) -> tuple[RateAbility, str]:
-    """What a PF takes of rates beside groups of VFs, and why that is less, in one clause, or empty."""
+    """Return the rates that a PF accepts beside groups of VFs, and a clause on what these restrict."""
     grouped = {index: group for index, rate in rates.items() if (group := group_of(driver, rate))}
     if not grouped:
         return ability, ""
@@ -89,14 +89,14 @@ def _describe(rate: DevlinkRate, group: str) -> str:
 
 
 Speed = tuple[int | None, str]
-"""Mb/s and no sentence, or None and why it is unknown."""
+"""Mb/s and an empty text, or None and the reason why it is unknown."""
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec\b.*")
 _NO_RESERVATIONS = "it takes no interfaces with a reservation"
 
 
 def ethernet_speed(sysfs: Sysfs, link: Link) -> Speed:
-    """By `speed` (Mb/s; -1 or EINVAL when the driver does not know)."""
+    """Read a netdev's `speed` (Mb/s; -1 or EINVAL when the driver does not know)."""
     if not (link.is_up and link.carrier):
         state = "has no carrier" if link.is_up else "is set down"
         return None, f"its link {state}; {_NO_RESERVATIONS}"
@@ -107,7 +107,7 @@ def ethernet_speed(sysfs: Sysfs, link: Link) -> Speed:
 
 
 def infiniband_speed(sysfs: Sysfs, link: Link, rdma_device: str) -> Speed:
-    """By the RDMA device's port: `rate` as `100 Gb/sec (4X EDR)`, known while `state` is `4: ACTIVE`.
+    """Read the RDMA port's `rate`, like `100 Gb/sec (4X EDR)`; it is known while `state` is `4: ACTIVE`.
 
     Source: Linux `drivers/infiniband/core/sysfs.c`, rate_show, state_show. `dev_port` of an IPoIB netdev
     counts from 0, ports count from 1.
@@ -126,10 +126,10 @@ def infiniband_speed(sysfs: Sysfs, link: Link, rdma_device: str) -> Speed:
 def pf_state(
     context: VfContext, selected: Selected, vfs: Iterable[Vf], query_firmware: Callable[[str], str]
 ) -> PfState:
-    """A PF with these VFs; `query_firmware` of a netdev by name.
+    """Build the state of a PF with these VFs; `query_firmware` takes a netdev's name.
 
-    The RDMA device is asked where that tells none: it may have a version of its own driver's (irdma on ice).
-    OSError or KernelError when it cannot be read.
+    Without a version of the netdev, that of the RDMA device is used, whose driver may have its own (irdma on
+    ice). OSError or KernelError when the PF cannot be read.
     """
     pf, link = selected.pf, selected.link
     vfs = tuple(vfs)

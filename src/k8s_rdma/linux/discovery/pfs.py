@@ -1,6 +1,6 @@
-"""Which PFs of the machine are ours: what is there, and what the configuration selects of it.
+"""Selection of PFs: the PFs of the machine, and those that the configuration selects of them.
 
-Works with PFs that have no VFs yet, and tells of those whose driver is still coming.
+It covers PFs that have no VFs yet and reports those whose driver is not bound yet.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ __devlink_port_phys_port_name_get); drivers put these beside the PF's own netdev
 
 @unique
 class Missing(Enum):
-    """What a PF lacks to be ours.
+    """Requirement that a PF does not meet.
 
-    DRIVER: it is bound to none. NETDEV: its driver made none, or it is in another network namespace.
-    AGREEMENT: netlink, or a driver, for the netdev that sysfs names. RDMA: it has no RDMA device.
-    LEAVE: it carries the default route, and its rule does not name it. RULE: none matches it.
+    DRIVER: no driver is bound. NETDEV: its driver made no netdev, or that is in another network namespace.
+    AGREEMENT: netlink does not list the netdev that sysfs names, or no driver is bound that could have made
+    it.
+    RDMA: it has no RDMA device. LEAVE: it carries the default route, and its rule does not name it.
+    RULE: no rule matches it.
     """
 
     DRIVER = "driver"
@@ -51,9 +53,9 @@ class Missing(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPf:
-    """A PF of the machine; the `*_vfs` are what it can have and what it is set to have.
+    """A PF of the machine. total_vfs: the most VFs it supports. num_vfs: the VFs it is set to have.
 
-    netdevs: in sysfs; None while there are none. link: the one that is the PF's own.
+    netdevs: names in sysfs; None while its driver has made none. link: the PF's own netdev.
     """
 
     function: PciFunction
@@ -67,7 +69,7 @@ class FoundPf:
 
     @property
     def pci(self) -> PciAddress:
-        """Its address."""
+        """The PF's PCI address."""
         return self.function.pci
 
     @property
@@ -77,11 +79,11 @@ class FoundPf:
 
     @property
     def link_type(self) -> LinkType | None:
-        """Link layer of its port; None while it has no netdev, or when it is neither."""
+        """Link layer of its port; None without a netdev, or when it is neither Ethernet nor InfiniBand."""
         return _LINK_TYPES.get(self.link.type) if self.link else None
 
     def must_be_as_found(self) -> None:
-        """KernelError when it has another driver, or is set to have another number of VFs, by now."""
+        """Raise KernelError when its driver or its number of VFs has changed since."""
         now = self.function.driver(), self.function.num_vfs()
         if now != (self.driver, self.num_vfs):
             msg = f"its driver {self.driver} and {self.num_vfs} VFs became {now[0]} and {now[1]} meanwhile"
@@ -90,9 +92,9 @@ class FoundPf:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """A PF that is ours, its netdev, and the rule by which it is.
+    """A selected PF, its netdev, and the rule that selects it.
 
-    objection: a sentence on why it would not be selected if it were not ours already, or empty.
+    objection: a sentence on why it would not be selected if it were not in use already, or empty.
     """
 
     pf: FoundPf
@@ -103,7 +105,7 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class SkippedPf:
-    """A PF that its rule would make ours, and what it lacks; `why` is a sentence about it."""
+    """A PF that a rule selects but that cannot be used, the unmet requirement, and a sentence about it."""
 
     pf: FoundPf
     rule: PfRule
@@ -113,10 +115,10 @@ class SkippedPf:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """The PFs that are ours and those that are not, ordered by PCI address.
+    """The selected PFs and the others, ordered by PCI address.
 
-    skipped: which a rule would make ours. problems: one sentence on each rule that names what is not there.
-    unmeant: which no rule matches.
+    skipped: PFs that a rule selects but that cannot be used. problems: one sentence for each name or address
+    of a rule that does not exist. unmeant: PFs that no rule matches.
     """
 
     selected: tuple[Selected, ...]
@@ -126,7 +128,7 @@ class Discovery:
 
 
 def find_pfs(sysfs: Sysfs, links: Mapping[str, Link], rdma: RdmaDevices) -> tuple[FoundPf, ...]:
-    """All PFs of network cards, by address; `links` by name. OSError when one cannot be read."""
+    """Return all PFs of network cards by address; `links` by name. OSError when one cannot be read."""
     return tuple(_found_pf(function, links, rdma) for function in pfs(sysfs))
 
 
@@ -146,10 +148,10 @@ def _found_pf(function: PciFunction, links: Mapping[str, Link], rdma: RdmaDevice
 
 
 def own_link(function: PciFunction, netdevs: Iterable[str], links: Mapping[str, Link]) -> Link | None:
-    """The netdev of a function that is its own, of those that sysfs names and netlink agrees with.
+    """Return a function's own netdev, of those that sysfs names and netlink lists for it.
 
     Beside it there may be representors of VFs, IPoIB interfaces of other partitions (whose peer it is), and
-    that of a second port (mlx4 has both on one function).
+    the netdev of a second port (mlx4 has both on one function).
     """
     found = [links[name] for name in netdevs if name in links and links[name].device in ("", function.pci)]
     if len(found) <= 1:
@@ -180,9 +182,9 @@ def select(
 ) -> Discovery:
     """Apply the configuration.
 
-    ours: PFs selected before, and by which rule. They stay ours whatever their name and routes are now, as
-    pods may hold their VFs, and so do those of `selection.held`; only one without a driver or a netdev cannot
-    be used.
+    ours: PFs selected before, with their rules. They stay selected whatever their name and routes are now,
+    because pods may have their VFs, and so do those of `selection.allocated`; only a PF without a driver or a
+    netdev is not.
     """
     selected, skipped, unmeant = [], [], []
     found = tuple(found)
@@ -209,9 +211,9 @@ def select(
 
 
 def _matches(rule: PfRule, pf: FoundPf, names: frozenset[str]) -> bool:
-    """Whether all selectors match; those on what is not known yet (driver, netdev) count as matching.
+    """Report whether all selectors match; selectors on unknown properties (driver, netdev) count as matching.
 
-    names: all that there are; a PF without one is meant by a rule with names only if one of them is missing.
+    names: all netdevs of PFs; a PF without a netdev matches a rule with names only if one of them is missing.
     """
     named = rule.names.intersection(pf.netdevs) if pf.netdevs else rule.names - names
     vendors = {pf.vendor, pf.vendor.partition(":")[0]}

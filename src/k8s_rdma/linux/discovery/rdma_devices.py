@@ -1,4 +1,4 @@
-"""RDMA devices by their netdev or PCI function."""
+"""Lookup of RDMA devices by netdev or PCI function."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CLASS = "class/infiniband"
 
 
 class RdmaDevices:
-    """The RDMA devices of one moment, as RDMA netlink and sysfs have them."""
+    """Snapshot of the RDMA devices that RDMA netlink and sysfs list."""
 
     def __init__(self, sysfs: Sysfs, reported: Sequence[RdmaDevice]) -> None:
-        """`reported` by RDMA netlink; empty where the kernel has none."""
+        """Index the devices that RDMA netlink reported; empty without RDMA in the kernel."""
         self._sysfs = sysfs
         self._by_name = {device.name: device for device in reported}
         self._by_netdev: dict[int, list[str]] = {}
@@ -30,11 +30,11 @@ class RdmaDevices:
         self._soft: dict[str, str] | None = None
 
     def name_of(self, function: PciFunction, link: Link | None) -> str | None:
-        """The one of a function and its netdev, where that is in this namespace.
+        """Return the RDMA device of a function and its netdev, if that is in this namespace.
 
-        First the device that has a port on the netdev (of several the function's own: soft ones may be
-        there beside it), second the function's own (InfiniBand, where ports have no netdev; RoCE over a
-        bond, which is then the port's), third a soft one made on the netdev.
+        First choice is the device with a port on the netdev (of several the function's own: soft ones may
+        exist beside it), second the function's own (InfiniBand, where ports have no netdev; RoCE over a bond,
+        whose netdev the port has), third a soft one made on the netdev.
         """
         if link is None:
             return next(iter(function.rdma_devices()), None)

@@ -1,4 +1,4 @@
-"""Settings that a PF holds for a VF, from netlink or from MLNX_OFED's files, in one spelling.
+"""Settings that a PF stores for a VF, from netlink or from MLNX_OFED's files, in one spelling.
 
 The spelling is MLNX_OFED's, which `/getpfs` has always shown. Its files are `sriov/<N>/config` below a PF,
 one a VF, with lines of `Key : Value`; older versions, and those for InfiniBand, leave out keys that they do
@@ -27,11 +27,11 @@ _LINK_STATES = {"auto": "Follow", "enable": "Up", "disable": "Down"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfSettings:
-    """As in `core.kernel.Vf`.
+    """Settings of one VF, with the fields of `core.kernel.Vf`.
 
-    mac: the one that the PF gives, zeros when it leaves that to the VF; on InfiniBand the port GUID.
-    node_guid: of InfiniBand; empty elsewhere, and where the driver does not tell.
-    by_devlink: what somebody has told devlink of its rates, in one clause, or empty.
+    mac: the administrative MAC, zeros when the VF chooses its own; on InfiniBand the port GUID. node_guid: on
+    InfiniBand; empty elsewhere, and where the driver does not report it. by_devlink: its devlink rates in one
+    clause, or empty.
     """
 
     mac: str
@@ -54,7 +54,7 @@ NOTHING_TOLD = VfSettings(mac="")
 
 
 def from_netlink(info: VfInfo) -> VfSettings:
-    """An entry of `IFLA_VFINFO_LIST`; it knows neither VGT+ nor rate groups."""
+    """Convert an entry of `IFLA_VFINFO_LIST`, which has neither VGT+ nor rate groups."""
     return VfSettings(
         mac=_mac(info),
         vlan=info.vlan,
@@ -70,11 +70,11 @@ def from_netlink(info: VfInfo) -> VfSettings:
 
 
 def _mac(info: VfInfo) -> str:
-    """The MAC that a PF has for a VF; on InfiniBand the VF's port GUID, empty while it has none.
+    """Return the MAC that a PF stores for a VF; on InfiniBand the VF's port GUID, empty while it has none.
 
-    There the kernel tells the PF's own address for every VF, and the first four octets of a VF's (its queue
-    pair) are known to its own interface alone (Linux `drivers/infiniband/ulp/ipoib/ipoib_main.c`,
-    ipoib_get_vf_config, 6.1).
+    On InfiniBand the kernel reports the PF's own address for every VF, and only the VF's own interface knows
+    the first four octets (its queue pair) of the VF's address (Linux
+    `drivers/infiniband/ulp/ipoib/ipoib_main.c`, ipoib_get_vf_config, 6.1).
     """
     if len(info.mac) == _ETHERNET_MAC_CHARACTERS:
         return info.mac
@@ -82,7 +82,7 @@ def _mac(info: VfInfo) -> str:
 
 
 def _guid(reported: str) -> str:
-    """Empty for zeros: mlx5 tells those until one was set."""
+    """Return a GUID, empty for zeros, which mlx5 reports until a GUID is set."""
     return reported if reported.strip("0:") else ""
 
 
@@ -93,9 +93,9 @@ def _flag(value: bool | None) -> str:
 
 
 def read_vf_settings(sysfs: Sysfs, pf: PciAddress) -> Mapping[int, VfSettings] | None:
-    """Those of a PF's VFs by index; None where there are no such files, as with the kernel's own driver.
+    """Read the settings of a PF's VFs by index; None without such files, as with the kernel's own driver.
 
-    A VF whose file has no value is left out. OSError (EBADMSG) for a file that is not of this form.
+    A VF whose file has no value is left out. OSError (EBADMSG) for a file of another format.
     """
     directory = f"bus/pci/devices/{pf}/sriov"
     indexes = sorted(int(name) for name in sysfs.names_if_any(directory) or () if name.isdecimal())

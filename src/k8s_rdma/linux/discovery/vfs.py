@@ -1,7 +1,7 @@
 """State of one VF, as sysfs, netlink and its PF show it at one moment.
 
-A driver takes a second or so to make a VF's netdev, longer for many VFs at once. One that serves RDMA or
-vdpa alone makes none at all, and must not keep the other VFs of its PF from being used.
+A driver takes about a second to create a VF's netdev, longer for many VFs at once. A driver for RDMA or vdpa
+alone creates none at all, and must not keep the other VFs of its PF from being used.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.discovery.vf_settings import VfSettings
 
 PATIENCE_S = 10.0
-"""Since a VF was first seen with its driver and without a netdev; nothing is lost when one comes later."""
+"""Time to wait for the netdev of a VF with a driver; one that appears later is used as well."""
 
 _Lacking = tuple[PciAddress, str]
 
 
 class AwaitedNetdevs:
-    """Since when VFs, each with the driver of then, have no netdev; by PF."""
+    """Waiting times of VFs that have a driver and no netdev, by PF."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """now: seconds of a monotonic clock."""
+        """Start without VFs; `now` returns the seconds of a monotonic clock."""
         self._now = now
         self._missing_since: dict[PciAddress, dict[_Lacking, float]] = {}
 
     def expected(self, pf: PciAddress, lacking: Mapping[PciAddress, str]) -> PciAddress | None:
-        """The first of a PF's VFs without a netdev (their drivers by address) that may still get one."""
+        """Return the first VF in `lacking` (drivers of VFs without a netdev) that may still get one."""
         now, previous = self._now(), self._missing_since.get(pf, {})
         missing_since = {each: previous.get(each, now) for each in lacking.items()}
         self._missing_since[pf] = missing_since
         return next((vf for (vf, _), began in missing_since.items() if now - began < PATIENCE_S), None)
 
     def retain(self, pfs: Collection[PciAddress]) -> None:
-        """Forget those of other PFs: their drivers begin anew."""
+        """Forget the VFs of other PFs, whose drivers start again."""
         self._missing_since = {pf: since for pf, since in self._missing_since.items() if pf in pfs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfContext:
-    """What VFs are looked at against.
+    """State of the machine at one moment, against which VFs are observed.
 
-    links: by name. owners: the links' names by the PCI address that netlink has for them, where it does.
-    default_route_links: by index. addressed_links: by index, those with an IP address and those that carry
-    their frames. carriers: by index, those that other links are made on. switchdev: PCI addresses of those
-    whose embedded switch is in that mode. devlink_rates: as `Queries.devlink_rates`, of those.
+    links: by name. owners: names of links by the PCI address that netlink reports for them.
+    default_route_links: by index. addressed_links: by index, links with an IP address and the links that
+    carry their frames. carriers: by index, links that other links are made on. switchdev: PCI addresses of
+    PFs whose embedded switch is in that mode. devlink_rates: as in `Queries.devlink_rates`, for these PFs.
     unsafe_noiommu: as in `Selection`.
     """
 
@@ -77,10 +77,10 @@ class VfContext:
 
 @dataclass(frozen=True, slots=True)
 class ObservedVf:
-    """A VF.
+    """A VF as observed.
 
-    doubt: what its sources disagree on, which another look may settle, or empty.
-    lacking: its driver when that should make a netdev of it and has made none, or empty.
+    doubt: a disagreement of its sources, which another scan may settle, or empty. lacking: its driver if that
+    should create a netdev and has created none, or empty.
     """
 
     vf: Vf
@@ -89,7 +89,7 @@ class ObservedVf:
 
 
 class _Netdev(NamedTuple):
-    """Its name while it is at home, as netlink has it, and what sysfs and netlink disagree on."""
+    """Name and link of a VF's netdev in this namespace, and a disagreement of sysfs and netlink."""
 
     name: str | None
     link: Link | None = None
@@ -99,9 +99,9 @@ class _Netdev(NamedTuple):
 def observe_vf(
     context: VfContext, index: int, pci: PciAddress, settings: VfSettings | None, pf_mtu: int
 ) -> ObservedVf:
-    """A VF; `settings` are None where its PF has no entry of it.
+    """Observe a VF; `settings` is None where its PF has no entry for it.
 
-    OSError when it cannot be read. The MTU is the PF's while the netdev is away, as nobody tells.
+    OSError when it cannot be read. The MTU is the PF's while the netdev is in another namespace.
     """
     function = PciFunction(context.sysfs, pci)
     driver = function.driver()
@@ -166,13 +166,13 @@ def _without_netdev(driver: str) -> str:
 
 
 def _of_no_text(netdev: _Netdev) -> str:
-    """A pod may call a VF so, and it comes home like that from a namespace that ends."""
+    """Describe a netdev's name that is not text: a pod can set one, and it stays when its namespace ends."""
     shown = printable(netdev.name or "")
     return "" if shown == (netdev.name or "") else f"the name of its netdev {shown} is no text"
 
 
 def _in_use(context: VfContext, link: Link | None) -> str:
-    """Use that the host itself makes of a VF at home."""
+    """Describe the host's own use of a VF in the host's namespace."""
     if link is None:
         return ""
     if link.index in context.default_route_links:
