@@ -1,4 +1,4 @@
-"""`k8s-rdma agent adopt`: foreign VFs that lie unused become ours, because somebody says so."""
+"""`k8s-rdma agent adopt`: takes over foreign, unused VFs at an operator's request."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Adoption:
     def __init__(
         self, *, node: Node, worker: Worker, reporter: Reporter, pod_devices: PodDeviceLookup | None = None
     ) -> None:
-        """Adopt nothing until a call asks. pod_devices: tells of VFs that pods have without an attachment."""
+        """Adopt nothing until `call`. pod_devices: finds VFs that pods have without an attachment."""
         self._node = node
         self._pod_devices = pod_devices or PodDeviceLookup()
         self._worker = worker
         self._reporter = reporter
 
     async def call(self, request: Request) -> Reply:
-        """Adopt what the request names; what goes wrong is the answer, too."""
+        """Adopt the VFs that the request names. A failure is an answer, too."""
         try:
             wanted = decode_adopt(request)
             scope = Scope(pf=wanted.pf, vf=wanted.vf)
@@ -63,7 +63,7 @@ class Adoption:
 
 
 def _supposed(candidate: Candidate) -> Adopted:
-    """What would become of it."""
+    """Predict the outcome for a VF, for a dry run."""
     if candidate.exemption:
         return Adopted(candidate=candidate, outcome="left alone", why=candidate.exemption)
     return Adopted(candidate=candidate, outcome="would reset", why=candidate.foreign)

@@ -1,10 +1,10 @@
 """CDI specifications and device-information files of attachments, slots and shared resources.
 
-Blocking. Files of an attachment are written once the interfaces are the pod's, and removed while the
-receipt still is there: what a crash leaves is removed when that receipt is ended. A slot's specification
-follows the ledger, with the device nodes of now: a device that moves into a pod's namespace gets others.
-Those of shared resources are there for as long as the device plugin declares them; each lists the character
-devices of RDMA devices that are looked up by name, and nothing that a declaration says.
+All calls block. Files of an attachment are written once the interfaces are in the pod, and removed before its
+receipt is: what a crash leaves is removed when the agent ends that receipt. A slot's specification follows
+the ledger and lists the current device nodes: a device that moves into a pod's namespace gets new ones. The
+specifications of shared resources exist as long as the device plugin declares them. Each lists the character
+devices of RDMA devices that the agent looks up by name; nothing else is taken from a declaration.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 MARK = "K8S_RDMA_SLOT"
-"""A variable for a slot without anything: a specification that edits nothing is none."""
+"""A variable for a slot without device nodes and variables: a specification that edits nothing is invalid."""
 
 MAX_NAME_BYTES = 255
-"""`NAME_MAX` of Linux' file systems."""
+"""The longest file name on Linux' file systems (`NAME_MAX`)."""
 
 DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo/cni"
 """Source: Device Information Specification 1.1.0, section 4.2."""
 
 DECLARED_SOON_S = 30.0
-"""An agent that is started anew leaves what the one before published for so long: the device plugin connects
-again within a second or so, and containers may be made meanwhile."""
+"""The time for which a restarted agent leaves the specifications of its predecessor: the device plugin
+connects again within a second or so, and containers may be created meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiSpecs:
-    """Those of attachments and those that the device plugin declares; files are the worker's.
+    """The CDI specifications of attachments and shared resources; the worker writes the files.
 
-    alone: whether all files of ours in the directory are this agent's. What cannot be written or removed is
-    logged: nobody must go without interfaces for it.
+    alone: whether all files of ours in the directory are this agent's.
+    A file that cannot be written or removed is logged: no pod goes without interfaces for it.
     """
 
     node: Node
@@ -83,13 +83,13 @@ class CdiSpecs:
     alone: bool
 
     async def restore(self) -> None:
-        """Have all be as they should be, with the device nodes of now."""
+        """Write all specifications with the current device nodes, and remove stale ones."""
         if self.alone:
             await self._logged(lambda: self.devices.restore(self.node.ledger))
         await self._logged(self.shared.restore)
 
     async def run(self) -> None:
-        """Once a plugin has had time to declare what it shares, remove what nobody declares."""
+        """Remove specifications that no plugin declares, once plugins have had time to declare theirs."""
         await asyncio.sleep(DECLARED_SOON_S)
         if self.alone:
             await self._logged(self.shared.remove_undeclared)
@@ -102,10 +102,10 @@ class CdiSpecs:
 
 
 class SharedResourceSpecs:
-    """The specifications in a directory of the node."""
+    """Manages CDI specifications in a directory of the node."""
 
     def __init__(self, files: HostFiles, cdi_dir: PurePosixPath, nodes: DeviceNodes) -> None:
-        """Nothing is declared; what is there of an agent before stays, until `remove_undeclared`."""
+        """Start without declarations; files of an earlier agent stay until `remove_undeclared`."""
         self._files = files
         self._cdi_dir = cdi_dir
         self._nodes = nodes
@@ -113,7 +113,7 @@ class SharedResourceSpecs:
         self._declared: dict[str, dict[object, tuple[str, ...]]] = {}
 
     def declare(self, owner: object, declared: Declared) -> Written:
-        """Have all that a plugin declares be told, and nothing of what it declared before."""
+        """Publish the resources that a plugin declares, in place of those that it declared before."""
         now = declared.resources
         failed = self._withdraw(owner, self._resources_of(owner) - now.keys())
         for name, devices in now.items():
@@ -124,20 +124,20 @@ class SharedResourceSpecs:
         return Written(resources=tuple(name for name in now if name not in failed), failed=failed)
 
     def end(self, owner: object) -> None:
-        """Remove what a plugin declared; what another one declares, too, is as that one has it.
+        """Withdraw a plugin's declarations; another plugin's declaration of the same resource stays.
 
-        KernelError names what is not as it should be.
+        KernelError names the files that could not be updated.
         """
         if failed := self._withdraw(owner, self._resources_of(owner)):
             raise KernelError("; ".join(failed.values()))
 
     def restore(self) -> None:
-        """Have them tell the nodes of now; KernelError names those that cannot be written."""
+        """Write the current device nodes; KernelError names the specifications that cannot be written."""
         if failed := self._write(self._declared):
             raise KernelError("; ".join(failed.values()))
 
     def remove_undeclared(self) -> None:
-        """Remove those of ours that no plugin declares; KernelError names those that cannot be."""
+        """Remove our specifications that no plugin declares; KernelError names those that stay."""
         declared = set(map(shared_device, self._declared))
         devices = {name: device_of_file_name(SHARED_CLASS, name) for name in self._files.names(self._cdi_dir)}
         self._files.remove(
@@ -148,7 +148,7 @@ class SharedResourceSpecs:
         return {name for name, declared in self._declared.items() if owner in declared}
 
     def _withdraw(self, owner: object, resources: Iterable[str]) -> dict[str, str]:
-        """Why some stay, or cannot be told any more, by resource."""
+        """Withdraw an owner's declarations of some resources. Returns failures by resource."""
         failed: dict[str, str] = {}
         for name in sorted(resources):
             del self._declared[name][owner]
@@ -160,7 +160,7 @@ class SharedResourceSpecs:
         return failed
 
     def _write(self, resources: Collection[str]) -> dict[str, str]:
-        """Why some cannot be written, by resource; of these there is none."""
+        """Write the specifications of some resources, or else remove them. Returns failures by resource."""
         failed = {}
         for name in resources:
             try:
@@ -196,42 +196,42 @@ class SharedResourceSpecs:
 
 
 class DeviceNodes(Protocol):
-    """The device nodes of now. KernelError when they cannot be looked up."""
+    """Looks up current device nodes. KernelError when they cannot be looked up."""
 
     def vfio_group(self, pci: PciAddress) -> str:
-        """Of the group of a function that vfio-pci has."""
+        """Return the node of the VFIO group of a PCI function that vfio-pci drives."""
         ...
 
     def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:
-        """Of a VF's RDMA device, in whichever namespace it is; none where it has none.
+        """Return the nodes of a VF's RDMA device, in any network namespace; none where it has no such device.
 
         rdma_device: by name, for a soft one, which has no PCI function.
         """
         ...
 
     def of_devices(self, rdma_devices: Collection[str]) -> tuple[CharacterDevice, ...]:
-        """Of RDMA devices by name, in whichever namespace they are."""
+        """Return the nodes of RDMA devices by name, in any network namespace."""
         ...
 
     def rdma_cm(self) -> tuple[int, int] | None:
-        """Major and minor number of the connection manager's; None where there is none."""
+        """Return the major and minor number of the connection manager's node; None where there is none."""
         ...
 
 
 class SlotSpecs:
-    """The specifications in a directory of the node."""
+    """Manages CDI specifications in a directory of the node."""
 
     def __init__(self, files: HostFiles, cdi_dir: PurePosixPath, nodes: DeviceNodes) -> None:
-        """Nothing is written yet."""
+        """Write nothing yet."""
         self._files = files
         self._cdi_dir = cdi_dir
         self._nodes = nodes
 
     def update(self, devices: Collection[str], ledger: Ledger) -> tuple[str, ...]:
-        """Have the specifications of some slots be what the ledger says; none of a slot that is nothing.
+        """Write the specifications of some slots by the ledger; remove those of slots without interfaces.
 
-        Nor of one that cannot be looked up or written, as it may be another's tomorrow what an old one tells:
-        why is returned, a sentence each. KernelError names those that are still there and should not be.
+        A specification that cannot be updated is removed as well, since an old one may name another pod's
+        devices. Returns a sentence for each of these. KernelError names those that could not be removed.
         """
         problems, to_go = [], set(devices)
         for slot, interfaces in ledger.slots().items():
@@ -246,11 +246,11 @@ class SlotSpecs:
         return tuple(problems)
 
     def remove(self, devices: Collection[str]) -> None:
-        """Remove the specifications of some slots; KernelError names those that cannot be."""
+        """Remove the specifications of some slots; KernelError names those that stay."""
         self._files.remove(map(self._path, sorted(devices)))
 
     def wrong(self, devices: Collection[str], ledger: Ledger) -> Iterator[str]:
-        """Of some slots, whose specification is not what it should be; a clause each."""
+        """Find specifications of some slots that differ from the ledger, and describe each in a clause."""
         for slot, interfaces in ledger.slots().items():
             if slot.device in devices and interfaces:
                 path = self._path(slot.device)
@@ -258,7 +258,7 @@ class SlotSpecs:
                     yield f"{path} does not tell the devices of slot {slot.device}"
 
     def stale_paths(self, ledger: Ledger) -> Iterable[PurePosixPath]:
-        """Specifications of ours that are of no slot in the ledger."""
+        """Find our specifications of slots that are not in the ledger."""
         held = {slot.device for slot in ledger.slots()}
         for name in self._files.names(self._cdi_dir):
             device = device_of_file_name(SLOT_CLASS, name)
@@ -293,7 +293,7 @@ class SlotSpecs:
 
 
 def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tuple[str, ...]:
-    """None of a slot that is one device: the device plugin has told of all of them together."""
+    """Return the variables of a slot; none for a single device: the device plugin sets those of all."""
     if slot.one_device:
         return ()
     devices = [
@@ -305,21 +305,21 @@ def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tup
 
 
 class HostFiles:
-    """By their paths on the node, whose root file system is at `host_root`.
+    """Reads and writes files by their paths on the node, whose root file system is at `host_root`.
 
-    The last part of a path is taken as it is: no link there is followed.
+    A symbolic link in the last part of a path is not followed.
     """
 
     def __init__(self, host_root: Path) -> None:
-        """Nothing is looked at yet."""
+        """Open nothing yet."""
         self._root = host_root
 
     def exists(self, path: PurePosixPath) -> bool:
-        """Whether there is anything."""
+        """Report whether the path exists."""
         return self._own_path(path).exists()
 
     def holds(self, path: PurePosixPath, data: bytes) -> bool:
-        """Whether it is a file with just this in it."""
+        """Report whether the path is a regular file with exactly this content."""
         target = self._own_path(path)
         try:
             return target.is_file() and not target.is_symlink() and target.read_bytes() == data
@@ -327,7 +327,7 @@ class HostFiles:
             return False
 
     def names(self, directory: PurePosixPath) -> list[str]:
-        """What a directory holds, in order; nothing where there is none. KernelError when it is not known."""
+        """List a directory in order; empty where there is none. KernelError when it cannot be read."""
         try:
             return sorted(path.name for path in self._own_path(directory).iterdir())
         except FileNotFoundError:
@@ -337,7 +337,7 @@ class HostFiles:
             raise KernelError(msg) from error
 
     def write(self, path: PurePosixPath, data: bytes) -> None:
-        """Put a file there in one go, as its readers watch the directory; a reboot ends it anyway.
+        """Write a file atomically, since its readers watch the directory; not synced: a reboot discards it.
 
         KernelError names the file that cannot be written.
         """
@@ -355,7 +355,7 @@ class HostFiles:
             raise KernelError(msg) from error
 
     def remove(self, paths: Iterable[PurePosixPath]) -> None:
-        """Remove those that are there; all are tried, and one KernelError names those that cannot be."""
+        """Remove the files that exist. All are tried, and one KernelError names those that stay."""
         problems = []
         for path in paths:
             try:
@@ -369,14 +369,14 @@ class HostFiles:
             raise KernelError(msg)
 
     def _own_path(self, path: PurePosixPath) -> Path:
-        """Where a path of the node is for us."""
+        """Translate a path of the node into one of this process."""
         return below(self._root, Path(path.parent)) / path.name
 
 
 def device_info_file(path: str) -> str:
-    """The path that the runtime names by the capability `CNIDeviceInfoFile`, or empty for none.
+    """Check the path that the runtime names by the capability `CNIDeviceInfoFile`; empty for none.
 
-    MalformedError when it is not that of a file right in `DEVICE_INFO_DIR`: the agent writes as root.
+    MalformedError unless it is a file directly in `DEVICE_INFO_DIR`: the agent writes as root.
     """
     directory, _, name = path.rpartition("/")
     if not path:
@@ -389,32 +389,32 @@ def device_info_file(path: str) -> str:
 
 
 class AttachmentSpecs:
-    """The files of attachments on the node whose root file system is at `host_root`.
+    """Manages the files of attachments on the node.
 
-    cdi_dir: of the node, where container runtimes look. ledger, in every method: of the moment.
+    cdi_dir: the node's directory that container runtimes read. ledger, in every method: the current one.
     """
 
     def __init__(self, files: HostFiles, cdi_dir: str, nodes: DeviceNodes) -> None:
-        """Nothing is written yet."""
+        """Write nothing yet."""
         self._files = files
         self._cdi_dir = PurePosixPath(cdi_dir)
         self._nodes = nodes
         self._slots = SlotSpecs(files, self._cdi_dir, nodes)
 
     def clear(self, slots: Iterable[SlotInUse], container: ContainerId, ledger: Ledger) -> None:
-        """Remove what tells of slots that a sandbox is going to claim, and that may have been another's.
+        """Remove the specifications of slots that a sandbox is about to claim and another may have had.
 
-        KernelError as `remove`. Before the claim: until then the other's receipt sees to it.
+        Call it before the claim: until then the other receipt still covers them. KernelError as in `remove`.
         """
         own = {slot for receipt in ledger.of_container(container) for slot in receipt.slots}
         if new := [slot.device for slot in slots if slot not in own]:
             self._slots.remove(new)
 
     def write(self, receipt: Receipt, ledger: Ledger) -> None:
-        """Write what tells of an attachment's interfaces; KernelError names the file that cannot be.
+        """Write the files of an attachment's interfaces; KernelError names the file that cannot be written.
 
-        The device-information file has room for one device: the first interface's. One that is there already
-        stays: whoever made it knows of the device (section 5.1.2).
+        The device-information file describes one device: the first interface's. An existing file stays, since
+        its writer knows the device (section 5.1.2).
         """
         for interface in _functions(receipt):
             self._write_function(interface)
@@ -426,9 +426,9 @@ class AttachmentSpecs:
             raise KernelError("; ".join(problems))
 
     def remove(self, receipt: Receipt, ledger: Ledger) -> None:
-        """Remove them, as far as they are still ours; KernelError names those that cannot be.
+        """Remove the files of an attachment that are still ours; KernelError names those that stay.
 
-        What other attachments of the sandbox have stays told by its slots, if it can be looked up.
+        The slots still list the devices of the sandbox's other attachments, if these can be looked up.
         """
         files = [self._cdi_file(interface) for interface in _functions(receipt)]
         if receipt.device_info_file and receipt.interfaces:
@@ -440,13 +440,13 @@ class AttachmentSpecs:
         self._slots.update(_slots(receipt, ledger), ledger)
 
     def wrong(self, receipt: Receipt, ledger: Ledger) -> tuple[str, ...]:
-        """What runtimes are told wrongly of an attachment's slots, a clause each."""
+        """Find errors in the specifications of an attachment's slots, and describe each in a clause."""
         return tuple(self._slots.wrong(_slots(receipt, ledger), ledger))
 
     def restore(self, ledger: Ledger) -> None:
-        """Have the CDI specifications of ours be those of the ledger, whatever became of them meanwhile.
+        """Make our CDI specifications match the ledger, whatever happened to them meanwhile.
 
-        Everything is tried; one KernelError tells of all that failed.
+        Everything is tried; one KernelError names all failures.
         """
         problems: list[str] = []
         attached = [each for each in ledger.receipts.values() if each.phase is Phase.ATTACHED]
@@ -468,7 +468,7 @@ class AttachmentSpecs:
             self._files.write(path, data)
 
     def _functions_of_others(self, ledger: Ledger) -> Iterator[PurePosixPath]:
-        """Specifications of VFs that are of no receipt: where the ledger was lost, or restored."""
+        """Find specifications of VFs without a receipt, as a lost or restored ledger leaves them."""
         held = {function.pci for receipt in ledger.receipts.values() for function in _functions(receipt)}
         for name in self._files.names(self._cdi_dir):
             pci = device_of_file_name(VF_CLASS, name)
@@ -488,13 +488,13 @@ def _noting(problems: list[str]) -> Iterator[None]:
 
 
 def _slots(receipt: Receipt, ledger: Ledger) -> frozenset[str]:
-    """Those that the attachment has now; another pod's may have got some since the receipt was read."""
+    """Return the attachment's current slots; another pod may have taken some since the receipt was read."""
     now = ledger.receipts.get(receipt.attachment)
     return frozenset(slot.device for slot in now.slots) if now else frozenset()
 
 
 def _functions(receipt: Receipt) -> tuple[AllocatedInterface, ...]:
-    """The interfaces that are PCI functions for a program in the pod."""
+    """Select the interfaces that are PCI functions for a program in the pod."""
     return tuple(interface for interface in receipt.interfaces if not interface.is_netdev)
 
 

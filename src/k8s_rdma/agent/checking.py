@@ -1,4 +1,4 @@
-"""What an agent's configuration names, looked at before the agent starts, or without its starting."""
+"""Checks of the files that an agent's configuration names, at a start and by `check-config`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def read_named(config: AgentConfig) -> tuple[KeySource, DevicePluginConfig | None]:
-    """The keys for placements, and the device plugin's configuration, None where none is named.
+    """Read the placement keys and the device plugin's configuration, None where none is named.
 
-    MalformedError names the field: of these two, or of the node's root file system where it is not there.
+    MalformedError names the faulty field: one of these two, or `hostRoot` where that is no directory.
     """
     keys, plugin = agent_keys(config.placement_key_file), load_device_plugin(config)
     if not Path(config.host_root).is_dir():
@@ -29,9 +29,9 @@ def read_named(config: AgentConfig) -> tuple[KeySource, DevicePluginConfig | Non
 
 
 def check(config: AgentConfig) -> None:
-    """Read all that a start would read of it. MalformedError names the field and the file.
+    """Read all files that a start would read. MalformedError names the field and the file.
 
-    The service account (`inCluster`) is not looked at: it depends on where the process runs.
+    The service account (`inCluster`) is not checked: it depends on where the process runs.
     """
     read_named(config)
     load_policies(config.policy_file)

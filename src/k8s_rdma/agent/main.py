@@ -123,7 +123,7 @@ class Agent:
 def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[None]]) -> Agent:
     """Load the ledger and observe the hardware; nothing is changed yet.
 
-    on_claim: awaited after a claim is on disk, before the pod gets anything of it.
+    on_claim: awaited after a claim is on disk, before anything moves to the pod.
     """
     node = Node(
         name=host.name,

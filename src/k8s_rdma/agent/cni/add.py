@@ -1,8 +1,8 @@
-"""CNI ADD: interfaces for one attachment of a pod, placed, programmed, given, announced.
+"""CNI ADD: places, programs, configures and announces the interfaces of one attachment of a pod.
 
-Stale sandboxes of the pod and ADDs that were cut short give back first. Duplicate address detection (RFC
-4862) is the kernel's; it is waited for once for all interfaces of a pod, only where there are IPv6
-addresses and a link, and without holding up any other pod.
+The VFs of the pod's stale sandboxes and interrupted ADDs are released first. The kernel does duplicate
+address detection (RFC 4862); an ADD waits for it once for all interfaces of the pod, only where there are
+IPv6 addresses and a link, and holds up no other pod.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 FIRST_DETECTION_DELAY_S = 0.11
-"""Any station that has the address has objected by then, where the kernel asked at once
+"""The time after which any station with the same address has objected, where the kernel probed at once
 (`linux.pod_interface`)."""
 
 DETECTION_POLL_INTERVAL_S = 0.05
 
 DEADLINE_S = 3.0
-"""Asking may begin a second later (`rtr_solicit_delay`), and be done more than once (`dad_transmits`)."""
+"""The kernel may probe a second later (`rtr_solicit_delay`), and more than once (`dad_transmits`)."""
 
 
 class AddCommand:
-    """Makes attachments; whatever fails, everything is undone before the error goes out.
+    """Makes attachments; after any failure it undoes everything before it raises the error.
 
-    What could not be undone stays in the ledger for the DEL that follows.
+    Changes that could not be undone stay in the ledger for the DEL that follows.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AddCommand:
         delete_command: DeleteCommand,
         on_claim: Callable[[], Awaitable[None]],
     ) -> None:
-        """on_claim: awaited after a claim is on disk, before the pod gets anything of it."""
+        """on_claim: awaited after a claim is on disk, before anything moves to the pod."""
         self._node = access.node
         self._worker = access.worker
         self._locks = access.locks
@@ -96,10 +96,11 @@ class AddCommand:
     async def add(
         self, env: CniEnvironment, netns: NetnsRef, stdin: bytes, still_waiting: Callable[[], bool]
     ) -> AddResult | None:
-        """Give the pod its interfaces; None when nothing was given, and nothing need be.
+        """Give the pod its interfaces; None when it needs none.
 
-        still_waiting: asked when its turn has come, and at the end: nothing is begun for a caller that has
-            given up, and what was given is taken back. The same holds once a DEL of the attachment has come.
+        still_waiting: checked when the call gets its lock, and at the end: nothing is begun for a caller that
+            has given up, and a finished attachment is undone. The same holds once a DEL of the attachment has
+            come.
         """
         conf = decode_netconf(stdin)
         check_version(conf.cni_version)
@@ -160,9 +161,9 @@ class AddCommand:
 
     @asynccontextmanager
     async def _marked(self, call: AddCall) -> AsyncIterator[None]:
-        """Have DELs of the container come to us while its ADD is under way; without a marker none does.
+        """Mark the container while its ADD is under way: the executable passes on DELs of marked ones alone.
 
-        A DEL that came before the marker followed a caller that was ended, which is seen after it.
+        A DEL that came before the marker followed a caller that had ended, which is checked after it.
         """
         container = call.env.container_id
         await self._worker.run(self._node.begin_add, container)
@@ -192,7 +193,7 @@ class AddCommand:
         return part
 
     def _require(self, sandbox: Sandbox, part: PodRequest) -> None:
-        """K8sRdmaError for a plugin that is not on this node, or a name that the delegate's interface has."""
+        """Raise K8sRdmaError for a plugin that is missing here, or the name of the delegate's interface."""
         ipams = dict(sandbox.ipams)
         netdevs = [each for each in part.request.interfaces if each.options.driver is VfDriver.KERNEL]
         networks = {each.options.network for each in netdevs}
@@ -206,7 +207,7 @@ class AddCommand:
             )
 
     async def _claim(self, call: AddCall, sandbox: Sandbox, part: PodRequest) -> Receipt:
-        """Choose, and record it on disk, in place of what the pod held in sandboxes that are gone."""
+        """Choose VFs and record them on disk, in place of the pod's VFs in sandboxes that no longer exist."""
         if part.request and part.promised is None:
             await self._cluster.claims_known()
         async with AsyncExitStack() as locks:
@@ -221,7 +222,7 @@ class AddCommand:
     def _prepare(
         self, sandbox: Sandbox, part: PodRequest, inherited: Collection[Attachment]
     ) -> Receipt | Rejection:
-        """Choose and record; first nobody is told any more that its slots are another pod's devices."""
+        """Choose and record; first remove CDI files by which the pod's slots name another pod's devices."""
         self._device_specs.clear(sandbox.slots, sandbox.attachment.container, self._node.ledger)
         return self._node.prepare(sandbox, part.request, part.promised, inherited=inherited)
 
@@ -269,9 +270,9 @@ class AddCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSources:
-    """The sources of what a pod requests and may have: its cluster, kubelet, and the policy for both.
+    """The sources of a pod's request: its cluster, kubelet, and the policy for both.
 
-    devices: those of the device plugin's resources that kubelet allocated to pods.
+    devices: looks up devices of the device plugin's resources that kubelet allocated to pods.
     """
 
     policy: Policy
@@ -280,10 +281,10 @@ class PodSources:
 
 
 class StaleSandboxes:
-    """Ends them for an ADD, which has its own container's turn."""
+    """Ends stale sandboxes of a pod for an ADD, which holds its own container's lock."""
 
     def __init__(self, access: NodeAccess, delete_command: DeleteCommand) -> None:
-        """delete_command: ends each of them."""
+        """delete_command: ends each attachment of theirs."""
         self._node = access.node
         self._worker = access.worker
         self._locks = access.locks
@@ -292,10 +293,10 @@ class StaleSandboxes:
     async def end(
         self, sandbox: Sandbox, locks: AsyncExitStack, now: CalledPlugins
     ) -> tuple[Attachment, ...]:
-        """Take back what the pod held in sandboxes that are gone, and what an ADD cut short left in this one.
+        """Release what the pod has in sandboxes that no longer exist, and what an interrupted ADD left here.
 
-        What it holds elsewhere is left to `Node.prepare` to refuse. Returned is what shall end in the moment
-        of the new claim, so that nobody else gets it; locks keeps those containers locked until then.
+        `Node.prepare` refuses VFs that the pod has in living sandboxes. Returns the attachments that the new
+        claim replaces, so that no other pod gets their VFs; `locks` keeps those containers locked until then.
         now: as in `DeleteCommand`.
         """
         await self._end_cut_short(sandbox.attachment, now)
@@ -312,7 +313,7 @@ class StaleSandboxes:
         return await self._give_back(ended, now)
 
     async def _end_cut_short(self, attachment: Attachment, now: CalledPlugins) -> None:
-        """K8sRdmaError (`ALREADY_ATTACHED`) for one that is whole, whichever pod it was made for."""
+        """End an interrupted attachment; K8sRdmaError (`ALREADY_ATTACHED`) for a complete one, of any pod."""
         receipt = self._node.ledger.receipts.get(attachment)
         if receipt is None:
             return
@@ -324,7 +325,7 @@ class StaleSandboxes:
     async def _give_back(
         self, attachments: Iterable[Attachment], now: CalledPlugins
     ) -> tuple[Attachment, ...]:
-        """Those of them that are there still."""
+        """Release attachments that are still in the ledger, and return these."""
         there = tuple(each for each in attachments if each in self._node.ledger.receipts)
         for attachment in there:
             await self._delete_command.give_back(self._node.ledger.receipts[attachment], now)
@@ -332,7 +333,7 @@ class StaleSandboxes:
 
 
 def result_interfaces(receipt: Receipt, addresses: Mapping[str, IpamResult]) -> list[ResultInterface]:
-    """The attachment's interfaces as its result has them; a PCI function is not in the sandbox."""
+    """List the attachment's interfaces for its result; a PCI function is not in the sandbox."""
     return [
         ResultInterface(
             name=interface.ifname,
@@ -358,9 +359,9 @@ class AddressDetection:
 def address_detection(
     addresses: Mapping[str, Collection[str]], found: Mapping[str, PodInterface]
 ) -> AddressDetection:
-    """What is to be waited for of these addresses, by interface.
+    """Sort addresses by the state of their duplicate address detection.
 
-    Nobody can be asked while an interface has no link; the kernel asks when it has one.
+    The kernel cannot probe while an interface has no link; it does so when there is one.
     """
     duplicates, unusable, unverified = [], [], []
     for ifname, address in addresses.items():
@@ -387,7 +388,7 @@ async def wait_for_address_detection(
 ) -> None:
     """Wait until no other station objects to these addresses (CIDR form, by interface), then announce them.
 
-    K8sRdmaError (`IPAM_FAILURE`) names those that another station has, or that cannot be used in time.
+    K8sRdmaError (`IPAM_FAILURE`) names addresses that another station has, or that are not usable in time.
     """
     asked = {ifname: address for ifname, address in addresses.items() if any(":" in each for each in address)}
     if asked:
@@ -423,7 +424,7 @@ def _unsettled(receipt: Receipt, interfaces: tuple[str, ...], why: str) -> Kerne
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddResult:
-    """What an attachment gave its pod. result: what the runtime is told, in the version that it asked for."""
+    """The outcome of an ADD. result: the CNI result for the runtime, in the version that it asked for."""
 
     receipt: Receipt
     addresses: Mapping[str, IpamResult]
@@ -431,7 +432,7 @@ class AddResult:
 
 
 def _require_waiting(call: AddCall) -> None:
-    """K8sRdmaError where nobody takes the answer: no DEL may ever come for what it tells of."""
+    """Raise K8sRdmaError where no caller waits for the answer: no DEL may ever come for it."""
     if not call.still_waiting():
         msg = f"container {call.env.container_id}: the runtime no longer waits for its ADD"
         raise K8sRdmaError(msg, reason=Reason.AGENT_UNREACHABLE)

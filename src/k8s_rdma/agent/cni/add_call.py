@@ -1,8 +1,9 @@
 """The call of one ADD: its configuration and environment, and the names of its interfaces.
 
-As the only plugin `eth0`, `eth1`, ...; behind another one `rdma0`, ...; as one of a pod's several networks
-`CNI_IFNAME`, `CNI_IFNAME-1`, ...; all of that by the interface's place in the pod's request, so that a
-pod's attachments do not take each other's names, but for the last, which counts within the attachment.
+The names are `eth0`, `eth1`, ... as the only plugin, `rdma0`, ... behind another one, and `CNI_IFNAME`,
+`CNI_IFNAME-1`, ... as one of a pod's several networks. The number is the interface's place in the pod's
+request, so that a pod's attachments do not take each other's names; only the last form counts within the
+attachment.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import InterfaceRequest, Request
 
 POD_IFNAME = "eth0"
-"""What container runtimes call a pod's main interface."""
+"""The name of a pod's main interface in container runtimes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A name and the field that made it so."""
+    """An interface name and the field that it comes from."""
 
     text: str
     field: str
@@ -56,10 +57,10 @@ def interface_names(
     cni_ifname: str,
     present: Set[str] = frozenset(),
 ) -> tuple[str, ...]:
-    """The names of an attachment's interfaces, in their order.
+    """Name an attachment's interfaces, in their order.
 
-    interfaces: with their places in the pod's request. present: what is called so in the pod already.
-    MalformedError names the field whose name is none, or is taken: `MALFORMED_ANNOTATION` where the pod chose
+    interfaces: with their places in the pod's request. present: names that the pod already has.
+    MalformedError names the field whose name is invalid or taken: `MALFORMED_ANNOTATION` where the pod chose
     it, `INVALID_NETCONF` where the configuration did.
     """
     names: dict[str, _Name] = {}
@@ -79,7 +80,10 @@ def interface_names(
 def _by_configuration(
     conf: NetConf, place: int, number: int, interface: InterfaceRequest, cni_ifname: str
 ) -> _Name:
-    """number: how many before it the configuration has named, of the same attachment."""
+    """Name an interface by the configuration.
+
+    number: how many interfaces of the attachment before it the configuration has named.
+    """
     if conf.if0name and number == 0:
         return _Name(conf.if0name, f"{_CONF}if0name")
     if conf.pattern is None and not conf.chained and cni_ifname != POD_IFNAME:
@@ -109,7 +113,7 @@ def _check(name: _Name, names: dict[str, _Name], present: Set[str]) -> None:
 
 
 def _particular(name: _Name) -> int:
-    """How particular the field is: the pod's own words, one interface's, a pattern's."""
+    """Rank the field of a name: the pod's annotation over one interface's field over a pattern."""
     if name.reason is Reason.MALFORMED_ANNOTATION:
         return 2
     return 1 if name.field.endswith("if0name") else 0
@@ -117,7 +121,7 @@ def _particular(name: _Name) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddCall:
-    """annotations: the pod's. still_waiting: whether anybody will take the answer."""
+    """The decoded call. annotations: the pod's. still_waiting: reports whether the caller still waits."""
 
     env: CniEnvironment
     netns: NetnsRef
@@ -129,15 +133,15 @@ class AddCall:
 
     @property
     def attachment(self) -> Attachment:
-        """What it shall make."""
+        """The attachment that the call is for."""
         return Attachment(self.conf.name, self.env.container_id, self.env.ifname)
 
     def sandbox(self, request: Request, entries: Sequence[int], slots: tuple[SlotInUse, ...] = ()) -> Sandbox:
-        """Where this part of the pod's request shall go, and under which names.
+        """Describe the sandbox and the names for this part of the pod's request.
 
-        slots: the pod's; of no use to an attachment without interfaces.
-        The delegate is left out where a VF is what the runtime looks for in the pod. MalformedError names a
-        field that cannot be followed.
+        slots: the pod's; unused by an attachment without interfaces.
+        The delegate is left out where a VF is the interface that the runtime looks for in the pod.
+        MalformedError names a field that cannot be followed.
         """
         interfaces = request.interfaces
         present = interfaces_in_pod(self.conf.prev_result).keys()
@@ -162,7 +166,7 @@ class AddCall:
         )
 
     def _require_netdevs(self, numbered: Iterable[tuple[int, InterfaceRequest]]) -> None:
-        """MalformedError for what is of a network device where the configuration has there be none."""
+        """Raise MalformedError for options of a network device where the configuration leaves none."""
         for place, interface in numbered:
             options = interface.options
             if options.driver is VfDriver.KERNEL:
@@ -174,7 +178,7 @@ class AddCall:
                     refuse(f"{ANNOTATION}[{place}].{key}", why)
 
     def allow_nothing(self) -> None:
-        """K8sRdmaError where a pod that gets nothing of ours would have no interface at all."""
+        """Raise K8sRdmaError where a pod that gets no interface of ours would have no interface at all."""
         alone = self.env.ifname == POD_IFNAME and not self.conf.chained
         if not alone or self.env.pod_name is None or self.conf.empty_result:
             return
@@ -187,7 +191,7 @@ class AddCall:
 
 
 def pod_of(env: CniEnvironment) -> Pod:
-    """The pod; without a UID (a runtime that is not Kubernetes') its container stands for it."""
+    """Read the pod of a call; outside Kubernetes, where it has no UID, its container stands for it."""
     return Pod(
         namespace=env.pod_namespace or "",
         name=env.pod_name or env.container_id,

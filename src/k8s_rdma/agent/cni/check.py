@@ -1,7 +1,7 @@
-"""CHECK: whether an attachment is still what its ADD made of it.
+"""CNI CHECK: compares an attachment with the result of its ADD.
 
-Source: CNI specification 1.1.0, section 2 "CHECK": the plugin looks at what it made and what `prevResult`
-lists of that, and has the plugins that it called do the same.
+Source: CNI specification 1.1.0, section 2 "CHECK": the plugin checks the interfaces that it made and their
+part of `prevResult`, and calls CHECK of the plugins that it called.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 RECHECK_PAUSES_S = (0.0, 0.05, 0.1)
-"""Before the looks that follow one that found something. One look may meet a namespace's end, or another
-pod's VF on its way; a runtime that is told so ends the pod."""
+"""Pauses before repeated checks. A single check may meet a namespace's end, or another pod's VF while it
+moves, and the runtime would end the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """One look: what is other than the ADD made it, and what could not be looked at; a clause each."""
+    """One check's findings: differences from the ADD, and parts that could not be read; a clause each."""
 
     altered: tuple[str, ...]
     unreadable: tuple[str, ...]
 
 
 class CheckCommand:
-    """Looks, and changes nothing."""
+    """Checks attachments, and changes nothing."""
 
     def __init__(self, access: NodeAccess, plugins: CniPlugins, policy: Policy) -> None:
-        """policy: as for ADD."""
+        """policy: the same as for ADD."""
         self._node = access.node
         self._worker = access.worker
         self._locks = access.locks
@@ -61,9 +61,9 @@ class CheckCommand:
         self._policy = policy
 
     async def check(self, call: CniEnvironment, stdin: bytes) -> None:
-        """K8sRdmaError (`ALTERED`) names all that differs, `UNKNOWN_CONTAINER` what is not attached at all.
+        """Raise K8sRdmaError: `ALTERED` for differences, `UNKNOWN_CONTAINER` for a missing attachment.
 
-        What other plugins find wrong is told as they tell it.
+        Failures of other plugins are passed on as they are.
         """
         conf = decode_netconf(stdin, strict=False)
         attachment = Attachment(conf.name, call.container_id, call.ifname)
@@ -79,7 +79,7 @@ class CheckCommand:
             await self._check_delegates(receipt, conf)
 
     def _require_none_wanted(self, conf: NetConf, call: CniEnvironment) -> None:
-        """A pod that asked for nothing holds nothing."""
+        """Raise K8sRdmaError where the pod asked for interfaces of this network and has none."""
         annotations = conf.pod_annotations or {}
         uid = pod_of(call).uid
         pod_request = read_pod_request(annotations, uid=uid, node=self._node.name, policy=self._policy)
@@ -94,9 +94,9 @@ class CheckCommand:
             raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
 
     async def _require_unaltered(self, receipt: Receipt, conf: NetConf) -> None:
-        """K8sRdmaError for what several looks in a row found altered.
+        """Raise K8sRdmaError for differences that several checks in a row found.
 
-        What the last of them could not look at is logged, and no fault of the pod's.
+        Parts that the last check could not read are logged; they are not the pod's fault.
         """
         reported = interfaces_in_pod(conf.prev_result)
         findings = await self._worker.run(self._findings, receipt, reported)
@@ -113,7 +113,7 @@ class CheckCommand:
             _log.warning("check_incomplete", unreadable=list(findings.unreadable))
 
     def _findings(self, receipt: Receipt, reported: Mapping[str, ToldInterface]) -> Findings:
-        """Look once, at the kernel of now; what was observed before it could not be asked does not count."""
+        """Check once against the current kernel state; an earlier observation does not count."""
         altered: list[str] = []
         unreadable: list[str] = []
         try:
@@ -141,7 +141,7 @@ class CheckCommand:
 def _wrong_in_pod(
     receipt: Receipt, observed: Mapping[str, PodInterface], expected: Mapping[str, ToldInterface]
 ) -> Iterator[str]:
-    """Of each interface in the pod, what differs from what was given; a clause each."""
+    """Describe how interfaces in the pod differ from their receipt, a clause each."""
     for interface in receipt.interfaces:
         if not interface.is_netdev:
             continue
@@ -168,9 +168,9 @@ def _wrong_in_pod(
 
 
 def _wrong_on_pf(receipt: Receipt, hardware: Hardware) -> Iterator[str]:
-    """Of each VF, what its PF no longer holds for it. A PF that was not observed is not known to be gone.
+    """Describe how VFs differ from their receipt on the PF, a clause each.
 
-    Unless everything could be looked at: then it is.
+    A PF that was not observed counts as gone only if everything could be read.
     """
     vfs = {(pf.pci, vf.index): vf for pf in hardware.pfs for vf in pf.vfs}
     observed = {pf.pci for pf in hardware.pfs}

@@ -1,4 +1,4 @@
-"""How attachments end: by DEL, by GC, or because nothing else will end them."""
+"""The end of attachments: by DEL, by GC, or by the reconciler where no call ends them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 RECONCILED_AT_ONCE = 16
-"""After a reboot that is every attachment of before, a plugin may wait in vain for a server for each of them,
-and nobody is served until all have been tried."""
+"""Attachments that are ended in parallel. After a reboot these are all earlier ones; a plugin may wait in
+vain for a server for each, and no call is served until all have been tried."""
 
 
 class DeleteCommand:
-    """Ends attachments by what their receipts say, not by a configuration of now.
+    """Ends attachments by their receipts, not by the current configuration.
 
-    now: what a call's configuration names; tried for what another plugin failed to give and fails to end.
+    now: the plugins of a call's configuration; tried where the recorded plugin failed on ADD and fails on
+        DEL.
     """
 
     def __init__(self, access: NodeAccess, plugins: CniPlugins) -> None:
-        """Callers of `give_back` and `end` hold their containers' locks."""
+        """End nothing yet. Callers of `give_back` and `end` hold their containers' locks."""
         self._node = access.node
         self._worker = access.worker
         self._locks = access.locks
@@ -48,11 +49,11 @@ class DeleteCommand:
         self._plugins = plugins
 
     async def delete(self, attachment: Attachment, now: CalledPlugins | None = None) -> None:
-        """DEL: take back what the attachment holds; nothing is success as well.
+        """Handle DEL: release the attachment's VFs and addresses; one that has none is a success as well.
 
-        So are rates that cannot be reset while the link is down: the pod has nothing any more, and must not
-        stay for them. `reconcile` sees to them; until then nobody else gets these VFs.
-        An ADD of the attachment that is under way is cancelled, and has ended when this returns.
+        So are rates that cannot be reset while the link is down: the pod has lost its VFs, and must not stay
+        for the rates. `reconcile` resets them; until then no other pod gets these VFs. An ADD of the
+        attachment that is under way is cancelled, and has ended when this returns.
         """
         self._pending_adds.cancel(attachment)
         async with self._locks.alone(attachment.container):
@@ -63,10 +64,10 @@ class DeleteCommand:
                 await self.end(receipt, now)
 
     async def collect(self, conf: NetConf, plugins: CalledPlugins) -> None:
-        """GC: end every attachment of this network that the runtime does not hold valid; leases likewise.
+        """Handle GC: end every attachment and lease of this network that the runtime does not list as valid.
 
-        So is what is over whatever the runtime says. Without a list nothing is known to be over. Rates may
-        stay, as with DEL.
+        Attachments that `reconcile` ends are ended as well. Without a list nothing is ended. Rates may stay,
+        as with DEL.
         """
         if conf.attachments_to_keep is None:
             return
@@ -89,9 +90,9 @@ class DeleteCommand:
             raise together(problems)
 
     async def reconcile(self) -> bool:
-        """End what no call will: cut short, its sandbox vanished, or its DEL left to us; whether any was.
+        """End interrupted and orphaned attachments and deferred DELs. Returns whether any was ended.
 
-        What is being worked on is left alone; what fails stays for the next time, and is logged.
+        A container whose lock is taken is left alone; a failure is logged, and tried again the next time.
         """
         unfinished = await self._worker.run(self._node.unfinished)
         waiting = iter([each for each in unfinished if not self._locks.busy(each.attachment.container)])
@@ -125,7 +126,7 @@ class DeleteCommand:
         ended: Callable[[Receipt], bool],
         now: CalledPlugins | None = None,
     ) -> bool:
-        """End an attachment when its turn has come, if `ended` holds of it then; whether it was."""
+        """End an attachment under its lock, if `ended` is true of it then. Returns whether it was ended."""
         async with self._locks.alone(attachment.container):
             receipt = self._node.ledger.receipts.get(attachment)
             if receipt is None or not await self._worker.run(ended, receipt):
@@ -134,15 +135,15 @@ class DeleteCommand:
             return True
 
     async def end(self, receipt: Receipt, now: CalledPlugins | None = None) -> None:
-        """Give everything back, then drop the receipt; it stays if anything of this failed."""
+        """Release everything, then drop the receipt; it stays if anything failed."""
         await self.give_back(receipt, now)
         await self._worker.run(self._node.forget, receipt.attachment)
 
     async def give_back(self, receipt: Receipt, now: CalledPlugins | None = None) -> None:
-        """VFs home, then their files and addresses; and the delegate's DEL, whatever became of that.
+        """Release VFs, then their files and addresses; and call the delegate's DEL, even after a failure.
 
-        Addresses stay while a VF does not come home, as the pod may still have them on it. One K8sRdmaError
-        tells of all that failed; RatesLeftError when that is only rates.
+        Addresses stay leased while a VF does not come home, as the pod may still use them. One K8sRdmaError
+        names all failures; RatesLeftError when only rates are left.
         """
         problems: list[K8sRdmaError] = []
         try:
@@ -159,7 +160,7 @@ class DeleteCommand:
             raise together(problems)
 
     async def _end_delegate(self, receipt: Receipt, now: CalledPlugins | None) -> None:
-        """Its DEL; without a namespace when that is gone, as another one may be found by its path now."""
+        """Call the delegate's DEL; without a namespace that is gone, since its path may lead to another."""
         if receipt.delegate is None:
             return
         target = target_of(receipt)
@@ -180,9 +181,10 @@ class DeleteCommand:
             raise rates_left
 
     async def _collect_leases(self, network: str, valid: set[Attachment], plugins: CalledPlugins) -> None:
-        """What is held here is valid, whatever the list says: the ADD of some may still be under way.
+        """Have plugins free leases. Receipts of ours count as valid: their ADD may still be under way.
 
-        Receipts tell where their leases are; beside those, only what is ours alone is collected.
+        Receipts name the plugins of their leases; beside those, only networks that are ours alone are
+        collected.
         """
         held = self._node.ledger.receipts
         recorded = [
@@ -206,7 +208,7 @@ def _rates_may_stay() -> Iterator[None]:
 
 
 def together(problems: Sequence[K8sRdmaError]) -> K8sRdmaError:
-    """One error that tells of all; of several kinds of failure the first is the reason."""
+    """Combine errors into one, with the reason of the first."""
     if len(problems) == 1:
         return problems[0]
     details = "; ".join(filter(None, (problem.details for problem in problems)))

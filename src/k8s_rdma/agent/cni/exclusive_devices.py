@@ -1,7 +1,7 @@
-"""Exclusive devices that kubelet allocated to a pod: its interfaces, whose annotation sets rates only.
+"""Exclusive devices that kubelet allocated to a pod are its interfaces; its annotation sets rates only.
 
-Kubelet allocates devices when it admits a pod, and has the runtime make a sandbox after that: when there is
-an ADD, there is an answer.
+Kubelet allocates devices when it admits a pod, and has the runtime create the sandbox after that: at the time
+of an ADD, the allocation is known.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 def add_device_interfaces(
     pod_request: PodRequest, devices_by_resource: Mapping[str, Sequence[str]], hardware: Hardware
 ) -> PodRequest:
-    """What a pod wants, as interfaces of the devices that it holds: those of one resource after another's.
+    """Turn the devices that a pod holds into interfaces of its request, in the order of their resources.
 
-    devices_by_resource: ids by exclusive resource. A PF's device is no interface; containers may use it all
-    the same. K8sRdmaError (`DEVICES_DIFFER`) when the annotation is not of these devices, or asks for more
-    than rates.
+    devices_by_resource: ids by exclusive resource. A PF's device becomes no interface; containers may use it
+        all the same. K8sRdmaError (`DEVICES_DIFFER`) when the annotation does not match these devices, or
+        asks for more than rates.
     """
     devices = tuple(
         HeldDevice(resource, each)
@@ -62,7 +62,7 @@ def add_device_interfaces(
 def select_network(
     pod_request: PodRequest, entries: tuple[int, ...], conf: NetConf, hardware: Hardware, ledger: Ledger
 ) -> tuple[int, ...]:
-    """Of the interfaces that an attachment may give, the one whose device its network is for, if it says one.
+    """Narrow an attachment's interfaces to the one whose device its network configuration names, if any.
 
     entries: by their places in the request. K8sRdmaError: `UNKNOWN_DEVICE` for a device that the pod does not
     hold, `ALREADY_ATTACHED` or `DEVICES_DIFFER` for one that is another network's.
@@ -109,7 +109,7 @@ def _require_rates_only(request: Request, devices: Sequence[HeldDevice]) -> None
 def _device_index(
     device_id: str, devices: Sequence[HeldDevice], hardware: Hardware, ledger: Ledger
 ) -> int | None:
-    """Which of the devices it is, by either of a device's names."""
+    """Find the place of a device in a list, by either of a device's names."""
     vfs = vfs_by_device(hardware, ledger)
     named = vfs.get(device_id)
     for index, device in enumerate(devices):
@@ -142,7 +142,7 @@ def _refuse_devices(why: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldDevices:
-    """What kubelet gave a pod.
+    """The devices that kubelet allocated to a pod.
 
     slots: CDI devices that its containers ask for. exclusive: RDMA devices by name, by their resource, in
         order (`core.devices.pod_devices`); without resources of which there are none.
@@ -156,26 +156,29 @@ NOTHING_HELD = HeldDevices()
 
 
 class PodDeviceLookup:
-    """Who knows what pods hold: kubelet, by its PodResources API."""
+    """Looks up the devices of pods, by kubelet's PodResources API."""
 
     def __init__(self, kubelet: PodResources | None = None, resources: Iterable[Resource] = ()) -> None:
-        """kubelet: None where there is no device plugin. resources: as that is configured."""
+        """kubelet: None where there is no device plugin. resources: the device plugin's."""
         self._kubelet = kubelet
         self._resources = tuple(resource for resource in resources if concerns_pods(resource))
         self._pools = any(isinstance(each, ExclusiveResource) for each in self._resources)
 
     async def devices_of(self, pod: Pod, *, required: bool) -> HeldDevices:
-        """What a pod holds; nobody is asked where that could be nothing that matters.
+        """Look up a pod's devices; kubelet is not asked where none could matter.
 
-        required: whether it asks for interfaces by annotation; a slot is of no use to one that does not.
-        K8sRdmaError (`KUBELET_FAILURE`) when kubelet does not tell in time: the ADD may be tried again.
+        required: whether the pod asks for interfaces by annotation; without, a slot is of no use to it.
+            K8sRdmaError (`KUBELET_FAILURE`) when kubelet does not tell in time: the ADD may be tried again.
         """
         if self._kubelet is None or not (self._pools or (required and self._resources)):
             return NOTHING_HELD
         return held_devices(await self._kubelet.of_pod(pod.namespace, pod.name), self._resources)
 
     async def exclusive(self) -> Mapping[str, str]:
-        """Which exclusive devices pods hold, and the pods, `namespace/name`; K8sRdmaError as `devices_of`."""
+        """Map exclusive devices to the pods that hold them, `namespace/name`.
+
+        K8sRdmaError as in `devices_of`.
+        """
         if self._kubelet is None or not self._pools:
             return {}
         return {
@@ -186,25 +189,25 @@ class PodDeviceLookup:
         }
 
     async def all_devices(self) -> Mapping[tuple[str, str], HeldDevices]:
-        """What every pod holds, by namespace and name; K8sRdmaError as `devices_of`."""
+        """Look up the devices of all pods, by namespace and name; K8sRdmaError as in `devices_of`."""
         if self._kubelet is None or not self._resources:
             return {}
         pods = await self._kubelet.all()
         return {(pod.namespace, pod.name): held_devices(pod, self._resources) for pod in pods}
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._kubelet is not None:
             await self._kubelet.close()
 
 
 def concerns_pods(resource: Resource) -> bool:
-    """Whether it matters to the agent which pod holds a device of it."""
+    """Report whether it matters to the agent which pod holds a device of the resource."""
     return isinstance(resource, ExactResource | ExclusiveResource)
 
 
 def held_devices(pod_devices: PodDevices, resources: Iterable[Resource]) -> HeldDevices:
-    """What kubelet told, in words of the configuration; MalformedError for an id that names no CDI device."""
+    """Map kubelet's devices to configured resources; MalformedError for an id that is no CDI device name."""
     slots: list[SlotInUse] = []
     exclusive = {}
     for resource in resources:
@@ -215,7 +218,7 @@ def held_devices(pod_devices: PodDevices, resources: Iterable[Resource]) -> Held
 
 
 def _slots(pod_devices: PodDevices, resource: Resource) -> Iterator[SlotInUse]:
-    """Those that containers may ask the runtime for; of an exclusive one also where they might not."""
+    """Return the slots that containers may request from the runtime by a resource."""
     if isinstance(resource, ExactResource):
         yield from _slots_of_resource(pod_devices, resource.name, hints=resource.hints)
     if isinstance(resource, ExclusiveResource):

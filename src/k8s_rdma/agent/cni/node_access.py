@@ -1,6 +1,6 @@
 """The node as the CNI handlers reach it: one call at a time for each container, all containers at once.
 
-An ADD that waits is cancelled by a DEL of its attachment.
+A DEL cancels a waiting ADD of its attachment.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 
 class ContainerLocks:
-    """Who is being worked on, and who waits for it; keeps nothing of those that are done."""
+    """Locks by container; a lock that nobody uses is dropped."""
 
     def __init__(self) -> None:
-        """Nobody is busy."""
+        """Start without locks."""
         self._locks: dict[ContainerId, asyncio.Lock] = {}
         self._users: dict[ContainerId, int] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
     def busy(self, container: ContainerId) -> bool:
-        """Whether someone works on this container or waits to."""
+        """Report whether a call holds or awaits the container's lock."""
         return container in self._locks
 
     async def idle(self) -> None:
-        """Wait until nobody is worked on."""
+        """Wait until no lock is in use."""
         await self._idle.wait()
 
     @asynccontextmanager
     async def alone(self, container: ContainerId) -> AsyncIterator[None]:
-        """Wait for this container's turn, and hold off others."""
+        """Hold the container's lock."""
         lock = self._locks.setdefault(container, asyncio.Lock())
         self._users[container] = self._users.get(container, 0) + 1
         self._idle.clear()
@@ -64,19 +64,19 @@ class PendingAdd:
 
 
 class PendingAdds:
-    """ADDs from their arrival to their end, by attachment.
+    """The ADDs under way, by attachment.
 
-    The runtime may have given one up and called DEL while its executable still waits, or where nobody can see
-    yet that it does not. An ADD that gave something after that DEL would have given it to nobody.
+    The runtime may have given up an ADD and called DEL while its executable still waits, or seems to. An ADD
+    that attached a VF after that DEL would leak it.
     """
 
     def __init__(self) -> None:
-        """None is pending."""
+        """Start without pending ADDs."""
         self._pending: dict[Attachment, list[PendingAdd]] = {}
 
     @contextmanager
     def register(self, attachment: Attachment) -> Iterator[PendingAdd]:
-        """Have an ADD be pending for a while."""
+        """Register an ADD until the block ends."""
         add = PendingAdd()
         self._pending.setdefault(attachment, []).append(add)
         try:
@@ -87,16 +87,16 @@ class PendingAdds:
                 del self._pending[attachment]
 
     def cancel(self, attachment: Attachment) -> None:
-        """Have the pending ADDs of an attachment give nothing, and take back what they gave."""
+        """Cancel the pending ADDs of an attachment: each undoes its changes."""
         for add in self._pending.get(attachment, ()):
             add.cancelled = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAccess:
-    """A node, and what orders its changes: the worker's thread, and the calls of each container.
+    """A node with its worker thread and the locks that order the calls of each container.
 
-    device_specs: CDI files of the devices that pods have; used on the worker's thread alone.
+    device_specs: the CDI files of attachments; used on the worker's thread alone.
     """
 
     node: Node

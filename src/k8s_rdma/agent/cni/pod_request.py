@@ -1,11 +1,11 @@
 """The request of a pod, from its annotations, and the part of it that one attachment gives.
 
-The extender's placement, signed by a key that agents accept, says it: a pod's owner may edit the request
-after the pod was bound, but not that. Without a key anybody may have written the placement, so it is a hint
-about where, never about how much.
+A placement that the extender signed with a key that agents accept is authoritative: a pod's owner may edit
+the request after the pod was bound, but not the placement. Without a key anybody may have written it, so it
+is a hint about where, never about how much.
 
-A pod has one annotation and, with Multus, several attachments: each gives what names its network, the first
-that comes also gives what names none.
+A pod has one annotation and, with Multus, several attachments: each serves the interfaces that name its
+network, and the first one also those that name none.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import NodeName, PodUid
 
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
-"""A pod's further attachments (NPWG network custom resource definition, section 4.1): Multus acts on it."""
+"""The annotation of a pod's further attachments (NPWG network custom resource definition, section 4.1), read
+by Multus."""
 _NAME = re.compile(r"[\w.\-]+")
-"""Whatever may be a name in that annotation, which is a list with commas or one of JSON objects."""
+"""Anything that may be a name in that annotation, a list with commas or of JSON objects."""
 
 
 def interfaces_of_network(
     request: Request, *, own: Set[str], attached: Set[int], annotations: Mapping[str, str]
 ) -> tuple[int, ...]:
-    """The attachment's part of a request, as indices.
+    """Select the attachment's part of a request, as indices.
 
-    own: networks that are this attachment's. attached: what other attachments of the sandbox have given.
-    MalformedError (`MALFORMED_ANNOTATION`) for an interface of a network that no attachment can be of.
+    own: networks of this attachment. attached: entries that other attachments of the sandbox serve.
+        MalformedError (`MALFORMED_ANNOTATION`) for an interface of a network that no attachment can be of.
     """
     part = []
     for index, interface in enumerate(request.interfaces):
@@ -58,9 +59,9 @@ def interfaces_of_network(
 
 
 def unknown_networks(request: Request, *, own: Set[str], annotations: Mapping[str, str]) -> dict[int, str]:
-    """Networks, by index, that are not this attachment's and that the pod's further ones do not name either.
+    """Find networks, by index, that neither this attachment nor the pod's further ones name.
 
-    They may still be others': a network's name and its definition's need not be one. So nothing is refused.
+    Nothing is refused for it: a network's name may differ from its definition's.
     """
     listed = set(_NAME.findall(annotations.get(NETWORKS_ANNOTATION, "")))
     named = {index: interface.options.network for index, interface in enumerate(request.interfaces)}
@@ -85,9 +86,9 @@ _UNPLACED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
-    """The interfaces, where they were promised, and why a placement that was there does not count.
+    """The requested interfaces, their promised placement, and the reason why a placement was ignored.
 
-    promised: None when nothing was, or nothing that counts.
+    promised: None without a placement that counts.
     ignored: one sentence, empty when nothing was ignored.
     devices: of a pod that holds exclusive ones, those that the interfaces are, one for each.
     """
@@ -98,7 +99,7 @@ class PodRequest:
     devices: tuple[HeldDevice, ...] = ()
 
     def part(self, entries: Sequence[int]) -> PodRequest:
-        """Some of the interfaces, by their places in the request."""
+        """Select some of the interfaces, by their places in the request."""
         promised = self.promised
         if promised is not None:
             placed: dict[int, list[PlacedInterface]] = {}
@@ -112,7 +113,7 @@ class PodRequest:
         return replace(self, request=request, promised=promised, devices=devices)
 
     def permitted(self, policies: NamespacePolicies, namespace: str) -> PodRequest:
-        """With the PFs that the namespace may use.
+        """Restrict the request to the PFs that the namespace may use.
 
         A placement that counts is judged as well: it may be of an extender that has other policies, or was
         taken over. MalformedError (`NOT_ALLOWED`) names the key and the policy.
@@ -131,7 +132,7 @@ class PodRequest:
         return replace(self, request=request, promised=promised)
 
     def with_defaults(self, vlan: int, driver: VfDriver) -> PodRequest:
-        """With what the network has its interfaces get: a VLAN where they name none, a driver always.
+        """Apply the network's defaults: a VLAN to interfaces that name none, a driver to all.
 
         vlan: 0 for none. driver: KERNEL for whatever they ask for.
         """
@@ -147,11 +148,11 @@ class PodRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How far pods are believed.
+    """The rules for requests of pods.
 
-    keys: verify placements. strict: whether unknown keys in a request
-    refuse it. allow_unplaced: whether a pod without a placement gets anything; None: where nobody signs.
-    policies: those of now, which say what a namespace may ask for.
+    keys: verify placements. strict: whether unknown keys in a request refuse it. allow_unplaced: whether a
+        pod without a placement gets interfaces; None: only without keys.
+    policies: returns the current namespace policies.
     """
 
     keys: KeySource = UNSIGNED
@@ -161,7 +162,7 @@ class Policy:
 
     @property
     def needs_placement(self) -> bool:
-        """Whether a pod that the extender did not place is refused."""
+        """Report whether a pod that the extender did not place is refused."""
         return self.keys() is not None if self.allow_unplaced is None else not self.allow_unplaced
 
 
@@ -170,8 +171,8 @@ def read_pod_request(
 ) -> PodRequest:
     """Read a pod's annotations.
 
-    MalformedError when its request says nothing that can be granted; K8sRdmaError (`STALE_PLACEMENT`) when
-    it asks for interfaces without a placement that counts, and needs one.
+    MalformedError when the request cannot be granted; K8sRdmaError (`STALE_PLACEMENT`) when it asks for
+    interfaces without a placement that counts, and needs one.
     """
     found = _read(annotations, uid, node, policy)
     if found.request and found.promised is None and policy.needs_placement:

@@ -1,8 +1,8 @@
 """The CNI verbs as calls of the CNI executable, and their answers.
 
-Source: CNI specification 1.1.0, section 2. All calls for one container run one after the other; those of
-different containers meet only at the worker. STATUS is asked every few seconds (containerd), and the answer
-makes the node Ready or not: it queries nothing of the kernel, what is known already is enough.
+Source: CNI specification 1.1.0, section 2. Calls for one container run one after the other; those of
+different containers meet only at the worker. containerd calls STATUS every few seconds, and the answer makes
+the node Ready or not: it uses the last observation, and does not query the kernel.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 async def require_ready(access: NodeAccess, cni_plugins: CniPlugins, plugins: CalledPlugins) -> None:
-    """K8sRdmaError (`NOT_READY`) when the ledger, the hardware or another plugin lets no ADD succeed."""
+    """Raise K8sRdmaError (`NOT_READY`) when ledger, hardware or another plugin let no ADD succeed."""
     try:
         await access.worker.run(access.node.require_ledger)
         _require_hardware(access.node, delegates=plugins.delegate is not None)
@@ -53,7 +53,10 @@ async def require_ready(access: NodeAccess, cni_plugins: CniPlugins, plugins: Ca
 
 
 def _require_hardware(node: Node, *, delegates: bool) -> None:
-    """delegates: pods get an interface without any VF, so that a node that has no such card is ready, too."""
+    """Raise K8sRdmaError unless the node can give pods VFs.
+
+    delegates: pods get an interface without a VF, so that a node without such cards is ready, too.
+    """
     if node.scanner.error:
         msg = f"node {node.name}: its hardware cannot be looked at: {node.scanner.error}"
         raise K8sRdmaError(msg)
@@ -67,7 +70,7 @@ def _require_hardware(node: Node, *, delegates: bool) -> None:
 
 
 class Verbs:
-    """ADD, DEL, CHECK, STATUS and GC on one node, and what must be done without a call."""
+    """Performs ADD, DEL, CHECK, STATUS and GC on one node, and the reconciliation between calls."""
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class Verbs:
         pods: PodSources,
         on_claim: Callable[[], Awaitable[None]],
     ) -> None:
-        """on_claim: awaited after a claim is on disk, before the pod gets anything of it."""
+        """on_claim: awaited after a claim is on disk, before anything moves to the pod."""
         self._access = access
         self._plugins = plugins
         self._delete_command = DeleteCommand(access, plugins)
@@ -113,8 +116,8 @@ class Verbs:
     async def collect(self, call: CniEnvironment, stdin: bytes) -> None:
         """See `DeleteCommand.collect`.
 
-        GC is not told whether other plugins ran before this one on ADD. If none did, leases are kept under
-        the network's own name, and then receipts tell; to guess that name would free what is of others.
+        GC does not say whether other plugins ran before this one on ADD. If none did, leases are kept under
+        the network's own name, which receipts record; to guess that name would free other plugins' leases.
         """
         conf = decode_netconf(stdin, strict=False)
         await self._delete_command.collect(conf, called_plugins(stdin, conf, call, chained=True))
@@ -134,7 +137,7 @@ class Verbs:
         return await self._caps.restore()
 
     async def idle(self) -> None:
-        """Wait until no attachment is being made or ended: for work that would only hold them up."""
+        """Wait until no attachment is being made or ended: for work that would delay them."""
         await self._access.locks.idle()
 
 
@@ -145,16 +148,16 @@ class Service:
     """Answers the CNI executable, and publishes what its calls changed."""
 
     def __init__(self, *, node: Node, verbs: Verbs, namespaces: Namespaces, reporter: Reporter) -> None:
-        """Nothing happens until the first call."""
+        """Do nothing until the first call."""
         self._node = node
         self._verbs = verbs
         self._namespaces = namespaces
         self._reporter = reporter
 
     async def call(self, request: Request, netns: int | None, still_waiting: Callable[[], bool]) -> Reply:
-        """Answer one call of the CNI executable; what goes wrong is the answer, too.
+        """Answer one call of the CNI executable. A failure is an answer, too.
 
-        still_waiting: tells whether anybody will take the answer.
+        still_waiting: reports whether the caller still waits for the answer.
         """
         started = time.monotonic()
         with structlog.contextvars.bound_contextvars(**_log_fields(request.env)):
@@ -216,7 +219,7 @@ class Service:
 
     @contextmanager
     def _open_namespace(self, call: CniEnvironment, netns: int | None) -> Iterator[NetnsRef | None]:
-        """Let the kernel reach the sandbox by the descriptor that came with the call, while it lasts."""
+        """Let the kernel reach the sandbox by the call's descriptor, until the block ends."""
         if netns is None:
             yield None
             return
@@ -235,7 +238,7 @@ class Service:
 
 
 def _log_fields(env: Mapping[str, str]) -> dict[str, str]:
-    """What every line of the log says of a call, however wrong the call may be."""
+    """Collect the log fields of a call, which may be malformed."""
     told = {
         "operation": uuid.uuid4().hex[:8],
         "command": env.get("CNI_COMMAND", ""),

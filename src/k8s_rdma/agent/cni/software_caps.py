@@ -1,4 +1,4 @@
-"""When the caps that software keeps are looked at, and who hears of those that did not hold."""
+"""Checks of the caps that software enforces, with reports of those that did not hold."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _log = structlog.get_logger()
 
 SLOW_S = 0.5
 REST_FACTOR = 10
-"""After a look into a pod that took longer than that, so many times as long passes before the next one: who
-is in there decides how many links it has (10,000 take more than a second), and one worker serves all."""
+"""After a check of a pod that took longer than `SLOW_S`, the next one comes `REST_FACTOR` times as long after
+it: the pod decides how many links it has (10,000 take more than a second), and one worker serves all."""
 
 
 _Key = tuple["Attachment", str]
-"""An interface."""
+"""The key of an interface: its attachment and its name."""
 
 
 class _Times(dict[_Key, int]):
-    """How often something happened."""
+    """Counters of events by interface."""
 
     def count(self, key: _Key) -> tuple[int, bool]:
-        """Once more; how often that makes, and whether it is the 1st, 2nd, 4th, 8th time or so on."""
+        """Count an event; return its number, and whether that is a power of two."""
         times = self[key] = self.get(key, 0) + 1
         return times, times & (times - 1) == 0
 
 
 class SoftwareCaps:
-    """Looks at them all, and tells of each that did not hold: in the log and to its pod.
+    """Restores caps that software enforces, and reports each that did not hold: in the log and to its pod.
 
-    What cannot be put back is told once until something about it changes. What is lost or put back time and
-    again is logged for the 1st, 2nd, 4th, 8th time and so on, and so is the end of each loss that was.
+    A cap that cannot be restored is reported once until its failure changes. Repeated losses and restorations
+    are logged for the 1st, 2nd, 4th, 8th time and so on, and so is the end of each logged loss.
     """
 
     def __init__(
         self, node: Node, worker: Worker, cluster: Cluster, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Nothing was looked at. now: in seconds; called from several threads."""
+        """Check nothing yet. now: in seconds; called from several threads."""
         self._now = now
         self._node = node
         self._worker = worker
@@ -60,7 +60,7 @@ class SoftwareCaps:
         self._retry_at: dict[Attachment, float] = {}
 
     async def restore(self) -> bool:
-        """Have those of all whole attachments hold; whether others do than did."""
+        """Restore the caps of all complete attachments. Returns whether the failing caps changed."""
         before = self._node.caps.failures
         receipts = dict(self._node.ledger.receipts)
         self._forget_all_but(receipts)
@@ -72,7 +72,7 @@ class SoftwareCaps:
         return self._node.caps.failures != before
 
     def _inspect(self, attachment: Attachment) -> tuple[CapFinding, ...] | None:
-        """On the worker's thread, so that a wait for it does not count."""
+        """Restore an attachment's caps, timed on the worker's thread: the wait for it does not count."""
         begun = self._now()
         try:
             return self._node.restore_caps(attachment)
