@@ -20,10 +20,9 @@ from fakes.sriov_machine import Card, MachineClock, MachineSysfs, SriovMachine
 from k8s_rdma import logs
 from k8s_rdma.config.files import load_config
 from k8s_rdma.core.ids import pci_address
-from k8s_rdma.init.attempts import summary
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Machine
-from k8s_rdma.init.main import make_all_ready
+from k8s_rdma.init.main import make_all_ready, summary
 
 
 def main(directory: Path, vfs: int) -> None:

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from k8s_rdma.core.ids import NodeName, PciAddress
+from k8s_rdma.core.inventory import Selection
 from k8s_rdma.core.ledger import Ledger
-from k8s_rdma.core.selection import Selection
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.sysfs import Sysfs

@@ -20,8 +20,7 @@ from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.pod_request import Policy
 from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
 from k8s_rdma.agent.main import Host, build_agent
-from k8s_rdma.agent.plugins.delegate import CniPlugins, Delegate
-from k8s_rdma.agent.plugins.ipam import IpamPlugins
+from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.devices import DevicePluginConfig

@@ -13,12 +13,12 @@ import pytest
 from agent.machine import Machine, asks, call
 from factories import PF0
 from fakes.nodes import FakePodResources
-from k8s_rdma.agent.adoption import Adoption
 from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
+from k8s_rdma.agent.reconciler import Adoption
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.unix_sockets import CniSocket, listen_unix, serve_connections
 from k8s_rdma.config.devices import ExclusiveResource, Selector
-from k8s_rdma.core.adoption import Scope
+from k8s_rdma.core.allocation import Scope
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import SetRates, VfRate, VfRef, Vlan
 from k8s_rdma.errors import K8sRdmaError

@@ -13,7 +13,7 @@ import pytest
 
 from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin
 from contract.linux_lab import needs_namespaces
-from k8s_rdma.agent.plugins.delegate import Delegate
+from k8s_rdma.agent.plugins.ipam import Delegate
 from k8s_rdma.agent.plugins.runner import Plugins, Target
 from k8s_rdma.core.ledger import DelegatedPlugin
 from k8s_rdma.errors import K8sRdmaError, Reason

@@ -14,8 +14,7 @@ from agent.machine import Machine, call
 from agent.patience import Patience
 from agent.pods import KnowingCluster, requests
 from fakes.machine import HOST
-from k8s_rdma.agent.cni.service import Verbs
-from k8s_rdma.agent.cni.software_caps import SoftwareCaps
+from k8s_rdma.agent.cni.service import SoftwareCaps, Verbs
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.reconciler import Reconciler, keep_caps
 from k8s_rdma.agent.report import Reporter

@@ -12,9 +12,8 @@ import pytest
 
 from agent.machine import PLUGINS, Machine, asks, call
 from factories import PF0, PF1
-from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.agent.plugins.ipam import IpamPlugins, addressing
-from k8s_rdma.agent.plugins.runner import Plugins
+from k8s_rdma.agent.plugins.runner import Plugins, called_plugins
 from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.ids import ContainerId, NodeName, PodUid

@@ -14,7 +14,7 @@ import pytest
 from k8s_rdma import __version__
 from k8s_rdma.cli.version import commit_of
 from k8s_rdma.linux.receipts import VERSION as LEDGER
-from k8s_rdma.wire.versions import Speaks
+from k8s_rdma.wire.doctor import Speaks
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility-versions.md"
 

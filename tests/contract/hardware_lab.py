@@ -18,8 +18,8 @@ import pytest
 
 from contract.linux_lab import DEADLINE_S, LinuxLab, await_link, ip, run
 from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.options import LinkType
-from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.kernel import SriovKernel
 

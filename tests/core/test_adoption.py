@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
-from k8s_rdma.core.adoption import Scope, candidates
+from k8s_rdma.core.allocation import Scope, candidates
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.errors import MalformedError
 

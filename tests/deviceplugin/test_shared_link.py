@@ -15,7 +15,7 @@ from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DeviceInventory,
 from k8s_rdma.deviceplugin.followers import Observable
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.deviceplugin.shared_link import SharedLink
-from k8s_rdma.wire.shared_devices import Declared, Written, decode_declared, encode_line
+from k8s_rdma.wire.resource_names import Declared, Written, decode_declared, encode_line
 from k8s_rdma_demo.cluster.background import in_background
 
 if TYPE_CHECKING:

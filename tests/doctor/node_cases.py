@@ -20,7 +20,7 @@ from k8s_rdma.config.hardware import HardwareConfig, PfConfig
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.doctor.collectors.machine import MachineCollector
+from k8s_rdma.doctor.collectors.node import MachineCollector
 from k8s_rdma.doctor.node.cni import CniFacts, CniFile, check_cni
 from k8s_rdma.doctor.node.configuration import ConfigurationFacts, check_configuration
 from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction, check_firmware, check_hardware

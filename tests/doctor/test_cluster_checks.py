@@ -46,7 +46,7 @@ from k8s_rdma.doctor.collectors.versions import key_usage_in_metrics
 from k8s_rdma.doctor.finding import Severity, worst
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.metrics import Metrics
-from k8s_rdma.extender.pod_store import Signatures
+from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
 WITHOUT_BIND = ExtenderConfig(binder="scheduler", allow_unplaced=True)
@@ -265,10 +265,10 @@ def test_problem_of_many_nodes_is_told_once():
 
 def test_keys_are_those_that_the_extender_verified_where_it_was_asked():
     keys = PlacementKeys.shared(b"a secret of a cluster")
-    signatures, metrics = Signatures(FixedKeys(keys)), Metrics()
+    pods, metrics = PodStore(FixedKeys(keys)), Metrics()
     for uid, key in (("a", keys.accepted[0].id), ("b", "0123456789abcdef"), ("c", None)):
-        signatures.on_bound(PodUid(uid), key)
-    metrics.add(signatures.readings())
+        pods.on_signature(PodUid(uid), key)
+    metrics.add(pods.readings())
     found = key_usage_in_metrics(metrics.render())
     ok, *removed = check_keys(KeyFacts(named=("hmac",), usage=found))
     assert f"1 by hmac-sha256 key {keys.accepted[0].id} (signs)" in ok.found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from e2e.node import PFS, Node, pod
-from k8s_rdma.linux.virtual.shaper import FLOOR
+from k8s_rdma.linux.virtual.settings import FLOOR
 
 if TYPE_CHECKING:
     from k8s_rdma_demo.cluster.sandbox import Sandbox

@@ -21,10 +21,9 @@ import pytest
 from contract.linux_lab import ip, run
 from init.receipts import BOOT_ID, receipt_of
 from k8s_rdma.core.ids import pci_address
-from k8s_rdma.init.attempts import Result
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Machine, StoppableClock
-from k8s_rdma.init.main import make_all_ready
+from k8s_rdma.init.main import Result, make_all_ready
 from k8s_rdma.init.vf_settings import vf_mac
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.receipts import Receipts
@@ -34,7 +33,7 @@ from k8s_rdma.linux.vf.creation import KernelSriovLinks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from k8s_rdma.init.attempts import Outcome
+    from k8s_rdma.init.main import Outcome
 
 import msgspec
 

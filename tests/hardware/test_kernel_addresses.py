@@ -10,7 +10,7 @@ import pytest
 from contract.hardware_lab import needs_hardware
 from contract.lab import state_of
 from contract.linux_lab import DEADLINE_S, run
-from k8s_rdma.core.adoption import Scope, candidates
+from k8s_rdma.core.allocation import Scope, candidates
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.step import VfRef
 

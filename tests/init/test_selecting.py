@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from init.conftest import IGB, IGB2
-from k8s_rdma.init.attempts import Result, all_well
+from k8s_rdma.init.main import Result, all_well
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from fakes.sriov_machine import Card, MachineClock, MachineSysfs
 from init.conftest import IGB, IGB2
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkType
-from k8s_rdma.init.attempts import Result
 from k8s_rdma.init.job import StoppedError
+from k8s_rdma.init.main import Result
 from k8s_rdma.init.vf_settings import vf_guid, vf_mac
 from k8s_rdma.linux.vf.creation import GuidOf, NetdevsOf, SriovPf
 

@@ -10,7 +10,7 @@ import pytest
 from init.conftest import IGB, IGB2
 from init.receipts import BOOT_ID, receipt_of
 from k8s_rdma.core.ids import ContainerId
-from k8s_rdma.init.attempts import Result, all_well
+from k8s_rdma.init.main import Result, all_well
 from k8s_rdma.linux.receipts import Receipts
 
 if TYPE_CHECKING:

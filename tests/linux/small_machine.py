@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.selection import Selection
+from k8s_rdma.core.inventory import Selection
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link

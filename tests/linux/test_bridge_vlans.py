@@ -8,8 +8,17 @@ import os
 import pytest
 
 from contract.linux_lab import needs_namespaces
-from k8s_rdma.linux.netlink import bridge_vlans
-from k8s_rdma.linux.netlink.rtnl import Rtnl, enslaved_to, named, of_kind
+from k8s_rdma.linux.netlink.rtnl import (
+    Rtnl,
+    add_tagged_vlan,
+    add_untagged_vlan,
+    bridge_vlans,
+    enslaved_to,
+    named,
+    of_kind,
+    remove_vlan,
+    vlan_bridge,
+)
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from network_namespaces import create_namespace
 
@@ -29,7 +38,7 @@ def rtnl():
 def port(rtnl):
     """Of a bridge with VLANs."""
     try:
-        rtnl.create("bridge", named("b"), bridge_vlans.vlan_bridge(DEFAULT))
+        rtnl.create("bridge", named("b"), vlan_bridge(DEFAULT))
     except NetlinkError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise
@@ -39,7 +48,7 @@ def port(rtnl):
 
 
 def vlans_of(rtnl, port):
-    return bridge_vlans.vlans(rtnl, "VLANs")[port]
+    return bridge_vlans(rtnl, "VLANs")[port]
 
 
 def test_new_port_is_in_the_default_vlan(rtnl, port):
@@ -47,22 +56,22 @@ def test_new_port_is_in_the_default_vlan(rtnl, port):
 
 
 def test_port_is_in_what_was_added_and_not_in_what_was_removed(rtnl, port):
-    bridge_vlans.remove(rtnl, port, DEFAULT, "remove")
-    bridge_vlans.remove(rtnl, port, DEFAULT, "remove again")
-    bridge_vlans.add_untagged(rtnl, port, 100, "add")
-    bridge_vlans.add_tagged(rtnl, port, 200, "add")
-    bridge_vlans.add_tagged(rtnl, port, 200, "add again")
+    remove_vlan(rtnl, port, DEFAULT, "remove")
+    remove_vlan(rtnl, port, DEFAULT, "remove again")
+    add_untagged_vlan(rtnl, port, 100, "add")
+    add_tagged_vlan(rtnl, port, 200, "add")
+    add_tagged_vlan(rtnl, port, 200, "add again")
     assert vlans_of(rtnl, port) == {100, 200}
 
 
 def test_vlan_that_cannot_be_is_an_error_with_what_was_wanted(rtnl, port):
     with pytest.raises(NetlinkError, match="VLAN 4095 on p"):
-        bridge_vlans.add_tagged(rtnl, port, 4095, "VLAN 4095 on p")
+        add_tagged_vlan(rtnl, port, 4095, "VLAN 4095 on p")
 
 
 def test_kernel_without_bridges_that_know_vlans_says_so_or_makes_one(rtnl):
     try:
-        rtnl.create("bridge", named("b"), bridge_vlans.vlan_bridge(DEFAULT))
+        rtnl.create("bridge", named("b"), vlan_bridge(DEFAULT))
     except NetlinkError as error:
         assert error.errno == errno.EOPNOTSUPP  # noqa: PT017 - the other outcome is as good
         assert rtnl.link("b") is None

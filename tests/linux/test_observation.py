@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.core.allocation import foreign_vfs
+from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import Enforce
-from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.discovery.vfs import PATIENCE_S

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.rates import Enforce
-from k8s_rdma.core.selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.pfs import Missing
 from linux.small_machine import INFINIBAND, PF, PF1, SmallMachine, vf_pci

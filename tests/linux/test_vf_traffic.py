@@ -9,11 +9,11 @@ from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.kernel import VfTraffic
 from k8s_rdma.linux.netlink.rtnl import counters_of_all, named, of_kind
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.rdma import VfRdma
-from k8s_rdma.linux.vf.traffic import VfTraffic
 
 pytestmark = needs_namespaces
 

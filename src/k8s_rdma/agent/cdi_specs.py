@@ -39,7 +39,7 @@ from k8s_rdma.wire.cdi import (
 )
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.network_status import device_info, encode_device_info
-from k8s_rdma.wire.shared_devices import Written
+from k8s_rdma.wire.resource_names import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import ContainerId, PciAddress
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
     from k8s_rdma.wire.cdi import DeviceNode
-    from k8s_rdma.wire.shared_devices import Declared
+    from k8s_rdma.wire.resource_names import Declared
 
 
 _log = structlog.get_logger()

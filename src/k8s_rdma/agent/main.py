@@ -1,4 +1,4 @@
-"""The process `k8s-rdma agent`."""
+"""The process `k8s-rdma agent`: how it starts, its parts, and the check of its configuration."""
 
 from __future__ import annotations
 
@@ -13,24 +13,21 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma import logs
-from k8s_rdma.agent.adoption import Adoption
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, DeviceNodes, HostFiles, SharedResourceSpecs
-from k8s_rdma.agent.checking import read_named
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
 from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.node_access import NodeAccess
 from k8s_rdma.agent.cni.pod_request import Policy
 from k8s_rdma.agent.cni.service import Service, Verbs
+from k8s_rdma.agent.config import load_device_plugin
 from k8s_rdma.agent.ledger_store import DIRECTORY, DeferredDeletes, Markers, mark_exclusive_devices
 from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.plugins.delegate import CniPlugins, Delegate
 from k8s_rdma.agent.plugins.host_files import below
-from k8s_rdma.agent.plugins.ipam import IpamPlugins
+from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
-from k8s_rdma.agent.reconciler import Reconciler, SandboxWatch, keep_caps
-from k8s_rdma.agent.report import Reporter, StateSocket
-from k8s_rdma.agent.sampler import Sampler
+from k8s_rdma.agent.reconciler import Adoption, Reconciler, SandboxWatch, keep_caps
+from k8s_rdma.agent.report import Reporter, Sampler, StateSocket
 from k8s_rdma.agent.unix_sockets import (
     CdiSocket,
     CniSocket,
@@ -39,12 +36,13 @@ from k8s_rdma.agent.unix_sockets import (
     wait_until_removed,
 )
 from k8s_rdma.agent.worker import Worker
-from k8s_rdma.config.namespace_policies import policies_of
+from k8s_rdma.config.namespace_policies import load_policies, policies_of
+from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.config.reloaded import failures_of
 from k8s_rdma.core.devices.pools import Pool
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.kernel import Kernel
-from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes
@@ -65,17 +63,17 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 MOST_READERS = 64
+
 MOST_READERS_OF_USER = 16
 """The server is one, the device plugin, each `doctor node` and `gather`; connections beyond are closed."""
-
 MOST_PLUGINS = 8
+
 MOST_CALLS = 256
 """At a time; a node has 110 pods, and each call is one connection."""
 
 DESCRIPTORS = 8192
 """So many calls at a time, each with its namespace and the pipes of some plugins, take half of it; the usual
 soft limit of 1024 is used up by the pods of a node that starts."""
-
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -85,6 +83,31 @@ def run(config: AgentConfig) -> None:
     keys, plugin = read_named(config)
     _allow_descriptors()
     asyncio.run(_main(config, keys, plugin))
+
+
+def check(config: AgentConfig) -> None:
+    """Read all files that a start would read. MalformedError names the field and the file.
+
+    The service account (`inCluster`) is not checked: it depends on where the process runs.
+    """
+    read_named(config)
+    load_policies(config.policy_file)
+    if config.kubeconfig is not None:
+        from k8s_rdma.kube.client import require_kubeconfig  # noqa: PLC0415  memory of the agent
+
+        require_kubeconfig(config.kubeconfig)
+
+
+def read_named(config: AgentConfig) -> tuple[KeySource, DevicePluginConfig | None]:
+    """Read the placement keys and the device plugin's configuration, None where none is named.
+
+    MalformedError names the faulty field: one of these two, or `hostRoot` where that is no directory.
+    """
+    keys, plugin = agent_keys(config.placement_key_file), load_device_plugin(config)
+    if not Path(config.host_root).is_dir():
+        msg = f"hostRoot {config.host_root}: no such directory; mount the node's root file system there"
+        raise MalformedError(msg)
+    return keys, plugin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

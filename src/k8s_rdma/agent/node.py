@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING
 from k8s_rdma.agent.ledger_store import LedgerStore
 from k8s_rdma.agent.release import release
 from k8s_rdma.agent.sandbox import Sandbox, attached_already, held_elsewhere
-from k8s_rdma.core.adoption import NOBODYS, Candidate, Scope, candidates
-from k8s_rdma.core.allocation import choose_vfs, decide, returned, with_allocations
+from k8s_rdma.core.allocation import (
+    NOBODYS,
+    Candidate,
+    Scope,
+    candidates,
+    choose_vfs,
+    decide,
+    returned,
+    with_allocations,
+)
 from k8s_rdma.core.devices.held_vfs import held_interfaces
 from k8s_rdma.core.devices.pools import in_pools
 from k8s_rdma.core.kernel import Unreadable
@@ -422,7 +430,7 @@ class Node:
         return tuple((counter, holders.get(counter.vf, (None, None))[0]) for counter in counters)
 
     def adoptable(self, scope: Scope, in_use: Mapping[str, str] = NOBODYS) -> tuple[Candidate, ...]:
-        """The foreign VFs in scope, by a look at the hardware of now; see `core.adoption.candidates`.
+        """The foreign VFs in scope, by a look at the hardware of now; see `core.allocation.candidates`.
 
         MalformedError when there is no such VF, KernelError when the hardware cannot be looked at.
         """

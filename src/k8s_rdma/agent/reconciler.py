@@ -3,6 +3,8 @@
 The runtime's DEL normally comes before. Where it does not, nothing else would tell of a namespace without a
 VF in it, and of one with VFs only what becomes of those. The kernel tells nothing of files in /proc; that
 such a namespace is gone is found by the check that comes now and then.
+
+At an operator's request (`k8s-rdma agent adopt`) it takes over foreign, unused VFs.
 """
 
 from __future__ import annotations
@@ -13,11 +15,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
+from k8s_rdma.agent.node import Adopted
+from k8s_rdma.core.allocation import Scope
 from k8s_rdma.core.backoff import Backoff
+from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.inotify import Deletions
+from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, decode_adopt, encode_adopted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
     from typing import NoReturn
 
@@ -25,41 +32,9 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cni.service import Verbs
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.report import Reporter
-
-
-class SandboxWatch:
-    """Watches the directories in which namespaces of receipts are; used on the loop's thread."""
-
-    def __init__(self, *, node: Node, on_host: Callable[[str], Path], vanished: Callable[[], None]) -> None:
-        """on_host: where a namespace's path leads from here. vanished: called when one with a receipt did."""
-        self._node = node
-        self._on_host = on_host
-        self._vanished = vanished
-        self._deletions = Deletions()
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Watch from now on."""
-        loop.add_reader(self._deletions, self._notified)
-        self.follow()
-
-    def stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Watch nothing any more."""
-        loop.remove_reader(self._deletions)
-        self._deletions.close()
-
-    def follow(self) -> None:
-        """Watch what receipts of now are about; to be called when there is a new one."""
-        if self._deletions.watch({path.parent for path in self._paths()}):
-            self._vanished()  # perhaps before it was watched
-
-    def _notified(self) -> None:
-        gone = self._deletions.drain()
-        if gone is None or not gone.isdisjoint(self._paths()):
-            self._vanished()
-
-    def _paths(self) -> set[Path]:
-        return {self._on_host(receipt.netns.path) for receipt in self._node.ledger.receipts.values()}
-
+    from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.core.allocation import Candidate
+    from k8s_rdma.wire.frame import Reply, Request
 
 _log = structlog.get_logger()
 
@@ -77,8 +52,8 @@ QUIET_S = 5.0
 RECONCILE_S = 10.0
 """How often sandboxes are checked for being gone although nothing told so: a look at each namespace's file,
 no netlink. And how often what could not be ended is tried again."""
-
 FIRST_RETRY_S = 1.0
+
 LAST_RETRY_S = 30.0
 """After a look that failed or could not see everything the next one comes without a change, too: what hid it
 may tell of nothing when it goes."""
@@ -200,3 +175,97 @@ async def keep_caps(
         await pause(every_s)
         if await verbs.restore_caps():
             await reporter.publish()
+
+
+class SandboxWatch:
+    """Watches the directories in which namespaces of receipts are; used on the loop's thread."""
+
+    def __init__(self, *, node: Node, on_host: Callable[[str], Path], vanished: Callable[[], None]) -> None:
+        """on_host: where a namespace's path leads from here. vanished: called when one with a receipt did."""
+        self._node = node
+        self._on_host = on_host
+        self._vanished = vanished
+        self._deletions = Deletions()
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watch from now on."""
+        loop.add_reader(self._deletions, self._notified)
+        self.follow()
+
+    def stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watch nothing any more."""
+        loop.remove_reader(self._deletions)
+        self._deletions.close()
+
+    def follow(self) -> None:
+        """Watch what receipts of now are about; to be called when there is a new one."""
+        if self._deletions.watch({path.parent for path in self._paths()}):
+            self._vanished()  # perhaps before it was watched
+
+    def _notified(self) -> None:
+        gone = self._deletions.drain()
+        if gone is None or not gone.isdisjoint(self._paths()):
+            self._vanished()
+
+    def _paths(self) -> set[Path]:
+        return {self._on_host(receipt.netns.path) for receipt in self._node.ledger.receipts.values()}
+
+
+class Adoption:
+    """Answers `adopt` requests."""
+
+    def __init__(
+        self, *, node: Node, worker: Worker, reporter: Reporter, pod_devices: PodDeviceLookup | None = None
+    ) -> None:
+        """Adopt nothing until `call`. pod_devices: finds VFs that pods have without an attachment."""
+        self._node = node
+        self._pod_devices = pod_devices or PodDeviceLookup()
+        self._worker = worker
+        self._reporter = reporter
+
+    async def call(self, request: Request) -> Reply:
+        """Adopt the VFs that the request names. A failure is an answer, too."""
+        try:
+            wanted = decode_adopt(request)
+            scope = Scope(pf=wanted.pf, vf=wanted.vf)
+            in_use = await self._pod_devices.exclusive()
+            found = await self._worker.run(self._node.adoptable, scope, in_use)
+        except K8sRdmaError as error:
+            _log.warning("adopt_refused", error=str(error))
+            return encode_adopted(AdoptReply(error=str(error)))
+        vfs = tuple(
+            map(_adopted_vf, map(_supposed, found) if wanted.dry_run else await self._adopt(found, in_use))
+        )
+        for vf in vfs:
+            rates = {"min_tx_rate": vf.min_tx_rate, "max_tx_rate": vf.max_tx_rate, "vlan": vf.vlan}
+            _log.info("vf_adoption", pf=vf.pf, vf=vf.vf, outcome=vf.outcome, why=vf.why, previous=rates)
+        await self._reporter.publish()
+        unreadable = tuple(f"{item.subject}: {item.why}" for item in self._node.hardware.unreadable)
+        return encode_adopted(AdoptReply(vfs=vfs, unreadable=unreadable))
+
+    async def _adopt(self, found: Iterable[Candidate], in_use: Mapping[str, str]) -> list[Adopted]:
+        adopted = [await self._worker.run(self._node.adopt, each, in_use) for each in found]
+        await self._worker.run(self._node.refresh)
+        return adopted
+
+
+def _supposed(candidate: Candidate) -> Adopted:
+    """Predict the outcome for a VF, for a dry run."""
+    if candidate.exemption:
+        return Adopted(candidate=candidate, outcome="left alone", why=candidate.exemption)
+    return Adopted(candidate=candidate, outcome="would reset", why=candidate.foreign)
+
+
+def _adopted_vf(adopted: Adopted) -> AdoptedVf:
+    candidate = adopted.candidate
+    return AdoptedVf(
+        pf=candidate.pf_name,
+        pci=candidate.ref.pf,
+        vf=candidate.ref.index,
+        netdev=candidate.vf.netdev,
+        min_tx_rate=candidate.vf.min_tx_rate_mbps,
+        max_tx_rate=candidate.vf.max_tx_rate_mbps,
+        vlan=candidate.vf.vlan,
+        outcome=adopted.outcome,
+        why=adopted.why,
+    )

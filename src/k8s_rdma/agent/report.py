@@ -1,28 +1,97 @@
-"""Reports of the node to the readers of `state.sock`, and counters to those who ask (`wire.state`)."""
+"""Reports of the node to the readers of `state.sock`, and counters to those who ask (`wire.state`).
+
+A sample of the counters costs as much as a scan of the hardware, so samples are few.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
+import structlog
+
 from k8s_rdma import __version__
-from k8s_rdma.errors import MalformedError
+from k8s_rdma.errors import KernelError, MalformedError
 from k8s_rdma.wire.node_report import NodeReports
-from k8s_rdma.wire.rest import encode_report
-from k8s_rdma.wire.state import HEADER, Kind, decode_header, encode_message
+from k8s_rdma.wire.rest import Pod, encode_report
+from k8s_rdma.wire.state import (
+    HEADER,
+    SAMPLE_EVERY_S,
+    SOON_S,
+    CapCounts,
+    Counters,
+    Kind,
+    ScanCounts,
+    VfTraffic,
+    decode_header,
+    encode_counters,
+    encode_message,
+)
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable
 
-    from k8s_rdma.agent.node import Node
+    from k8s_rdma.agent.node import Holder, Node
+    from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.core.kernel import VfCounters
     from k8s_rdma.wire.rest import NodeReport
 
     Send = Callable[[Kind, bytes], Awaitable[None]]
 
+_log = structlog.get_logger()
+
+QUIET_S = 0.5
+"""How long a sample waits for a moment in which no pod does."""
+
 SEND_TIMEOUT_S = 10.0
 """A reader that takes longer for one message is cut off; it will connect again."""
+
+
+class Reporter:
+    """Tells the node's state."""
+
+    def __init__(self, node: Node, problems: Callable[[], tuple[str, ...]] = tuple) -> None:
+        """Begin a new epoch. problems: those of the agent itself at this moment, one sentence each."""
+        self._node = node
+        self._problems = problems
+        self._last_problems: tuple[str, ...] = ()
+        self._reports = NodeReports(node.name, uuid.uuid4().hex[:12], agent_version=__version__)
+        self._last_report: NodeReport | None = None
+        self._encoded = b""
+        self.publisher = StatePublisher(self._report)
+
+    async def publish(self) -> None:
+        """Send the state to all readers that have another one."""
+        await self.publisher.publish()
+
+    async def publish_problems(self) -> None:
+        """As `publish`, if the agent's own problems are others than in the last report."""
+        if self._problems() != self._last_problems:
+            await self.publish()
+
+    def now(self) -> NodeReport:
+        """The report of this moment; the same object as before if nothing changed."""
+        self._report()
+        return cast("NodeReport", self._last_report)
+
+    async def wait_for_change(self, previous: NodeReport | None) -> NodeReport:
+        """The report, as soon as it is not the known one."""
+        sent = None if previous is None else self._encoded
+        while self._last_report is previous:
+            sent = await self.publisher.wait_for_change(sent)
+        return cast("NodeReport", self._last_report)
+
+    def _report(self) -> bytes:
+        self._last_problems = self._problems()
+        node = self._node
+        report = self._reports.build(node.hardware, node.ledger, node.caps.failures, self._last_problems)
+        if report is not self._last_report:
+            self._last_report, self._encoded = report, encode_report(report)
+        return self._encoded
 
 
 class StatePublisher:
@@ -118,44 +187,84 @@ async def _receive(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-class Reporter:
-    """Tells the node's state."""
+class Sampler:
+    """Samples for all who ask together; at most one in `SAMPLE_EVERY_S`, a failed one included."""
 
-    def __init__(self, node: Node, problems: Callable[[], tuple[str, ...]] = tuple) -> None:
-        """Begin a new epoch. problems: those of the agent itself at this moment, one sentence each."""
+    def __init__(
+        self,
+        *,
+        node: Node,
+        worker: Worker,
+        quiet: Callable[[], Awaitable[None]],
+        now: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """quiet: awaited before a sample is taken, `QUIET_S` at most; returns when no pod waits."""
         self._node = node
-        self._problems = problems
-        self._last_problems: tuple[str, ...] = ()
-        self._reports = NodeReports(node.name, uuid.uuid4().hex[:12], agent_version=__version__)
-        self._last_report: NodeReport | None = None
-        self._encoded = b""
-        self.publisher = StatePublisher(self._report)
+        self._worker = worker
+        self._quiet = quiet
+        self._now = now
+        self._pause = pause
+        self._turn = asyncio.Lock()
+        self._tried_at: float | None = None
+        self._sampled_at: float | None = None
+        self._vfs: tuple[VfTraffic, ...] = ()
+        self._failed = 0
 
-    async def publish(self) -> None:
-        """Send the state to all readers that have another one."""
-        await self.publisher.publish()
+    async def counters(self) -> bytes:
+        """The body of a COUNTERS message, with a new sample if one is due."""
+        async with self._turn:
+            if self._due_in_s() <= SOON_S:
+                await self._pause(self._due_in_s())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(QUIET_S):
+                        await self._quiet()
+                await self._worker.run(self._sample)
+        return encode_counters(self._counters())
 
-    async def publish_problems(self) -> None:
-        """As `publish`, if the agent's own problems are others than in the last report."""
-        if self._problems() != self._last_problems:
-            await self.publish()
+    def _due_in_s(self) -> float:
+        if self._tried_at is None:
+            return 0
+        return max(0.0, self._tried_at + SAMPLE_EVERY_S - self._now())
 
-    def now(self) -> NodeReport:
-        """The report of this moment; the same object as before if nothing changed."""
-        self._report()
-        return cast("NodeReport", self._last_report)
+    def _sample(self) -> None:
+        """On the worker's thread."""
+        if self._due_in_s() > SOON_S:
+            return  # whoever asked for the one before went away while it waited for its turn
+        self._tried_at = self._now()
+        try:
+            names = {pf.pci: pf.name for pf in self._node.hardware.pfs}
+            self._vfs = tuple(
+                _traffic(counters, holder, names.get(counters.vf.pf, ""))
+                for counters, holder in self._node.traffic()
+            )
+            self._sampled_at = self._now()
+        except KernelError as error:
+            self._failed += 1
+            _log.warning("sample_failed", error=str(error))
 
-    async def wait_for_change(self, previous: NodeReport | None) -> NodeReport:
-        """The report, as soon as it is not the known one."""
-        sent = None if previous is None else self._encoded
-        while self._last_report is previous:
-            sent = await self.publisher.wait_for_change(sent)
-        return cast("NodeReport", self._last_report)
+    def _counters(self) -> Counters:
+        scans, caps = self._node.scanner.scans, self._node.caps
+        return Counters(
+            node=self._node.name,
+            age_s=None if self._sampled_at is None else round(self._now() - self._sampled_at, 3),
+            failed_samples=self._failed,
+            scans=ScanCounts(total=scans.total, failed=scans.failed, seconds=round(scans.seconds, 6)),
+            caps=CapCounts(restored=caps.restored, lost=len(caps.failures)),
+            vfs=self._vfs,
+        )
 
-    def _report(self) -> bytes:
-        self._last_problems = self._problems()
-        node = self._node
-        report = self._reports.build(node.hardware, node.ledger, node.caps.failures, self._last_problems)
-        if report is not self._last_report:
-            self._last_report, self._encoded = report, encode_report(report)
-        return self._encoded
+
+def _traffic(counters: VfCounters, holder: Holder | None, pf_name: str) -> VfTraffic:
+    return VfTraffic(
+        pf=counters.vf.pf,
+        pf_name=pf_name,
+        vf=counters.vf.index,
+        tx_bytes=counters.tx_bytes,
+        rx_bytes=counters.rx_bytes,
+        tx_packets=counters.tx_packets,
+        rx_packets=counters.rx_packets,
+        rdma=dict(counters.rdma),
+        pod=Pod(namespace=holder.pod.namespace, name=holder.pod.name, uid=holder.pod.uid) if holder else None,
+        ifname=holder.ifname if holder else "",
+    )

@@ -2,7 +2,7 @@
 
 On `cni.sock` a connection is one call of the CNI executable, with the pod's namespace as a descriptor. What
 the device plugin declares on `cdi.sock` is published as long as its connection lasts
-(`wire.shared_devices`).
+(`wire.resource_names`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import structlog
 
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError
 from k8s_rdma.wire.frame import Request, decode_request, encode_reply, request_bytes_missing
-from k8s_rdma.wire.shared_devices import MAX_LINE_BYTES, decode_declared, encode_line
+from k8s_rdma.wire.resource_names import MAX_LINE_BYTES, decode_declared, encode_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

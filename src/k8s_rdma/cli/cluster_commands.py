@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from k8s_rdma.cli.extender_options import (
+from k8s_rdma.cli.options import (
     CaFile,
     CertFile,
     Extender,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from k8s_rdma.cli.extender_options import CaFile, CertFile, Insecure, KeyFile, TokenFile, extender_address
+from k8s_rdma.cli.options import CaFile, CertFile, Insecure, KeyFile, TokenFile, extender_address
 
 doctor_app = typer.Typer(
     no_args_is_help=True, help="What is wrong with a node or a cluster, and how to mend it."

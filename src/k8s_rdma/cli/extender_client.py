@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.rest_error import ErrorDocument
+from k8s_rdma.wire.rest import ErrorDocument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

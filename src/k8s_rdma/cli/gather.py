@@ -20,15 +20,14 @@ import yaml
 from k8s_rdma.cli.doctor import DIRECTORIES, collect_node, document
 from k8s_rdma.cli.version import versions
 from k8s_rdma.config.files import read_yaml
-from k8s_rdma.doctor.collectors.processes import ask_agent
+from k8s_rdma.doctor.collectors.runtimes import ask_agent
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.linux.discovery.gather import gather
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.wire.doctor import encode_doctor
+from k8s_rdma.wire.doctor import encode_doctor, encode_version
 from k8s_rdma.wire.machine import encode_machine
 from k8s_rdma.wire.rest import encode_report
-from k8s_rdma.wire.versions import encode_version
 
 if TYPE_CHECKING:
     from k8s_rdma.cli.doctor import NodeOptions

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.config_options import CheckConfig, ConfigFile, PrintSchema
+from k8s_rdma.cli.options import CheckConfig, ConfigFile, PrintSchema
 from k8s_rdma.cli.plain_structlog import load_structlog
 
 HUSTCAT = "Options of hustcat/k8s-rdma-device-plugin"
@@ -42,7 +42,7 @@ def agent(  # noqa: PLR0913, PLR0917  options of a command
 
     settings = load_config(AgentConfig, config, {"node": node, "kernel": kernel})
     if check_config:
-        from k8s_rdma.agent.checking import check
+        from k8s_rdma.agent.main import check
 
         check(settings)
         typer.echo("ok")

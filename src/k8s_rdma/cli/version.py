@@ -10,7 +10,7 @@ import msgspec
 
 from k8s_rdma import __version__
 from k8s_rdma.linux import receipts
-from k8s_rdma.wire.versions import Speaks, VersionDocument, encode_version
+from k8s_rdma.wire.doctor import Speaks, VersionDocument, encode_version
 
 DISTRIBUTION = "k8s-rdma"
 

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.rates import Enforce
-from k8s_rdma.core.selection import PfRule, Selection
 
 PciText = Annotated[
     str,
@@ -45,7 +45,7 @@ def is_netdev_name(text: str) -> bool:
 
 
 class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """One rule; see `core.selection.PfRule`. numVfs: a number, or `all`."""
+    """One rule; see `core.inventory.PfRule`. numVfs: a number, or `all`."""
 
     names: tuple[NetdevText, ...] = ()
     pcis: tuple[PciText, ...] = ()
@@ -73,7 +73,7 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 class HardwareConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """YAML with these keys in camelCase; without `pfs` every PF that does not carry the default route.
 
-    unsafe_noiommu: see `core.selection.Selection`.
+    unsafe_noiommu: see `core.inventory.Selection`.
     """
 
     require_rdma: bool = True

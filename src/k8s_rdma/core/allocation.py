@@ -1,115 +1,38 @@
-"""Which VFs a pod gets on the PFs of its placement."""
+"""Allocation: the VFs that a pod gets on the PFs of its placement, and adoption of foreign VFs.
+
+Foreign VFs may be adopted while they lie unused in the host's namespace. An older CNI plugin that crashed,
+or was replaced, leaves rates and VLANs behind on VFs that no pod has.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Used, total
-from k8s_rdma.core.kernel import asked_config, present_config, shown
+from k8s_rdma.core.kernel import Vf, asked_config, present_config, shown
 from k8s_rdma.core.ledger import AllocatedInterface
 from k8s_rdma.core.macs import home_mac, taken_mac
 from k8s_rdma.core.placement import Placement, Rejection, fits, place, usage_of
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.step import VfHome, VfRef
-from k8s_rdma.errors import Reason
+from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.inventory import Pf
-    from k8s_rdma.core.kernel import Hardware, PfState, Vf
-    from k8s_rdma.core.ledger import Ledger
+    from k8s_rdma.core.kernel import Hardware, PfState
+    from k8s_rdma.core.ledger import Ledger, Receipt
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.core.rates import RateAbility
     from k8s_rdma.core.request import Request
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignVf:
-    """A VF that the ledger does not know and that is not free: rates in Mb/s, and why, in one clause.
-
-    pool: as in `core.kernel.Vf`.
-    """
-
-    vf: VfRef
-    why: str
-    min_tx_rate_mbps: int
-    max_tx_rate_mbps: int
-    pool: str = ""
-
-
-def is_free(vf: Vf) -> bool:
-    """Whether an unallocated VF is nobody's and can be given: at home, no rates, nothing wrong with it."""
-    return not why_not_free(vf)
-
-
-def why_not_free(vf: Vf) -> str:
-    """What makes a VF that the ledger does not know foreign, in one clause; empty for a free one."""
-    if vf.unusable:
-        return vf.unusable
-    if vf.netdev is None:
-        return "its netdev is in another network namespace, or no driver made one"
-    if vf.min_tx_rate_mbps or vf.max_tx_rate_mbps:
-        return f"rates that are not ours: min {vf.min_tx_rate_mbps}, max {vf.max_tx_rate_mbps} Mb/s"
-    if vf.vlan:
-        return f"VLAN {vf.vlan}, which is not ours"
-    return ""
-
-
-def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
-    """VFs that the ledger does not know but that someone moved away or rated, or that cannot be given."""
-    allocated = _allocated_vfs(ledger)
-    return tuple(
-        ForeignVf(
-            vf=VfRef(pf.pci, vf.index),
-            why=why,
-            min_tx_rate_mbps=vf.min_tx_rate_mbps,
-            max_tx_rate_mbps=vf.max_tx_rate_mbps,
-            pool=vf.pool,
-        )
-        for pf in hardware.pfs
-        for vf in pf.vfs
-        if vf.index not in allocated.get(pf.pci, ()) and (why := why_not_free(vf))
-    )
-
-
-def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
-    """What foreign VFs take of each PF: their minimum rates are used bandwidth."""
-    pfs = {pf.pci: pf for pf in hardware.pfs}
-    usages: dict[PciAddress, list[Used]] = {}
-    for foreign in foreign_vfs(hardware, ledger):
-        pci = foreign.vf.pf
-        pool_vfs = pfs[pci].pools()[foreign.pool] if foreign.pool else 0
-        used = foreign_use(pfs[pci].rates, foreign.min_tx_rate_mbps, foreign.pool, pool_vfs)
-        usages.setdefault(pci, []).append(used)
-    return {pci: Used.joined(pf_usages) for pci, pf_usages in usages.items()}
-
-
-def foreign_use(
-    rates: RateAbility, min_tx_rate_mbps: int, pool: str = "", pool_vfs: int = EVERY_DEVICE
-) -> Used:
-    """What a foreign VF with this minimum rate takes of a PF.
-
-    pool: as in `core.kernel.Vf`; pool_vfs: how many VFs of the PF that has.
-    """
-    mins = (min_tx_rate_mbps,) if min_tx_rate_mbps and rates.weights else ()
-    if not pool:
-        return Used(1, min_tx_rate_mbps, mins)
-    return Used(0, min_tx_rate_mbps, mins, (DeviceUse(pool, pool_vfs, (min_tx_rate_mbps,), held_vfs=1),))
-
-
-def used_here(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
-    """What is used by the node's own knowledge."""
-    return used_on_node(
-        reported=ledger.allocations(),
-        foreign=foreign_usage(hardware, ledger),
-        promised={},
-        inventory=hardware.inventory(NodeName("")),
-    )
+NOBODYS: Mapping[str, str] = MappingProxyType({})
 
 
 def decide(  # noqa: PLR0913 - all that a decision rests on
@@ -272,3 +195,165 @@ def _with_changes(pf: PfState, changed: Mapping[VfRef, Mapping[str, Any]]) -> Pf
     changes = {vf.index: fields for vf, fields in changed.items() if vf.pf == pf.pci}
     vfs = (replace(vf, **changes[vf.index]) if vf.index in changes else vf for vf in pf.vfs)
     return replace(pf, vfs=tuple(vfs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """All foreign VFs, those of one PF (by its name or PCI address), or one VF of it by index."""
+
+    pf: str | None = None
+    vf: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A VF in scope, as it is now.
+
+    foreign: why it is not free. exemption: why it must not be reset; empty when it may be.
+    """
+
+    ref: VfRef
+    pf_name: str
+    vf: Vf
+    foreign: str
+    exemption: str
+
+
+def candidates(
+    hardware: Hardware, ledger: Ledger, scope: Scope, in_use: Mapping[str, str] = NOBODYS
+) -> tuple[Candidate, ...]:
+    """The VFs in scope that are foreign, by PF and index; one that was asked for by index whatever it is.
+
+    in_use: exclusive devices, by name or PCI address, and the pods that kubelet gave them.
+    MalformedError when there is no such PF or VF.
+    """
+    holders = {
+        interface.vf: receipt for receipt in ledger.receipts.values() for interface in receipt.interfaces
+    }
+    found = [
+        _judged(pf, vf, holders.get(VfRef(pf.pci, vf.index)), _user(vf, in_use))
+        for pf in _pfs(hardware, scope)
+        for vf in _vfs(pf, scope)
+    ]
+    return tuple(candidate for candidate in found if scope.vf is not None or candidate.foreign)
+
+
+def _user(vf: Vf, in_use: Mapping[str, str]) -> str:
+    return next((in_use[name] for name in (vf.rdma_device or "", vf.pci) if name in in_use), "")
+
+
+def _judged(pf: PfState, vf: Vf, holder: Receipt | None, user: str) -> Candidate:
+    foreign = "" if holder else why_not_free(vf)
+    reason = ""
+    if holder is not None:
+        reason = f"held by pod {holder.pod.namespace}/{holder.pod.name}"
+    elif not foreign:
+        reason = "free already"
+    elif user:
+        reason = f"its device was given to pod {user}, says kubelet"
+    elif vf.netdev is None or vf.unusable:
+        reason = foreign
+    return Candidate(ref=VfRef(pf.pci, vf.index), pf_name=pf.name, vf=vf, foreign=foreign, exemption=reason)
+
+
+def _pfs(hardware: Hardware, scope: Scope) -> Sequence[PfState]:
+    if scope.pf is None:
+        return hardware.pfs
+    found = [pf for pf in hardware.pfs if scope.pf in (pf.name, pf.pci)]
+    if not found:
+        pf_names = ", ".join(pf.name for pf in hardware.pfs) or "none"
+        msg = f"PF {scope.pf}: not among those of this node that are ours: {pf_names}"
+        raise MalformedError(msg)
+    return found
+
+
+def _vfs(pf: PfState, scope: Scope) -> Iterator[Vf]:
+    found = [vf for vf in pf.vfs if scope.vf in (None, vf.index)]
+    if not found and scope.vf is not None:
+        msg = f"VF {scope.vf} of PF {pf.name}: unknown; it has {len(pf.vfs)} VFs"
+        raise MalformedError(msg)
+    yield from found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignVf:
+    """A VF that the ledger does not know and that is not free: rates in Mb/s, and why, in one clause.
+
+    pool: as in `core.kernel.Vf`.
+    """
+
+    vf: VfRef
+    why: str
+    min_tx_rate_mbps: int
+    max_tx_rate_mbps: int
+    pool: str = ""
+
+
+def is_free(vf: Vf) -> bool:
+    """Whether an unallocated VF is nobody's and can be given: at home, no rates, nothing wrong with it."""
+    return not why_not_free(vf)
+
+
+def why_not_free(vf: Vf) -> str:
+    """What makes a VF that the ledger does not know foreign, in one clause; empty for a free one."""
+    if vf.unusable:
+        return vf.unusable
+    if vf.netdev is None:
+        return "its netdev is in another network namespace, or no driver made one"
+    if vf.min_tx_rate_mbps or vf.max_tx_rate_mbps:
+        return f"rates that are not ours: min {vf.min_tx_rate_mbps}, max {vf.max_tx_rate_mbps} Mb/s"
+    if vf.vlan:
+        return f"VLAN {vf.vlan}, which is not ours"
+    return ""
+
+
+def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
+    """VFs that the ledger does not know but that someone moved away or rated, or that cannot be given."""
+    allocated = _allocated_vfs(ledger)
+    return tuple(
+        ForeignVf(
+            vf=VfRef(pf.pci, vf.index),
+            why=why,
+            min_tx_rate_mbps=vf.min_tx_rate_mbps,
+            max_tx_rate_mbps=vf.max_tx_rate_mbps,
+            pool=vf.pool,
+        )
+        for pf in hardware.pfs
+        for vf in pf.vfs
+        if vf.index not in allocated.get(pf.pci, ()) and (why := why_not_free(vf))
+    )
+
+
+def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
+    """What foreign VFs take of each PF: their minimum rates are used bandwidth."""
+    pfs = {pf.pci: pf for pf in hardware.pfs}
+    usages: dict[PciAddress, list[Used]] = {}
+    for foreign in foreign_vfs(hardware, ledger):
+        pci = foreign.vf.pf
+        pool_vfs = pfs[pci].pools()[foreign.pool] if foreign.pool else 0
+        used = foreign_use(pfs[pci].rates, foreign.min_tx_rate_mbps, foreign.pool, pool_vfs)
+        usages.setdefault(pci, []).append(used)
+    return {pci: Used.joined(pf_usages) for pci, pf_usages in usages.items()}
+
+
+def foreign_use(
+    rates: RateAbility, min_tx_rate_mbps: int, pool: str = "", pool_vfs: int = EVERY_DEVICE
+) -> Used:
+    """What a foreign VF with this minimum rate takes of a PF.
+
+    pool: as in `core.kernel.Vf`; pool_vfs: how many VFs of the PF that has.
+    """
+    mins = (min_tx_rate_mbps,) if min_tx_rate_mbps and rates.weights else ()
+    if not pool:
+        return Used(1, min_tx_rate_mbps, mins)
+    return Used(0, min_tx_rate_mbps, mins, (DeviceUse(pool, pool_vfs, (min_tx_rate_mbps,), held_vfs=1),))
+
+
+def used_here(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
+    """What is used by the node's own knowledge."""
+    return used_on_node(
+        reported=ledger.allocations(),
+        foreign=foreign_usage(hardware, ledger),
+        promised={},
+        inventory=hardware.inventory(NodeName("")),
+    )

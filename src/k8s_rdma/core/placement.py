@@ -1,4 +1,4 @@
-"""Which PF each interface of a request goes on, or why it cannot be placed."""
+"""Placement: the PF that each interface of a request goes on, or why there is none; and a node's score."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.placement import devices_on, explain_device_refusal, misasked, possible, too_few
 from k8s_rdma.core.ids import NodeName, PciAddress
-from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used
+from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used, total
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
 from k8s_rdma.core.programming import objection, reserved
@@ -16,7 +16,7 @@ from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.refusal import Detail, RefusalMessage, explain_refusal
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, meets, satisfies_policy
 from k8s_rdma.core.rooms import Verdict, Work
-from k8s_rdma.core.strategy import Strategy
+from k8s_rdma.core.strategy import WHOLE, Strategy, fullness, gap
 from k8s_rdma.core.weights import RoundRobin, may_fall_short
 from k8s_rdma.errors import Reason
 
@@ -24,6 +24,43 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from k8s_rdma.core.inventory import Inventory, Pf
+
+
+MAX_SCORE = 10
+"""The largest score of a scheduler extender (kube-scheduler/extender/v1, `MaxExtenderPriority`)."""
+
+
+def score(
+    placement: Placement,
+    inventory: Inventory,
+    used: Mapping[PciAddress, Used],
+    strategy: Strategy = Strategy.BINPACK,
+) -> int:
+    """The node's score for the placement, 0..10.
+
+    Every PF is worth something once the placement is made: to BINPACK its fullness (the larger share of its
+    VFs and of its bandwidth that is taken), to SPREAD what is missing to fullness, to BALANCED how close the
+    two shares are. The score is the mean of two means of that, rounded down to tenths: over the interfaces
+    placed (each counts the PF it is on), and over all PFs of the node. So among equal nodes BINPACK has the
+    fuller win, and on it the placement that finishes off PFs rather than breaking into empty ones.
+    Nothing placed scores 0.
+    """
+    if not placement.interfaces:
+        return 0
+    after = total(used, placement.usage(inventory))
+    worth = {pf.pci: _worth(pf, after.get(pf.pci, NOTHING_USED), strategy) for pf in inventory.pfs}
+    placed = sum(worth[interface.pf] for interface in placement.interfaces) // len(placement.interfaces)
+    node = sum(worth.values()) // len(worth)
+    return MAX_SCORE * (placed + node) // (2 * WHOLE)
+
+
+def _worth(pf: Pf, used: Used, strategy: Strategy) -> int:
+    """In thousandths."""
+    amounts = used.vfs, pf.capacity_vfs, used.mbps, pf.link_mbps or 0
+    if strategy is Strategy.BINPACK:
+        return fullness(*amounts)
+    return WHOLE - (fullness(*amounts) if strategy is Strategy.SPREAD else gap(*amounts))
+
 
 DEFAULT_BUDGET = 11_000
 """Work units for one decision: 7 ms on a 2.6 GHz EPYC. See `core.rooms.Work` and bench/test_place.py."""

@@ -26,7 +26,7 @@ from k8s_rdma.http_server.access import access_of
 from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.linux.inotify import DirectoryChanges
 from k8s_rdma.signals import stop_on_signals
-from k8s_rdma.wire.shared_devices import SOCKET
+from k8s_rdma.wire.resource_names import SOCKET
 
 if TYPE_CHECKING:
     import socket

@@ -1,4 +1,4 @@
-"""Has the agent write the CDI specifications of shared resources (`wire.shared_devices`)."""
+"""Has the agent write the CDI specifications of shared resources (`wire.resource_names`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from k8s_rdma.core.devices.pod_devices import shared_device
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.deviceplugin.modes import to_publish
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.shared_devices import MAX_LINE_BYTES, Declared, decode_written, encode_line
+from k8s_rdma.wire.resource_names import MAX_LINE_BYTES, Declared, decode_written, encode_line
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter, TimerHandle
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.devices.rdma_devices import CharacterDevice
     from k8s_rdma.deviceplugin.mode import Mode
     from k8s_rdma.deviceplugin.resource import InventorySource
-    from k8s_rdma.wire.shared_devices import Written
+    from k8s_rdma.wire.resource_names import Written
 
 _log = structlog.get_logger()
 

@@ -19,7 +19,7 @@ import structlog
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server.access import ServerTls, Tokens, tls_context, tokens_of
 from k8s_rdma.http_server.answer import CONTENT_TYPE, JSON, Answer, error_answer, json_answer
-from k8s_rdma.wire.rest_error import Error
+from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

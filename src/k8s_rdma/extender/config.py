@@ -131,7 +131,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         scheduler binds.
     allow_unplaced: the agents' setting: whether they give interfaces to pods without a placement, which then
         count once they are bound. None: where the scheduler binds, or without a key.
-    strategy: which of the nodes that fit are the better ones, see `core.score.Strategy`.
+    strategy: which of the nodes that fit are the better ones, see `core.placement.Strategy`.
     refusal_detail: whether what a node is refused for tells the numbers of that very node, or only the cause,
         which `kubectl describe` counts together, see `core.refusal.Detail`.
     limits: what namespaces may hold; vf_resource: the counted extended resource that the agents publish for

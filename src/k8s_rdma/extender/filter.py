@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.placement import MAX_SCORE
 from k8s_rdma.core.refusal import Detail
-from k8s_rdma.core.score import MAX_SCORE
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import (
     FIT,

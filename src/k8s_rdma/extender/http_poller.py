@@ -23,8 +23,7 @@ from k8s_rdma.extender.http_client import PLAIN, HttpPeer, Security
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_facts import facts_of
 from k8s_rdma.http_server.access import check_readable, ssl_reason, token_of
-from k8s_rdma.wire.rest import decode_report
-from k8s_rdma.wire.rest_error import message_of
+from k8s_rdma.wire.rest import decode_report, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -40,7 +40,7 @@ from k8s_rdma.wire.cluster_view import (
     encode_view,
 )
 from k8s_rdma.wire.explain import ExtenderState, encode_explanation
-from k8s_rdma.wire.rest_error import Error
+from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from k8s_rdma.config.reloaded import Reloaded
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server.answer import Answer, error_answer
-from k8s_rdma.wire.rest_error import Error
+from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Mapping

@@ -15,10 +15,10 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Sample
 
-from k8s_rdma.wire.rest_error import ErrorDocument
+from k8s_rdma.wire.rest import ErrorDocument
 
 if TYPE_CHECKING:
-    from k8s_rdma.wire.rest_error import Error
+    from k8s_rdma.wire.rest import Error
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]
 """Header fields, with lower-case names."""

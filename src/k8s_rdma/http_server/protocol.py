@@ -28,7 +28,7 @@ from k8s_rdma.errors import Reason
 from k8s_rdma.http_server.access import ServerTls, certificate_names
 from k8s_rdma.http_server.answer import Application, Fields, error_answer
 from k8s_rdma.http_server.connections import Connections, unsent_bytes
-from k8s_rdma.wire.rest_error import Error
+from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
     from k8s_rdma.http_server.answer import Scope

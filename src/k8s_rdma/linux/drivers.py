@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.rates import NO_RATE, RateAbility, RateRange
-from k8s_rdma.linux.error_names import error_name
+from k8s_rdma.linux.sysfs import error_name
 
 MLX5_MAX_TSAR_BW_SHARE = 100
 """The largest share of an mlx5 scheduler (`MLX5_CAP_QOS(max_tsar_bw_share)`, include/linux/mlx5/mlx5_ifc.h).
@@ -69,7 +69,7 @@ def ability(
 
     The mode of the embedded switch (legacy, switchdev) makes no difference to any driver of the table: mlx5's
     uplink keeps `mlx5e_netdev_ops`, ice and bnxt_en do not look at it (6.1 and 6.12). In switchdev mode mlx5,
-    and ice of 6.12, take rates by devlink as well: see `linux.discovery.pf_state`.
+    and ice of 6.12, take rates by devlink as well: see `linux.discovery.observation`.
     """
     if link_type is LinkType.INFINIBAND:
         return NO_RATE  # IPoIB has no ndo_set_vf_rate (drivers/infiniband/ulp/ipoib/ipoib_main.c)

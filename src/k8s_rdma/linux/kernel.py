@@ -1,19 +1,25 @@
 """`core.kernel.Kernel` on SR-IOV hardware, in the network namespace where it is made.
 
 `KnownPfs` caches the state of PFs: a PF is read again when it is asked for and may have changed.
+
+Traffic comes from the PF's driver where that counts, otherwise from the VF's netdev. A PF whose driver
+counts also counts what passes by the VF's netdev, RDMA above all. The kernel reports zeros for a driver that
+does not; then it is the VF's netdev, in whichever namespace it is.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.kernel import VfCounters
 from k8s_rdma.core.step import (
     BindVf,
     BringHome,
@@ -32,7 +38,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes, files_without_events
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.linux.netlink.rtnl import LinkCounters, Rtnl, counters_of_all
 from k8s_rdma.linux.netlink.sriov import set_rates as write_rates
 from k8s_rdma.linux.netlink.sriov import set_vfs, vlan
 from k8s_rdma.linux.netns import current_namespace
@@ -44,86 +50,20 @@ from k8s_rdma.linux.vf.locator import Host, VfLocator, describe, netdevs_by_devi
 from k8s_rdma.linux.vf.moves import RETURN_TIMEOUT_S, VfMoves
 from k8s_rdma.linux.vf.programming import configure_vfs, present_rates, program_vfs, set_rates, with_rates
 from k8s_rdma.linux.vf.rdma import VfRdma
-from k8s_rdma.linux.vf.traffic import VfTraffic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, VfCounters
-    from k8s_rdma.core.selection import Selection
+    from k8s_rdma.core.inventory import Selection
+    from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface
     from k8s_rdma.core.step import NetnsRef, Step
     from k8s_rdma.linux.netlink.queries import VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
 
 
-class KnownPfs:
-    """What was seen last of one machine's PFs, and which of them changed since."""
-
-    def __init__(self, *, observer: Observer, queries: NetlinkQueries, changes: Changes) -> None:
-        """All of the namespace where VFs are at home."""
-        self._observer = observer
-        self._queries = queries
-        self._changes = changes
-        self._pfs: dict[PciAddress, PfState] = {}
-        self._stale: frozenset[int] = frozenset()
-        self._all_stale = True
-
-    def scan(self) -> Hardware:
-        """At everything; PFs whose VFs were not changed since are not asked about them again."""
-        self._gather()
-        hardware = self._observer.observe(None if self._all_stale else self._stale)
-        self._stale, self._all_stale = frozenset(), False
-        self._pfs = {pf.pci: pf for pf in hardware.pfs}
-        return hardware
-
-    def pf(self, pci: PciAddress) -> PfState:
-        """A PF as it is now; KernelError when there is none such among ours."""
-        self._gather()
-        cached = self._pfs.get(pci)
-        link = self._link(cached) if cached else None
-        if link is None or not link.is_up or self._all_stale or link.index in self._stale:
-            self.scan()  # a link that is down does not tell of changes
-            cached = self._pfs.get(pci)
-        if cached is None:
-            msg = f"PF {pci}: there is no such PF among those that are ours"
-            raise KernelError(msg)
-        return cached
-
-    def index(self, pf: PfState) -> int:
-        """Of its netdev; 0, which none has, when that is not called so any more."""
-        link = self._link(pf)
-        return 0 if link is None else link.index
-
-    def _link(self, pf: PfState) -> Link | None:
-        link = self._queries.rtnl.link(pf.name)
-        return link if link is not None and link.device in ("", pf.pci) else None
-
-    def changing(self, pf: PfState, index: int) -> None:
-        """Something of its VFs is being changed: until `now_is`, what holds is not known.
-
-        Nor is all of it told: drivers may set one of two things and refuse the other.
-        """
-        self._pfs.pop(pf.pci, None)
-        self._stale |= {index}
-
-    def update(self, pf: PfState) -> None:
-        """Settings as read back from the PF."""
-        self._pfs[pf.pci] = pf
-
-    def read_back(self, pf: PciAddress, index: int) -> Sequence[VfInfo]:
-        """What a PF tells of its VFs, with all that was changed until now: by ourselves, or by whomever."""
-        self._gather()
-        infos = self._queries.vf_infos(index)
-        self._observer.note_settings(pf, infos)
-        self._stale -= {index}
-        return infos
-
-    def _gather(self) -> None:
-        """Note what changed since this was called last: it is stale until it is looked at."""
-        dirty = self._changes.dirty()
-        self._stale |= dirty.links
-        self._all_stale |= dirty.everything
+_LIFESPAN = "lifespan"
+"""Among the counters in sysfs: for how many ms their values are kept."""
 
 
 class SriovKernel:
@@ -353,6 +293,75 @@ class SriovKernel:
             raise KernelError(msg)
 
 
+class KnownPfs:
+    """What was seen last of one machine's PFs, and which of them changed since."""
+
+    def __init__(self, *, observer: Observer, queries: NetlinkQueries, changes: Changes) -> None:
+        """All of the namespace where VFs are at home."""
+        self._observer = observer
+        self._queries = queries
+        self._changes = changes
+        self._pfs: dict[PciAddress, PfState] = {}
+        self._stale: frozenset[int] = frozenset()
+        self._all_stale = True
+
+    def scan(self) -> Hardware:
+        """At everything; PFs whose VFs were not changed since are not asked about them again."""
+        self._gather()
+        hardware = self._observer.observe(None if self._all_stale else self._stale)
+        self._stale, self._all_stale = frozenset(), False
+        self._pfs = {pf.pci: pf for pf in hardware.pfs}
+        return hardware
+
+    def pf(self, pci: PciAddress) -> PfState:
+        """A PF as it is now; KernelError when there is none such among ours."""
+        self._gather()
+        cached = self._pfs.get(pci)
+        link = self._link(cached) if cached else None
+        if link is None or not link.is_up or self._all_stale or link.index in self._stale:
+            self.scan()  # a link that is down does not tell of changes
+            cached = self._pfs.get(pci)
+        if cached is None:
+            msg = f"PF {pci}: there is no such PF among those that are ours"
+            raise KernelError(msg)
+        return cached
+
+    def index(self, pf: PfState) -> int:
+        """Of its netdev; 0, which none has, when that is not called so any more."""
+        link = self._link(pf)
+        return 0 if link is None else link.index
+
+    def _link(self, pf: PfState) -> Link | None:
+        link = self._queries.rtnl.link(pf.name)
+        return link if link is not None and link.device in ("", pf.pci) else None
+
+    def changing(self, pf: PfState, index: int) -> None:
+        """Something of its VFs is being changed: until `now_is`, what holds is not known.
+
+        Nor is all of it told: drivers may set one of two things and refuse the other.
+        """
+        self._pfs.pop(pf.pci, None)
+        self._stale |= {index}
+
+    def update(self, pf: PfState) -> None:
+        """Settings as read back from the PF."""
+        self._pfs[pf.pci] = pf
+
+    def read_back(self, pf: PciAddress, index: int) -> Sequence[VfInfo]:
+        """What a PF tells of its VFs, with all that was changed until now: by ourselves, or by whomever."""
+        self._gather()
+        infos = self._queries.vf_infos(index)
+        self._observer.note_settings(pf, infos)
+        self._stale -= {index}
+        return infos
+
+    def _gather(self) -> None:
+        """Note what changed since this was called last: it is stale until it is looked at."""
+        dirty = self._changes.dirty()
+        self._stale |= dirty.links
+        self._all_stale |= dirty.everything
+
+
 @contextmanager
 def _sysfs_failures() -> Iterator[None]:
     """A file in sysfs that cannot be read is a KernelError like any other."""
@@ -361,3 +370,95 @@ def _sysfs_failures() -> Iterator[None]:
     except OSError as error:
         msg = f"sysfs: {error}"
         raise KernelError(msg) from error
+
+
+class VfTraffic:
+    """Samples counters; nothing is kept in between."""
+
+    def __init__(
+        self, *, queries: NetlinkQueries, sysfs: Sysfs, namespaces: Namespaces, rdma: VfRdma
+    ) -> None:
+        """All of the namespace where VFs are at home."""
+        self._queries = queries
+        self._sysfs = sysfs
+        self._namespaces = namespaces
+        self._rdma = rdma
+
+    def sample(self, hardware: Hardware, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
+        """The counters of the VFs of this hardware, ordered; see `core.kernel.Kernel.sample`."""
+        counted = dict(self._at_home(hardware))
+        for netns in dict.fromkeys(holders.values()):
+            vfs = {vf: pci for vf, pci in _functions(hardware) if holders.get(vf) == netns}
+            with suppress(KernelError):  # VFs in a namespace that cannot be looked into are left out
+                counted.update(self._in(netns, vfs))
+        for pf in hardware.pfs:
+            for vf, link in self._by_pf(pf):
+                counted[vf] = _Counted(link, counted[vf].rdma if vf in counted else {})
+        return tuple(
+            VfCounters(vf=vf, **asdict(counted[vf].link), rdma=counted[vf].rdma) for vf in sorted(counted)
+        )
+
+    def _at_home(self, hardware: Hardware) -> Iterator[tuple[VfRef, _Counted]]:
+        indexes = {link.name: link.index for link in self._queries.links()}
+        counters = counters_of_all(self._queries.rtnl.socket)
+        for pf in hardware.pfs:
+            for vf in pf.vfs:
+                index = indexes.get(vf.netdev or "")
+                if index in counters:
+                    yield VfRef(pf.pci, vf.index), _Counted(counters[index], self._by_sysfs(vf.rdma_device))
+
+    def _in(self, netns: NetnsRef, vfs: Mapping[VfRef, PciAddress]) -> Iterator[tuple[VfRef, _Counted]]:
+        with self._namespaces.opened(netns) as namespace:
+            if namespace is None:
+                return
+            with Rtnl(namespace) as pod_rtnl:
+                netdevs = netdevs_by_device(pod_rtnl, namespace)
+                counters = counters_of_all(pod_rtnl.socket)
+            for vf, pci in vfs.items():
+                link = netdevs.get(pci)
+                if link is not None and link.index in counters:
+                    rdma = self._rdma.counters(pci, link.index, namespace)
+                    yield vf, _Counted(counters[link.index], rdma)
+
+    def _by_pf(self, pf: PfState) -> Iterator[tuple[VfRef, LinkCounters]]:
+        """Nothing where the driver counts nothing, or cannot tell of all VFs."""
+        link = self._queries.rtnl.link(pf.name)
+        try:
+            stats = self._queries.vf_stats(link.index) if link else ()
+        except KernelError:
+            return
+        if any(vf.rx_packets or vf.tx_packets for vf in stats):
+            for vf in stats:
+                yield (
+                    VfRef(pf.pci, vf.index),
+                    LinkCounters(
+                        tx_bytes=vf.tx_bytes,
+                        rx_bytes=vf.rx_bytes,
+                        tx_packets=vf.tx_packets,
+                        rx_packets=vf.rx_packets,
+                    ),
+                )
+
+    def _by_sysfs(self, rdma_device: str | None) -> dict[str, int]:
+        """A device's `hw_counters`, those of its first port."""
+        directory = f"class/infiniband/{rdma_device}/ports/1/hw_counters"
+        names = self._sysfs.names_if_any(directory) if rdma_device else None
+        values = {}
+        for name in sorted(names or ()):
+            with suppress(OSError):  # one that holds no number is left out
+                values[name] = self._sysfs.number(f"{directory}/{name}")
+        return {name: value for name, value in values.items() if value is not None and name != _LIFESPAN}
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """By a VF's netdev and RDMA device."""
+
+    link: LinkCounters
+    rdma: Mapping[str, int] = field(default_factory=dict)
+
+
+def _functions(hardware: Hardware) -> Iterator[tuple[VfRef, PciAddress]]:
+    for pf in hardware.pfs:
+        for vf in pf.vfs:
+            yield VfRef(pf.pci, vf.index), vf.pci

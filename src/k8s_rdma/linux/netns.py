@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.error_names import error_name
+from k8s_rdma.linux.sysfs import error_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

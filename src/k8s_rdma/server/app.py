@@ -21,8 +21,7 @@ from k8s_rdma.http_server.access import EVERYBODY
 from k8s_rdma.http_server.answer import CONTENT_TYPE, Answer, error_answer, json_answer
 from k8s_rdma.server.answers import RETRY
 from k8s_rdma.wire.json import describe_unknown, shown
-from k8s_rdma.wire.rest import GENERATION_PATTERN, GenerationText, LegacyPf, NodeReport
-from k8s_rdma.wire.rest_error import Error, ErrorDocument
+from k8s_rdma.wire.rest import GENERATION_PATTERN, Error, ErrorDocument, GenerationText, LegacyPf, NodeReport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping

@@ -37,8 +37,8 @@ from k8s_rdma.wire.node_report import NodeReports
 if TYPE_CHECKING:
     import socket
 
+    from k8s_rdma.core.inventory import Selection
     from k8s_rdma.core.kernel import Hardware
-    from k8s_rdma.core.selection import Selection
     from k8s_rdma.http_server.access import Access
     from k8s_rdma.linux.netlink.queries import Queries
     from k8s_rdma.server.agent_link import Scan

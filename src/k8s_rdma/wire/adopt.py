@@ -21,7 +21,7 @@ Outcome = Literal["reset", "would reset", "left alone", "failed"]
 
 
 class AdoptRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which VFs, as `core.adoption.Scope`, and whether only to say what would be done."""
+    """Which VFs, as `core.allocation.Scope`, and whether only to say what would be done."""
 
     pf: str | None = None
     vf: Annotated[int, msgspec.Meta(ge=0)] | None = None

@@ -6,6 +6,8 @@ leaves out) and that the extender reads.
 `GET /getpfs`: a node's PFs and VFs as the RDMA hardware DaemonSet has always shown them.
 
 Field names, their order and their types are those that existing scripts and extenders read.
+
+Errors of every HTTP endpoint: `{"error": {"reason", "message", ...}}`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,11 @@ from msgspec.structs import replace
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.rates import Rates
 from k8s_rdma.wire.report_bounds import MAX_MACS, Entry, Mac, Mbps, Mtu, NumaNode, Vfs
+
+GENERATION_PATTERN = r"^[!#-~]+$"
+
+GenerationText = Annotated[str, msgspec.Meta(pattern=GENERATION_PATTERN)]
+"""What an entity tag may hold (RFC 9110, section 8.8.3): the generation is the document's tag."""
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,11 +154,6 @@ class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vfs: tuple[VfReport, ...] = ()
 
 
-GENERATION_PATTERN = r"^[!#-~]+$"
-GenerationText = Annotated[str, msgspec.Meta(pattern=GENERATION_PATTERN)]
-"""What an entity tag may hold (RFC 9110, section 8.8.3): the generation is the document's tag."""
-
-
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """A node's state at one generation (`epoch.counter`).
 
@@ -229,3 +231,35 @@ def legacy_pf(pf: PfReport) -> LegacyPf:
 def encode_getpfs(report: NodeReport) -> bytes:
     """The document's bytes, PFs in the report's order."""
     return _encoder.encode([legacy_pf(pf) for pf in report.pfs])
+
+
+class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error.
+
+    reason: a stable name: a value of `k8s_rdma.errors.Reason`, or one of HTTP's own (`not_found`).
+    message: one sentence for an operator.
+    since: how long it has been so (RFC 3339), where that is known.
+    problems: what exactly could not be seen, one sentence each.
+    """
+
+    reason: str
+    message: str
+    since: str | msgspec.UnsetType = msgspec.UNSET
+    problems: tuple[str, ...] = ()
+
+
+class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an error."""
+
+    error: Error
+
+
+_error_decoder = msgspec.json.Decoder(ErrorDocument)
+
+
+def message_of(body: bytes) -> str:
+    """The message of an error document; empty when it is none."""
+    try:
+        return _error_decoder.decode(body).error.message
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return ""

@@ -24,9 +24,8 @@ from k8s_rdma.agent.cni.exclusive_devices import (
     select_network,
 )
 from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request, unknown_networks
-from k8s_rdma.agent.plugins.called import called_plugins
 from k8s_rdma.agent.plugins.ipam import addressing
-from k8s_rdma.agent.plugins.runner import target_of
+from k8s_rdma.agent.plugins.runner import called_plugins, target_of
 from k8s_rdma.agent.sandbox import Sandbox, rejected
 from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.options import VfDriver
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.cni.pod_request import PodRequest
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.agent.plugins.called import CalledPlugins
-    from k8s_rdma.agent.plugins.delegate import CniPlugins
+    from k8s_rdma.agent.plugins.ipam import CniPlugins
+    from k8s_rdma.agent.plugins.runner import CalledPlugins
     from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.kernel import PodInterface
     from k8s_rdma.core.step import NetnsRef

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.cdi_specs import device_info_file
-from k8s_rdma.agent.plugins.called import CalledPlugins
+from k8s_rdma.agent.plugins.runner import CalledPlugins
 from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.ledger import Attachment, Pod

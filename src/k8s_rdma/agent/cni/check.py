@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.cni.pod_request import Policy
-    from k8s_rdma.agent.plugins.delegate import CniPlugins
+    from k8s_rdma.agent.plugins.ipam import CniPlugins
     from k8s_rdma.core.kernel import Hardware, PodInterface
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.wire.cni_environment import CniEnvironment

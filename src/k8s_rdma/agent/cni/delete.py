@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.plugins.called import delete_by, plugins_of_now
-from k8s_rdma.agent.plugins.runner import target_of
+from k8s_rdma.agent.plugins.runner import delete_by, plugins_of_now, target_of
 from k8s_rdma.agent.release import RatesLeftError
 from k8s_rdma.core.ledger import Attachment, Phase
 from k8s_rdma.errors import K8sRdmaError
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from k8s_rdma.agent.cni.node_access import NodeAccess
-    from k8s_rdma.agent.plugins.called import CalledPlugins
-    from k8s_rdma.agent.plugins.delegate import CniPlugins
+    from k8s_rdma.agent.plugins.ipam import CniPlugins
+    from k8s_rdma.agent.plugins.runner import CalledPlugins
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.wire.netconf import NetConf
 

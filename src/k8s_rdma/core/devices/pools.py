@@ -46,7 +46,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSelector:
-    """All that is not empty must match, each by any of its values; vendors as in `core.selection.PfRule`."""
+    """All that is not empty must match, each by any of its values; vendors as in `core.inventory.PfRule`."""
 
     pfs: tuple[PfChoice, ...] = ()
     pcis: frozenset[str] = frozenset()

@@ -17,11 +17,10 @@ import msgspec
 
 from k8s_rdma import __version__
 from k8s_rdma.core.ids import pci_address
-from k8s_rdma.core.selection import PfRule, Selection
+from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.error_names import error_name
-from k8s_rdma.linux.sysfs import Sysfs, is_absent
+from k8s_rdma.linux.sysfs import Sysfs, error_name, is_absent
 from k8s_rdma.wire.machine import (
     REPLACED,
     About,

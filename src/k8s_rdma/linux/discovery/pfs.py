@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.options import LinkType
-from k8s_rdma.core.selection import PfRule
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.pci import PciFunction, pfs
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.selection import Selection
+    from k8s_rdma.core.inventory import Selection
     from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
     from k8s_rdma.linux.sysfs import Sysfs
 

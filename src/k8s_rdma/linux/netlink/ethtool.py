@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.error_names import error_name
 from k8s_rdma.linux.netlink.socket import string
 from k8s_rdma.linux.netns import entered
+from k8s_rdma.linux.sysfs import error_name
 
 _SIOCETHTOOL, _GDRVINFO, _GPAUSEPARAM = 0x8946, 3, 0x12
 _DRVINFO = struct.Struct("=I32s32s32s32s32s12s5I")

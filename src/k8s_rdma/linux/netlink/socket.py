@@ -17,8 +17,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.error_names import error_name
 from k8s_rdma.linux.netns import entered
+from k8s_rdma.linux.sysfs import error_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -115,7 +115,7 @@ class VfBinding:
     ) -> None:
         """All of the namespace where VFs are at home.
 
-        timeout_s: see `RETURN_TIMEOUT_S`. unsafe_noiommu: see `core.selection.Selection`.
+        timeout_s: see `RETURN_TIMEOUT_S`. unsafe_noiommu: see `core.inventory.Selection`.
         """
         self._rtnl = rtnl
         self._sysfs = sysfs

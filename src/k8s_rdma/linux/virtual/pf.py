@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import VfHome
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink.bridge_vlans import vlan_bridge
 from k8s_rdma.linux.netlink.rtnl import (
     Rtnl,
     enslaved_to,
     named,
     of_kind,
+    vlan_bridge,
     with_alias,
     with_mac,
     with_mtu,
     without_link_local,
 )
 from k8s_rdma.linux.netlink.socket import NetlinkError, nested, u32
-from k8s_rdma.linux.virtual.shaper import Shaper
+from k8s_rdma.linux.virtual.settings import Shaper
 from k8s_rdma.linux.virtual.topology import NO_VLAN, PortState, alias_of, check, is_pf_mac, pf_of, pfs_among
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Options of the commands that ask the extender."""
+"""Options that several commands have: of those that read a configuration file, and that ask the extender."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ Extender = Annotated[
 ]
 TokenFile = Annotated[
     Path | None, typer.Option("--token-file", metavar="FILE", help="Holds the bearer token that it demands.")
+]
+ConfigFile = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="YAML; unknown keys are refused.")
+]
+CheckConfig = Annotated[
+    bool, typer.Option("--check-config", help="Only say whether the configuration can be used, and end.")
+]
+PrintSchema = Annotated[
+    bool, typer.Option("--print-schema", help="Print the JSON schema of the file, and end.")
 ]
 CertFile = Annotated[
     Path | None,
