@@ -33,7 +33,7 @@ _OUTCOMES = {True: "taken", False: "failed"}
 
 
 class PluginApp:
-    """An ASGI application."""
+    """ASGI application of the device plugin's probes, metrics and index."""
 
     def __init__(
         self, servers: Sequence[PluginServer], monitor: DeviceMonitor, access: Access = EVERYBODY
@@ -58,7 +58,7 @@ class PluginApp:
         return Answer(f"{'ok' if ready else 'not ready'}\n{self._state()}", status=200 if ready else 503)
 
     def _state(self) -> str:
-        """A line for each resource, and for each thing that cannot be looked at."""
+        """List the state of each resource, and what cannot be read, a line each."""
         lines = [f"{_state(server)}\n" for server in self._servers]
         lines += [f"unreadable: {why}\n" for why in self._monitor.inventory.unreadable]
         return "".join(lines)
@@ -74,7 +74,7 @@ def _state(server: PluginServer) -> str:
 
 
 def render_metrics(servers: Sequence[PluginServer], monitor: DeviceMonitor) -> str:
-    """The exposition."""
+    """Render the metrics of all resources and devices."""
     build = gauge(f"{_PREFIX}build_info", "1, with the program's version.", [({"version": __version__}, 1)])
     metrics = chain([build], _resource_metrics(servers), _health_metrics(monitor), _scan_metrics(monitor))
     return exposition(metrics).decode()

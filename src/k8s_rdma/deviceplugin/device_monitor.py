@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 AGENT_S = 3.0
-"""How long the first look waits for an agent that takes connections: else pods' devices would be missing."""
+"""Time that the first scan waits for an agent that takes connections: else pods' devices would be missing."""
 
 RETRY_S = 1.0
-"""After a look that could not see everything."""
+"""Delay after a scan that could not read everything."""
 
 LATER_S = 0.5
-"""After a change everything is looked at once more: a driver may set its port's state after its netdev's."""
+"""Delay of a second scan after a change: a driver may set its port's state after its netdev's."""
 
 
 class DeviceMonitor:
-    """What is seen now; inside the context it is kept up to date. All that blocks is done in a thread.
+    """Device monitor: inside its context it keeps the inventory up to date; a thread does all that blocks.
 
-    on_health_changes: called in the event loop with each change of health that people are to be told of.
+    on_health_changes: called in the event loop with the changes of health that users are to see.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DeviceMonitor:
         on_health_changes: Callable[[Sequence[HealthChange]], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing was seen. clock: seconds of a monotonic clock."""
+        """Start with an empty inventory. clock: seconds of a monotonic clock."""
         self._run_dir = Path(config.run_dir)
         self._rescan_s = config.rescan_s or None
         self._host = host or Host()
@@ -107,26 +107,26 @@ class DeviceMonitor:
         return self._inventory.value
 
     async def wait_for_change(self, previous: DeviceInventory) -> DeviceInventory:
-        """What is seen, as soon as it is another object than what is known."""
+        """Return the inventory once it is another object than `previous`."""
         return await self._inventory.wait_for_change(previous)
 
     @property
     def succeeded(self) -> bool:
-        """Report whether the host was ever looked at; else it is unknown which devices there are."""
+        """Report whether a scan of the host has succeeded; until then its devices are unknown."""
         return self._scanner.succeeded
 
     @property
     def scan_counts(self) -> ScanCounts:
-        """At the hardware so far."""
+        """Counts of the scans so far."""
         return self._scanner.counts
 
     @property
     def scan_age_s(self) -> float:
-        """Time since the last look at the hardware, for which there may have been no reason."""
+        """Time since the last scan; nothing may have required one since."""
         return self._clock() - self._scanned_at
 
     def rescan(self) -> None:
-        """Look at everything, whether or not there is a sign of a change."""
+        """Scan everything, with or without a sign of a change."""
         self._scan_requested = True
         self._wake.set()
 
@@ -174,7 +174,7 @@ class DeviceMonitor:
             _log.warning("devices_unreadable", why=why)
 
     async def _wait(self, deadline: float | None) -> None:
-        """Wait for a sign of a change, or that time."""
+        """Wait for a sign of a change, until the deadline at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(None if deadline is None else max(0.0, deadline - self._clock())):
                 await self._wake.wait()
@@ -204,11 +204,11 @@ class DevicesLink(AgentLink):
         self.silent_since: float | None = clock()
 
     async def wait_for_attempt(self) -> None:
-        """Return once it has told something, or cannot be reached."""
+        """Return once the agent has sent a report, or cannot be reached."""
         await self._attempted.wait()
 
     def reported(self, report: NodeReport) -> None:
-        """Keep what it says of devices."""
+        """Keep the devices of a report."""
         parsed = read_report(report)
         if (
             report.unreadable and self.report is not None
@@ -221,21 +221,24 @@ class DevicesLink(AgentLink):
             self._changed()
 
     def disconnected(self) -> None:
-        """From now on what it told last may not be so any more."""
+        """Note that the last report may be out of date from now on."""
         if self.silent_since is None:
             self.silent_since = self._clock()
             self._changed()
 
     async def away(self, why: str) -> None:  # noqa: ARG002
-        """It cannot be reached."""
+        """Note that the agent cannot be reached."""
         self._attempted.set()
 
 
 class HostScanner:
-    """Of one thread at a time; nothing is opened before the first look."""
+    """Scanner of the host's RDMA devices, for one thread at a time.
+
+    It opens nothing before the first scan.
+    """
 
     def __init__(self, host: Host, *, changed: Callable[[], None]) -> None:
-        """changed: called from another thread when a look may show something else."""
+        """changed: called from another thread when a scan may differ from the last."""
         self._host = host
         self._changed = changed
         self._opened = ExitStack()
@@ -254,13 +257,15 @@ class HostScanner:
 
     @property
     def succeeded(self) -> bool:
-        """Report whether any look did."""
+        """Report whether a scan has succeeded."""
         return self._last is not None
 
     def scan(self, agent: Agent, now_s: float, *, anew: bool = False) -> DeviceInventory:
-        """What there is by now; what was seen last where it cannot be looked at, which is then told.
+        """Return the devices as of now.
 
-        anew: look whether or not there is a sign of a change.
+        Where the host cannot be read, those of the last scan, with the reason.
+
+        anew: scan with or without a sign of a change.
         """
         expected = self._health.expected(agent)
         anew |= expected != self._expected
@@ -276,12 +281,15 @@ class HostScanner:
         return self._health.inventory(self._last, agent, now_s, unreadable=failure)
 
     def due_at(self) -> float | None:
-        """When to ask for what is seen though nothing changed, by the clock of `now`; None for never."""
+        """Return the time at which health changes without an event, by the clock of `now_s`.
+
+        None for never.
+        """
         return self._health.due_at()
 
     @property
     def due(self) -> bool:
-        """Report whether something could not be seen, or may have changed while it was looked at."""
+        """Report whether the last scan was incomplete, or may lack a change that came during it."""
         return self._cached_scan is None or self._cached_scan.due
 
     def _scan_rdma(self, *, anew: bool) -> RdmaSnapshot:
@@ -309,7 +317,7 @@ class HostScanner:
         return cached_scan
 
     def _files(self, snapshot: RdmaSnapshot) -> frozenset[Path]:
-        """What no event tells of: the states of InfiniBand ports, and nodes that come and go by hand."""
+        """List files that change without an event: InfiniBand ports' states, nodes made by hand."""
         nodes = {node.path for device in snapshot.present.values() for node in device.characters}
         return frozenset(
             {self._host.sysfs / path for path in port_state_files(snapshot)}
@@ -322,7 +330,7 @@ class HostScanner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Where the machine is looked at. queries: opens what answers beside sysfs."""
+    """The machine that is scanned. queries: opens the source of all that sysfs does not hold."""
 
     sysfs: Path = Path("/sys")
     dev: Path = DEV
@@ -331,7 +339,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class ScanCounts:
-    """At the hardware so far. failed: those that could not see everything."""
+    """Counts of scans. failed: scans that could not read everything."""
 
     total: int = 0
     failed: int = 0

@@ -30,7 +30,7 @@ TIMEOUT_S = 15.0
 `pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go`)."""
 
 GRACE_S = 1.0
-"""For calls under way when an endpoint is closed; they wait for nobody but kubelet."""
+"""Time for the calls under way when an endpoint closes; they wait for nothing but kubelet."""
 
 MAX_PATH_BYTES = 107
 """`sun_path` without its NUL (unix(7))."""
@@ -41,7 +41,7 @@ _SUFFIX = ".sock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """What serves a resource; it may be at its path no more.
+    """The gRPC server of a resource; another process's socket may have replaced its own.
 
     socket_file: the socket that it was opened with.
     """
@@ -52,11 +52,11 @@ class Endpoint:
     server: Server
 
     def exists(self) -> bool:
-        """Report whether who connects to the path comes here."""
+        """Report whether connections to the path arrive here."""
         return socket_at(self.path) == self.socket_file
 
     async def close(self) -> None:
-        """Remove the socket, unless it is a successor's; answer what is under way, and end."""
+        """Remove the socket, unless it is a successor's; finish the calls under way, and stop."""
         self.followers.end()
         if self.exists():
             self.path.unlink(missing_ok=True)
@@ -64,10 +64,11 @@ class Endpoint:
 
 
 async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) -> Endpoint:
-    """Serve at a path, in place of whatever socket is there.
+    """Serve at a path, in place of any socket there.
 
-    It is made under another name and then moved: nobody finds it before it serves, and gRPC, which removes
-    the path that it was given when it ends, removes no successor's. K8sRdmaError when there can be none.
+    The socket is created under a temporary name and then renamed: nothing connects to it before it serves,
+    and gRPC, which removes the path that it was given when it stops, does not remove a successor's socket.
+    K8sRdmaError when it cannot serve.
     """
     temporary = _temporary_path(path)
     server = new_server()
@@ -87,7 +88,7 @@ async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) ->
 
 
 async def _begin(server: Server, path: Path) -> None:
-    """Also without a socket, where there can be none: gRPC frees no server that never began."""
+    """Start a server at a path, even if it cannot have the path: gRPC frees only started servers."""
     try:
         server.add_insecure_port(address(path))
     finally:
@@ -95,7 +96,7 @@ async def _begin(server: Server, path: Path) -> None:
 
 
 async def _start(server: Server) -> None:
-    """As a whole, also when cancelled: one that has half begun can neither be used nor ended."""
+    """Start a server completely, even when cancelled: a half-started one can be neither used nor stopped."""
     starting = asyncio.ensure_future(server.start())
     try:
         await asyncio.shield(starting)
@@ -106,7 +107,7 @@ async def _start(server: Server) -> None:
 
 
 def check_path(path: Path) -> None:
-    """MalformedError when no socket can have such a long one."""
+    """Check that the path is short enough for a socket; MalformedError if it is not."""
     temporary = _temporary_path(path)
     if (size := len(bytes(temporary))) > MAX_PATH_BYTES:
         msg = (
@@ -120,14 +121,14 @@ def _temporary_path(path: Path) -> Path:
 
 
 def _diagnose(path: Path) -> str:
-    """Errors that gRPC writes only to its own log."""
+    """Find the reason for an error that gRPC writes to its own log only."""
     if not path.parent.is_dir():
         return f"there is no directory {path.parent}"
     return "the directory takes no socket; may this process write to it?"
 
 
 class SocketFile(NamedTuple):
-    """One socket among all that are ever at a path; inodes are used again, with another time."""
+    """The identity of a socket among all that a path ever has; inodes are reused, with another time."""
 
     device: int
     inode: int
@@ -135,7 +136,7 @@ class SocketFile(NamedTuple):
 
 
 def socket_at(path: Path) -> SocketFile | None:
-    """The socket at a path; None for nothing, or something else."""
+    """Return the socket at a path; None when there is none."""
     try:
         found = path.lstat()
     except OSError:
@@ -146,7 +147,7 @@ def socket_at(path: Path) -> SocketFile | None:
 
 
 def is_served(path: Path) -> bool:
-    """Report whether somebody listens at a socket."""
+    """Report whether a process listens at a socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:
@@ -159,7 +160,10 @@ def is_served(path: Path) -> bool:
 
 
 def socket_name(resource: str) -> str:
-    """No two resources have the same; hustcat's has the name that it always had."""
+    """Return the socket's name, unique for each resource.
+
+    Hustcat's resource keeps the name of its own plugin.
+    """
     if resource == HUSTCAT_RESOURCE:
         return f"rdma{_SUFFIX}"
     name = resource.replace("/", "_")
@@ -170,7 +174,7 @@ def socket_name(resource: str) -> str:
 
 
 async def register(kubelet: Path, registration: PluginRegistration) -> None:
-    """Register with the kubelet of a socket. K8sRdmaError (`KUBELET_FAILURE`) when it does not take it."""
+    """Register with the kubelet at a socket. K8sRdmaError (`KUBELET_FAILURE`) when it refuses."""
     channel = connect(kubelet)
     try:
         await call(channel, REGISTER, registration, timeout_s=TIMEOUT_S)

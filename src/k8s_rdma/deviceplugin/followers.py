@@ -12,14 +12,17 @@ T = TypeVar("T")
 
 
 class Observable(Generic[T]):
-    """The latest value; who is slow misses those between, never the last one. For one event loop."""
+    """A value that tasks wait on.
+
+    A slow task misses values in between, never the last. For one event loop.
+    """
 
     def __init__(self, value: T) -> None:
         self.value = value
         self._changed = asyncio.Event()
 
     def publish(self, value: T) -> None:
-        """Have another value; equal ones are told to nobody."""
+        """Set the value; an equal one wakes no task."""
         if value == self.value:
             return
         self.value = value
@@ -27,31 +30,34 @@ class Observable(Generic[T]):
         self._changed = asyncio.Event()
 
     async def wait_for_change(self, previous: T) -> T:
-        """The value, as soon as it is another object than the one that is known."""
+        """Return the value once it is another object than `previous`."""
         while self.value is previous:
             await self._changed.wait()
         return self.value
 
 
 class Followers:
-    """Gives each the encoded list at once, and again after each change, until `end`."""
+    """Streams of the encoded device list.
+
+    Each starts with the current list and gets every change until `end`.
+    """
 
     def __init__(self, message: bytes, changed: Callable[[], None]) -> None:
-        """changed: called when there is one more or one fewer."""
+        """Start without streams. changed: called when a stream begins or ends."""
         self._message = Observable[bytes | None](message)
         self._changed = changed
         self.count = 0
 
     def publish(self, message: bytes) -> None:
-        """Another list."""
+        """Send a new list."""
         self._message.publish(message)
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """End all streams."""
         self._message.publish(None)
 
     async def follow(self, _request: None) -> AsyncGenerator[bytes, None]:
-        """Lists as they come."""
+        """Yield the current list and every change."""
         self.count += 1
         self._changed()
         try:

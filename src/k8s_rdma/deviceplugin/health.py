@@ -1,7 +1,7 @@
-"""Health of each device: the host's scan and the agent's report, judged together, and damped.
+"""Health of each device, from the host's scan and the agent's report, with damping of devices that flap.
 
-Pure but for what it remembers: time is an argument, in seconds of a monotonic clock. Each relapse of a
-device has it wait longer before it counts as well.
+Pure apart from its memory: time is an argument, in seconds of a monotonic clock. Each relapse of a device
+makes it wait longer before it counts as healthy.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.rest import NodeReport
 
 RELAPSE_WINDOW_S = 60.0
-"""After so long without a fault, the next one is no relapse."""
+"""Time without a fault after which the next one is no relapse."""
 
 FREE_RELAPSES = 3
-"""Relapses that mean nothing yet: a driver that resets its link, or a switch that starts, makes some."""
+"""Relapses without a penalty: a driver that resets its link, or a switch that starts, causes a few."""
 
 FIRST_HOLD_S = 1.0
 LAST_HOLD_S = 8.0
-"""A link that comes and goes all the time is told of at most every 8 s or so; one that has come back for good
-is in use again within that."""
+"""Time without faults after which a device counts as healthy. A link that flaps is reported every 8 s at
+most; one that is back for good is in use again within that time."""
 
 ABSENCE_GRACE_S = 1.0
-"""A device that is nowhere may be back at once (renamed, its driver reloaded by a reset); kubelet is told of
-one that is not within two seconds, of which looking takes up to one."""
+"""Time for an absent device to come back (renamed, or its driver reloaded by a reset); kubelet learns of one
+that does not within two seconds, of which the scan takes up to one."""
 
 UNCLAIMED_GRACE_S = 30.0
-"""In another namespace, and no pod's by the agent's report: that follows the end of a CNI ADD, which moves
-the device and then waits for address plugins, each for up to 10 s."""
+"""Time in another namespace without an owner in the agent's report: a report follows the end of a CNI ADD,
+which moves the device and then waits for address plugins, each for up to 10 s."""
 
 SILENT_AGENT_GRACE_S = 600.0
-"""While the agent is silent, what it gave stays given: nothing else moves devices, and it is back within
-kubelet's longest pause between two starts of a container, 300 s, and the time to load an image."""
+"""Time for which allocations stay valid while the agent is silent: nothing else moves devices, and the agent
+is back within kubelet's longest pause between two starts of a container, 300 s, and the time to load an
+image."""
 
 FORGET_AFTER_S = 3600.0
-"""After so long a device that is nowhere is not offered any more: soft ones come and go under new names."""
+"""Time after which an absent device is no longer offered: software devices come and go under new names."""
 
 _ABSENT = "it is gone"
 _UNCLAIMED = "it is in another network namespace, and no pod was given it"
@@ -49,16 +50,16 @@ _UNKNOWN = "it is not in the host's network namespace, and the agent does not te
 
 
 class Health:
-    """Remembers each device until it is forgotten."""
+    """Health of all devices; it remembers each one until `FORGET_AFTER_S` has passed."""
 
     def __init__(self) -> None:
-        """Nothing was seen."""
+        """Start without devices."""
         self._history: dict[str, _DeviceHistory] = {}
         self._damping = Damping()
         self._deadlines: list[float] = []
 
     def expected(self, agent: Agent) -> Mapping[str, str]:
-        """Devices that may be away, and the addresses of their functions: a look is to look for these."""
+        """List devices that may be away, with their functions' addresses, for the next scan."""
         allocated = {device.name: device.pci for device in self._allocated(agent).values()}
         return {**dict.fromkeys(self._history, ""), **allocated} | {
             name: record.device.pci for name, record in self._history.items() if record.device.pci
@@ -67,7 +68,10 @@ class Health:
     def inventory(
         self, snapshot: RdmaSnapshot, agent: Agent, now_s: float, *, unreadable: tuple[str, ...] = ()
     ) -> DeviceInventory:
-        """All devices with the faults that count now; unreadable: what else could not be looked at."""
+        """Return all devices with the faults that count at this time.
+
+        Unreadable: further reasons to report.
+        """
         self._deadlines.clear()
         allocated = self._allocated(agent)
         devices = {}
@@ -89,11 +93,14 @@ class Health:
         )
 
     def due_at(self) -> float | None:
-        """When to judge again though nothing may have changed; None for never."""
+        """Return the time at which health may change without an event; None for never."""
         return min(self._deadlines, default=None)
 
     def _allocated(self, agent: Agent) -> dict[str, AllocatedDevice]:
-        """What pods have by the last report; a device without a name there by where it was seen."""
+        """Return the pods' devices of the last report.
+
+        One without a name there gets the name of its last scan.
+        """
         if agent.report is None:
             return {}
         names = {record.device.pci: name for name, record in self._history.items() if record.device.pci}
@@ -115,7 +122,7 @@ class Health:
 
     @staticmethod
     def _free_at_home(present: PresentDevice, agent: Agent) -> RdmaDevice:
-        """Its ports count, as no pod has it: one could do with them what it likes.
+        """Return a device that no pod has, with the faults of its ports, which then matter.
 
         Those of a VF that nobody has set up are down: the agent sets it up when it gives it to a pod, and
         the PF's link tells whether it can be of use.
@@ -153,7 +160,7 @@ class Health:
     def _absence(
         away: AwayDevice, agent: Agent, missing_since: float, *, allocated: bool
     ) -> tuple[str, float]:
-        """Why a device is not healthy though nothing is known to be wrong with it, and from when."""
+        """Return the reason why an absent device is unhealthy, and the time from which it counts."""
         if allocated and agent.silent_since is None:
             return "", missing_since
         if allocated or (away.elsewhere and agent.silent_since is not None):
@@ -171,14 +178,17 @@ class Health:
 
 @dataclass(slots=True)
 class _DeviceHistory:
-    """device: as it was judged last, without damping. away_since: None while it is at home."""
+    """The last state of a device.
+
+    Device: before damping. away_since: None while it is in the host's namespace.
+    """
 
     device: RdmaDevice
     away_since: float | None = None
 
 
 def _as_last_seen(away: AwayDevice, last: RdmaDevice | None) -> RdmaDevice:
-    """What its function and its character devices tell, else what was seen last."""
+    """Return an absent device by what its function and its nodes show, else as it was seen last."""
     if last is None or away.is_listed:
         return away.device
     return replace(last, nodes=away.device.nodes, at_home=False, netdev="")
@@ -186,7 +196,7 @@ def _as_last_seen(away: AwayDevice, last: RdmaDevice | None) -> RdmaDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """report: last; None for never. silent_since: None while it tells."""
+    """The agent's last report. report: None before the first. silent_since: None while it reports."""
 
     report: AgentReport | None = None
     silent_since: float | None = None
@@ -194,7 +204,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentReport:
-    """Of one report.
+    """The devices of one report of the agent.
 
     allocated: in no order; the name is empty where the agent does not know it. pfs: addresses of those whose
     VFs it gives, and sets up as it does. held_slots: CDI devices of slots that attachments hold.
@@ -206,7 +216,7 @@ class AgentReport:
 
 
 def read_report(report: NodeReport) -> AgentReport:
-    """Devices in a report."""
+    """Extract the devices of a report."""
     return AgentReport(
         allocated=tuple(
             AllocatedDevice(
@@ -226,16 +236,16 @@ def read_report(report: NodeReport) -> AgentReport:
 
 
 class Damping:
-    """What each device's faults count as; times in seconds of a monotonic clock."""
+    """Damping of faults: a device that flaps stays unhealthy for longer. Times are those of one clock."""
 
     def __init__(self) -> None:
-        """All are well."""
+        """Start with all devices healthy."""
         self._histories: dict[str, _FaultHistory] = {}
 
     def faults(
         self, name: str, faults: tuple[str, ...], now_s: float
     ) -> tuple[tuple[str, ...], float | None]:
-        """Those that count, and until when they would if nothing changed; None for ever."""
+        """Return the faults that count, and until when if nothing changes; None for ever."""
         history = self._histories.get(name)
         if faults:
             history = history or self._histories.setdefault(name, _FaultHistory())
@@ -252,7 +262,7 @@ class Damping:
         return (), None
 
     def retain(self, names: frozenset[str]) -> None:
-        """Forget all others."""
+        """Forget all other devices."""
         self._histories = {name: course for name, course in self._histories.items() if name in names}
 
     @staticmethod
@@ -265,7 +275,7 @@ class Damping:
 
 @dataclass(slots=True)
 class _FaultHistory:
-    """Of one device. relapses: in a row."""
+    """The faults of one device. relapses: consecutive ones."""
 
     faults: tuple[str, ...] = ()
     clear_since: float | None = None
@@ -274,6 +284,6 @@ class _FaultHistory:
 
     @property
     def hold_s(self) -> float:
-        """Time that it must be without faults to count as healthy."""
+        """Time without faults after which the device counts as healthy."""
         beyond = self.relapses - FREE_RELAPSES
         return min(FIRST_HOLD_S * 2.0 ** (beyond - 1), LAST_HOLD_S) if beyond > 0 else 0.0

@@ -1,7 +1,7 @@
-"""Events on the Node object: which devices became healthy or unhealthy, and why.
+"""Events on the Node object: devices that became healthy or unhealthy, and why.
 
-A device that flaps is reported no more often than people can read. Pure but for what it remembers: time is
-an argument, in seconds of a monotonic clock.
+A device that flaps is reported at a limited rate. Pure apart from its memory: time is an argument, in seconds
+of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     OnHealthChanges = Callable[[Sequence["HealthChange"]], None]
 
 BURST = 4
-"""Changes of one device that are told as they come; two faults and their ends."""
+"""Changes of one device that are reported at once; two faults and their ends."""
 
 EVERY_S = 30.0
-"""After those one more; what a flapping device is by then is told with how often it changed meanwhile."""
+"""Interval of reports after the burst; each has the number of changes since the last one."""
 
 COMPONENT = "k8s-rdma-device-plugin"
 HEALTHY, UNHEALTHY = "RdmaDeviceHealthy", "RdmaDeviceUnhealthy"
 
 MOST_SINGLE_EVENTS = 4
-"""So many devices have an event each; of more that change at once, as with their PF's link, one tells."""
+"""Devices that get an event each; when more change at once, as with their PF's link, they share one."""
 
 REPEAT_S = 0.0
-"""A flapping device is not reported often (`EventLimiter`)."""
+"""Interval of equal events; `EventLimiter` limits the rate already."""
 
 
 @asynccontextmanager
 async def node_events(config: DevicePluginConfig) -> AsyncIterator[OnHealthChanges]:
-    """What is called with changes of health; events come of them where there are credentials and a name.
+    """Open the recorder of health changes; it writes events if credentials and a node's name are configured.
 
     MalformedError when the credentials are unusable.
     """
@@ -70,7 +70,7 @@ async def node_events(config: DevicePluginConfig) -> AsyncIterator[OnHealthChang
 
 
 class NodeEvents:
-    """Tells of health changes when there is time; nothing is told until `run`."""
+    """Recorder of health changes as events on the Node; `run` writes them."""
 
     def __init__(self, api: EventsApi, node: NodeName, time: Time = REAL_TIME) -> None:
         self._outbox = Outbox(time)
@@ -79,11 +79,11 @@ class NodeEvents:
         self._about = about_node(node)
 
     async def run(self) -> None:
-        """Write what is to be told, until cancelled."""
+        """Write recorded events until cancelled."""
         await self._outbox.run()
 
     def record(self, changes: Sequence[HealthChange]) -> None:
-        """Have these told."""
+        """Record changes."""
         for healthy in (False, True):
             alike = [change for change in changes if change.healthy == healthy]
             if len(alike) > MOST_SINGLE_EVENTS:
@@ -106,7 +106,7 @@ def _sentence(change: HealthChange) -> str:
 
 
 def _several(changes: Sequence[HealthChange]) -> str:
-    """Grouped by what is wrong, as that is mostly the same."""
+    """Describe several changes, grouped by reason, which most of them share."""
     names: dict[str, list[str]] = {}
     for change in changes:
         names.setdefault(change.why, []).append(change.device.name)
@@ -116,17 +116,17 @@ def _several(changes: Sequence[HealthChange]) -> str:
 
 
 class EventLimiter:
-    """Remembers what was told of each device."""
+    """Rate limit of each device's health changes."""
 
     def __init__(self) -> None:
-        """Nothing was told; every device is taken for healthy."""
+        """Start with every device healthy and nothing reported."""
         self._buckets: dict[str, _TokenBucket] = {}
         self.counts: Counter[tuple[str, bool]] = Counter()
-        """Changes of each device, to healthy or not, told or not."""
+        """Changes of each device to healthy or unhealthy, reported or not."""
         self._due: dict[str, float] = {}
 
     def changes(self, inventory: DeviceInventory, now_s: float) -> tuple[HealthChange, ...]:
-        """What is to be told now; to be called for everything seen, and when due."""
+        """Return the changes to report now; called for every inventory, and when due."""
         found = tuple(self._changes(inventory, now_s))
         for name in self._buckets.keys() - inventory.devices.keys():
             del self._buckets[name]
@@ -136,7 +136,7 @@ class EventLimiter:
         return found
 
     def due_at(self) -> float | None:
-        """When something is to be told though nothing changed; None for never."""
+        """Return the time at which a report is due without a change; None for never."""
         return min(self._due.values(), default=None)
 
     def _changes(self, inventory: DeviceInventory, now_s: float) -> Iterator[HealthChange]:
@@ -167,7 +167,7 @@ class EventLimiter:
 
 @dataclass(slots=True)
 class _TokenBucket:
-    """Of one device. tokens: changes that may still be told at once, at the time `changed_at`."""
+    """The rate limit of one device. tokens: changes that may be reported at once, as of `changed_at`."""
 
     healthy: bool
     tokens: float
@@ -177,14 +177,14 @@ class _TokenBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthChange:
-    """A device is healthy now, or has faults. changes: since it was told of last, this one included."""
+    """A device's change of health. changes: number of changes since its last report, with this one."""
 
     device: RdmaDevice
     changes: int = 1
 
     @property
     def healthy(self) -> bool:
-        """Report whether it is."""
+        """Report whether the device has no faults."""
         return not self.device.faults
 
     @property

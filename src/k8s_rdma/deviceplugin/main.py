@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from k8s_rdma.config.devices import DevicePluginConfig
 
 POLL_INTERVAL_S = 1.0
-"""The time between two checks without an event: a mount over a directory comes without one, and the kernel
-limits the watches of each user."""
+"""Interval of checks without an event: a mount over a directory comes without one, and the kernel limits the
+watches of each user."""
 
 SHUTDOWN_S = 2
-"""For HTTP requests under way; each takes milliseconds."""
+"""Time for HTTP requests under way; each takes milliseconds."""
 
 LIMITS = Limits(connections=64, body_bytes=16 << 10)
 
@@ -50,7 +50,7 @@ _log = structlog.get_logger()
 def run(config: DevicePluginConfig, *, ignored: Sequence[str] = ()) -> None:
     """Serve until SIGTERM, SIGINT or SIGQUIT. K8sRdmaError when it cannot start.
 
-    ignored: keys of the configuration's file that mean nothing.
+    ignored: keys of the configuration's file that have no effect.
     """
     logs.configure("device-plugin")
     return_large_buffers()
@@ -80,10 +80,10 @@ async def _until_signalled(config: DevicePluginConfig, listener: socket.socket |
 
 
 class DevicePlugin:
-    """The resources of a configuration."""
+    """Servers of the configured resources, and the HTTP server beside them."""
 
     def __init__(self, config: DevicePluginConfig, monitor: DeviceMonitor) -> None:
-        """MalformedError when the directory can have no sockets, or a file that is named cannot be used."""
+        """Build the servers; MalformedError when the directory or a configured file is unusable."""
         self._access = access_of(config)
         self._directory = Path(config.kubelet_dir)
         self._monitor = monitor
@@ -99,7 +99,10 @@ class DevicePlugin:
         self._update()
 
     async def run(self, stop: asyncio.Event, listener: socket.socket | None) -> None:
-        """Serve until `stop` is set; then leave no socket. K8sRdmaError when kubelet is out of sight."""
+        """Serve until `stop` is set, then remove all sockets.
+
+        K8sRdmaError when kubelet can no longer be reached.
+        """
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self._shared.run())]
             await self._shared.wait_for_attempt()
@@ -126,7 +129,7 @@ class DevicePlugin:
         _log.info("device_plugin_stopped")
 
     def renew(self) -> None:
-        """Look at, serve and register everything anew."""
+        """Scan, serve and register everything again."""
         _log.info("renewing")
         self._monitor.rescan()
         for plugin_server in self.plugin_servers:
@@ -169,7 +172,7 @@ class DevicePlugin:
 
 
 class KubeletWatch:
-    """Wakes others whenever something came to or went from kubelet's directory, and once a second."""
+    """Watch of kubelet's directory; it wakes the servers on each change, and once a second."""
 
     def __init__(self, directory: Path, wake: Callable[[], None]) -> None:
         self._directory = directory
@@ -177,7 +180,7 @@ class KubeletWatch:
         self._polling_logged = False
 
     async def run(self) -> NoReturn:
-        """Watch until cancelled. K8sRdmaError when the directory can never be seen again."""
+        """Watch until cancelled. K8sRdmaError when the directory is lost for good."""
         with self._notified():
             while True:
                 self._check()
@@ -186,7 +189,7 @@ class KubeletWatch:
 
     @contextmanager
     def _notified(self) -> Iterator[None]:
-        """Be told by the kernel within the block, if it has a watch to give."""
+        """Get notifications from the kernel within the block, if it has a watch left."""
         try:
             changes = DirectoryChanges()
         except OSError as error:
@@ -209,7 +212,7 @@ class KubeletWatch:
                 loop.remove_reader(changes)
 
     def _watch(self, changes: DirectoryChanges) -> None:
-        """The parent, too: it tells of a directory that is made again."""
+        """Watch the directory and its parent, which shows when the directory is created again."""
         try:
             changes.watch((self._directory, self._directory.parent))
         except OSError as error:
@@ -221,7 +224,7 @@ class KubeletWatch:
         self._polling_logged = True
 
     def _check(self) -> None:
-        """A directory that was mounted into a container stays there when the host's is made anew."""
+        """Check that the directory still is the host's: a mounted one stays when the host's is replaced."""
         try:
             links = self._directory.stat().st_nlink
         except OSError:

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 EVERY_KIND = frozenset(NodeKind)
 
 _MOST_REMEMBERED = 100_000
-"""Functions whose resource is known; there are fewer, but they may come and go."""
+"""Functions whose resource is cached; there are fewer, but they may come and go."""
 
 
 class Mode(Protocol):
-    """One resource. Pure: what is there is an argument."""
+    """Mode of one resource. Pure: the inventory is an argument."""
 
     @property
     def resource(self) -> str:
-        """Its name, `tencent.com/rdma`."""
+        """Name of the resource, such as `tencent.com/rdma`."""
         ...
 
     @property
@@ -36,11 +36,11 @@ class Mode(Protocol):
         ...
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
-        """All that there is, in a stable order."""
+        """List all devices, in a stable order."""
         ...
 
     def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
-        """What a container with these devices gets.
+        """Return the response for a container that gets these devices.
 
         K8sRdmaError (`UNKNOWN_DEVICE`, INVALID_ARGUMENT in gRPC) names an id that is not offered, or is
         unhealthy, and why; `TOO_MANY_DEVICES` (OUT_OF_RANGE) says how many a container may have.
@@ -48,24 +48,24 @@ class Mode(Protocol):
         ...
 
     def prefer(self, choice: Choice, inventory: DeviceInventory) -> tuple[str, ...]:
-        """The best of what is available; MalformedError when the question cannot be answered."""
+        """Choose the best of the available devices; MalformedError when the request cannot be met."""
         ...
 
 
 def at_home(inventory: DeviceInventory) -> tuple[RdmaDevice, ...]:
-    """The devices that the host's namespace has."""
+    """List the devices in the host's network namespace."""
     return tuple(device for device in inventory.devices.values() if device.at_home)
 
 
 def has_verbs(device: RdmaDevice) -> bool:
-    """Report whether programs could use it."""
+    """Report whether programs can use the device."""
     return any(node.kind is NodeKind.UVERBS for node in device.nodes)
 
 
 def specs(
     devices: Iterable[RdmaDevice], *, kinds: frozenset[NodeKind] = EVERY_KIND, permissions: str = "rw"
 ) -> tuple[DeviceSpec, ...]:
-    """Their character devices of some kinds."""
+    """List the character devices of these kinds."""
     return tuple(
         DeviceSpec(path=node.path, permissions=permissions)
         for device in devices
@@ -75,12 +75,12 @@ def specs(
 
 
 def rdma_cm(inventory: DeviceInventory, permissions: str = "rw") -> tuple[DeviceSpec, ...]:
-    """The connection manager's device, if present: a runtime starts no container when one is missing."""
+    """Return the connection manager's device, if present: a container with a missing one does not start."""
     return (DeviceSpec(path=RDMA_CM, permissions=permissions),) if inventory.rdma_cm else ()
 
 
 def named_device(device: RdmaDevice) -> NamedDevice:
-    """Name by which programs know it."""
+    """Return the names by which programs find a device."""
     return NamedDevice(rdma=device.name, pci=device.pci)
 
 
@@ -91,7 +91,7 @@ def refuse(resource: str, device: str, why: str) -> NoReturn:
 
 
 def check_choice(resource: str, choice: Choice) -> None:
-    """Refuse what has no answer; MalformedError in the words of kubelet's API."""
+    """Refuse a request that cannot be met; MalformedError in the terms of kubelet's API."""
     available, required = set(choice.available), set(choice.must_include)
     if missing := sorted(required - available):
         msg = f"{resource}: must_include_deviceIDs: {missing[0]} is not among available_deviceIDs"
@@ -105,7 +105,7 @@ def check_choice(resource: str, choice: Choice) -> None:
 
 
 def selects(selector: FunctionSelector, device: RdmaDevice) -> bool:
-    """Report whether a device is meant; one that has no PCI function is neither a VF's nor a PF's."""
+    """Report whether a selector matches; a device without a PCI function is neither a VF's nor a PF's."""
     if not device.pf and selector.functions is not Functions.ANY:
         return False
     return selector.matches(
@@ -122,17 +122,20 @@ def selects(selector: FunctionSelector, device: RdmaDevice) -> bool:
 
 
 class PoolMembers:
-    """Which devices exclusive resources have: found once for each look, however many resources there are."""
+    """The devices of each exclusive resource, computed once for each inventory."""
 
     def __init__(self, pools: Sequence[Pool]) -> None:
-        """Of these resources; a device is the first's that selects it."""
+        """Assign each device to the first pool that selects it."""
         self._pools = tuple(pools)
         self._resources: dict[tuple[object, ...], str] = {}
         self._inventory: DeviceInventory | None = None
         self._members: dict[str, dict[str, RdmaDevice]] = {}
 
     def members(self, resource: str, inventory: DeviceInventory) -> Mapping[str, RdmaDevice]:
-        """Those of one, by name and in that order; those that a pod has of it, whatever selectors say."""
+        """Return the devices of a resource, sorted by name.
+
+        Those that pods have of it whatever selectors say.
+        """
         if inventory is not self._inventory:
             members: dict[str, dict[str, RdmaDevice]] = {pool.resource: {} for pool in self._pools}
             for name in sorted(inventory.devices):
@@ -156,17 +159,17 @@ class PoolMembers:
 
 
 class SharedSelection:
-    """A shared resource's selector: functions, and by what may change."""
+    """Selector of a shared resource: by function, and by names that may change."""
 
     def __init__(self, selector: SharedSelector) -> None:
-        """As configured."""
+        """Read the configured selector."""
         self._functions = selector.to_core()
         self._device_ids = frozenset(selector.device_ids)
         self._if_names = frozenset(selector.if_names)
         self._rdma_devices = frozenset(selector.rdma_devices)
 
     def matches(self, device: RdmaDevice) -> bool:
-        """Report whether a device is selected."""
+        """Report whether the device is selected."""
         return (
             (not self._device_ids or device.vendor.partition(":")[2] in self._device_ids)
             and (not self._if_names or device.netdev in self._if_names)

@@ -1,4 +1,4 @@
-"""Server of one resource: kept served and registered, whatever becomes of kubelet and its directory."""
+"""Plugin server of one resource: served and registered, whatever happens to kubelet and its directory."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 SETTLE_S = 0.1
-"""Between the end of kubelet's call and the next registration with the same kubelet. When a call ends,
-kubelet forgets whatever endpoint the resource has by then, be it a new one (Kubernetes 1.36, `runClient` in
+"""Delay between the end of kubelet's call and the next registration with the same kubelet. When a call ends,
+kubelet forgets the endpoint that the resource has by then, even a new one (Kubernetes 1.36, `runClient` in
 `pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`)."""
 
 FIRST_CALL_GRACE_S = 10.0
-"""For kubelet's call after a registration that it took."""
+"""Time for kubelet's first call after a registration."""
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
-"""Between registrations that the same kubelet does not take; with another one it begins anew."""
+"""Longest delay between registrations that the same kubelet refuses; a new kubelet resets it."""
 
 LAST_SERVE_S = 1.0
-"""At most between attempts to serve. Each stirs the directory, which tells of it: without a pause one that
-fails would be followed by the next at once, for ever."""
+"""Longest delay between attempts to serve. Each one changes the directory, which wakes the server: without a
+delay a failed attempt would be followed by the next at once, for ever."""
 
 
 class PluginServer:
-    """Looks at what is there whenever it is woken, and does what is due; `run` until cancelled."""
+    """Server of one resource: whenever it is woken it compares the state with what is due, and acts on it."""
 
     def __init__(
         self, resource: Resource, directory: Path, *, clock: Callable[[], float] = monotonic
     ) -> None:
-        """directory: kubelet's. MalformedError when its path is too long for sockets."""
+        """Serve in kubelet's directory. MalformedError when its path is too long for sockets."""
         self.resource = resource
         self.problem = "not served yet"
         """Reason why kubelet does not follow the resource; empty while it does."""
@@ -76,26 +76,26 @@ class PluginServer:
         self._serve_backoff = Backoff(FIRST_RETRY_S, LAST_SERVE_S)
 
     def wake(self) -> None:
-        """Something may have changed."""
+        """Note that something may have changed."""
         self._woken.set()
 
     def renew(self) -> None:
-        """Serve and register anew, as after a start."""
+        """Serve and register again, as after a start."""
         self._renew = True
         self.wake()
 
     def publish(self) -> None:
-        """The resource has another list."""
+        """Send the resource's new list to kubelet."""
         if self._endpoint is not None:
             self._endpoint.followers.publish(self.resource.message)
 
     @property
     def followed(self) -> bool:
-        """Report whether kubelet takes the lists of the endpoint."""
+        """Report whether kubelet follows the endpoint's list."""
         return self._endpoint is not None and self._endpoint.followers.count > 0
 
     async def run(self) -> NoReturn:
-        """Keep it so until cancelled; then leave no socket."""
+        """Serve and register until cancelled; then remove the socket."""
         try:
             while True:
                 self._woken.clear()
@@ -108,7 +108,7 @@ class PluginServer:
                 await self._endpoint.close()
 
     async def _step_isolated(self) -> float | None:
-        """As `_step`; what fails here is no other resource's failure."""
+        """Take a step; its failure is logged and stays that of this resource."""
         try:
             return await self._step()
         except K8sRdmaError as error:
@@ -119,7 +119,7 @@ class PluginServer:
         return LAST_RETRY_S
 
     async def _step(self) -> float | None:
-        """Do what is due. How long to wait for something to change; None without end."""
+        """Do what is due; return the time to wait for a change, None without limit."""
         state = self._observe()
         match state.next_action():
             case Action.SERVE:
@@ -145,7 +145,7 @@ class PluginServer:
         )
 
     async def _try_to_serve(self) -> float:
-        """How long until this is tried again, or until what comes next."""
+        """Serve, unless a failure was just before; return the time until the next step."""
         if (early_s := self._serve_backoff.left_s(self._clock())) > 0:
             return early_s
         try:
@@ -176,7 +176,7 @@ class PluginServer:
         self.wake()
 
     async def _try_to_register(self, kubelet: SocketFile | None) -> float:
-        """How long to wait for kubelet's call, or until this is tried again."""
+        """Register, unless a failure was just before; return the time until the next step."""
         if kubelet != self._refusing_kubelet:
             self._register_backoff.reset()
         if (early_s := self._register_backoff.left_s(self._clock())) > 0:
@@ -201,7 +201,7 @@ class PluginServer:
         return 0.0
 
     def _log_state(self, state: ServingState) -> None:
-        """Why nothing is done."""
+        """Log the reason why nothing is due."""
         if state.has_successor:
             self._failed(f"another process serves {self._path} now")
         elif state.kubelet is None:
@@ -210,7 +210,7 @@ class PluginServer:
             self.problem = ""
 
     def _failed(self, why: str) -> None:
-        """Once for each reason."""
+        """Log a problem when it is a new one."""
         if why != self.problem:
             _log.warning("not_registered", resource=self.resource.name, why=why)
         self.problem = why
@@ -218,12 +218,13 @@ class PluginServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingState:
-    """Of one resource.
+    """The state of one resource's server.
 
-    at_path: the socket at its path, and whether it is this process's or another that is served.
-    kubelet: kubelet's socket. registered: that of the kubelet which took the last registration.
+    is_served_here, has_successor: whether the socket at the path is this process's, or another that is
+    served.
+    kubelet: kubelet's socket. registered: socket of the kubelet that took the last registration.
     followed: whether kubelet's call goes on; was_followed: whether there was one since that registration.
-    since_s: how long ago kubelet's call ended or, if there was none, that registration was.
+    since_s: time since kubelet's call ended or, if there was none, since that registration.
     """
 
     is_served_here: bool
@@ -235,7 +236,7 @@ class ServingState:
     since_s: float = 0.0
 
     def next_action(self) -> Action:
-        """What to do."""
+        """Return the action that is due."""
         if self.has_successor:
             return Action.NOTHING  # a successor has taken over: two that replaced each other would never end
         if not self.is_served_here:
@@ -245,7 +246,7 @@ class ServingState:
         return Action.NOTHING if self.kubelet == self.registered and self.followed else Action.REGISTER
 
     def grace_left_s(self) -> float:
-        """How long kubelet is still left alone; 0 where there is none, or time is up."""
+        """Return the time for which kubelet is left alone; 0 when there is none, or the time is up."""
         if self.kubelet is None or self.kubelet != self.registered or self.followed:
             return 0.0
         return max(0.0, (SETTLE_S if self.was_followed else FIRST_CALL_GRACE_S) - self.since_s)
@@ -253,10 +254,10 @@ class ServingState:
 
 @unique
 class Action(Enum):
-    """What to do next."""
+    """The next action of a server."""
 
     SERVE = auto()
-    """Make an endpoint, in place of one that there may be."""
+    """Open an endpoint, in place of an old one."""
     REGISTER = auto()
     NOTHING = auto()
-    """Until something changes."""
+    """Wait for a change."""

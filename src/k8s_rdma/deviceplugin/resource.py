@@ -1,4 +1,4 @@
-"""One resource: what it offers, kubelet's questions about it, and their counts."""
+"""One resource: its devices, kubelet's calls, and their counts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 SHOWN = 4
-"""Devices whose reasons are told; where a PF's fault makes many unhealthy, that is enough."""
+"""Devices whose reasons are listed; when a PF's fault makes many unhealthy, that is enough."""
 
 _RAW: Form[bytes] = Form(encode=bytes, decode=bytes)
 _LISTS: Method[None, bytes] = Method(
@@ -42,15 +42,15 @@ _LISTS: Method[None, bytes] = Method(
 
 
 class Resource:
-    """Of a mode, and of the devices that were seen last."""
+    """Resource of a mode, with its last list of devices."""
 
     def __init__(self, mode: Mode, devices: InventorySource, complete: Complete) -> None:
-        """complete: adds to a question of kubelet's what kubelet does not say."""
+        """Serve a mode. complete: adds to kubelet's request for a preference the devices that the pod has."""
         self.name = mode.resource
         self.counts = Counts()
         self.devices: tuple[OfferedDevice, ...] = ()
         self.message = api.LIST_AND_WATCH.answer.encode(())
-        """The list as kubelet gets it, encoded once however many follow it."""
+        """Encoded list for kubelet, shared by all that follow it."""
         self.fault = _fault(self.devices)
         """Reason why no container can have any of it; empty when one can."""
         self._logged_fault = ""
@@ -60,7 +60,7 @@ class Resource:
         self._options = PluginOptions(preferred_allocation=mode.prefers)
 
     def update(self) -> bool:
-        """Go by what was seen last; whether there is another list."""
+        """Compute the list from the current inventory; report whether it differs for kubelet."""
         devices = self._mode.offer(self._devices.inventory)
         if devices == self.devices:
             return False
@@ -72,11 +72,11 @@ class Resource:
 
     @property
     def unhealthy(self) -> str:
-        """Which of its devices no container can have, and why; empty when there are none."""
+        """Names of the unhealthy devices, and the reasons; empty when there are none."""
         return _reasons(self.devices)
 
     def log_fault(self) -> None:
-        """Have the log tell of a fault, and of its end, once."""
+        """Log a fault, and its end, once."""
         if self.fault == self._logged_fault:
             return
         self._logged_fault = self.fault
@@ -86,11 +86,11 @@ class Resource:
             _log.info("resource_usable", resource=self.name)
 
     def registration(self, endpoint: str) -> PluginRegistration:
-        """As kubelet is told, with a socket's name."""
+        """Return the registration for kubelet, with a socket's name."""
         return PluginRegistration(resource=self.name, endpoint=endpoint, options=self._options)
 
     def handlers(self, followers: Followers) -> Handlers:
-        """The API on an endpoint that has these followers."""
+        """Return the handlers of kubelet's API for an endpoint."""
         return {
             api.GET_DEVICE_PLUGIN_OPTIONS: handler(api.GET_DEVICE_PLUGIN_OPTIONS, self._get_options),
             _LISTS: stream_handler(_LISTS, followers.follow),
@@ -107,7 +107,7 @@ class Resource:
         return [self._mode.prefer(choice, self._devices.inventory) for choice in completed]
 
     async def _allocate(self, containers: Sequence[tuple[str, ...]]) -> Sequence[AllocateResponse]:
-        """All or none: kubelet drops the whole answer when one of them fails."""
+        """Allocate for all containers or for none: kubelet drops the whole response when one fails."""
         started = monotonic()
         inventory = self._devices.inventory
         try:
@@ -122,15 +122,15 @@ class Resource:
         return allocations
 
     async def _pre_start(self, _ids: tuple[str, ...]) -> None:
-        """Nothing is to be done then; it is not asked for either."""
+        """Do nothing; kubelet is not told to make this call."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Since the process started.
+    """Counts since the process started.
 
-    allocations: containers that were given devices. refusals: allocations that were not, by reason.
-    registrations: with kubelet, by whether it took them.
+    allocations: containers that got devices. refusals: refused allocations, by reason. registrations: with
+    kubelet, by whether it took them.
     """
 
     allocations: int = 0
@@ -143,12 +143,12 @@ class InventorySource(Protocol):
 
     @property
     def inventory(self) -> DeviceInventory:
-        """Now."""
+        """Current inventory."""
         ...
 
 
 def _fault(devices: Sequence[OfferedDevice]) -> str:
-    """What is wrong with all of them; of counted devices that is one and the same."""
+    """Return the fault of all devices; counted devices share one."""
     if not devices:
         return "it has no devices: none is selected, or its count is 0"
     if not all(device.unhealthy for device in devices):
@@ -160,7 +160,7 @@ def _fault(devices: Sequence[OfferedDevice]) -> str:
 
 
 def _reasons(devices: Sequence[OfferedDevice]) -> str:
-    """Faults of the unhealthy ones of them."""
+    """Summarize the faults of the unhealthy devices."""
     unhealthy = [device for device in devices if device.unhealthy]
     if not unhealthy:
         return ""

@@ -1,4 +1,4 @@
-"""Has the agent write the CDI specifications of shared resources (`wire.resource_names`)."""
+"""Link to the agent that has it write the CDI specifications of shared resources (`wire.resource_names`)."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 GRACE_S = 10.0
-"""For so long what the agent wrote is taken to be there after it has gone: it leaves it when it restarts."""
+"""Time for which specifications count after the agent is gone: it keeps them when it restarts."""
 
 ANSWER_S = 10.0
-"""It looks at a few files and writes one."""
+"""Time for an answer; the agent reads a few files and writes one."""
 
 FIRST_ANSWER_S = 2.0
-"""For so long nothing is offered at the start, lest it be offered as unhealthy first."""
+"""Time at the start without an offer, so that kubelet does not see unhealthy devices first."""
 
 RETRY_S = 1.0
-"""Until the agent is looked for again, or asked again for what it could not write."""
+"""Delay until the agent is tried again, or asked again for a specification that it could not write."""
 
 
 class SharedLink:
-    """What is seen of devices, and which CDI devices of shared resources the agent has written.
+    """The inventory with the CDI devices of shared resources that the agent has written.
 
-    `run` keeps a connection to the agent: what it wrote is there for as long. Nothing is done where no
-    resource is shared by CDI. A `resource.Seen`.
+    `run` keeps a connection to the agent: a specification counts while it lasts. Without a resource that is
+    shared by CDI nothing is done. A `resource.InventorySource`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SharedLink:
         changed: Callable[[], None],
         grace_s: float = GRACE_S,
     ) -> None:
-        """changed: called when other specifications are there than before."""
+        """Declare the shared resources of modes. changed: called when the written specifications change."""
         self._socket = socket
         self._devices = devices
         self._modes = modes
@@ -74,14 +74,14 @@ class SharedLink:
 
     @property
     def inventory(self) -> DeviceInventory:
-        """Now; the same object while nothing differs."""
+        """Current inventory; the same object while nothing differs."""
         if self._devices.inventory is not self._base or self._inventory.published != self._published:
             self._base = self._devices.inventory
             self._inventory = replace(self._base, published=self._published)
         return self._inventory
 
     def update(self) -> None:
-        """Go by what is seen now: other devices, or other nodes of theirs, which the agent looks up anew."""
+        """Declare again if devices or their nodes have changed; the agent then reads the nodes again."""
         inventory = self._devices.inventory
         desired = to_publish(self._modes, inventory)
         nodes = frozenset(
@@ -92,14 +92,14 @@ class SharedLink:
             self._desired_changed.set()
 
     async def wait_for_attempt(self) -> None:
-        """Return once the agent has answered, or cannot be reached, or takes its time."""
+        """Return once the agent has answered or cannot be reached, or after `FIRST_ANSWER_S`."""
         if self._desired:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_ANSWER_S):
                     await self._attempted.wait()
 
     async def run(self) -> None:
-        """Declare what is wanted, again and again, until cancelled."""
+        """Keep the declaration up to date until cancelled."""
         try:
             while self._desired:
                 try:
@@ -111,7 +111,7 @@ class SharedLink:
             self._stop_expiry()
 
     async def _declare(self) -> None:
-        """One connection; ends by an error."""
+        """Declare on one connection until it fails."""
         incoming, writer = await asyncio.open_unix_connection(self._socket, limit=MAX_LINE_BYTES)
         try:
             while True:
@@ -122,7 +122,7 @@ class SharedLink:
             writer.close()
 
     async def _wait_for_change(self, incoming: StreamReader) -> None:
-        """Return when there is something to declare; EOFError when the agent goes away."""
+        """Return when a declaration is due; EOFError when the agent closes the connection."""
         ended = asyncio.ensure_future(incoming.read(1))
         change = asyncio.ensure_future(self._desired_changed.wait())
         try:

@@ -1,15 +1,15 @@
-"""Topology: the devices that are nearest to each other and to the GPUs that the pod was given.
+"""Topology: the devices that are nearest to each other and to the pod's GPUs.
 
-Kubelet does not say which pod it is admitting. But it admits one pod after the other, and PodResources
-shows at once what a pod has been given of other resources. So the pod is the one that has come, or got
-devices of others, since the last look. Nothing is inferred, and so no preference given for the sake of
-GPUs, when
+Kubelet does not say which pod it is admitting. But it admits one pod after the other, and PodResources shows
+at once what a pod has been given of other resources. So the pod is the one that has appeared, or got devices
+of other resources, since the last query. There is no guess, and so no preference because of GPUs, when
 
-- none has devices: kubelet goes through a container's resources in no order, so that GPUs may be next; or -
-several have, so that it may be any of them; or - it is the first look: then what is there is taken for old.
+- no new pod has devices: kubelet takes a container's resources in no order, so that GPUs may come next;
+- several have, so that it may be any of them;
+- it is the first query: all pods count as old then.
 
-A pod that got devices of others alone, just before a pod that has none of them, is taken for it: devices
-near that pod's GPUs are then preferred for no reason, which does no harm.
+A pod that got devices of other resources alone, just before a pod that has none of them, is mistaken for it:
+devices near that pod's GPUs are then preferred for no reason, which does no harm.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 ADMISSION_WINDOW_S = 1.0
-"""For so long what a pod has got is new: kubelet asks for each container and resource of a pod anew."""
+"""Time for which a pod's devices count as new: kubelet asks anew for each container and resource of a pod."""
 
 MOST_PAIRS = 100_000
-"""Pairs of PFs in all combinations that are compared, some 100 ms; of more, one that is good is taken."""
+"""Most pairs of PFs, in all combinations, that are compared, some 100 ms; beyond it a good one is chosen."""
 
 DEADLINE_S = 0.3
-"""A pod's admission waits no longer for a preference that is merely better."""
+"""Longest wait of a pod's admission for a preference, which is merely better."""
 
 EVERY_S = 10.0
-"""Pods are also looked at when nobody asks, so that the next one that is asked for is the only new one."""
+"""Interval of queries without a request, so that the next pod to be admitted is the only new one."""
 
 
 def neighbours(config: DevicePluginConfig) -> Neighbours:
-    """For exclusive resources: of slots and shares one is as near as another."""
+    """Build the neighbours of exclusive resources: slots and shares are all equally near."""
     exclusive = (resource.name for resource in config.resources if isinstance(resource, ExclusiveResource))
     return Neighbours(
         KubeletPodResources(Path(config.pod_resources), timeout_s=DEADLINE_S),
@@ -74,9 +74,9 @@ def neighbours(config: DevicePluginConfig) -> Neighbours:
 
 
 class Neighbours:
-    """Asks kubelet which pods have which devices, and the machine where these are.
+    """Neighbours of the pod that is admitted: kubelet names its devices, and the machine their places.
 
-    places: as `linux.gpus.Gpus.places`, blocking. resources: for whose sake it is asked. ours: all of this
+    places: as `linux.gpus.Gpus.places`, blocking. resources: those that take a preference. ours: all of this
     process. To be closed.
     """
 
@@ -99,7 +99,7 @@ class Neighbours:
         self._failing = False
 
     async def complete(self, resource: str, choice: Choice) -> Choice:
-        """The question with what the pod is to be beside; as it was when that cannot be told in time."""
+        """Return the choice with the pod's neighbours; unchanged when they are not known in time."""
         if resource not in self._resources:
             return choice
         try:
@@ -113,7 +113,7 @@ class Neighbours:
         return replace(choice, neighbours=neighbours)
 
     async def follow(self) -> None:
-        """Look at the pods for ever, or not at all, where nobody asks."""
+        """Follow the pods until cancelled; not at all when no resource takes a preference."""
         while self._resources:
             try:
                 async with asyncio.timeout(EVERY_S):
@@ -125,7 +125,7 @@ class Neighbours:
             await asyncio.sleep(EVERY_S)
 
     async def close(self) -> None:
-        """End the connection to kubelet."""
+        """Close the connection to kubelet."""
         await self._pods.close()
 
     async def _locate(self, devices: tuple[tuple[str, str], ...]) -> tuple[Neighbour, ...]:
@@ -140,7 +140,7 @@ class Neighbours:
             return await asyncio.wrap_future(found)
 
     def _log_outage(self, error: Exception | None) -> None:
-        """Say once that devices are chosen without regard to GPUs."""
+        """Log once that devices are chosen without regard to GPUs."""
         if error is not None and not self._failing:
             _log.info("gpus_of_pods_unknown", error=str(error) or f"no answer in {DEADLINE_S} s")
         self._failing = error is not None
@@ -156,15 +156,15 @@ def _resolve(
 
 
 class AdmittedPodGuess:
-    """Remembers since when each pod is there, and has what. now: seconds of a monotonic clock."""
+    """Record of the time at which each pod and each of its devices appeared, by a monotonic clock."""
 
     def __init__(self, ours: frozenset[str]) -> None:
-        """ours: resources that say nothing about where a pod should be."""
+        """ours: resources that say nothing about where a pod belongs."""
         self._ours = ours
         self._since_s: dict[tuple[Pod, Device | None], float] | None = None
 
     def update(self, pods: Sequence[PodDevices], now_s: float) -> None:
-        """Remember what pods have. No pods at all say nothing: kubelet has just started."""
+        """Record the pods' devices. No pods at all mean nothing: kubelet has just started."""
         if not pods:
             return
         previous = self._since_s
@@ -174,10 +174,12 @@ class AdmittedPodGuess:
         }
 
     def admitted(self, pods: Sequence[PodDevices], resource: str, now_s: float) -> tuple[Device, ...]:
-        """Devices (resource and id) of the pod for which kubelet asks about a resource; none if unclear.
+        """Return the devices (resource and id) of the pod for which kubelet asks about a resource.
 
-        One that has some of the resource already is meant only if there is no other new one: it would be for
-        another of its containers.
+        None if unclear.
+
+        A pod that has some of the resource already counts only if there is no other new one: the request
+        would be for another of its containers.
         """
         if not pods:
             return ()
@@ -192,7 +194,7 @@ class AdmittedPodGuess:
         return tuple(having[0]) if len(having) == 1 else ()
 
     def _allocations(self, pods: Sequence[PodDevices]) -> Iterator[tuple[Pod, Device | None]]:
-        """Pods, and with each of their devices."""
+        """Yield each pod, and each pod with each of its devices."""
         for pod in pods:
             yield (pod.namespace, pod.name), None
             for device in pod.devices:
@@ -203,7 +205,7 @@ class AdmittedPodGuess:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a device is. pf: of which it is a function; all of unknown place are in one."""
+    """The place of a device. pf: its PF; all devices of unknown place share one."""
 
     pf: str = ""
     numa_node: int | None = None
@@ -212,7 +214,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A device. last: whether it is to be taken only when no other is left."""
+    """A device to choose. last: whether it is chosen only when no other is left."""
 
     id: str
     place: Place = Place()
@@ -225,14 +227,14 @@ def preferred(
     size: int,
     neighbours: Sequence[Neighbour] = (),
 ) -> tuple[str, ...]:
-    """The best `size` of them, with those that must be among them.
+    """Choose the best `size` candidates, those that must be included among them.
 
-    Best is, each only among those that are equal by all before it: the fewest that are to be taken last; the
-    fewest PFs; the fewest NUMA nodes; PFs below the same PCIe switches (the sum over pairs of them of how
-    many bridges they share); devices near what they are to be beside (the sum over devices of how many
-    bridges each shares with the nearest, one more on its NUMA node). Exact where that takes no more than
-    `MOST_PAIRS`, such as 6 of 13 PFs; what is to be taken last, and the number of PFs, are always
-    so. Of equals those with the first names, numbers in names being counted as numbers.
+    The best are, each criterion only among those equal by all before it: the fewest with `last`; the fewest
+    PFs; the fewest NUMA nodes; PFs below the same PCIe switches (the sum over pairs of PFs of the bridges
+    that they share); devices near the neighbours (the sum over devices of the bridges shared with the
+    nearest, one more on its NUMA node). Exact where that takes no more than `MOST_PAIRS`, such as 6 of 13
+    PFs; the number with `last`, and the number of PFs, always are. Ties go to the first names, with numbers
+    in names compared as numbers.
     """
     in_order = sorted(
         {candidate.id: candidate for candidate in candidates}.values(),
@@ -249,14 +251,14 @@ def preferred(
 
 
 def natural(name: str) -> tuple[tuple[str, int], ...]:
-    """A key that sorts `mlx5_2` before `mlx5_10`."""
+    """Return a key that sorts `mlx5_2` before `mlx5_10`."""
     return tuple((text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name))
 
 
 def _nearest(
     fixed: Sequence[Candidate], free: Sequence[Candidate], count: int, neighbours: Sequence[Neighbour]
 ) -> list[Candidate]:
-    """The best `count` of the free ones, beside those that are fixed."""
+    """Choose the best `count` of the free candidates, given the fixed ones."""
     by_place: dict[Place, list[Candidate]] = {candidate.place: [] for candidate in (*fixed, *free)}
     for candidate in free:
         by_place[candidate.place].append(candidate)
@@ -276,7 +278,7 @@ def _nearest(
 
 @dataclass(frozen=True, slots=True)
 class _Pf:
-    """A PF with devices to choose from. nearness: of each of them to what they are to be beside."""
+    """A PF with devices to choose from. nearness: that of each device to the neighbours."""
 
     place: Place
     free: int
@@ -296,7 +298,7 @@ def _nearness(place: Place, neighbours: Iterable[Neighbour]) -> int:
 
 @lru_cache(maxsize=4096)
 def _shared(first: tuple[str, ...], second: tuple[str, ...]) -> int:
-    """Number of bridges that two paths have in common."""
+    """Count the bridges that two paths share."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
@@ -305,7 +307,7 @@ def _free(pfs: Iterable[_Pf]) -> int:
 
 
 def _best_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], count: int) -> list[_Pf]:
-    """Those that are used anyway, and the best of the others, as few as have `count` free with these."""
+    """Add to the used PFs the best of the others, as few as have `count` devices free with them."""
     lacking = count - _free(used)
     fewest = _fewest(unused, lacking)
     if fewest in (0, len(unused)):
@@ -320,7 +322,7 @@ def _best_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], count: int) -> list[_P
 
 
 def _fewest(pfs: Sequence[_Pf], lacking: int) -> int:
-    """Number of them that must be used to get so many devices."""
+    """Count the PFs that are needed for so many devices."""
     largest_first = accumulate(sorted((pf.free for pf in pfs), reverse=True), initial=0)
     return next(number for number, free in enumerate(largest_first) if free >= lacking)
 
@@ -336,7 +338,7 @@ def _apart(pfs: Sequence[_Pf]) -> int:
 
 
 def _far(count: int) -> Callable[[Sequence[_Pf]], int]:
-    """How far `count` devices are from what they are to be beside, the nearest being taken."""
+    """Measure the distance of the nearest `count` devices to the neighbours."""
 
     def far(pfs: Sequence[_Pf]) -> int:
         nearest_first = (pf for pf in sorted(pfs, key=_distance) for _ in range(min(pf.free, count)))
@@ -364,7 +366,7 @@ def _good_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], fewest: int, lacking: 
     )
 
     def chosen(large: int) -> list[_Pf]:
-        """The most liked but some, and the largest of the rest in their place."""
+        """Take the preferred PFs, with the largest of the rest in place of the last ones."""
         count = fewest - large
         return by_preference[:count] + nlargest(large, by_preference[count:], key=lambda pf: pf.free)
 

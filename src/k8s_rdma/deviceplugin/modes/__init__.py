@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def mode_of(resource: Resource, members: PoolMembers | None = None) -> Mode:
-    """What offers a resource. members: of all exclusive resources; by default there is no other."""
+    """Build the mode of a resource. members: of all exclusive resources; by default of this one alone."""
     match resource:
         case ExactResource():
             return SlotsMode(resource.name, resource.count, resource.most_per_container)
@@ -32,7 +32,7 @@ def mode_of(resource: Resource, members: PoolMembers | None = None) -> Mode:
 
 
 def modes_of(config: DevicePluginConfig) -> tuple[Mode, ...]:
-    """All resources that are registered with kubelet, in the order of `DevicePluginConfig.resource_names`."""
+    """Build the modes of all resources for kubelet, in the order of `DevicePluginConfig.resource_names`."""
     members = PoolMembers(config.pools())
     shares = (
         SlotsMode(shared_resource(resource.name), resource.share)
@@ -43,7 +43,7 @@ def modes_of(config: DevicePluginConfig) -> tuple[Mode, ...]:
 
 
 def to_publish(modes: Iterable[Mode], inventory: DeviceInventory) -> Mapping[str, tuple[str, ...]]:
-    """What the agent is to write CDI specifications of: RDMA devices by the shared resource that has them."""
+    """Return the RDMA devices of each shared resource for which the agent writes a CDI specification."""
     return {
         mode.resource: mode.to_publish(inventory)
         for mode in modes

@@ -1,9 +1,9 @@
 """Modes whose devices count nothing real: `mount`, `shared`, and slots.
 
-`mount` gives `/dev/infiniband`, or what is in it; `shared` gives all matching devices to every holder.
-Slots are both the resource of mode `exact` and the shares of exclusive resources; the agent writes their
-CDI specifications when it knows what the pod is given. A slot that an attachment still holds is given to no
-other: a pod whose ADD passes by the agent would get the devices of the slot's former holder.
+`mount` gives `/dev/infiniband`, or the devices in it; `shared` gives all matching devices to every holder.
+Slots are both the resource of mode `exact` and the shares of exclusive resources; the agent writes their CDI
+specifications when it knows the pod's devices. A slot that an attachment still holds is given to no other
+pod: one whose ADD bypasses the agent would get the devices of the slot's former holder.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ _SHOWN = 3
 
 
 class SlotsMode:
-    """A number of slots, healthy once the agent has told which of them are held."""
+    """Slots, healthy once the agent has reported the slots that pods hold."""
 
     prefers = True
 
     def __init__(self, resource: str, count: int, most_per_container: int = MOST_PER_CONTAINER) -> None:
-        """Slots of one resource."""
+        """Create the slots of one resource."""
         self.resource = resource
         self._slots = CountedDevices(resource, count, most_per_container)
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
-        """All of them."""
+        """List all slots."""
         return self._slots.offer(_unhealthy(inventory))
 
     def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
-        """Their CDI devices, which nobody has to know when this is answered."""
+        """Return the CDI devices of the slots; their content need not be known yet."""
         self._slots.check_ids(ids, _unhealthy(inventory))
         for slot in sorted(self._used_slots(inventory).intersection(ids)):
             refuse(self.resource, slot, "a pod that had it before is not taken down yet")
@@ -73,7 +73,7 @@ class SlotsMode:
         )
 
     def prefer(self, choice: Choice, inventory: DeviceInventory) -> tuple[str, ...]:
-        """Those that nobody holds any more, of them the lowest numbers."""
+        """Choose free slots, lowest numbers first."""
         return self._slots.prefer(choice, later=self._used_slots(inventory))
 
     def _used_slots(self, inventory: DeviceInventory) -> frozenset[str]:
@@ -86,15 +86,15 @@ def _unhealthy(inventory: DeviceInventory) -> str:
 
 
 class SharedMode:
-    """Healthy while one of the matching devices is, and the agent has written their CDI specification.
+    """Shares, healthy while a matching device is and the agent has written the CDI specification.
 
-    by_cdi: whether it does.
+    by_cdi: whether the agent writes one.
     """
 
     prefers = False
 
     def __init__(self, config: SharedResource) -> None:
-        """As configured."""
+        """Read the configured resource."""
         self.resource = config.name
         self.by_cdi = config.cdi
         self._hints = config.hints
@@ -102,11 +102,11 @@ class SharedMode:
         self._shares = CountedDevices(config.name, config.count, config.most_per_container)
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
-        """All shares."""
+        """List all shares."""
         return self._shares.offer(self._unhealthy(self._matching(inventory), inventory))
 
     def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
-        """All matching devices, whatever their ports' states: these change while a container runs."""
+        """Return all matching devices, whatever their ports' states: these change while a container runs."""
         matching = self._matching(inventory)
         self._shares.check_ids(ids, self._unhealthy(matching, inventory))
         nodes = (*specs(matching, kinds=_KINDS, permissions="rwm"), *rdma_cm(inventory, "rwm"))
@@ -121,11 +121,11 @@ class SharedMode:
         )
 
     def prefer(self, choice: Choice, _inventory: DeviceInventory) -> tuple[str, ...]:
-        """Those of the lowest numbers."""
+        """Choose the lowest numbers."""
         return self._shares.prefer(choice)
 
     def to_publish(self, inventory: DeviceInventory) -> tuple[str, ...]:
-        """The RDMA devices that its CDI specification is to be of."""
+        """List the RDMA devices of the resource's CDI specification."""
         return tuple(device.name for device in self._matching(inventory))
 
     def _matching(self, inventory: DeviceInventory) -> list[RdmaDevice]:
@@ -149,28 +149,28 @@ def _fault(device: RdmaDevice) -> str:
 
 
 class MountMode:
-    """Healthy as long as there is anything to give."""
+    """Mounts of `/dev/infiniband`, healthy while it holds anything."""
 
     prefers = False
 
     def __init__(self, config: MountResource) -> None:
-        """As configured."""
+        """Read the configured resource."""
         self.resource = config.name
         self._scope = config.scope
         self._hints = config.hints
         self._devices = CountedDevices(config.name, config.count, config.most_per_container)
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
-        """All of them."""
+        """List all devices."""
         return self._devices.offer(self._unhealthy(inventory))
 
     def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
-        """The directory with permissions `rwm`, or single character devices with `rw`."""
+        """Return the directory with permissions `rwm`, or single character devices with `rw`."""
         self._devices.check_ids(ids, self._unhealthy(inventory))
         return AllocateResponse(envs=self._variables(inventory), devices=self._specs(inventory))
 
     def prefer(self, choice: Choice, _inventory: DeviceInventory) -> tuple[str, ...]:
-        """Those of the lowest numbers."""
+        """Choose the lowest numbers."""
         return self._devices.prefer(choice)
 
     def _unhealthy(self, inventory: DeviceInventory) -> str:
@@ -194,7 +194,7 @@ class MountMode:
         return (*specs(at_home(inventory)), *rdma_cm(inventory))
 
     def _variables(self, inventory: DeviceInventory) -> Mapping[str, str]:
-        """Of single devices, and of the directory where hints are asked for: it has them all."""
+        """Return the variables of single devices, and with hints those of the directory: it holds all."""
         if self._scope == "rdma-cm-only" or (self._scope == "directory" and not self._hints):
             return {}
         return device_variables(
@@ -205,10 +205,10 @@ class MountMode:
 
 
 class CountedDevices:
-    """A number of them, all as healthy as what is behind them; lists are made once and given out again."""
+    """Equal devices with the same health; their lists are built once."""
 
     def __init__(self, resource: str, count: int, most_per_container: int) -> None:
-        """Those of one resource, of which a container gets no more than it may: one does for it."""
+        """Create `count` devices, of which a container needs only one."""
         self.resource = resource
         self._most_per_container = most_per_container
         self._indexes = {slot: index for index, slot in enumerate(slot_ids(count))}
@@ -217,7 +217,7 @@ class CountedDevices:
         self._why = ""
 
     def offer(self, why: str) -> tuple[OfferedDevice, ...]:
-        """All of them. why: they are unhealthy; empty when they are not."""
+        """List all devices. why: reason why they are unhealthy; empty when they are healthy."""
         if not why:
             return self._healthy
         if why != self._why:
@@ -226,7 +226,9 @@ class CountedDevices:
         return self._unhealthy
 
     def check_ids(self, ids: Sequence[str], why: str) -> None:
-        """K8sRdmaError (`UNKNOWN_DEVICE`) names one that is not there, or why none of them is given.
+        """Check that a container may have these.
+
+        K8sRdmaError (`UNKNOWN_DEVICE`) names the device or the reason.
 
         `TOO_MANY_DEVICES` for more than a container may have.
         """
@@ -243,7 +245,7 @@ class CountedDevices:
                 refuse(self.resource, device, why)
 
     def prefer(self, choice: Choice, later: AbstractSet[str] = frozenset()) -> tuple[str, ...]:
-        """Those of the lowest numbers. later: those to be taken only when no others are left."""
+        """Choose the lowest numbers. later: devices that are chosen only when no other is left."""
         check_choice(self.resource, choice)
         last = len(self._indexes)
         required = set(choice.must_include)

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class ExclusiveMode:
-    """The devices of its pool by name, those that pods have among them."""
+    """Devices of a pool, by name, with those that pods have."""
 
     prefers = True
 
     def __init__(self, config: ExclusiveResource, members: PoolMembers) -> None:
-        """As configured. members: of all exclusive resources."""
+        """Read the configured resource. members: of all exclusive resources."""
         self.resource = config.name
         self._cdi = config.cdi
         self._hints = config.hints
         self._members = members
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
-        """All of them, in the order of their names."""
+        """List all devices of the pool, sorted by name."""
         return tuple(
             OfferedDevice(
                 id=member.name,
@@ -44,7 +44,9 @@ class ExclusiveMode:
         )
 
     def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
-        """Their `uverbs`, `umad` and `issm` and `rdma_cm`; by CDI where the agent is to say which these are.
+        """Return `uverbs`, `umad`, `issm` and `rdma_cm` of the devices.
+
+        Or their CDI devices, which the agent fills.
 
         A device that a pod has is given all the same: kubelet may do so before that pod is taken down, and
         the new pod's ADD waits for it.
@@ -70,7 +72,7 @@ class ExclusiveMode:
         )
 
     def prefer(self, choice: Choice, inventory: DeviceInventory) -> tuple[str, ...]:
-        """As `topology.preferred`; devices that pods still have come last."""
+        """Choose as `topology.preferred` does; devices that pods still have come last."""
         check_choice(self.resource, choice)
         allocated = inventory.allocated or {}
         candidates = [
@@ -80,7 +82,7 @@ class ExclusiveMode:
         return preferred(candidates, choice.must_include, choice.size, choice.neighbours)
 
     def _by_cdi(self, inventory: DeviceInventory) -> bool:
-        """In a namespace of its own a device's nodes may be numbered anew; the agent knows them then."""
+        """Report whether CDI names the nodes: in another namespace their numbers may change."""
         return inventory.netns_mode is NetnsMode.EXCLUSIVE if self._cdi is None else self._cdi
 
     def _cdi_device(self, device: RdmaDevice) -> str:
@@ -92,7 +94,10 @@ class ExclusiveMode:
         )
 
     def _unusable(self, device: RdmaDevice, inventory: DeviceInventory) -> str:
-        """Why nobody could be given its nodes; those of one that a pod has are seen once it is home."""
+        """Return the reason why the device's nodes cannot be given.
+
+        A pod's device shows them once it is back.
+        """
         if not self._by_cdi(inventory):
             return "it has no uverbs device" if device.at_home and not has_verbs(device) else ""
         if device.vf is None:
@@ -105,7 +110,7 @@ class ExclusiveMode:
 
 
 def _of_annotation(device: RdmaDevice, inventory: DeviceInventory) -> str:
-    """Why it is not the pool's yet: it was given before the files said so, or the agent's does not."""
+    """Return the reason why the device is not the pool's yet: a pod got it by annotation."""
     allocation = (inventory.allocated or {}).get(device.name)
     return "" if allocation is None or allocation.pool else "a pod has it that asked by annotation"
 
