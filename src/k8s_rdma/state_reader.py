@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 FIRST_REPORT_TIMEOUT_S = 10.0
-"""An agent sends its report at once on connect; afterwards only when something changed."""
+"""Time for the first report: an agent sends one on connect, and afterwards only on changes."""
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
 
 
 class AgentLink:
-    """A connection to the agent, made again whenever it ends; subclasses take what it brings."""
+    """A connection to the agent, opened again whenever it ends; subclasses take its messages."""
 
     def __init__(
         self,

@@ -129,7 +129,7 @@ class Neighbours:
         await self._pods.close()
 
     async def _locate(self, devices: tuple[tuple[str, str], ...]) -> tuple[Neighbour, ...]:
-        """In a thread: a GPU's driver that hangs keeps that one, and neither others nor the process's end."""
+        """Locate devices in a thread: a GPU's driver that hangs blocks that one, not the process's end."""
         async with self._lock:
             if self._last is not None and not self._last.done():
                 raise TimeoutError
@@ -176,7 +176,7 @@ class AdmittedPodGuess:
     def admitted(self, pods: Sequence[PodDevices], resource: str, now_s: float) -> tuple[Device, ...]:
         """Return the devices (resource and id) of the pod for which kubelet asks about a resource.
 
-        None if unclear.
+        There are none if the pod is unclear.
 
         A pod that has some of the resource already counts only if there is no other new one: the request
         would be for another of its containers.
@@ -352,7 +352,7 @@ def _distance(pf: _Pf) -> int:
 
 
 def _good_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], fewest: int, lacking: int) -> list[_Pf]:
-    """Good ones, where there are too many to compare them all: beside one PF, or as many NUMA nodes need."""
+    """Choose good PFs where there are too many to compare: near one PF, or on as many NUMA nodes as due."""
     anchor = used[0] if used else max(unused, key=lambda pf: (pf.nearness, pf.free))
     numa_nodes = {pf.place.numa_node for pf in used or [anchor]}
     by_preference = sorted(

@@ -1,8 +1,7 @@
-"""Views for people: explain and the cluster at a glance; read-only, and answered by standbys as well.
+"""Views for people: explain and the cluster's overview; read-only, and also answered by standbys.
 
-The cluster at a glance: totals of all nodes, the first of them, and the pods that wait longest.
-
-A look at 5,000 nodes is made in slices, and kept for a moment, so that many who look cost what one does.
+The overview has the totals of all nodes, the first of them, and the pods that wait longest. It is computed in
+slices for 5,000 nodes, and kept for a moment, so that many viewers cost as much as one.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _ASK_S = 1.5
 
 
 class _Pfs(NamedTuple):
-    """A situation's PFs, and the shares of their bandwidth and VFs that are taken."""
+    """A node's PFs, and the shares of their bandwidth and VFs that are taken."""
 
     rows: tuple[PfRow, ...] = ()
     reserved: float = 0.0
@@ -97,7 +96,7 @@ class Overview:
     _pfs: WeakKeyDictionary[NodeSnapshot, _Pfs] = field(default_factory=WeakKeyDictionary)
 
     async def view(self, *, sort: Sort, limit: int) -> ClusterView:
-        """The document, with `limit` nodes and pods at most; up to `KEPT_S` old."""
+        """Return the document, with `limit` nodes and pods at most; up to `KEPT_S` old."""
         async with self._turn:
             if self._last is None or self.clock() - self._last.computed_at > KEPT_S:
                 self._last = await self._compute()
@@ -192,7 +191,7 @@ def _problems(pfs: tuple[PfRow, ...]) -> Iterator[str]:
 
 
 async def _total(rows: list[_Row]) -> Totals:
-    """The sums, in slices."""
+    """Compute the sums, in slices."""
     sums = dict.fromkeys(("pfs", "link_mbps", "reserved_mbps", "vfs", "free_vfs", "pods"), 0)
     unreadable = with_problems = 0
     for index, (row, _) in enumerate(rows):
@@ -235,11 +234,14 @@ class Views:
         self._overview = overview
 
     def routes(self) -> dict[str, Callable[[Scope], Awaitable[Answer]]]:
-        """The handlers by path."""
+        """Return the handlers by path."""
         return {explain.PATH: self.explain, cluster_view.PATH: self.cluster}
 
     async def explain(self, scope: Scope) -> Answer:
-        """`?pod=NAMESPACE/NAME`; `&node=NAME`, repeated or not: these one by one; `&all=1`: every one so."""
+        """Answer `?pod=NAMESPACE/NAME`, for `&node=NAME` (repeatable) in detail.
+
+        `&all=1` for every node so.
+        """
         query = _query(scope)
         namespace, _, name = query.get("pod", [""])[0].partition("/")
         if not namespace or not name:
@@ -253,7 +255,7 @@ class Views:
         return Answer(encode_explanation(found), content_type=JSON)
 
     async def cluster(self, scope: Scope) -> Answer:
-        """`?sort=` as `Sort`; `&limit=`: so many nodes and pods at most."""
+        """Answer `?sort=` as in `Sort`, with `&limit=` nodes and pods at most."""
         query = _query(scope)
         [sort], [limit] = query.get("sort", [Sort.RESERVED])[:1], query.get("limit", [str(_DEFAULT_ROWS)])[:1]
         if sort not in list(Sort):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from k8s_rdma.http_server.answer import Scope
 
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})
-"""Open to everybody: kubelet's probes bear no token."""
+"""Paths for everyone: kubelet's probes send no token."""
 
 READ_METHODS = ("GET", "HEAD")
 
@@ -34,7 +34,7 @@ _SCHEME = b"bearer "
 
 
 class AccessConfig(Protocol):
-    """The keys of a configuration file that say who is served."""
+    """The keys of a configuration file that control access."""
 
     @property
     def tls(self) -> TlsConfig | None:
@@ -46,15 +46,15 @@ class AccessConfig(Protocol):
 
     @property
     def open_paths(self) -> Collection[str] | None:
-        """Paths that demand no token."""
+        """Paths that require no token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Whether a server speaks TLS, and which of its paths demand a bearer token.
+    """Access to a server: TLS, and the paths that require a bearer token.
 
-    tls, tokens: those of now; None for plain HTTP, and where no token opens anything.
-    open_paths: demand none, as `PROBE_PATHS`; None: every path where there are no tokens, else no other.
+    tls, tokens: the current ones; None for plain HTTP, and where no token gives access.
+    open_paths: require none, as `PROBE_PATHS`; None: every path where there are no tokens, else no other.
     """
 
     tls: ServerTls | None = None
@@ -62,13 +62,13 @@ class Access:
     open_paths: frozenset[str] | None = None
 
     def is_open(self, path: str) -> bool:
-        """Whether everybody may ask for a path."""
+        """Report whether everyone has access to a path."""
         if path in PROBE_PATHS:
             return True
         return self.tokens is None if self.open_paths is None else path in self.open_paths
 
     def refusal(self, path: str, fields: Iterable[tuple[bytes, bytes]]) -> Answer | None:
-        """Why the client that sent these header fields may not ask for a path; None if it may."""
+        """Return the answer to a request without access to a path; None for one with access."""
         if self.is_open(path) or (self.tokens is not None and self.tokens().accept(fields)):
             return None
         if self.tokens is None:
@@ -91,7 +91,7 @@ class Access:
         return None
 
     def client(self, scope: Scope) -> tuple[str, str, bytes]:
-        """Who sent a request: its address, and what it proved: the certificate's name, the token's digest."""
+        """Return the client of a request: its address, certificate's name and token's digest."""
         address = scope["client"][0] if scope["client"] else ""
         certificate = scope.get("extensions", {}).get("tls", {}).get("client_cert_name", "")
         token = self.tokens().bearer(scope["headers"]) if self.tokens is not None else None
@@ -102,7 +102,7 @@ EVERYBODY = Access()
 
 
 def access_of(config: AccessConfig) -> Access:
-    """As a configuration says; MalformedError names the key whose file is unusable."""
+    """Read the configured access; MalformedError names the key whose file is unusable."""
     return Access(
         tls=None if config.tls is None else tls_context(config.tls),
         tokens=None if config.token_file is None else tokens_of(config.token_file, field="tokenFile"),
@@ -111,20 +111,20 @@ def access_of(config: AccessConfig) -> Access:
 
 
 class Tokens:
-    """Those that are accepted.
+    """The accepted tokens.
 
-    How long a comparison takes tells nothing of them: digests are compared, and all of them.
+    The time of a comparison tells nothing about them: digests are compared, with all of them.
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self._digests = [sha256(token.encode()).digest() for token in tokens]
 
     def accept(self, fields: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether header fields (names in lower case) bear one of them: one `Authorization`, no more."""
+        """Report whether header fields (names in lower case) have one of them, in one `Authorization`."""
         return self.bearer(fields) is not None
 
     def bearer(self, fields: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-        """The digest of the token that header fields bear; None when it is none of these."""
+        """Return the digest of the accepted token in header fields; None without one."""
         values = [value for name, value in fields if name == b"authorization"]
         if len(values) != 1 or values[0][: len(_SCHEME)].lower() != _SCHEME:
             return None
@@ -134,7 +134,9 @@ class Tokens:
 
 
 def tokens_of(path: str, *, field: str, clock: Callable[[], float] = monotonic) -> Callable[[], Tokens]:
-    """The tokens of now, read anew when the file has changed: one a line; empty lines and `#` lines are none.
+    """Return the tokens of a file, read again when it has changed: one a line.
+
+    Empty and `#` lines are skipped.
 
     MalformedError names the field, and the line that is no token.
     """
@@ -142,7 +144,7 @@ def tokens_of(path: str, *, field: str, clock: Callable[[], float] = monotonic) 
 
 
 def token_of(path: str, *, field: str, clock: Callable[[], float] = monotonic) -> Callable[[], str]:
-    """The one token of now that is borne to others; the file as in `tokens_of`."""
+    """Return the one token of a file, to send to others; the file as in `tokens_of`."""
     return Reloaded(lambda: _read_token(Path(path), field), Path(path), clock=clock)
 
 
@@ -179,9 +181,9 @@ def _read_tokens(path: Path, field: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """TLS of a server: the context for a connection of now, and whose certificates count.
+    """TLS of a server: the context for the next connection, and the accepted client certificates.
 
-    client_names: as in `TlsConfig`. demand: whether whoever shows none that counts is served nothing.
+    client_names: as in `TlsConfig`. demand: whether a client without an accepted certificate is refused.
     """
 
     contexts: Callable[[], ssl.SSLContext]
@@ -189,16 +191,19 @@ class ServerTls:
     demand: bool = True
 
     def __call__(self) -> ssl.SSLContext:
-        """The context."""
+        """Return the current context."""
         return self.contexts()
 
     def admits(self, certificate: Mapping[str, Any]) -> bool:
-        """Whether a verified certificate, as `SSLSocket.getpeercert` gives it, is of a client that counts."""
+        """Report whether a verified certificate, as of `SSLSocket.getpeercert`, has an accepted name."""
         return not self.client_names or not self.client_names.isdisjoint(certificate_names(certificate))
 
 
 def certificate_names(certificate: Mapping[str, Any]) -> list[str]:
-    """The common name of its subject, then DNS names, URIs and mail addresses (RFC 5280, section 4.2.1.6)."""
+    """Return the common name of the subject, then DNS names, URIs and mail addresses.
+
+    See RFC 5280, section 4.2.1.6.
+    """
     subject = [
         value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"
     ]
@@ -209,10 +214,10 @@ def certificate_names(certificate: Mapping[str, Any]) -> list[str]:
 def tls_context(
     config: TlsConfig, *, demand: bool = True, clock: Callable[[], float] = monotonic
 ) -> ServerTls:
-    """What a configuration says; the context is made anew when a file has changed.
+    """Read the configured TLS; the context is built again when a file has changed.
 
-    demand: whether clients must have a certificate where there is a client_ca_file; else they are asked for
-    one, and whoever shows a wrong one is not served. MalformedError names the field whose file is none.
+    demand: whether clients must have a certificate where there is a client_ca_file; else TLS requests one,
+    and a client with a wrong one is refused. MalformedError names the field of an unusable file.
     """
     paths = [config.cert_file, config.key_file, *([config.client_ca_file] if config.client_ca_file else [])]
     contexts = Reloaded(lambda: _load_context(config, demand=demand), *map(Path, paths), clock=clock)
@@ -245,7 +250,7 @@ def _ask_for_certificates(context: ssl.SSLContext, path: str) -> None:
 
 
 def check_readable(field: str, path: str) -> None:
-    """MalformedError, since OpenSSL does not say which of its files it could not open."""
+    """Open a file for a MalformedError with its field: OpenSSL does not say which file it could not open."""
     try:
         Path(path).open("rb").close()
     except OSError as error:
@@ -254,11 +259,11 @@ def check_readable(field: str, path: str) -> None:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask at the terminal."""
+    """Answer with no password: OpenSSL would ask at the terminal."""
     return ""
 
 
 def ssl_reason(error: OSError) -> str:
-    """What OpenSSL did not like of a file."""
+    """Return OpenSSL's reason for rejecting a file."""
     reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
     return (reason or "no PEM file of what is expected").lower().replace("_", " ")

@@ -31,14 +31,14 @@ Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-"""Of metrics."""
+"""Content type of metrics."""
 
 _NO_CONTENT = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 """Statuses whose responses have neither content nor its length (RFC 9110, sections 8.6 and 15.4.5)."""
 
 
 class Answer:
-    """A response: an ASGI application that sends it."""
+    """A response, as an ASGI application that sends it."""
 
     __slots__ = ("_fields", "body", "status")
 
@@ -58,24 +58,24 @@ class Answer:
         self._fields: Fields = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
 
     def rendered(self, added: Fields, *, body: bool) -> bytes:
-        """The bytes of HTTP/1.1, with the server's own fields, such as the date, and with or without body."""
+        """Render HTTP/1.1, with the server's own fields, such as the date, and with or without the body."""
         fields = b"".join(b"%b: %b\r\n" % field for field in (*added, *self._fields))
         head = f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n".encode() + fields + b"\r\n"
         return head + self.body if body else head
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         await send({"type": "http.response.start", "status": self.status.value, "headers": self._fields})
         await send({"type": "http.response.body", "body": self.body})
 
 
 def json_answer(document: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
-    """Any document that msgspec encodes."""
+    """Encode a document as a response."""
     return Answer(msgspec.json.encode(document), status=status, content_type=JSON, headers=headers)
 
 
 def error_answer(status: int, error: Error, *, headers: Mapping[str, str] | None = None) -> Answer:
-    """Why there is no other answer, in the shape that all errors have."""
+    """Build the response of an error, in the form that all errors have."""
     return json_answer(ErrorDocument(error=error), status=status, headers=headers)
 
 
@@ -84,19 +84,19 @@ Samples: TypeAlias = Iterable[tuple[Mapping[str, str], float]]
 
 
 def exposition(metrics: Iterable[Metric]) -> bytes:
-    """The families in the text format."""
+    """Render metric families in the text format."""
     return generate_latest(_Collected(metrics))
 
 
 def gauge(name: str, help_text: str, samples: Samples) -> Metric:
-    """A gauge and its samples."""
+    """Build a gauge from its samples."""
     metric = GaugeMetricFamily(name, help_text)
     metric.samples = [Sample(name, dict(labels), value) for labels, value in samples]
     return metric
 
 
 def counter(name: str, help_text: str, samples: Samples) -> Metric:
-    """A counter, whose name ends with `_total`, and its samples."""
+    """Build a counter from its samples; its name ends with `_total`."""
     metric = CounterMetricFamily(name, help_text)
     metric.samples = [Sample(name, dict(labels), value) for labels, value in samples]
     return metric
@@ -104,10 +104,10 @@ def counter(name: str, help_text: str, samples: Samples) -> Metric:
 
 @dataclass(frozen=True, slots=True)
 class _Collected:
-    """A collector of families that are there already."""
+    """A collector of existing families."""
 
     metrics: Iterable[Metric]
 
     def collect(self) -> Iterable[Metric]:
-        """The families."""
+        """Return the families."""
         return self.metrics

@@ -28,13 +28,13 @@ _THRESHOLD_BYTES = 128 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one server; times are kept to a tenth of a second.
+    """Limits of one server; times are kept to a tenth of a second.
 
-    connections: at a time, those that still negotiate TLS among them; see `connections.Connections`.
-    head_bytes: request line and header fields. fields: how many of these.
+    connections: at a time, with those that negotiate TLS; see `Connections.admit`.
+    head_bytes: request line and header fields. fields: number of header fields.
     body_bytes: None leaves bodies to the application.
-    request_timeout_s: until a request is here whole, from its first byte, or from the connection's begin.
-    send_timeout_s: how long a client may leave an answer unread.
+    request_timeout_s: for a whole request, from its first byte, or from the connection's begin.
+    send_timeout_s: for a client to read an answer.
     keep_alive_s: for a connection between two requests.
     """
 
@@ -47,16 +47,16 @@ class Limits:
     keep_alive_s: float = 75.0
 
     linger_s: float = 2.0
-    """A refused client is listened to for so long, so that it reads why rather than a reset."""
+    """Time for which a refused client is still read, so that it receives the reason rather than a reset."""
 
 
 class Connection(Protocol):
-    """One of them.
+    """A connection, as `Connections` uses it.
 
     address: the client's.
     deadline: by the loop's clock, for what the client must send; `inf` when it must send nothing.
-    unsent_since: since when there has been something of an answer that it has not taken; kept by
-        `Connections`, and forgotten with each new request.
+    unsent_since: time since which the client has left a part of an answer unread; kept by `Connections`, and
+        reset by each new request.
     """
 
     address: str
@@ -64,7 +64,7 @@ class Connection(Protocol):
     unsent_since: float | None
 
     def unsent_bytes(self) -> int:
-        """What waits for the client to take it."""
+        """Count the bytes that the client has not read."""
         ...
 
     def time_out(self) -> None:
@@ -72,16 +72,19 @@ class Connection(Protocol):
         ...
 
     def shutdown(self) -> None:
-        """End it when the request under way is answered."""
+        """Close when the request under way is answered."""
         ...
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close at once."""
         ...
 
 
 class Connections:
-    """Held to the limits by one look at all of them, rather than a timer for each request."""
+    """The open connections.
+
+    One check of all, in place of a timer for each request, holds them to the limits.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -90,11 +93,11 @@ class Connections:
         self._trimmed_at = -inf
 
     def admit(self, newcomer: Connection) -> bool:
-        """Add one; False when there is no room for it, which is then left out.
+        """Add a connection; False when there is no room for it.
 
-        Room is made by the address that has most of them. Of its connections the one ends that must send
-        something soonest: of those that the server awaits something of, it has been silent longest by its own
-        limit. One that is being answered ends only for an address that has fewer.
+        The address with the most connections makes room. Of its connections the one with the earliest
+        deadline is closed: of those that must send something, it has been silent longest by its own limit. A
+        connection whose request is being answered is closed only for an address that has fewer.
         """
         if len(self._connections) >= self.limits.connections:
             candidate = self._eviction_candidate(newcomer)
@@ -108,11 +111,11 @@ class Connections:
         return True
 
     def discard(self, connection: Connection) -> None:
-        """It has ended, or is about to."""
+        """Remove a connection that has ended, or is about to."""
         self._connections.discard(connection)
 
     def check(self, now_s: float) -> None:
-        """Deal with those that took too long."""
+        """Close or time out the connections that are too slow."""
         for connection in self:
             if connection.deadline <= now_s:
                 connection.time_out()
@@ -132,12 +135,12 @@ class Connections:
         return len(self._connections)
 
     def shutdown(self) -> None:
-        """End each connection when the request under way is answered."""
+        """Close each connection when the request under way is answered."""
         for connection in self:
             connection.shutdown()
 
     def abort(self) -> None:
-        """End all at once."""
+        """Close all at once."""
         for connection in self:
             connection.abort()
 
@@ -163,9 +166,9 @@ class Connections:
 
 
 def unsent_bytes(connected: socket.socket) -> int:
-    """What the client has not taken yet, of that which is in the kernel (tcp(7), SIOCOUTQ).
+    """Count the bytes in the kernel that the client has not read (tcp(7), SIOCOUTQ).
 
-    Whatever waits behind it, in the transport or in TLS, waits for it.
+    Whatever is queued behind it, in the transport or in TLS, waits for it.
     """
     descriptor = connected.fileno()
     if descriptor < 0:
@@ -175,7 +178,7 @@ def unsent_bytes(connected: socket.socket) -> int:
 
 
 def return_large_buffers() -> None:
-    """Keep the C library's threshold for memory of its own mapping (mallopt(3)) where it is at first.
+    """Keep the C library's initial threshold for memory with a mapping of its own (mallopt(3)).
 
     glibc raises it to the largest such buffer that was ever freed. From then on TLS's 256 KiB of each
     connection come from the heap, between small objects, by which the heap grows under many connections
@@ -187,9 +190,9 @@ def return_large_buffers() -> None:
 
 
 def return_free_memory() -> None:
-    """Have the C library return what is free between objects that stay (malloc_trim(3)), where it can.
+    """Return free memory between live objects to the kernel (malloc_trim(3)), if the C library can.
 
-    What ended connections left in circles is freed first; what has stayed for long is not gone through.
+    What ended connections left in cycles is freed first; long-lived objects are not searched.
     """
     gc.collect(1)
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

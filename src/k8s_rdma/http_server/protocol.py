@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _FIELD_OVERHEAD = len(": \r\n")
 _CHUNK_OVERHEAD = len("1000\r\n\r\n")
-"""Of some size; see RFC 9112, section 7.1."""
+"""Bytes around a chunk of some size; see RFC 9112, section 7.1."""
 
 _SENDS_BODY = frozenset({b"content-length", b"transfer-encoding"})
 _HOST = re.compile(rb"(\[[0-9A-Fa-fvV:.]+\]|[-A-Za-z0-9._~!$&'()*+,;=%]*)(:[0-9]*)?")
@@ -47,22 +47,22 @@ _log = logging.getLogger("uvicorn.error")
 
 @unique
 class _Stage(Enum):
-    """How much of a request is here."""
+    """The stage of the request that is being received."""
 
     BETWEEN = auto()
-    """Between two of them."""
+    """Between two requests."""
     HEAD = auto()
     BODY = auto()
-    """The application has the request, and its body may still come."""
+    """The application has the request; its body may still be incomplete."""
 
 
 class _Stopped(Exception):  # noqa: N818  it is no error of ours
-    """Raised within the parser, which then stops. A new one each time: it keeps the frames that it was in."""
+    """Stop of the parser, raised within it. A new one each time, as it keeps its frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """What is said to a client before its connection ends."""
+    """The error that a client receives before its connection ends."""
 
     status: HTTPStatus
     error: Error
@@ -84,7 +84,7 @@ _OTHER_PROTOCOL = _refusal(
 
 
 def _subject(certificate: dict[str, Any]) -> str:
-    """The subject of a certificate, as ASGI's TLS extension has it."""
+    """Return the subject of a certificate in the form of ASGI's TLS extension."""
     return ",".join(f"{name}={value}" for part in certificate["subject"] for name, value in part)
 
 
@@ -103,36 +103,36 @@ class ServerState:
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection; a `connections.Connection`."""
+    """One HTTP/1.1 connection; a `connections.Connection`."""
 
     transport: asyncio.Transport
     flow: FlowControl
     _parser: httptools.HttpRequestParser
-    """From the connection's begin to its end: it and the connection know each other, which keeps both."""
+    """Kept for the connection's life: they refer to each other, which keeps both alive."""
 
     def __init__(self, state: ServerState) -> None:
         self.deadline = inf
         self.unsent_since: float | None = None
         self.address = ""
         self.handshake: Connection | None = None
-        """The connection that this one was until now."""
+        """The TLS handshake that this connection follows."""
         self._state = state
         self._loop = asyncio.get_running_loop()
         self._limits = state.connections.limits
         self._connections = state.connections
         self._tls = state.tls
         self._client: str | None = None
-        """The subject of a certificate that counts."""
+        """The subject of an accepted certificate."""
         self._certificate_refusal: _Refusal | None = None
         self._cycle: RequestResponseCycle | None = None
         self._refused = False
         self._refusal: _Refusal | None = None
         self._request_began = False
-        """Whether a request began in the last read."""
+        """True when a request began in the last read."""
         self._read_bytes = 0
-        """How much that was."""
+        """Length of the last read."""
         self._surplus = 0
-        """What came since the last request began, and is no body."""
+        """Bytes since the last request began that are no body."""
         # Of the request that is coming in:
         self._stage = _Stage.BETWEEN
         self._target = b""
@@ -143,7 +143,7 @@ class HttpProtocol(asyncio.Protocol):
     # What the transport calls:
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream
-        """Begin to wait for the client, if there is room for it."""
+        """Wait for a request, if there is room for the connection."""
         self.transport = transport
         self.flow = FlowControl(transport)
         self._parser = httptools.HttpRequestParser(self)
@@ -159,7 +159,7 @@ class HttpProtocol(asyncio.Protocol):
             transport.close()  # nobody would see to it that it ends
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the application, and let it go on that waits to write."""
+        """Tell the application, and resume it if it waits to write."""
         del exc
         self._connections.discard(self)
         self._refused = True
@@ -172,7 +172,7 @@ class HttpProtocol(asyncio.Protocol):
         self._forget_request()
 
     def data_received(self, data: bytes) -> None:
-        """Parse, unless the client was refused; count what is no body."""
+        """Parse, unless the client was refused, and count the bytes that are no body."""
         if self._refused:
             if not self.transport.is_closing():
                 self.flow.pause_reading()
@@ -198,17 +198,17 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(self._head_too_large())
 
     def pause_writing(self) -> None:
-        """The client does not read: the application waits."""
+        """Make the application wait: the client does not read."""
         self.flow.pause_writing()
 
     def resume_writing(self) -> None:
-        """The client has read."""
+        """Resume the application: the client has read."""
         self.flow.resume_writing()
 
     # What the parser calls:
 
     def on_message_begin(self) -> None:
-        """A request begins to come."""
+        """Begin a request."""
         if self._request_began or not self._is_idle():
             self._stop(_PIPELINED)
         self._request_began = True
@@ -222,12 +222,12 @@ class HttpProtocol(asyncio.Protocol):
         self._set_deadline(self._limits.request_timeout_s)
 
     def on_url(self, url: bytes) -> None:
-        """A part of the request's target."""
+        """Take a part of the request's target."""
         self._count_head(len(url))
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One whole field; those that follow a body (RFC 9112, section 7.1.2) mean nothing here."""
+        """Take one whole field; trailers (RFC 9112, section 7.1.2) are ignored."""
         if self._stage is _Stage.HEAD:
             self._count_head(len(name) + len(value) + _FIELD_OVERHEAD)
             name = name.lower()
@@ -244,7 +244,7 @@ class HttpProtocol(asyncio.Protocol):
         self._start(self._scope())
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body; dropped once the application has answered."""
+        """Take a part of the body; drop it once the application has answered."""
         self._surplus = max(0, self._surplus - len(body) - _CHUNK_OVERHEAD)
         self._body_bytes += len(body)
         self._check_body(self._body_bytes)
@@ -255,7 +255,7 @@ class HttpProtocol(asyncio.Protocol):
             self._cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """The request is here."""
+        """Complete the request."""
         if self._stage is _Stage.BODY and self._cycle is not None and not self._cycle.response_complete:
             self._cycle.more_body = False
             self._cycle.message_event.set()
@@ -265,7 +265,10 @@ class HttpProtocol(asyncio.Protocol):
     # What `Connections` and the server call:
 
     def time_out(self) -> None:
-        """As `Connection.time_out`: say so to who has begun to speak; the others know."""
+        """Tell a client in the middle of a request that its time is over.
+
+        Close the connection of any other.
+        """
         if self._refused or self.transport.is_closing():
             self.abort()
         elif self._stage is _Stage.BETWEEN:
@@ -276,16 +279,16 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(_refusal(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", message))
 
     def unsent_bytes(self) -> int:
-        """As `Connection.unsent_bytes`."""
+        """Count as `Connection.unsent_bytes`."""
         return unsent_bytes(self._socket)
 
     def abort(self) -> None:
-        """End it at once; asyncio's TLS transport cannot take what the application still says."""
+        """Close at once; asyncio's TLS transport cannot take what the application still sends."""
         self._disconnect_application()
         self.transport.abort()
 
     def shutdown(self) -> None:
-        """End it when the request under way is answered."""
+        """Close when the request under way is answered."""
         if self._cycle is None or self._cycle.response_complete:
             self.transport.close()
         else:
@@ -294,7 +297,7 @@ class HttpProtocol(asyncio.Protocol):
     # What it does:
 
     def _check_certificate(self, certificate: dict[str, Any] | None) -> None:
-        """Take a verified certificate, if the client has shown one."""
+        """Check a verified certificate, if the client has one."""
         if not certificate or self._tls is None:
             return
         if self._tls.admits(certificate):
@@ -308,18 +311,18 @@ class HttpProtocol(asyncio.Protocol):
         self.deadline = self._loop.time() + seconds
 
     def _expect_next_request(self) -> None:
-        """It is the client's turn, once it is answered."""
+        """Set the deadline for the next request, once this one is answered."""
         if self._is_idle():
             self._set_deadline(self._limits.keep_alive_s)
         else:
             self.deadline = inf
 
     def _is_idle(self) -> bool:
-        """Whether everything that came before is answered."""
+        """Report whether all requests so far are answered."""
         return self._cycle is None or self._cycle.response_complete
 
     def _scope(self) -> Scope:
-        """The request as ASGI has it."""
+        """Return the request's ASGI scope."""
         url = httptools.parse_url(self._target)
         path = url.path or b"/"
         return {
@@ -360,7 +363,7 @@ class HttpProtocol(asyncio.Protocol):
         self._state.tasks.add(task)
 
     def _on_response(self) -> None:
-        """The application's answer is handed over."""
+        """Expect the next request after an answer."""
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -368,7 +371,7 @@ class HttpProtocol(asyncio.Protocol):
             self._expect_next_request()
 
     def _keeps_alive(self) -> bool:
-        """Whether the connection may have another request after this one."""
+        """Report whether the connection may have another request after this one."""
         return (
             self._parser.get_http_version() == "1.1"
             and self._parser.should_keep_alive()
@@ -412,9 +415,9 @@ class HttpProtocol(asyncio.Protocol):
         raise _Stopped
 
     def _refuse(self, refusal: _Refusal) -> None:
-        """Say why, and listen to nothing more.
+        """Send the reason, and read nothing more.
 
-        Where that cannot be said in its turn, only the connection ends.
+        Where it cannot be sent in its turn, the connection just ends.
         """
         self._refused = True
         has_body = not self._is_head_request()
@@ -432,12 +435,12 @@ class HttpProtocol(asyncio.Protocol):
             self.transport.close()
 
     def _is_head_request(self) -> bool:
-        """Whether the request that is coming in is known to want no body (RFC 9110, section 9.3.2)."""
+        """Report whether the request is known to want no body (RFC 9110, section 9.3.2)."""
         in_request = self._stage in (_Stage.HEAD, _Stage.BODY) and self._target
         return bool(in_request) and self._parser.get_method() == b"HEAD"
 
     def _disconnect_application(self) -> None:
-        """Drop whatever the application still says."""
+        """Drop what the application still sends."""
         if self._cycle is not None:
             self._cycle.disconnected = True
             self._cycle.message_event.set()
@@ -447,7 +450,7 @@ class HttpProtocol(asyncio.Protocol):
         self._parser = None  # type: ignore[assignment]  # nothing is parsed any more
 
     def _can_send_refusal(self) -> bool:
-        """Whether nothing was said of this request, and nothing is to be said before."""
+        """Report whether this request has no answer yet, and none before it is outstanding."""
         if self._stage is _Stage.BODY and self._cycle is not None:
             return not self._cycle.response_started
         return self._is_idle()

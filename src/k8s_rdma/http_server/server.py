@@ -31,18 +31,19 @@ BACKLOG = 2048
 """Connections that the kernel completes before they are accepted."""
 
 TICK_S = 0.1
-"""Between two checks of all connections, in place of a timer for each."""
+"""Interval of the check of all connections, in place of a timer for each."""
 
 ACCEPT_RETRY_S = 0.1
-"""After a connection could not be accepted, for want of descriptors as a rule."""
+"""Delay after a connection could not be accepted, usually for lack of descriptors."""
 
 RECEIVE_BUFFER_BYTES = 32 << 10
-"""Of each connection (socket(7), SO_RCVBUF, which the kernel doubles), and so of one read. Left to itself it
-grows to megabytes for each client that sends fast, and TLS keeps several times a read for each connection."""
+"""Receive buffer of each connection (socket(7), SO_RCVBUF, which the kernel doubles), and so the size of one
+read. By default it grows to megabytes for each client that sends fast, and TLS keeps several times a read for
+each connection."""
 
 
 class HttpServer:
-    """Serves an application on a listening socket; signals are left to the process.
+    """Server of an application on a listening socket; signals are left to the process.
 
     started: whether it accepts connections. should_exit: set it to end the server.
     """
@@ -108,9 +109,9 @@ class HttpServer:
 
 
 def listen(address: str, port: int, *, backlog: int = BACKLOG) -> socket.socket:
-    """A listening socket; for an empty address on all addresses of both families, where there are two.
+    """Open a listening socket; for an empty address on all addresses of both families, where there are two.
 
-    K8sRdmaError says where it cannot listen, and why.
+    K8sRdmaError names the address and the reason when it cannot listen.
     """
     ipv6 = ":" in address or (not address and socket.has_dualstack_ipv6())
     try:
@@ -128,7 +129,7 @@ def listen(address: str, port: int, *, backlog: int = BACKLOG) -> socket.socket:
 
 
 class TlsListener:
-    """Accepts connections with TLS from when it is made until it is closed, as an `asyncio.Server` does."""
+    """Listener for connections with TLS, from its creation until it is closed, as an `asyncio.Server`."""
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class TlsListener:
         protocol_factory: Callable[[], HttpProtocol],
         connections: Connections,
     ) -> None:
-        """context: for the next connection. protocol_factory: what speaks on it once TLS is agreed on."""
+        """context: for the next connection. protocol_factory: builds the protocol above TLS."""
         listener.setblocking(False)
         self._listener = listener
         self._context = context
@@ -146,11 +147,11 @@ class TlsListener:
         self._task = asyncio.create_task(self._run())
 
     def close(self) -> None:
-        """Accept no more, and close what still negotiates."""
+        """Accept no more connections, and close those that still negotiate."""
         self._task.cancel()
 
     async def wait_closed(self) -> None:
-        """Return once nothing negotiates any more."""
+        """Return once no connection negotiates any more."""
         await asyncio.wait([self._task])
 
     async def _run(self) -> NoReturn:
@@ -202,22 +203,22 @@ class Handshake:
         self.unsent_since: float | None = None
 
     def end(self) -> None:
-        """Forget the task: they know each other, and would stay until Python looks for such cycles."""
+        """Forget the task: they refer to each other, and would stay until Python collects such cycles."""
         self._task = None
 
     def unsent_bytes(self) -> int:
-        """None of ours."""
+        """Count none: nothing is sent above TLS yet."""
         return 0
 
     def time_out(self) -> None:
-        """End it."""
+        """Close the connection."""
         self.abort()
 
     def shutdown(self) -> None:
-        """End it, since the server does."""
+        """Close the connection."""
         self.abort()
 
     def abort(self) -> None:
-        """End it."""
+        """Close the connection."""
         if self._task is not None:
             self._task.cancel()

@@ -1,1 +1,1 @@
-"""The node's read-only REST face."""
+"""The node's read-only REST server."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Scan = Callable[[], NodeReport]
 
 ANSWER_TIMEOUT_S = 2.0
-"""How long a scrape waits for the agent; then it gets what was told last, with its age."""
+"""Time for which a scrape waits for the agent; then it gets the last counters, with their age."""
 
 
 class AnswersLink(AgentLink):
@@ -43,10 +43,10 @@ class AnswersLink(AgentLink):
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         first_report_timeout_s: float = FIRST_REPORT_TIMEOUT_S,
     ) -> None:
-        """scan: looks at the hardware while the agent is away; without one nothing is known then.
+        """scan: scans the hardware while the agent is away; without one nothing is known then.
 
-        It runs in a thread of its own at every attempt to reach the agent, tells everything in use as
-        foreign, gives the same object while nothing differs and another generation when something does, and
+        It runs in a thread of its own at every attempt to reach the agent. It reports everything in use as
+        foreign, returns the same object while nothing differs and another generation when something does, and
         raises K8sRdmaError.
         """
         super().__init__(socket, pause=pause, first_report_timeout_s=first_report_timeout_s)
@@ -58,24 +58,24 @@ class AnswersLink(AgentLink):
         self.traffic = Traffic()
 
     def reported(self, report: NodeReport) -> None:
-        """Answer from this."""
+        """Answer from this report."""
         self.shown.show(report_answers(report))
 
     def connected(self, sample: Callable[[], None]) -> None:
-        """Counters can be asked for."""
+        """Request counters by `sample` from now on."""
         self._away_since = None
         self.traffic.connected(sample)
 
     def counted(self, counters: Counters) -> None:
-        """Tell those who wait for counters."""
+        """Pass counters to the scrapes that wait for them."""
         self.traffic.received(counters)
 
     def disconnected(self) -> None:
-        """No counters can be had."""
+        """Drop the counters."""
         self.traffic.disconnected()
 
     async def away(self, why: str) -> None:
-        """Answer without a ledger, from a look at the hardware where there is one."""
+        """Answer without a ledger, from a scan of the hardware if there is one."""
         if self._away_since is None:
             self._away_since = self._clock()
             # At once, so that nobody reads what may have changed while a scan takes its time.
@@ -98,12 +98,12 @@ class AnswersLink(AgentLink):
 
 
 class Traffic:
-    """What the agent told last. At most one question is open, whoever waits for its answer."""
+    """The last traffic counters. At most one request is under way, however many scrapes wait for it."""
 
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> None:
-        """Nothing is known, and nobody there to ask."""
+        """Start without counters and without an agent."""
         self._clock = clock
         self._timeout_s = timeout_s
         self._request: Callable[[], None] | None = None
@@ -113,22 +113,22 @@ class Traffic:
         self._rendered: bytes | None = None
 
     def connected(self, request: Callable[[], None]) -> None:
-        """An agent is there; `request` sends it the question."""
+        """Take `request`, which requests counters of the agent."""
         self._request = request
 
     def disconnected(self) -> None:
-        """The agent is gone, and what it told with it."""
+        """Forget the agent and its counters."""
         self._request, self._counters, self._sampled_at = None, None, None
         self._release_waiters()
 
     def received(self, counters: Counters) -> None:
-        """It answered."""
+        """Take the agent's answer."""
         self._counters, self._rendered = counters, None
         self._sampled_at = None if counters.age_s is None else self._clock() - counters.age_s
         self._release_waiters()
 
     async def exposition(self) -> bytes:
-        """The counters in the Prometheus text format, as fresh as may be had; empty while there are none."""
+        """Return the counters in the Prometheus text format, as fresh as possible; empty without any."""
         await self._refresh()
         if self._counters is None:
             return b""
@@ -141,7 +141,7 @@ class Traffic:
         return None if self._sampled_at is None else self._clock() - self._sampled_at
 
     async def _refresh(self) -> None:
-        """Ask for a new sample if one is due, and wait for it, but not for long."""
+        """Request a new sample if one is due, and wait for it for a limited time."""
         age_s = self._age_s()
         if self._request is None or (age_s is not None and age_s < SAMPLE_EVERY_S - SOON_S):
             return

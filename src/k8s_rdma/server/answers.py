@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.state import Counters, VfTraffic
 
     Value = Callable[[PfReport], int | None]
-    """Of a PF; None where it is not known."""
+    """The value of a PF; None when it is not known."""
 
 RETRY = {"retry-after": "1"}
-"""For what may be answered soon, seconds (RFC 9110, section 10.2.3)."""
+"""Header of answers that may succeed soon, in seconds (RFC 9110, section 10.2.3)."""
 
 _BITS_PER_MEGABIT = 1_000_000
 
@@ -44,11 +44,11 @@ _TRAFFIC: tuple[tuple[str, str, Callable[[VfTraffic], int]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What each path answers in one state.
+    """The answer of each path in one state.
 
-    metrics: what this state has in figures; the traffic is not part of it.
-    generation: what `/v1/node` shows; None while there is no such document.
-    unchanged: the answer to whoever has it.
+    metrics: those of this state, without traffic.
+    generation: that of `/v1/node`; None without such a document.
+    unchanged: the answer to clients that have this generation.
     """
 
     node: Answer
@@ -61,25 +61,25 @@ class Answers:
 
 
 class Shown:
-    """The answers of now, and a way to wait for others; however many wait, a change is one event."""
+    """The current answers; one event wakes all that wait for others."""
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers
         self._changed = asyncio.Event()
 
     def show(self, answers: Answers) -> None:
-        """From now on these."""
+        """Replace the answers."""
         self.answers = answers
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def change(self) -> None:
-        """Return once others are shown."""
+        """Return once there are other answers."""
         await self._changed.wait()
 
 
 def report_answers(report: NodeReport) -> Answers:
-    """While the node's state is known; while only a part of it is, that part is shown in figures alone."""
+    """Render the answers of a report; an incomplete one shows in the metrics alone."""
     agent = "answers" if report.ledger == "ok" else "does not answer; the ledger is unavailable"
     if report.unreadable:
         return _unavailable(_unreadable(report), render_metrics(report), agent)
@@ -97,9 +97,9 @@ def report_answers(report: NodeReport) -> Answers:
 
 
 def outage_answers(why: str, outage_since: datetime) -> Answers:
-    """While the agent cannot be asked and nobody else looks at the hardware.
+    """Render the answers while neither the agent nor a scan of the hardware answers.
 
-    What was last known is not shown: pods may have come and gone since.
+    The last state is not shown: pods may have come and gone since.
     """
     since_text = outage_since.isoformat(timespec="seconds")
     message = f"the agent has not answered since {since_text}: {why}"
@@ -124,22 +124,22 @@ def _unavailable(error: Error, metrics: bytes, agent: str) -> Answers:
 
 
 def _health(agent: str) -> Answer:
-    """Always 200: restarting this server does not bring the agent back."""
+    """Answer 200 always: restarting this server does not bring the agent back."""
     return Answer(f"ok\nagent: {agent}\n")
 
 
 def render_metrics(report: NodeReport | None) -> bytes:
-    """The exposition of a node; None while nothing is known of it."""
+    """Render the metrics of a node; None while nothing is known of it."""
     return exposition(_node_metrics(report))
 
 
 def render_traffic(counters: Counters) -> bytes:
-    """The exposition of the last sample, but for its age, which changes without it."""
+    """Render the metrics of the last sample, without its age, which changes without it."""
     return exposition(_traffic_metrics(counters))
 
 
 def render_age(counters: Counters, age_s: float) -> bytes:
-    """The exposition of the sample's age."""
+    """Render the metric of the sample's age."""
     name, sample = "k8s_rdma_sample_age_seconds", ({"node": counters.node}, round(age_s, 3))
     return exposition([gauge(name, "Age of the traffic counters shown here.", [sample])])
 
@@ -178,11 +178,11 @@ def _pool_metrics(report: NodeReport) -> Iterator[Metric]:
 
 
 def _pf_metrics(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
-    """Name, explanation and value of every metric of a PF."""
+    """Return name, explanation and value of every metric of a PF."""
     vfs, mbps = _vf_counts(report)
 
     def bandwidth(mbps_of: Callable[[PfReport, int], int]) -> Value:
-        """Of a PF whose link speed is known."""
+        """Build the value of a PF whose link speed is known."""
         return lambda pf: None if pf.link_mbps is None else mbps_of(pf, pf.link_mbps) * _BITS_PER_MEGABIT
 
     return (
@@ -213,9 +213,9 @@ def _pf_metrics(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
 
 
 def _vf_counts(report: NodeReport) -> tuple[Counter[tuple[str, str]], Counter[str]]:
-    """VFs by PF and pool, Mb/s by PF: what pods hold, as programmed where that is more, and what others do.
+    """Count VFs by PF and pool, and Mb/s by PF: of pods, as programmed where that is more, and of others.
 
-    The pool of VFs that pods ask for by annotation is the empty one.
+    The pool of VFs that pods request by annotation is the empty one.
     """
     vfs = Counter((pf.pci, vf.pool) for pf in report.pfs for vf in pf.foreign)
     mbps = Counter({pf.pci: sum(vf.min_tx_rate for vf in pf.foreign) for pf in report.pfs})
@@ -257,6 +257,6 @@ def _vf_metrics(counters: Counters) -> Iterator[Metric]:
 
 
 def _vf_labels(counters: Counters, vf: VfTraffic) -> dict[str, str]:
-    """PF and VF; of one that a pod holds also the pod, and the interface's name in it."""
+    """Return the labels PF and VF; for a VF of a pod also the pod, and the interface's name in it."""
     pod = vf.pod and {"namespace": vf.pod.namespace, "pod": vf.pod.name, "interface": vf.ifname}
     return {"node": counters.node, "pf": vf.pf_name, "pci": vf.pf, "vf": str(vf.vf), **(pod or {})}

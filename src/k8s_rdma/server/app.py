@@ -47,12 +47,12 @@ GET /openapi.json  all of this for programs (OpenAPI 3.1)
 
 DEFAULT_TIMEOUT_S = 30.0
 MAX_TIMEOUT_S = 300.0
-"""Shorter than what proxies and firewalls forget a silent connection after."""
+"""Shorter than the time after which proxies and firewalls drop an idle connection."""
 
 TimeoutS = Annotated[float, msgspec.Meta(ge=0, le=MAX_TIMEOUT_S)]
 
 MAX_WATCHES = 256
-"""At a time, of all clients: an extender has one for each node, and so has whoever else follows it."""
+"""Watches of all clients at a time: an extender has one for each node, and so has any other follower."""
 
 _PARAMETERS = ("watch", "timeout_s")
 _MOST_PARAMETERS = 8
@@ -61,7 +61,7 @@ _seconds = msgspec.json.Decoder(TimeoutS)
 
 
 class NodeApp:
-    """Answers from what is shown at the time of each request."""
+    """ASGI application that answers from the state at the time of each request."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class NodeApp:
 
 
 def _fixed(answer: Callable[[], Answer]) -> Callable[[Scope, Receive], Awaitable[Answer]]:
-    """An endpoint whose answer does not depend on the request."""
+    """Build an endpoint whose answer does not depend on the request."""
 
     async def endpoint(_scope: Scope, _receive: Receive) -> Answer:
         return answer()
@@ -132,7 +132,7 @@ def _fixed(answer: Callable[[], Answer]) -> Callable[[Scope, Receive], Awaitable
 
 
 def _if_none_match(fields: Fields) -> list[str]:
-    """The entity tags of `If-None-Match`; compared weakly (RFC 9110, section 13.1.2)."""
+    """Return the entity tags of `If-None-Match`, for weak comparison (RFC 9110, section 13.1.2)."""
     tags = b",".join(value for name, value in fields if name == b"if-none-match")
     return [tag.strip().removeprefix("W/") for tag in tags.decode("latin-1").split(",")]
 
@@ -144,21 +144,21 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What a client waits for: any other generation than the one it has, but for so long only."""
+    """A client's watch: it ends at any generation but its own, or after a time."""
 
     generation: str
     timeout_s: float
 
 
 class Watches:
-    """Places of clients that wait; who has most of them makes room for who has fewer."""
+    """Slots for watches; the client with the most makes room for one with fewer."""
 
     def __init__(self, limit: int = MAX_WATCHES) -> None:
         self._limit = limit
         self._active: list[tuple[Hashable, asyncio.Event]] = []
 
     def acquire(self, client: Hashable) -> asyncio.Event | None:
-        """A place, which is set when another client gets it; None where all are taken and no one has more."""
+        """Take a slot, an event that is set when another client gets it; None when all are taken fairly."""
         if len(self._active) >= self._limit:
             count = Counter(holder for holder, _ in self._active)
             greediest, watches = count.most_common(1)[0]
@@ -171,12 +171,12 @@ class Watches:
         return place
 
     def release(self, place: asyncio.Event) -> None:
-        """The client does not wait any more."""
+        """Give a slot back."""
         self._active = [watch for watch in self._active if watch[1] is not place]
 
 
 def parse_watch(query: bytes) -> Watch | None:
-    """The watch that a query string asks for; None without one. MalformedError names the parameter."""
+    """Parse the watch of a query string; None without one. MalformedError names the parameter."""
     parameters: dict[str, str] = {}
     for name, value in _fields(query):
         if name not in _PARAMETERS:
@@ -218,9 +218,9 @@ def _timeout_s(text: str | None) -> float:
 
 
 async def wait_for_change(watch: Watch, current: Shown, *end_conditions: Awaitable[object]) -> Answer:
-    """The document that the client does not have, or that its own is still the one.
+    """Return the document once it is another generation, or the answer that it is unchanged.
 
-    end_conditions: when one of these is done, the client is answered as if the time were over.
+    end_conditions: when one of these is done, the client is answered as after the time-out.
     """
     tasks = [
         asyncio.ensure_future(condition)
@@ -261,7 +261,7 @@ _CHALLENGE: Document = {"WWW-Authenticate": {"required": True, "schema": {"const
 
 
 def openapi_document(access: Access) -> Document:
-    """The document, with what each path demands."""
+    """Build the OpenAPI document, with the access that each path requires."""
     (node, pf, error), components = msgspec.json.schema_components(
         (NodeReport, LegacyPf, ErrorDocument), ref_template="#/components/schemas/{name}"
     )
@@ -307,7 +307,7 @@ def _get_operation(summary: str, responses: Document, parameters: list[Document]
 
 
 def _complete(path: str, operation: Document, error: Document, access: Access) -> Document:
-    """The path's operations, with what all of them have in common."""
+    """Add to the path's operations the responses that all of them have."""
     responses = {**operation["responses"], "default": _error("Any other error.", error)}
     security: Document = {}
     if access.is_open(path):

@@ -10,19 +10,19 @@ from k8s_rdma.config.files import AbsolutePath, NodeText, Port, TlsConfig
 from k8s_rdma.config.hardware import HardwareConfig
 
 DEFAULT_PORT = 54005
-"""Where the RDMA hardware DaemonSet has always listened."""
+"""Port of the RDMA hardware DaemonSet, whose users find this server there."""
 
 ClosablePath = Literal["/", "/getpfs", "/v1/node", "/metrics", "/openapi.json"]
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """YAML with these keys in camelCase.
+    """Configuration of the server, in YAML with these keys in camelCase.
 
     listen: the address to listen on; empty for all of them, IPv6 and IPv4.
     port: TCP; 0 for a free one. The environment variable PORT overrides it.
-    run_dir: where the agent's `state.sock` is.
-    node, kernel, hardware: as in the agent's file, for looking at the hardware while the agent is away. That
-        needs a node's name; where functions are `virtual` nobody looks, since that changes them.
+    run_dir: the directory of the agent's `state.sock`.
+    node, kernel, hardware: as in the agent's file, for scanning the hardware while the agent is away. The
+        scan requires a node's name, and does not run with `virtual` functions, since it would change them.
     tls: its files; None for plain HTTP. token_file: bearer tokens, one a line.
     open_paths: served without a token, as probes' paths always are; None: all without token_file, else none.
     max_connections: at a time.

@@ -1,6 +1,6 @@
-"""The process `k8s-rdma server`, with its own scan of the hardware for while the agent is away.
+"""The process `k8s-rdma server`, with a scan of the hardware of its own while the agent is away.
 
-The scan is unprivileged, and without a ledger.
+The scan is unprivileged, and has no ledger.
 """
 
 from __future__ import annotations
@@ -49,16 +49,17 @@ _log = structlog.get_logger()
 SHUTDOWN_S = 5
 
 OTHER_FILES = 64
-"""Files that are open beside connections."""
+"""Open files other than connections."""
 
 LIMITS = Limits(body_bytes=16 << 10)
-"""Connections stay for longer than the pauses between two looks of a scheduler. Bodies mean nothing here."""
+"""Connections stay open for longer than the pauses between two requests of a scheduler. Bodies have no
+meaning."""
 
 
 def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
     """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start.
 
-    scan: as for `AnswersLink`; unless given, that of the configuration.
+    scan: as for `AnswersLink`; by default that of the configuration.
     """
     logs.configure("server")
     return_large_buffers()
@@ -89,7 +90,7 @@ async def serve(
     access: Access = EVERYBODY,
     limits: Limits = LIMITS,
 ) -> None:
-    """Serve until `stop` is set; then answer those who wait, finish the requests under way, and close."""
+    """Serve until `stop` is set; then answer open watches, finish the requests under way, and close."""
     app = NodeApp(link.shown, link.traffic, access=access)
     server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=limits, tls=access.tls)
     host, port = listener.getsockname()[:2]
@@ -106,13 +107,13 @@ async def serve(
 
 
 def check(config: ServerConfig) -> None:
-    """Read what a start would read. MalformedError names the field, or the environment's variable."""
+    """Read all that a start would read. MalformedError names the field, or the environment's variable."""
     access_of(config)
     port_of(config, os.environ)
 
 
 def _allow_connections(count: int) -> None:
-    """Each is an open file. MalformedError when the process may not open so many."""
+    """Raise the limit of open files. MalformedError when the process may not have so many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     required = count + OTHER_FILES
     if resource.RLIM_INFINITY != hard < required:
@@ -123,7 +124,7 @@ def _allow_connections(count: int) -> None:
 
 
 class HardwareScan:
-    """An `agent_link.Scan`. Nothing is opened before it is called, which may never be."""
+    """An `agent_link.Scan`. Nothing is opened before its first call, which may never come."""
 
     def __init__(self, reports: NodeReports, selection: Selection, sysfs: Path = Path("/sys")) -> None:
         self._reports = reports
@@ -141,9 +142,9 @@ class HardwareScan:
         self._opened.close()
 
     def __call__(self) -> NodeReport:
-        """What is there, everything in use as foreign; the same object while nothing of it is new.
+        """Report the hardware, with everything in use as foreign; the same object while nothing has changed.
 
-        KernelError when the kernel cannot be asked at all.
+        KernelError when the kernel cannot be queried at all.
         """
         try:
             hardware = self._scan()
@@ -164,7 +165,7 @@ class HardwareScan:
 
 
 def lookout(root: Path, queries: Queries, selection: Selection) -> CachedScan[Hardware]:
-    """Looks at the machine's hardware; KernelError or OSError as `Observer.observe`."""
+    """Build a scan of the machine's hardware; KernelError or OSError as `Observer.observe`."""
     sysfs = Sysfs(root)
     return CachedScan(
         Observer(sysfs, queries, selection).observe,
