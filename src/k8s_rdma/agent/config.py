@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """YAML with these keys in camelCase: what the agent tells of its node in the API server.
+    """YAML with these keys in camelCase: the objects that the agent publishes in the API server.
 
-    rdma_node: an `RdmaNode` with hardware and allocations, and a Lease that says that it holds.
+    rdma_node: an `RdmaNode` with hardware and allocations, and a Lease that confirms it.
     vf_resource: the extended resource of the Node object that counts the VFs which pods can have; none by
-        default. lease_namespace: of the Lease, which has the node's name. renew_s: between two renewals;
-        some fewer than fit into what the extender takes for stale.
+        default. lease_namespace: the namespace of the Lease, which has the node's name. renew_s: the time
+        between two renewals; several must fit into the extender's limit for stale reports.
     """
 
     rdma_node: bool = False
@@ -31,12 +31,12 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     renew_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse what is no resource, or Kubernetes' own, of which only kubelet may tell."""
+        """Refuse an invalid resource name, or one of Kubernetes' own, which kubelet alone publishes."""
         if self.vf_resource is not None:
             require_resource_name("vfResource", self.vf_resource)
 
     def anything(self) -> bool:
-        """Whether there is anything to be published."""
+        """Report whether there is anything to be published."""
         return self.rdma_node or self.vf_resource is not None
 
 
@@ -96,7 +96,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     cni_path: str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse settings that contradict each other."""
         if self.kubeconfig is not None and self.in_cluster:
             msg = "kubeconfig and inCluster: both are set, and one of them says it all"
             raise ValueError(msg)
@@ -105,12 +105,12 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
             raise ValueError(msg)
 
     def has_credentials(self) -> bool:
-        """Whether the API server can be talked to."""
+        """Report whether credentials for the API server are configured."""
         return self.kubeconfig is not None or self.in_cluster
 
 
 def load_device_plugin(config: AgentConfig) -> DevicePluginConfig | None:
-    """The device plugin's configuration; None without. MalformedError names both files' keys."""
+    """Load the device plugin's configuration, if any. MalformedError names the keys of both files."""
     if config.device_plugin is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The ledger in memory, on disk, and in files that the CNI executable reads or leaves: changed here alone.
+"""The ledger in memory, on disk, and in files shared with the CNI executable; changed here alone.
 
 Blocking and confined to one thread (the agent's worker). Files in `<runDir>`:
 
@@ -43,13 +43,13 @@ _log = structlog.get_logger()
 _DELETIONS = "deletions that were left"
 
 _MARKERS = ("markers of attached containers", "; the agent makes the directory anew when it is restarted")
-"""The subject of a failure's message, and its ending where the file is not there."""
+"""The subject of a failure's message, and the advice where the file is missing."""
 
 DIRECTORY = "deletions"
-"""In `runDir`."""
+"""The directory of deferred DELs in `runDir`."""
 
 DRAFT = "."
-"""What the executable still writes begins with it, as no container's ID does."""
+"""The prefix of files that the executable still writes; no container's ID begins with it."""
 
 MAX_BYTES = REQUEST_HEADER.size + MAX_ENV_BYTES + MAX_STDIN_BYTES
 
@@ -57,13 +57,14 @@ EXCLUSIVE_DEVICES = "exclusive-devices"
 
 
 class LedgerStore:
-    """Markers come before a container's first receipt, or an ADD that may make one, and go after the last.
+    """Keeps the ledger and the files that follow it in step.
 
-    A deletion that was left of an attachment goes after its receipt, and before the next one.
+    A container's marker is there before its first receipt, or an ADD that may make one, and goes after the
+    last. A deferred DEL of an attachment is dropped after its receipt, and before the next one.
     """
 
     def __init__(self, receipts: Receipts, markers: Markers, deferred_deletes: DeferredDeletes) -> None:
-        """Load it; what is marked stays as it was until `mark_all`."""
+        """Load the ledger; markers stay as they are until `mark_all`."""
         self._receipts = receipts
         self._markers = markers
         self._deferred_deletes = deferred_deletes
@@ -72,33 +73,33 @@ class LedgerStore:
         self.ledger: Ledger = receipts.load()
 
     def mark_all(self) -> None:
-        """Have the markers be those of receipts and pending ADDs. LedgerError when they cannot be made so."""
+        """Make the markers match receipts and pending ADDs. LedgerError when that fails."""
         self._markers.replace_all({key.container for key in self.ledger.receipts} | self._pending.keys())
         self._marked_in_vain = False
 
     def mend(self) -> None:
-        """The same where some went wrong or were taken away, and nothing left of others; as far as can be."""
+        """Repair lost markers, and drop deferred DELs of unknown attachments, as far as possible now."""
         self._deferred_deletes.keep_only(self.ledger.receipts)
         if self._marked_in_vain or self._markers.is_lost:
             with suppress(LedgerError):
                 self.mark_all()
 
     def begin_add(self, container: ContainerId) -> None:
-        """Mark a container until `end_add`: we are asked about a DEL that overtakes its ADD. LedgerError."""
+        """Mark a container until `end_add`: a DEL that overtakes its ADD comes to the agent. LedgerError."""
         self._markers.add(container)
         self._pending[container] += 1
 
     def end_add(self, container: ContainerId) -> None:
-        """Unmark a container of which nothing is recorded, unless another ADD of it is pending."""
+        """Unmark a container without receipts, unless another ADD of it is pending."""
         self._pending[container] -= 1
         if not self._pending[container]:
             del self._pending[container]
         self._unmark(container)
 
     def claim(self, receipt: Receipt, other_receipts: Ledger, inherited: Collection[Attachment]) -> None:
-        """Record a claim, the end of what it inherits, and whose slots are its now.
+        """Record a claim, the end of the attachments it replaces, and the receipts that lose slots to it.
 
-        other_receipts: the ledger without what is inherited. LedgerError: all is as before.
+        other_receipts: the ledger without the inherited attachments. After a LedgerError nothing has changed.
         """
         container, losing = receipt.attachment.container, other_receipts.losing_slots(receipt)
         ledger = other_receipts.with_receipt(receipt)
@@ -116,7 +117,7 @@ class LedgerStore:
             self._unmark(each.container)
 
     def record(self, receipt: Receipt) -> Receipt:
-        """Replace a receipt, but for its slots; as it is now. LedgerError: all is as before."""
+        """Replace a receipt, but for its slots, and return it. After a LedgerError nothing has changed."""
         receipt = self._with_its_slots(receipt)
         ledger = self.ledger.with_receipt(receipt)
         self._receipts.put(receipt)
@@ -124,9 +125,9 @@ class LedgerStore:
         return receipt
 
     def note(self, receipt: Receipt) -> None:
-        """The same, although it may not get on disk, as a full one must not keep VFs in pods.
+        """Replace a receipt as `record`, but ignore a failed write: a full disk must not keep VFs in pods.
 
-        Without it a start finds the receipt as it was, and what followed is done once more.
+        After a failed write the next start finds the earlier receipt, and repeats the steps that followed it.
         """
         receipt = self._with_its_slots(receipt)
         self.ledger = self.ledger.with_receipt(receipt)
@@ -134,7 +135,7 @@ class LedgerStore:
             self._receipts.put(receipt)
 
     def forget(self, attachment: Attachment) -> None:
-        """Drop a receipt. LedgerError: all is as before."""
+        """Drop a receipt. After a LedgerError nothing has changed."""
         self._receipts.remove(attachment)
         self.ledger = self.ledger.without_attachments(attachment)
         with suppress(LedgerError):  # `mend` will
@@ -142,17 +143,17 @@ class LedgerStore:
         self._unmark(attachment.container)
 
     def require_writable(self) -> None:
-        """LedgerError when nothing could be recorded now."""
+        """Raise LedgerError unless a receipt could be recorded now."""
         self._receipts.require_writable()
         self._markers.require()
 
     def _with_its_slots(self, receipt: Receipt) -> Receipt:
-        """As the ledger has it: another pod's ADD may have got some since the caller read the receipt."""
+        """Take the slots from the ledger: another pod's ADD may have got some since the receipt was read."""
         now = self.ledger.receipts.get(receipt.attachment, receipt)
         return replace(receipt, slots=now.slots)
 
     def _unmark(self, container: ContainerId) -> None:
-        """A marker too many makes the executable ask us in vain, no more: it may go later."""
+        """Unmark a container without receipts; a marker that stays costs a vain call."""
         if container in self._pending or self.ledger.of_container(container):
             return
         try:
@@ -163,40 +164,40 @@ class LedgerStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredDelete:
-    """The call as it came to the executable. stdin: the network configuration."""
+    """A DEL as the executable got it. stdin: the network configuration."""
 
     call: CniEnvironment
     stdin: bytes
 
 
 class DeferredDeletes:
-    """The directory. Blocking, and used by the agent's worker alone."""
+    """The directory of DELs that found no agent. Blocking, and used by the agent's worker alone."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory` is made by `take`."""
+        """Open nothing yet; `load` makes `directory`."""
         self._directory = directory
         self._withheld = directory.with_suffix(".withheld")
 
     def load(self) -> None:
-        """Have the executable leave what it cannot tell us. LedgerError when it cannot be made to."""
+        """Let the executable defer DELs while no agent answers. LedgerError without the directory."""
         with suppress(OSError):
             self._withheld.rename(self._directory)
         self._create_directory()
 
     def refuse(self) -> None:
-        """Have DELs fail while no agent answers: nobody knows what a pod has, but by what it still has.
+        """Let DELs fail while no agent answers: a ledger is rebuilt from the interfaces that pods still have.
 
-        What was left until now stays for the next `take`.
+        Earlier deferred DELs stay for the next `load`.
         """
         with suppress(OSError):
             self._directory.rename(self._withheld)
 
     def contains(self, attachment: Attachment) -> bool:
-        """Whether the runtime was told that this attachment has ended."""
+        """Report whether a DEL of this attachment was deferred, and the runtime takes it for ended."""
         return os.path.lexists(self._path(attachment))
 
     def read(self, attachment: Attachment) -> DeferredDelete | None:
-        """The DEL that was left of an attachment; None where none was, or not as this agent reads it."""
+        """Read the deferred DEL of an attachment; None where there is none, or it cannot be read."""
         if not self.contains(attachment):
             return None
         try:
@@ -208,18 +209,18 @@ class DeferredDeletes:
             return None
 
     def drop(self, attachment: Attachment) -> None:
-        """What was left of it is carried out, or void. LedgerError when the file cannot be removed."""
+        """Remove a deferred DEL that is carried out, or void. LedgerError when the file cannot be removed."""
         if self.contains(attachment):
             self._remove(self._path(attachment))
 
     def files_of_others(self, attachments: Iterable[Attachment]) -> set[str]:
-        """What was left of any others, also before `refuse`, by the names of the files."""
+        """List deferred DELs of any other attachments by file name, also those from before `refuse`."""
         return (deferred_deletes_in(self._directory) | deferred_deletes_in(self._withheld)) - set(
             map(_name, attachments)
         )
 
     def keep_only(self, attachments: Iterable[Attachment]) -> None:
-        """Remove what was left of any others, as far as that can be done now, and take more."""
+        """Remove the deferred DELs of other attachments, as far as possible, and keep the directory there."""
         with suppress(LedgerError):
             self._create_directory()
         for name in deferred_deletes_in(self._directory) - set(map(_name, attachments)):
@@ -228,7 +229,7 @@ class DeferredDeletes:
                 _log.info("left_deletion_of_nothing", file=printable(name))
 
     def _create_directory(self) -> None:
-        """Only our own user looks in: network configurations may hold credentials."""
+        """Make the directory, readable by our user alone: network configurations may hold credentials."""
         with _as_ledger_error(_DELETIONS):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -241,19 +242,19 @@ class DeferredDeletes:
 
 
 def _name(attachment: Attachment) -> str:
-    """A file's name, as an attachment of the ledger has no slash in any of its parts (`wire.netconf`)."""
+    """Name an attachment's file; no part of an attachment has a slash (`wire.netconf`)."""
     return f"{attachment.container}:{attachment.ifname}:{attachment.network}"
 
 
 def deferred_deletes_in(directory: Path) -> set[str]:
-    """Names of the files that are whole; none where they are not ours to see."""
+    """List the complete files of a directory; none where it cannot be read."""
     with suppress(OSError):
         return {name for name in os.listdir(directory) if not name.startswith(DRAFT)}  # noqa: PTH208
     return set()
 
 
 def mark_exclusive_devices(run_dir: Path, *, present: bool) -> None:
-    """Say whether pods may hold exclusive devices; it stands while no agent runs. LedgerError."""
+    """Mark whether pods may hold exclusive devices, also for times when no agent runs. LedgerError."""
     marker = run_dir / EXCLUSIVE_DEVICES
     with _as_ledger_error("marker of exclusive devices"):
         if not present:
@@ -264,41 +265,41 @@ def mark_exclusive_devices(run_dir: Path, *, present: bool) -> None:
 
 
 class Markers:
-    """The marker directory."""
+    """The directory of markers of containers."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory` is made by `replace_all`, when it can tell the truth."""
+        """Open nothing yet; `replace_all` makes `directory`, complete from the start."""
         self._directory = directory
 
     def replace_all(self, containers: Iterable[ContainerId]) -> None:
-        """Make the directory hold exactly these markers (after a reboot it is empty, the ledger is not).
+        """Make the directory hold exactly these markers; after a reboot it is empty, and the ledger is not.
 
-        LedgerError when it cannot be made to.
+        LedgerError when that fails.
         """
         with _as_ledger_error(*_MARKERS):
             self._replace_all(set(containers))
 
     def add(self, container: ContainerId) -> None:
-        """Mark a container; before anything is changed for it. LedgerError when it cannot be marked."""
+        """Mark a container, before anything is changed for it. LedgerError when that fails."""
         with _as_ledger_error(*_MARKERS):
             (self._directory / container).touch()
 
     def discard(self, container: ContainerId) -> None:
-        """Unmark a container; after everything of it is undone. LedgerError when it cannot be unmarked."""
+        """Unmark a container, after everything of it is undone. LedgerError when that fails."""
         with _as_ledger_error(*_MARKERS):
             (self._directory / container).unlink(missing_ok=True)
 
     def count(self) -> int:
-        """How many containers are marked."""
+        """Count the marked containers."""
         return len(list(self._directory.iterdir())) if self._directory.is_dir() else 0
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody took the directory away: then no container can be marked."""
+        """Report whether the directory was removed, so that no container can be marked."""
         return not self._directory.is_dir()
 
     def require(self) -> None:
-        """LedgerError when the directory is not there any more."""
+        """Raise LedgerError when the directory was removed."""
         with _as_ledger_error(*_MARKERS):
             self._directory.stat()
 
@@ -316,7 +317,7 @@ class Markers:
 
 @contextmanager
 def _as_ledger_error(operation: str, if_absent: str = "") -> Iterator[None]:
-    """if_absent: what else is said of a file or directory that is not there."""
+    """Convert an OSError into a LedgerError. if_absent: advice appended for a missing file or directory."""
     try:
         yield
     except OSError as error:

@@ -65,15 +65,16 @@ _log = structlog.get_logger()
 MOST_READERS = 64
 
 MOST_READERS_OF_USER = 16
-"""The server is one, the device plugin, each `doctor node` and `gather`; connections beyond are closed."""
+"""Readers of `state.sock` are the server, the device plugin, each `doctor node` and `gather`; further
+connections are closed."""
 MOST_PLUGINS = 8
 
 MOST_CALLS = 256
-"""At a time; a node has 110 pods, and each call is one connection."""
+"""Connections at a time; a node has 110 pods, and each call is one connection."""
 
 DESCRIPTORS = 8192
-"""So many calls at a time, each with its namespace and the pipes of some plugins, take half of it; the usual
-soft limit of 1024 is used up by the pods of a node that starts."""
+"""The limit of file descriptors. `MOST_CALLS` calls, each with its namespace and the pipes of some plugins,
+take half of it; the usual soft limit of 1024 is used up by the pods of a starting node."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -114,9 +115,9 @@ def read_named(config: AgentConfig) -> tuple[KeySource, DevicePluginConfig | Non
 class Host:
     """The node as its agent finds it: the kernel, files that outlive the agent, other plugins.
 
-    worker: its thread is the only one that uses the kernel and the files.
+    worker: the only thread that uses the kernel and the files.
     sole_cdi_writer: whether all our files in cdi_dir are this agent's.
-    pools: which VFs exclusive resources have.
+    pools: the VFs of exclusive resources.
     """
 
     name: NodeName
@@ -171,7 +172,7 @@ def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[N
 
 
 def _allow_descriptors() -> None:
-    """As many as may be; no more than needed, as plugins inherit it, and some close all there could be."""
+    """Raise the limit of descriptors as far as needed; plugins inherit it, and some close them all."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     wanted = DESCRIPTORS if hard == unlimited else min(DESCRIPTORS, hard)
@@ -254,7 +255,7 @@ def _publishing(
 
 
 def open_pod_devices(config: AgentConfig, plugin: DevicePluginConfig | None) -> PodDeviceLookup:
-    """The lookup of the devices that pods have; its first query connects to kubelet."""
+    """Open the lookup of pods' devices; its first query connects to kubelet."""
     if plugin is None:
         return PodDeviceLookup()
     socket = below(Path(config.host_root), Path(plugin.pod_resources))
@@ -271,7 +272,7 @@ def _open_plugins(config: AgentConfig) -> CniPlugins:
 
 
 def _load_receipts(config: AgentConfig, deferred_deletes: DeferredDeletes) -> tuple[Receipts, Ledger]:
-    """The ledger; where it has to be made anew, no pod shall end before: it is made of what they have."""
+    """Load the ledger; a corrupt one also stops deferred DELs: a rebuild needs the interfaces of pods."""
     try:
         receipts = _open_receipts(config)
         return receipts, receipts.load()
@@ -281,7 +282,7 @@ def _load_receipts(config: AgentConfig, deferred_deletes: DeferredDeletes) -> tu
 
 
 def _open_receipts(config: AgentConfig) -> Receipts:
-    """CorruptLedgerError also where it is lost, and with it what pods of this boot have."""
+    """Open the ledger; CorruptLedgerError also where it is lost although pods of this boot have VFs."""
     path = Path(config.state_dir) / "ledger.db"
     lost = not path.exists() or not path.stat().st_size
     if lost and (marked := _markers(config).count()):
@@ -298,14 +299,14 @@ def _markers(config: AgentConfig) -> Markers:
 
 
 def open_deferred_deletes(config: AgentConfig) -> DeferredDeletes:
-    """The DELs that found no agent, as the executable records them."""
+    """Open the directory of DELs that found no agent."""
     return DeferredDeletes(Path(config.run_dir) / DIRECTORY)
 
 
 def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> Kernel:
-    """The kernel of the configuration, and PFs that it leaves out but whose VFs pods have.
+    """Open the configured kernel; it also manages omitted PFs whose VFs pods have.
 
-    The other one is not loaded: each takes 1 to 2 MiB.
+    Only the configured one is imported: each takes 1 to 2 MiB.
     """
     if config.kernel == "virtual":
         from k8s_rdma.linux.virtual.kernel import VirtualSriov  # noqa: PLC0415
@@ -320,7 +321,7 @@ def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> 
 def _open_host(
     config: AgentConfig, namespaces: Namespaces, plugin: DevicePluginConfig | None, worker: Worker
 ) -> Host:
-    """The host of the configuration; its kernel is to be closed in the end."""
+    """Open the host of the configuration; the caller closes its kernel."""
     deferred_deletes = open_deferred_deletes(config)
     receipts, ledger = _load_receipts(config, deferred_deletes)
     kernel = open_kernel(config, namespaces, ledger)
@@ -350,10 +351,10 @@ async def _serve(
     cdi_socket: CdiSocket,
     background_tasks: Iterable[Callable[[], Awaitable[None]]],
 ) -> None:
-    """Serve all sockets until a signal; calls that are under way are undone, and answered by a retry.
+    """Serve all sockets until a signal; calls under way are undone, and the runtime retries them.
 
-    background_tasks: what runs as long as that. K8sRdmaError when `cni.sock` is taken away: nobody could call
-    any more, and markers may have gone with it. The next start makes both anew.
+    background_tasks: run as long as the sockets. K8sRdmaError when `cni.sock` is removed: no executable could
+        call any more, and markers may be lost as well. The next start makes both anew.
     """
     run_dir = Path(config.run_dir)
     stop = stop_on_signals()

@@ -1,9 +1,9 @@
 """The node: its kernel, its ledger, and the only code that changes either.
 
-Blocking and confined to one thread (the agent's worker). What cannot be done in one go (addresses come from
-other programs) is three calls, `prepare`, `give` and `attach`; what lies between them is on disk. A scan
-that failed is never mistaken for knowledge. Caps that software keeps are put back where they do not hold: a
-pod with CAP_NET_ADMIN may take them away.
+Blocking and confined to one thread (the agent's worker). An attachment takes three calls, `prepare`,
+`move_to_pod` and `attach`, since addresses come from other programs in between; its state between them is on
+disk. A failed scan never counts as an observation. Caps that software enforces are restored where they do not
+hold: a pod with CAP_NET_ADMIN may remove them.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.receipts import Receipts
 
 TOLERATED_FAILURES = 1
-"""Looks in a row that may fail altogether before what was seen last counts as unreadable: one may have met
-a driver that was just being loaded, and the next follows within a second."""
+"""Scans in a row that may fail entirely before the hardware counts as unreadable: one may have met a driver
+while it was loaded, and the next follows within a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scans:
-    """Looks so far; failed: those that could not see everything; seconds: all of them together."""
+    """Statistics of scans. failed: incomplete ones. seconds: the duration of all together."""
 
     total: int = 0
     failed: int = 0
@@ -66,17 +66,17 @@ class Scans:
 
 
 class Scanner:
-    """Looks for the node; used from one thread, read from others.
+    """Scans the node's hardware; used from one thread, read from others.
 
-    error: why the last look failed altogether; empty when it did not.
-    incomplete: whether the last look failed or could not see everything, so that another one is due.
-    last_s: how long it took.
+    error: why the last scan failed entirely; empty when it did not.
+    incomplete: whether the last scan failed or could not read everything, so that another one is due.
+    last_s: the duration of the last scan.
     """
 
     def __init__(
         self, kernel: Kernel, pools: Sequence[Pool] = (), now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Nothing has been looked at. pools: which VFs exclusive resources have."""
+        """Scan nothing yet. pools: the VFs of exclusive resources."""
         self._kernel = kernel
         self._pools = pools
         self._now = now
@@ -87,7 +87,7 @@ class Scanner:
         self.last_s = 0.0
 
     def scan(self) -> Hardware:
-        """What there is. KernelError when the kernel cannot be asked."""
+        """Observe the hardware. KernelError when the kernel cannot be queried."""
         started = self._now()
         self.incomplete = True
         try:
@@ -104,7 +104,7 @@ class Scanner:
         return hardware
 
     def look_again(self, last: Hardware) -> Hardware:
-        """What there is; `last` when the kernel cannot be asked, marked as unreadable if that persists."""
+        """Scan; return `last` when the kernel cannot be queried, marked as unreadable if that persists."""
         try:
             return self.scan()
         except KernelError as error:
@@ -115,7 +115,7 @@ class Scanner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapFinding:
-    """A cap that did not hold, Mb/s. found: a clause. failure: why it still does not; empty when it does."""
+    """A cap in Mb/s that did not hold. found: a clause. failure: why it still does not, or empty."""
 
     vf: VfRef
     ifname: str
@@ -136,7 +136,7 @@ class ObservedCaps:
     restored: int = 0
 
     def note(self, receipt: Receipt, findings: Iterable[CapFinding]) -> None:
-        """What was found of a receipt's caps just now."""
+        """Record the findings of a check of a receipt's caps."""
         self.forget(receipt)
         for finding in findings:
             if finding.failure:
@@ -145,14 +145,14 @@ class ObservedCaps:
                 self.restored += 1
 
     def forget(self, receipt: Receipt) -> None:
-        """Nothing is known any more of a receipt's."""
+        """Drop the state of a receipt's caps."""
         of_receipt = {interface.vf for interface in receipt.interfaces}
         if not of_receipt.isdisjoint(self.failures):
             self.failures = {vf: why for vf, why in self.failures.items() if vf not in of_receipt}
 
 
 def restore_caps(receipt: Receipt, kernel: Kernel) -> tuple[CapFinding, ...]:
-    """Have all caps of a receipt hold that software keeps; what of them did not."""
+    """Restore all caps of a receipt that software enforces; return those that did not hold."""
     try:
         found = kernel.located(receipt.netns)
     except KernelError as error:
@@ -186,7 +186,7 @@ def _finding(interface: AllocatedInterface, found: str, failure: str) -> CapFind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who has a VF, and as which interface."""
+    """The pod that has a VF, and the name of its interface."""
 
     pod: Pod
     ifname: str
@@ -194,7 +194,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """What became of a VF that was to be adopted, and why."""
+    """The outcome of a VF's adoption, with its reason."""
 
     candidate: Candidate
     outcome: Outcome
@@ -202,11 +202,11 @@ class Adopted:
 
 
 class Node:
-    """One node's devices and who holds them.
+    """One node's devices and their allocation.
 
-    claims: what bound, unfinished pods of the node were promised, as far as is known; to be set whenever more
-        is. None of it goes to others.
-    caps: what is known of those that software keeps; see `restore_caps`.
+    claims: known placements of the node's bound, unfinished pods, which no other pod gets; set whenever more
+        are known.
+    caps: the state of caps that software enforces; see `restore_caps`.
     deferred_deletes: DELs that found no agent.
     """
 
@@ -221,7 +221,7 @@ class Node:
         boot_id: str,
         pools: Sequence[Pool] = (),
     ) -> None:
-        """Load the ledger and look at the hardware; changes nothing yet (see `unfinished`)."""
+        """Load the ledger and scan the hardware; change nothing yet (see `unfinished`)."""
         self.name = name
         self._kernel = kernel
         self._boot_id = boot_id
@@ -236,23 +236,23 @@ class Node:
 
     @property
     def ledger(self) -> Ledger:
-        """Who holds what now."""
+        """The current ledger."""
         return self._ledger_store.ledger
 
     def refresh(self) -> bool:
-        """Observe the hardware anew; whether anything differs from before.
+        """Scan the hardware again. Returns whether anything differs from before.
 
-        What was seen last stands while the kernel cannot be asked; see `Scanner.look_again`.
+        The last observation stands while the kernel cannot be queried; see `Scanner.look_again`.
         """
         before, self.hardware = self.hardware, self.scanner.look_again(self.hardware)
         return before != self.hardware
 
     def begin_add(self, container: ContainerId) -> None:
-        """Have every DEL of the container come to us until `end_add`. LedgerError when that cannot be."""
+        """Mark the container: its DELs come to the agent until `end_add`. LedgerError when that fails."""
         self._ledger_store.begin_add(container)
 
     def end_add(self, container: ContainerId) -> None:
-        """Note that an ADD has ended, whatever came of it."""
+        """Note that an ADD has ended, successfully or not."""
         self._ledger_store.end_add(container)
 
     def prepare(
@@ -265,13 +265,14 @@ class Node:
     ) -> Receipt | Rejection:
         """Choose VFs and record the claim on disk; nothing in the kernel has changed yet.
 
-        request, promised: the attachment's part of the pod's. Without any interface in it, the receipt is of
-            what the delegate does, and no hardware is needed.
-        inherited: attachments of the pod's sandboxes of before, all of theirs given back (`detach` and what
-            follows) but not forgotten. They are in the moment in which the new claim is recorded, so that
-            nobody else gets anything of it; not when that fails.
-        K8sRdmaError (`HELD_BY_OLDER_SANDBOX`) when the pod holds interfaces in another sandbox: it is given
-        what it asks for once, however many sandboxes ask at the same time.
+        request, promised: the attachment's part of the pod's. Without any interface in it, the receipt
+            records the delegate alone, and no hardware is needed.
+        inherited: attachments of the pod's earlier sandboxes, released (`detach` and what follows) but not
+            forgotten. The new claim forgets them as it is recorded, so that no other pod gets their VFs; if
+            it fails, they stay.
+
+        K8sRdmaError (`HELD_BY_OLDER_SANDBOX`) when the pod holds interfaces in another sandbox: a pod gets
+        its interfaces once, however many sandboxes ask at the same time.
         """
         ledger = self.ledger.without_attachments(*inherited)
         self._require_once(sandbox, ledger)
@@ -287,7 +288,7 @@ class Node:
         return receipt
 
     def _require_once(self, sandbox: Sandbox, ledger: Ledger) -> None:
-        """K8sRdmaError when any of the interfaces that are asked for is the pod's already."""
+        """Raise K8sRdmaError when the pod already has any of the requested interfaces."""
         for held in ledger.of_pod(sandbox.pod.uid):
             if held.interfaces and held.attachment.container != sandbox.attachment.container:
                 raise held_elsewhere(held)
@@ -308,7 +309,7 @@ class Node:
         return self._qualified(interfaces) if isinstance(interfaces, Rejection) else interfaces
 
     def _require_seen(self, promised: Placement | None) -> None:
-        """K8sRdmaError (`UNREADABLE_NODE`) when it is not known what there is where it was promised."""
+        """Raise K8sRdmaError (`UNREADABLE_NODE`) when the promised PFs could not be read."""
         if self.scanner.error:
             msg = f"node {self.name}: its hardware cannot be looked at: {self.scanner.error}; try again"
             raise K8sRdmaError(msg, reason=Reason.UNREADABLE_NODE)
@@ -319,7 +320,7 @@ class Node:
             raise K8sRdmaError(msg, reason=Reason.UNREADABLE_NODE, details=self._unreadable())
 
     def _qualified(self, rejection: Rejection) -> Rejection:
-        """The rejection of a node that was seen in part only: there may be room where nobody could look."""
+        """Qualify the rejection of a node that was read in part only: there may be room in the rest."""
         if not self.hardware.unreadable:
             return rejection
         message = f"{rejection.message}; and not everything could be looked at: {self._unreadable()}"
@@ -358,16 +359,16 @@ class Node:
         return choose_vfs(decision, self.hardware, ledger, sandbox.ifnames, sandbox.entries)
 
     def move_to_pod(self, receipt: Receipt) -> None:
-        """Have the pod have its VFs, down and without addresses, which some IPAM plugins lease through them.
+        """Move VFs to the pod, down and without addresses, since some IPAM plugins lease through them.
 
-        KernelError at the first step that does not hold; what holds by then is `detach`'s to undo.
+        KernelError at the first step that fails; `detach` undoes the steps before it.
         """
         for step in hand_over(receipt):
             self._kernel.apply(step)
         self.hardware = with_allocations(self.hardware, receipt.interfaces)
 
     def attach(self, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
-        """Bring up what the pod has, with these addresses; a failure as with `give`."""
+        """Bring the pod's interfaces up with these addresses; fails as `move_to_pod`."""
         for step in configurations(receipt, addressing):
             self._kernel.apply(step)
         return self._ledger_store.record(replace(receipt, phase=Phase.ATTACHED))
@@ -375,8 +376,8 @@ class Node:
     def detach(self, receipt: Receipt) -> None:
         """Bring every VF of a receipt home, wherever its ADD stopped; the receipt stays until `forget`.
 
-        Of a boot before, nothing is left to undo: VFs and namespaces are others, even by the same name.
-        Tries everything and fails as `release`.
+        After a reboot nothing is left to undo: VFs and namespaces are new, even by the same name. Tries
+        everything and fails as `release`.
         """
         releasing = replace(receipt, phase=Phase.RELEASING)
         self._ledger_store.note(releasing)
@@ -387,7 +388,7 @@ class Node:
         self.hardware = returned(self.hardware, came_home)
 
     def keep_for_rates(self, attachment: Attachment) -> None:
-        """Note that nothing but rates is left of an attachment: its addresses are given back, too."""
+        """Note that only rates are left of an attachment: its addresses are released as well."""
         self._ledger_store.note(replace(self.ledger.receipts[attachment], ipam=None, ipams=(), delegate=None))
 
     def forget(self, attachment: Attachment) -> None:
@@ -395,9 +396,9 @@ class Node:
         self._ledger_store.forget(attachment)
 
     def restore_caps(self, attachment: Attachment) -> tuple[CapFinding, ...] | None:
-        """Have the caps of an attachment hold that software keeps; what of them did not.
+        """Restore the caps of an attachment that software enforces; return those that did not hold.
 
-        None for one that is not whole, or whose sandbox is gone: there is nothing to keep.
+        None for an incomplete attachment, or one whose sandbox is gone.
         """
         receipt = self.ledger.receipts.get(attachment)
         if receipt is None or receipt.phase is not Phase.ATTACHED or self.orphaned(receipt):
@@ -407,19 +408,19 @@ class Node:
         return findings
 
     def inspect_pod(self, receipt: Receipt) -> Mapping[str, PodInterface]:
-        """What is in an attachment's namespace, by name. KernelError when that cannot be told."""
+        """Observe the interfaces in an attachment's namespace, by name. KernelError on failure."""
         return self._kernel.interfaces(receipt.netns)
 
     def announce(self, receipt: Receipt, addresses: Mapping[str, tuple[str, ...]]) -> None:
-        """Tell the networks of an attachment's interfaces of their addresses (CIDR form)."""
+        """Announce the addresses (CIDR form) of an attachment's interfaces to their networks."""
         self._kernel.announce(receipt.netns, addresses)
 
     def require_ledger(self) -> None:
-        """LedgerError when nothing could be recorded now."""
+        """Raise LedgerError unless a receipt could be recorded now."""
         self._ledger_store.require_writable()
 
     def traffic(self) -> tuple[tuple[VfCounters, Holder | None], ...]:
-        """The counters of every VF that can be asked, and who has it. KernelError when none can."""
+        """Sample the counters of all VFs, with their holders. KernelError when none can be sampled."""
         holders = {
             interface.vf: (Holder(pod=receipt.pod, ifname=interface.ifname), receipt.netns)
             for receipt in self.ledger.receipts.values()
@@ -432,14 +433,14 @@ class Node:
     def adoptable(self, scope: Scope, in_use: Mapping[str, str] = NOBODYS) -> tuple[Candidate, ...]:
         """The foreign VFs in scope, by a look at the hardware of now; see `core.allocation.candidates`.
 
-        MalformedError when there is no such VF, KernelError when the hardware cannot be looked at.
+        MalformedError when there is no such VF, KernelError when the hardware cannot be read.
         """
         return candidates(self._scan(), self.ledger, scope, in_use)
 
     def adopt(self, foreign: Candidate, in_use: Mapping[str, str] = NOBODYS) -> Adopted:
-        """Reset a foreign VF, if by what is known now it still is one that lies unused.
+        """Reset a foreign VF, if it still is unused by the latest observation.
 
-        One at a time, since each takes some looks at its PF, for which no pod should wait.
+        Resets one VF at a time, since each reads its PF several times, and no pod should wait for all.
         """
         scope = Scope(pf=foreign.ref.pf, vf=foreign.ref.index)
         try:
@@ -452,21 +453,21 @@ class Node:
         return Adopted(candidate=now, outcome="reset", why=now.foreign)
 
     def unfinished(self) -> tuple[Receipt, ...]:
-        """Receipts that must be ended."""
+        """Find receipts that the reconciler must end, after repairs of the files that follow the ledger."""
         self._ledger_store.mend()
         return tuple(filter(self.is_unfinished, self.ledger.receipts.values()))
 
     def is_unfinished(self, receipt: Receipt) -> bool:
-        """Whether it was cut short by a crash, is of another boot, its sandbox is gone, or its DEL left."""
+        """Report whether a receipt is incomplete, of another boot, without sandbox, or has a deferred DEL."""
         if receipt.phase is not Phase.ATTACHED or self.deferred_deletes.contains(receipt.attachment):
             return True
         return self.orphaned(receipt)
 
     def orphaned(self, receipt: Receipt) -> bool:
-        """Whether the sandbox of a receipt no longer exists."""
+        """Report whether the sandbox of a receipt no longer exists."""
         return receipt.boot_id != self._boot_id or not self._kernel.namespace_alive(receipt.netns)
 
     def _scan(self) -> Hardware:
-        """The hardware of now; what was seen last stands after a KernelError."""
+        """Scan the hardware; the last observation stands after a KernelError."""
         self.hardware = self.scanner.scan()
         return self.hardware

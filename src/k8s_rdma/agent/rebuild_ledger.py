@@ -1,8 +1,8 @@
-"""`k8s-rdma agent --rebuild-ledger`: a new ledger from kernel and container runtime, the old file set aside.
+"""`k8s-rdma agent --rebuild-ledger`: makes a new ledger from kernel and runtime, keeps the old file.
 
-Of each attachment the runtime keeps what its ADD was called with (`wire.cni_cache`). What that made of it
-is computed again, and the VFs are looked for where they must be: in the pod's namespace, or, when that is
-gone, in the host's with the MAC that the result reported.
+The runtime caches the call of each attachment's ADD (`wire.cni_cache`). The rebuild computes the outcome of
+that call again, and searches the VFs in the pod's namespace or, when that is gone, in the host's with the MAC
+that the result reported.
 
 An interface of a lost receipt is made of what the kernel shows and of what the pod asks for.
 
@@ -70,13 +70,13 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 OUR_TYPES = ("k8s-rdma-cni", "rit-k8s-rdma-cni-linux-amd64")
-"""What network configurations call our executable."""
+"""The names of our executable in network configurations."""
 
 
 def rebuild_ledger(config: AgentConfig) -> tuple[RebuiltAttachment, ...]:
-    """Make a new ledger of what kernel and runtime know; what became of each attachment.
+    """Make a new ledger of the state in kernel and runtime. Returns the outcome for each attachment.
 
-    LedgerError when there is nothing to make anew, or an agent runs; then nothing has changed.
+    LedgerError when the ledger is in order, or an agent runs; then nothing has changed.
     """
     _require_no_agent(Path(config.run_dir) / "cni.sock")
     ledger = Path(config.state_dir) / "ledger.db"
@@ -105,7 +105,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[RebuiltAttachment, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltAttachment:
-    """What became of one attachment, or of one VF that is none's. receipt: None when there is none."""
+    """The outcome for one attachment, or for one VF without an attachment."""
 
     subject: str
     message: str
@@ -115,7 +115,7 @@ class RebuiltAttachment:
 
 @dataclass(kw_only=True)
 class Rebuild:
-    """The work for one node; used from one thread.
+    """Rebuilds the ledger of one node; used from one thread.
 
     cni_path: where its plugins are, `:` between. pools: VFs of exclusive resources.
     slots: what pods hold by kubelet's word of now, by namespace and name.
@@ -134,7 +134,7 @@ class Rebuild:
     ledger: Ledger = field(default_factory=Ledger)
 
     def attachments(self, cached: Iterable[CachedAttachment]) -> Iterator[RebuiltAttachment]:
-        """One after the other, the oldest first, as each gives what those before it left."""
+        """Rebuild attachments one by one, the oldest first: each takes entries that earlier ones left."""
         hardware = in_pools(self.kernel.observe(), self.pools)
         for each in cached:
             what = f"{each.network_name} {each.container_id[:13]} {each.if_name}"
@@ -149,12 +149,12 @@ class Rebuild:
             yield outcome
 
     def _store(self, receipt: Receipt) -> None:
-        """Into the ledger; slots are the newest sandbox's, as kubelet knows pods by name alone."""
+        """Add a receipt; older sandboxes lose its slots, since kubelet knows pods by name alone."""
         for each in (*self.ledger.losing_slots(receipt), receipt):
             self.ledger = self.ledger.with_receipt(each)
 
     def strays(self) -> Iterator[RebuiltAttachment]:
-        """VFs that are away from home, and that nothing told of."""
+        """Find VFs that are away from home and belong to no known attachment."""
         held = self.ledger.holders()
         for pf in self.kernel.observe().pfs:
             for vf in pf.vfs:
@@ -213,9 +213,9 @@ class Rebuild:
         return replace(interface, rdma_device=name)
 
     def _requested(self, call: AddCall) -> tuple[dict[int, InterfaceRequest], str]:
-        """The attachment's part of the pod's request, by its places; and why it is not known.
+        """Read the attachment's part of the pod's request, by entry; and a clause why it is unknown.
 
-        Of a device that was named to the attachment nothing is: which of the pod's it was, kubelet knew.
+        The part is empty where the network configuration named a device: only kubelet knew its entry.
         """
         if call.conf.device_id:
             return {}, ""
@@ -235,14 +235,14 @@ class Rebuild:
         return dict(zip(entries, part.request.interfaces, strict=True)), ""
 
     def _attached_entries(self, call: AddCall) -> set[int]:
-        """Places in the pod's request that are taken by other attachments of its sandbox."""
+        """Collect the entries of the pod's request that other attachments of its sandbox have."""
         others = self.ledger.of_container(call.env.container_id)
         return {interface.entry for other in others for interface in other.interfaces}
 
     def _observed_interfaces(
         self, cached: CachedAttachment, netns: NetnsRef | None, names: Collection[str], hardware: Hardware
     ) -> dict[str, ObservedInterface]:
-        """The attachment's VFs by the names that its ADD gave them: what a lease is called as well."""
+        """Find the attachment's VFs by the interface names of its ADD, which its leases have as well."""
         held = self.ledger.holders()
         free = {
             vf.pci: (pf, vf) for pf in hardware.pfs for vf in pf.vfs if VfRef(pf.pci, vf.index) not in held
@@ -370,7 +370,7 @@ def _interfaces(
     requested: Mapping[int, InterfaceRequest],
     attached: Set[int],
 ) -> Iterator[AllocatedInterface]:
-    """In the order of the request; what was not asked for comes after it."""
+    """Turn VFs into interfaces in the order of the request; unrequested ones come last."""
     unnumbered = count(max({*requested, *attached}, default=-1) + 1)
     for ifname, each in sorted(found.items(), key=lambda item: names.get(item[0], len(found) + len(names))):
         entry = names.get(ifname)
@@ -397,7 +397,7 @@ def _describe(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str
 
 
 def _ended(deferred_deletes: DeferredDeletes, rebuilt: Ledger) -> Iterator[RebuiltAttachment]:
-    """Attachments whose DEL found no agent, and of which the runtime keeps nothing any more."""
+    """List attachments with a deferred DEL of which the runtime has no cache any more."""
     for name in sorted(deferred_deletes.files_of_others(rebuilt.receipts)):
         said = "ended while no agent answered, and what it had is not known: its addresses stay leased"
         yield RebuiltAttachment(subject=printable(name), message=said, complete=False)
@@ -406,7 +406,7 @@ def _ended(deferred_deletes: DeferredDeletes, rebuilt: Ledger) -> Iterator[Rebui
 async def _slots(
     pod_devices: PodDeviceLookup, unreadable: list[RebuiltAttachment]
 ) -> Mapping[tuple[str, str], tuple[SlotInUse, ...]]:
-    """What pods hold now; without kubelet nothing, which is told of."""
+    """Look up the slots of pods; none where kubelet does not answer, which is reported."""
     try:
         return {pod: held.slots for pod, held in (await pod_devices.all_devices()).items()}
     except K8sRdmaError as error:
@@ -427,7 +427,7 @@ def _require_no_agent(path: Path) -> None:
 
 
 def _require_spoilt(ledger: Path) -> None:
-    """LedgerError unless the file is lost, empty or corrupt; what a newer program wrote is neither."""
+    """Raise LedgerError unless the file is lost, empty or corrupt; a newer program's is none of these."""
     if not ledger.exists() or not ledger.stat().st_size:
         return
     with suppress(CorruptLedgerError), closing(Receipts(ledger)) as receipts:
@@ -437,7 +437,7 @@ def _require_spoilt(ledger: Path) -> None:
 
 
 def _caches(config: AgentConfig, namespaces: Namespaces) -> tuple[Path, ...]:
-    """LedgerError when none is there: a ledger made of nothing would be in order from then on."""
+    """Find the cache directories. LedgerError when there is none: an empty ledger would count as in order."""
     named = [namespaces.on_host(cache) for cache in config.cni_cache_dirs]
     if there := tuple(cache for cache in named if cache.is_dir()):
         return there
@@ -450,7 +450,7 @@ def _caches(config: AgentConfig, namespaces: Namespaces) -> tuple[Path, ...]:
 
 
 def _cached(directories: Iterable[Path], unreadable: list[RebuiltAttachment]) -> Iterator[CachedAttachment]:
-    """The runtime's attachments, the oldest first; files that are none are told of and passed over."""
+    """Read the runtime's attachments, the oldest first; unreadable files are reported and skipped."""
     files = [path for directory in directories for path in directory.iterdir()]
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
         try:
@@ -462,7 +462,7 @@ def _cached(directories: Iterable[Path], unreadable: list[RebuiltAttachment]) ->
 
 
 def _replace(ledger: Path, rebuilt: Ledger) -> None:
-    """The new file is whole before the old one moves; a crash in between leaves one of them."""
+    """Replace the ledger's file: the new one is complete before the old one moves."""
     draft = ledger.with_name("ledger.db.rebuilt")
     for suffix in ("", "-wal", "-shm"):
         draft.with_name(draft.name + suffix).unlink(missing_ok=True)

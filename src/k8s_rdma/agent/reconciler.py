@@ -1,8 +1,8 @@
 """The agent's reconciler: scans again after a change, ends what no call will end, restores caps.
 
-The runtime's DEL normally comes before. Where it does not, nothing else would tell of a namespace without a
-VF in it, and of one with VFs only what becomes of those. The kernel tells nothing of files in /proc; that
-such a namespace is gone is found by the check that comes now and then.
+The runtime's DEL normally comes first. Where it does not, nothing else reports the end of a namespace without
+VFs, and of one with VFs only the VFs' return. The kernel has no notification for files in /proc; the periodic
+check finds that such a namespace is gone.
 
 At an operator's request (`k8s-rdma agent adopt`) it takes over foreign, unused VFs.
 """
@@ -39,31 +39,30 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 SETTLE_S = 0.5
-"""Changes of the hardware come in bursts, most of them the agent's own, which it knows of: it is looked at
-once after each, and not so soon that the next call of a burst finds the kernel being asked."""
+"""Hardware changes come in bursts, most of them the agent's own: one scan follows each burst, late enough not
+to delay the next call of the burst."""
 
 REST_FACTOR = 10
-"""So many times as long as a look takes passes before the next one: it holds the kernel's RTNL lock for
-1-2 ms a VF on some drivers, and on a busy node, where links of other pods come and go, changes do not end."""
+"""The pause before a scan, in durations of the last one: a scan holds the kernel's RTNL lock for 1-2 ms a VF
+on some drivers, and on a busy node, where links of other pods come and go, changes do not end."""
 
 QUIET_S = 5.0
-"""How long a look that is due waits for a moment in which no pod does."""
+"""The longest wait of a due scan for a moment without calls."""
 
 RECONCILE_S = 10.0
-"""How often sandboxes are checked for being gone although nothing told so: a look at each namespace's file,
-no netlink. And how often what could not be ended is tried again."""
+"""The interval of checks for vanished sandboxes (each namespace's file, no netlink), and of retries for
+attachments that could not be ended."""
 FIRST_RETRY_S = 1.0
 
 LAST_RETRY_S = 30.0
-"""After a look that failed or could not see everything the next one comes without a change, too: what hid it
-may tell of nothing when it goes."""
+"""A failed or incomplete scan is repeated without a change, too: the end of its cause may go unnoticed."""
 
 
 class Reconciler:
-    """Keeps the agent's knowledge and its ledger true; nothing polls the kernel while all is well.
+    """Keeps observation and ledger up to date; nothing polls the kernel while all is well.
 
     hardware_changed: to be set, on the loop's thread, when something observable changed.
-    sandbox_vanished: to be set there when a sandbox that has something of ours may have.
+    sandbox_vanished: to be set there when a sandbox with a receipt may have vanished.
     """
 
     def __init__(
@@ -75,9 +74,9 @@ class Reconciler:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         reconcile_s: float = RECONCILE_S,
     ) -> None:
-        """Nothing runs until `recover`.
+        """Run nothing until `recover`.
 
-        specifications: of the node; they tell of device nodes, which may have changed with the hardware.
+        specifications: restored after each scan, since device nodes may change with the hardware.
         pause: as `asyncio.sleep`. reconcile_s: see `RECONCILE_S`.
         """
         self._node = specifications.node
@@ -93,20 +92,20 @@ class Reconciler:
         self.sandbox_vanished = asyncio.Event()
 
     async def recover(self) -> None:
-        """Undo or complete what a crash or a reboot cut short; before anyone may ask for more."""
+        """Undo or complete calls that a crash or a reboot interrupted, before any socket is served."""
         if await self._verbs.reconcile():
             await self._worker.run(self._node.refresh)
         await self._verbs.restore_caps()
         await self._specifications.restore()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Reconcile until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._scan_forever())
             tasks.create_task(self._end_what_vanished())
 
     async def _end_what_vanished(self) -> None:
-        """At once, however long the hardware is let rest."""
+        """End attachments of vanished sandboxes at once, also during the pause before a scan."""
         while True:
             await self.sandbox_vanished.wait()
             self.sandbox_vanished.clear()
@@ -166,10 +165,10 @@ async def keep_caps(
     every_s: float,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> NoReturn:
-    """Have the caps hold that software keeps, time and again, until cancelled.
+    """Restore the caps that software enforces, periodically, until cancelled.
 
-    By a clock of their own: a look at the hardware is let rest for long, and attachments that cannot be ended
-    wait for other programs. pause: as `asyncio.sleep`.
+    Runs apart from the reconciler: scans may pause for long, and attachments that cannot be ended wait for
+    other programs. pause: as `asyncio.sleep`.
     """
     while True:
         await pause(every_s)
@@ -178,27 +177,27 @@ async def keep_caps(
 
 
 class SandboxWatch:
-    """Watches the directories in which namespaces of receipts are; used on the loop's thread."""
+    """Watches the directories of receipts' namespaces; used on the loop's thread."""
 
     def __init__(self, *, node: Node, on_host: Callable[[str], Path], vanished: Callable[[], None]) -> None:
-        """on_host: where a namespace's path leads from here. vanished: called when one with a receipt did."""
+        """on_host: translates a namespace's path for this process. vanished: called when one is gone."""
         self._node = node
         self._on_host = on_host
         self._vanished = vanished
         self._deletions = Deletions()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Watch from now on."""
+        """Begin to watch."""
         loop.add_reader(self._deletions, self._notified)
         self.follow()
 
     def stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         loop.remove_reader(self._deletions)
         self._deletions.close()
 
     def follow(self) -> None:
-        """Watch what receipts of now are about; to be called when there is a new one."""
+        """Watch the directories of all current receipts; to be called when there is a new one."""
         if self._deletions.watch({path.parent for path in self._paths()}):
             self._vanished()  # perhaps before it was watched
 

@@ -1,4 +1,4 @@
-"""Taking an attachment's VFs back: everything is tried, and what is gone needs nothing."""
+"""The release of an attachment's VFs: every step is tried, and a VF that no longer exists needs none."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class RatesLeftError(KernelError):
 
 
 def release(receipt: Receipt, kernel: Kernel, scan: Callable[[], Hardware]) -> tuple[AllocatedInterface, ...]:
-    """Bring every VF of a receipt home, wherever its ADD stopped; as what they came home.
+    """Bring every VF of a receipt home, wherever its ADD stopped. Returns the interfaces as they came home.
 
-    scan: at the hardware, for what is there still; KernelError when that cannot be told.
-    Raises one KernelError that names all that failed; RatesLeftError when that is only rates.
+    scan: observes the hardware, for VFs that still exist; may raise KernelError.
+    Raises one KernelError that names all failures; RatesLeftError when only rates are left.
     """
     undoing = _Rollback(kernel)
     failed = undoing.undo(receipt)
@@ -53,9 +53,10 @@ def release(receipt: Receipt, kernel: Kernel, scan: Callable[[], Hardware]) -> t
 
 
 class _Rollback:
-    """Applies inverses.
+    """Applies the inverse steps of a receipt.
 
-    homes: of VFs that could not be quite as they were at home. absent_vfs: those that do not exist any more.
+    homes: the changed names and MACs of VFs that could not come home as they were. absent_vfs: VFs that do
+        not exist any more.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -64,7 +65,7 @@ class _Rollback:
         self.absent_vfs: set[VfRef] = set()
 
     def undo(self, receipt: Receipt) -> list[tuple[Step, str]]:
-        """Apply all inverses; what failed, and why."""
+        """Apply all inverse steps. Returns the failed ones with their errors."""
         spare = {interface.vf: spare_name(interface.pci) for interface in receipt.interfaces}
         failed = []
         for step in undo(claims(receipt)):
@@ -77,7 +78,7 @@ class _Rollback:
         return failed
 
     def _apply(self, step: Step, sparing: dict[VfRef, str]) -> None:
-        """With the spare name, and the MAC that its PF gave it, where those of home are not to be had."""
+        """Apply a step; with the spare name, or the PF's MAC, where a VF's home name or MAC is taken."""
         try:
             self._kernel.apply(step)
         except (NameTakenError, OtherMacError) as error:
@@ -102,7 +103,7 @@ def _other_home(
 
 
 def spare_name(pci: str) -> str:
-    """What a VF is called whose name another netdev took while it was away: `vf0000030010` of 0000:03:01.0.
+    """Make the name of a VF whose own another netdev has taken: `vf0000030010` for 0000:03:01.0.
 
     At most 15 characters, as `IFNAMSIZ` has it, also where the PCI domain has eight digits.
     """
@@ -112,7 +113,7 @@ def spare_name(pci: str) -> str:
 def _remaining(
     interfaces: tuple[AllocatedInterface, ...], absent_vfs: Container[VfRef], scan: Callable[[], Hardware]
 ) -> tuple[AllocatedInterface, ...]:
-    """Those whose VFs exist; where not everything can be seen, those that are not known to be gone."""
+    """Select interfaces whose VFs exist; in an incomplete scan, those not known to be absent."""
     left = tuple(interface for interface in interfaces if interface.vf not in absent_vfs)
     try:
         hardware = scan()

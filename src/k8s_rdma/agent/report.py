@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 QUIET_S = 0.5
-"""How long a sample waits for a moment in which no pod does."""
+"""The longest wait of a sample for a moment without calls."""
 
 SEND_TIMEOUT_S = 10.0
-"""A reader that takes longer for one message is cut off; it will connect again."""
+"""The longest time for one message; a slower reader is disconnected, and connects again."""
 
 
 class Reporter:
-    """Tells the node's state."""
+    """Reports the node's state."""
 
     def __init__(self, node: Node, problems: Callable[[], tuple[str, ...]] = tuple) -> None:
         """Begin a new epoch. problems: those of the agent itself at this moment, one sentence each."""
@@ -69,17 +69,17 @@ class Reporter:
         await self.publisher.publish()
 
     async def publish_problems(self) -> None:
-        """As `publish`, if the agent's own problems are others than in the last report."""
+        """Publish, if the agent's own problems differ from the last report's."""
         if self._problems() != self._last_problems:
             await self.publish()
 
     def now(self) -> NodeReport:
-        """The report of this moment; the same object as before if nothing changed."""
+        """Make the current report; the same object as before if nothing changed."""
         self._report()
         return cast("NodeReport", self._last_report)
 
     async def wait_for_change(self, previous: NodeReport | None) -> NodeReport:
-        """The report, as soon as it is not the known one."""
+        """Wait until the report differs from the previous one, and return it."""
         sent = None if previous is None else self._encoded
         while self._last_report is previous:
             sent = await self.publisher.wait_for_change(sent)
@@ -95,22 +95,22 @@ class Reporter:
 
 
 class StatePublisher:
-    """The latest report, and that there is a new one. A report that nobody reads is never made."""
+    """Holds the latest report and wakes readers of a new one. A report is made when somebody reads it."""
 
     def __init__(self, render: Callable[[], bytes]) -> None:
-        """render: makes the report of now, the same bytes while nothing differs."""
+        """render: makes the current report, the same bytes while nothing differs."""
         self._render = render
         self._report: bytes | None = None
         self._change = asyncio.Condition()
 
     async def publish(self) -> None:
-        """Say that there may be something new."""
+        """Wake readers: the report may have changed."""
         async with self._change:
             self._report = None
             self._change.notify_all()
 
     async def wait_for_change(self, previous: bytes | None) -> bytes:
-        """The report, as soon as it is not the known one."""
+        """Wait until the report differs from the previous one, and return it."""
         async with self._change:
             while (report := self._latest()) == previous:
                 await self._change.wait()
@@ -131,7 +131,7 @@ class StateSocket:
         self._sample = sample
 
     async def talk(self, connection: socket.socket) -> None:
-        """Serve one reader until it hangs up, or says what no reader says."""
+        """Serve one reader until it hangs up or breaks the protocol."""
         send = _sender(connection)
         both = [
             asyncio.ensure_future(self._stream(send)),
@@ -153,7 +153,7 @@ class StateSocket:
             await send(Kind.REPORT, sent)
 
     async def _answer(self, connection: socket.socket, send: Send) -> None:
-        """Answer each request; ends where the reader does."""
+        """Answer each request until the reader hangs up."""
         while header := await _receive(connection, HEADER.size):
             try:
                 kind, _ = decode_header(header)
@@ -165,7 +165,7 @@ class StateSocket:
 
 
 def _sender(connection: socket.socket) -> Send:
-    """Sends whole messages, one after the other whoever has them sent."""
+    """Make a sender of whole messages, one at a time for several tasks."""
     turn = asyncio.Lock()
 
     async def send(kind: Kind, body: bytes) -> None:
@@ -176,7 +176,7 @@ def _sender(connection: socket.socket) -> Send:
 
 
 async def _receive(connection: socket.socket, size: int) -> bytes:
-    """So many bytes; none where the peer ends before them."""
+    """Receive so many bytes; none where the peer hangs up before."""
     loop = asyncio.get_running_loop()
     data = b""
     while len(data) < size:
@@ -188,7 +188,7 @@ async def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 class Sampler:
-    """Samples for all who ask together; at most one in `SAMPLE_EVERY_S`, a failed one included."""
+    """Samples counters for all concurrent readers; at most once in `SAMPLE_EVERY_S`, failures included."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class Sampler:
         now: Callable[[], float] = time.monotonic,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """quiet: awaited before a sample is taken, `QUIET_S` at most; returns when no pod waits."""
+        """quiet: awaited before a sample, `QUIET_S` at most; returns when no call is under way."""
         self._node = node
         self._worker = worker
         self._quiet = quiet
@@ -212,7 +212,7 @@ class Sampler:
         self._failed = 0
 
     async def counters(self) -> bytes:
-        """The body of a COUNTERS message, with a new sample if one is due."""
+        """Encode the body of a COUNTERS message, with a new sample if one is due."""
         async with self._turn:
             if self._due_in_s() <= SOON_S:
                 await self._pause(self._due_in_s())
@@ -228,7 +228,7 @@ class Sampler:
         return max(0.0, self._tried_at + SAMPLE_EVERY_S - self._now())
 
     def _sample(self) -> None:
-        """On the worker's thread."""
+        """Take a sample, on the worker's thread."""
         if self._due_in_s() > SOON_S:
             return  # whoever asked for the one before went away while it waited for its turn
         self._tried_at = self._now()

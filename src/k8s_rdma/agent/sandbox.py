@@ -1,4 +1,4 @@
-"""The sandbox that interfaces are asked for, and why it does not get them."""
+"""The sandbox of an attachment, and the failures of an ADD for it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """Where interfaces shall go: the attachment that a CNI ADD asks for, and how it wants them.
+    """The sandbox that interfaces go to: the attachment of a CNI ADD, with its names and plugins.
 
-    ifnames: names in the sandbox, in the request's order. entries: which of the pod's request these are, by
-        index; a pod with several attachments has some of its interfaces in each.
+    ifnames: names in the sandbox, in the request's order. entries: the indices of these interfaces in the
+        pod's request; a pod with several attachments has some of its interfaces in each.
     ipam, ipams, delegate, device_info_file, slots: as in `Receipt`.
-    devices: of a pod that holds exclusive ones, those that the interfaces are, one for each.
+    devices: the exclusive devices of a pod that holds some, one for each interface.
     """
 
     attachment: Attachment
@@ -39,7 +39,7 @@ class Sandbox:
     devices: tuple[HeldDevice, ...] = ()
 
     def receipt(self, interfaces: tuple[AllocatedInterface, ...], *, phase: Phase, boot_id: str) -> Receipt:
-        """The record of what is given to it."""
+        """Make the receipt of this sandbox's interfaces."""
         return Receipt(
             attachment=self.attachment,
             pod=self.pod,
@@ -56,7 +56,7 @@ class Sandbox:
 
 
 def held_elsewhere(receipt: Receipt) -> K8sRdmaError:
-    """The failure of an ADD whose pod holds its interfaces already."""
+    """Make the failure of an ADD whose pod holds its interfaces in another sandbox."""
     msg = (
         f"pod {receipt.pod.namespace}/{receipt.pod.name} still holds its interfaces, in sandbox "
         f"{receipt.attachment.container} as {receipt.attachment.ifname} of network {receipt.network}; "
@@ -66,7 +66,7 @@ def held_elsewhere(receipt: Receipt) -> K8sRdmaError:
 
 
 def attached_already(receipt: Receipt, interface: AllocatedInterface) -> K8sRdmaError:
-    """The failure of an ADD that asks for an interface which its pod has."""
+    """Make the failure of an ADD for an interface that its pod already has."""
     msg = (
         f"pod {receipt.pod.namespace}/{receipt.pod.name} has interface {interface.entry} of its request "
         f"already, as {interface.ifname} by network {receipt.network}"
@@ -75,6 +75,6 @@ def attached_already(receipt: Receipt, interface: AllocatedInterface) -> K8sRdma
 
 
 def rejected(rejection: Rejection, pod: Pod) -> K8sRdmaError:
-    """The failure of an ADD that the node cannot serve."""
+    """Make the failure of an ADD that the node cannot serve."""
     message = f"node {rejection.node}: cannot give pod {pod.namespace}/{pod.name} its RDMA interfaces: "
     return K8sRdmaError(message + rejection.message, reason=rejection.reason)

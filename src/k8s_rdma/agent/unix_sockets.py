@@ -40,9 +40,9 @@ DECLARATION_CHUNK_BYTES = 64 << 10
 
 
 class CdiSocket:
-    """Speaks the protocol; a connection is a plugin.
+    """Serves `cdi.sock`; each connection is a device plugin.
 
-    When the agent itself stops, what is published stays, as the next one goes on with it.
+    When the agent itself stops, published specifications stay, since the next agent takes them over.
     """
 
     def __init__(self, shared: SharedResourceSpecs, worker: Worker) -> None:
@@ -51,7 +51,7 @@ class CdiSocket:
         self._worker = worker
 
     async def talk(self, connection: socket.socket) -> None:
-        """Serve one plugin until it hangs up, or says what no plugin says."""
+        """Serve one plugin until it hangs up or breaks the protocol."""
         plugin = object()
         try:
             async for line in _lines(connection):
@@ -68,7 +68,7 @@ class CdiSocket:
 
 
 async def _lines(connection: socket.socket) -> AsyncIterator[bytes]:
-    """Whole ones; MalformedError for one that is too long."""
+    """Receive whole lines; MalformedError for one that is too long."""
     loop, data = asyncio.get_running_loop(), b""
     while chunk := await loop.sock_recv(connection, DECLARATION_CHUNK_BYTES):
         data += chunk
@@ -81,17 +81,17 @@ async def _lines(connection: socket.socket) -> AsyncIterator[bytes]:
 
 
 RECEIVE_TIMEOUT_S = 5.0
-"""The executable has read all of its input before it connects, so a frame arrives at once or not at all."""
+"""The longest time for a frame: the executable reads all of its input before it connects."""
 
 CHUNK_BYTES = 256 << 10
 
 
 class CniSocket:
-    """Speaks the frame protocol; what a call means is the handler's business.
+    """Serves `cni.sock`: decodes frames, and passes each call to the handler.
 
-    The handler gets the namespace's descriptor (None when none came) and must not keep it: it is closed
-    when the handler returns. It is also told how to ask whether the caller still waits: for one that has
-    given up a DEL may have come and gone, so what an ADD gave it now would be nobody's.
+    The handler gets the namespace's descriptor (None when none came) and must not keep it: it is closed when
+    the handler returns. It also gets a function that reports whether the caller still waits: for one that has
+    given up, the DEL may already be over, and interfaces of a later ADD would leak.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -99,7 +99,7 @@ class CniSocket:
         self._handler = handler
 
     async def talk(self, connection: socket.socket) -> None:
-        """Serve one connection. A caller that goes away meanwhile does not stop what has begun."""
+        """Serve one connection. A caller that hangs up does not stop a call that has begun."""
         with ExitStack() as descriptors:
             try:
                 async with asyncio.timeout(RECEIVE_TIMEOUT_S):
@@ -132,7 +132,7 @@ async def _receive(connection: socket.socket, descriptors: ExitStack) -> tuple[R
 
 
 def _is_abandoned(connection: socket.socket, request: Request) -> bool:
-    """Whether the caller no longer waits: its deadline has passed, or it is gone."""
+    """Report whether the caller no longer waits: its deadline has passed, or it hung up."""
     if 0 < request.deadline_ms <= time.monotonic() * 1000:
         return True
     try:
@@ -155,19 +155,19 @@ async def _readable(connection: socket.socket) -> None:
 ACCEPT_PAUSE_S = 0.1
 
 LOST_CHECK_S = 2.0
-"""How often a socket's path is looked at."""
+"""The interval of checks of a socket's path."""
 
 _CREDENTIALS = struct.Struct("=iII")
-"""`struct ucred` (unix(7)): process, user, group."""
+"""The layout of `struct ucred` (unix(7)): process, user, group."""
 
 MAX_PATH_BYTES = 107
-"""`sun_path` without its NUL (unix(7))."""
+"""The size of `sun_path` without its NUL (unix(7))."""
 
 
 def listen_unix(path: Path, mode: int, group: int | None = None) -> socket.socket:
-    """Listen at `path`, replacing what a predecessor left; nobody can connect before `mode` holds.
+    """Listen at `path`, in place of a predecessor's socket; nobody can connect before `mode` applies.
 
-    group: whose the socket is; by default the process's own.
+    group: the socket's group; by default the process's own.
     MalformedError when the path is longer than a socket's may be, K8sRdmaError when there can be no socket.
     """
     if len(bytes(path)) > MAX_PATH_BYTES:
@@ -193,7 +193,7 @@ def listen_unix(path: Path, mode: int, group: int | None = None) -> socket.socke
 
 
 def _set_group(path: Path, group: int | None) -> None:
-    """K8sRdmaError where the process neither is in that group nor may give files away (chown(2))."""
+    """Set the group of a file; K8sRdmaError where the process may not do that (chown(2))."""
     if group is None:
         return
     try:
@@ -207,7 +207,7 @@ def _set_group(path: Path, group: int | None) -> None:
 
 
 async def wait_until_removed(path: Path) -> None:
-    """Return when nothing is at `path`, or not the same as now: it was removed, or covered by a mount."""
+    """Wait until the file at `path` was removed, replaced, or covered by a mount."""
     made = _identity(path)
     while made and _identity(path) == made:  # noqa: ASYNC110  nobody tells of what a mount covers
         await asyncio.sleep(LOST_CHECK_S)
@@ -230,9 +230,9 @@ async def serve_connections(
 ) -> None:
     """Accept until cancelled, each connection in a task of its own that ends with this call.
 
-    A connection that breaks ends alone; what `talk` raises otherwise ends everything, as a fault should.
-    limit: connections at a time; those beyond are closed, so that nobody can use up the descriptors.
-    most_of_user: of them one user's, so that nobody takes the places of others; by default all.
+    A broken connection ends alone; any other error of `talk` ends everything, as a fault should.
+    limit: connections at a time; further ones are closed, so that nobody can use up the descriptors.
+    most_of_user: connections of one user, so that nobody takes the places of others; by default `limit`.
     """
     loop = asyncio.get_running_loop()
     open_now: Counter[int] = Counter()
@@ -260,14 +260,14 @@ async def serve_connections(
 
 
 def _user(connection: socket.socket) -> int:
-    """The ID of the user that connected, as this process's user namespace has it."""
+    """Read the ID of the connected user, in this process's user namespace."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(credentials)
     return int(user)
 
 
 async def _accept(loop: asyncio.AbstractEventLoop, listener: socket.socket) -> socket.socket:
-    """The next connection; waits out a lack of descriptors."""
+    """Accept the next connection; wait while there are no free descriptors."""
     while True:
         try:
             connection, _ = await loop.sock_accept(listener)

@@ -23,14 +23,14 @@ class Worker:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a call and wait for it; once begun it ends, whatever happens to the one who waits.
+        """Run a call and wait for it; a call that has begun ends even when its caller is cancelled.
 
-        In the caller's context, so that what it logs tells of which operation it was.
+        It runs in the caller's context, so that its log lines name the operation.
         """
         loop = asyncio.get_running_loop()
         work = partial(copy_context().run, call, *args, **kwargs)
         return await asyncio.shield(loop.run_in_executor(self._pool, work))
 
     def close(self) -> None:
-        """Let the running call end, and stop."""
+        """Wait for the running call, and stop."""
         self._pool.shutdown(wait=True, cancel_futures=True)

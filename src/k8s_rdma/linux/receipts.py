@@ -36,7 +36,7 @@ _decoder = msgspec.json.Decoder(Receipt)
 
 
 def encode_receipt(receipt: Receipt) -> bytes:
-    """The row's bytes."""
+    """Encode the document of a row."""
     return _encoder.encode(receipt)
 
 
@@ -68,7 +68,7 @@ VERSION = 4
 2: of one that knew no slots. 3: of one that knew no caps of software: it would not keep them."""
 
 OLDEST = 3
-"""What any receipt needs: programs before it would lose slots, and the names of RDMA devices at home."""
+"""The version that any receipt needs: older programs would lose slots, and the home names of RDMA devices."""
 
 INSERT = "INSERT OR REPLACE INTO receipts (network, container, ifname, document) VALUES (?, ?, ?, ?)"
 
@@ -84,14 +84,13 @@ CREATE TABLE receipts (
 
 
 class NewerLedgerError(LedgerError):
-    """Pods hold what only a newer program takes back; nothing is wrong with the file."""
+    """A newer program wrote the file, which is in order; only that program can release the pods' VFs."""
 
 
 def bring_up_to_date(db: sqlite3.Connection, what: str) -> None:
-    """Make the file one of now; within the caller's transaction, so that it is that or as it was.
+    """Migrate the file to the current schema, within the caller's transaction.
 
-    what: the file in words. NewerLedgerError when it is a newer program's, MalformedError when a row cannot
-        be understood.
+    what: the file in words. NewerLedgerError for a newer program's file, MalformedError for an invalid row.
     """
     version = _version(db)
     if version > VERSION:
@@ -110,7 +109,7 @@ def bring_up_to_date(db: sqlite3.Connection, what: str) -> None:
 
 
 def version_for(receipt: Receipt) -> int:
-    """That of the oldest programs which lose nothing of a receipt."""
+    """Return the oldest version whose programs keep all of a receipt."""
     capped = any(
         interface.software_max_tx_rate_mbps or interface.enforce is Enforce.SOFTWARE
         for interface in receipt.interfaces
@@ -119,14 +118,14 @@ def version_for(receipt: Receipt) -> int:
 
 
 def raise_version(db: sqlite3.Connection, written: Iterable[Receipt]) -> None:
-    """Have programs refuse the file that would lose something of these; within the caller's transaction."""
+    """Raise the file's version to that of new receipts, within the caller's transaction."""
     needed = max(map(version_for, written), default=OLDEST)
     if needed > _version(db):
         _set_version(db, needed)
 
 
 def lower_version(db: sqlite3.Connection) -> None:
-    """Have programs take the file that lose nothing of what is left; within the caller's transaction."""
+    """Lower the file's version to that of the remaining receipts, within the caller's transaction."""
     if _version(db) > OLDEST:
         left = (decode_receipt(document) for (document,) in db.execute("SELECT document FROM receipts"))
         _set_version(db, max(map(version_for, left), default=OLDEST))
@@ -165,7 +164,7 @@ _WORDS = {
 
 
 class CorruptLedgerError(LedgerError):
-    """The ledger's file cannot be understood; a new one can be made of what kernel and runtime know."""
+    """The ledger's file is corrupt; a new one can be made from the state in kernel and runtime."""
 
 
 class Receipts:
@@ -174,7 +173,7 @@ class Receipts:
     def __init__(self, path: Path) -> None:
         """Open or create the file, and lock it: a second agent on the same node is refused.
 
-        A ledger of an older program is brought up to date. LedgerError says what is wrong with any other.
+        The ledger of an older program is migrated. LedgerError names the fault of any other.
         """
         self._path = path
         with self._failures("cannot be opened"):
@@ -195,9 +194,9 @@ class Receipts:
             raise
 
     def load(self) -> Ledger:
-        """Everything on disk; nothing is dropped.
+        """Load all receipts; none is skipped.
 
-        CorruptLedgerError names the row that cannot be understood, or that contradicts another.
+        CorruptLedgerError names a row that is invalid, or contradicts another.
         """
         with self._failures("cannot be read"):
             [(found,)] = self._db.execute("PRAGMA quick_check(1)").fetchall()
@@ -213,7 +212,7 @@ class Receipts:
         return ledger
 
     def put(self, receipt: Receipt, *beside: Receipt, instead_of: Iterable[Attachment] = ()) -> None:
-        """Write or replace a receipt, and in the same moment others; synced when it is a new claim.
+        """Write or replace receipts in one transaction; synced to disk when the first is a new claim.
 
         beside: others to be replaced. instead_of: others to be forgotten.
 
@@ -245,7 +244,7 @@ class Receipts:
         self._db.close()
 
     def _lower_version(self) -> None:
-        """As far as that can be done: a full disk keeps no agent from its pods, and `load` names the row."""
+        """Lower the file's version if possible; a full disk is no failure here, `load` names bad rows."""
         with (
             suppress(LedgerError, MalformedError),
             self._failures("cannot be written"),
@@ -254,7 +253,7 @@ class Receipts:
             lower_version(self._db)
 
     def _delete(self, attachment: Attachment) -> bool:
-        """Whether it was there."""
+        """Delete an attachment's row. Returns whether it was there."""
         deleted = self._db.execute(
             "DELETE FROM receipts WHERE network = ? AND container = ? AND ifname = ?", astuple(attachment)
         )
@@ -262,7 +261,7 @@ class Receipts:
 
     @contextmanager
     def _transaction(self, *, durable: bool) -> Iterator[None]:
-        """All or nothing; one commit, and synced if it is to be durable."""
+        """Run the block in one transaction, synced to disk if durable."""
         self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -275,7 +274,7 @@ class Receipts:
 
     @contextmanager
     def _failures(self, what: str) -> Iterator[None]:
-        """Failures of the file system and of SQLite as a LedgerError that says what to do."""
+        """Convert failures of file system and SQLite into a LedgerError with advice."""
         try:
             yield
         except OSError as error:

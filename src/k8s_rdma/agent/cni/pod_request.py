@@ -90,7 +90,7 @@ class PodRequest:
 
     promised: None without a placement that counts.
     ignored: one sentence, empty when nothing was ignored.
-    devices: of a pod that holds exclusive ones, those that the interfaces are, one for each.
+    devices: the exclusive devices of a pod that holds some, one for each interface.
     """
 
     request: Request

@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MOST_LINKS = 40
-"""As many as the kernel follows in one path (path_resolution(7))."""
+"""The kernel's limit of links in one path (path_resolution(7))."""
 
 
 def below(root: Path, path: Path) -> Path:
-    """Where an absolute path of the node leads: links on the way are followed as the node sees them.
+    """Resolve an absolute path of the node; links on the way are followed as the node sees them.
 
-    To our own eyes an absolute one (`/opt/cni/bin` often is) would lead out of the node's root into ours.
-    What does not exist, or goes round in circles, comes out as a path that does not exist either.
+    For this process an absolute link (`/opt/cni/bin` often is one) would lead out of the node's root into its
+    own. A missing file, or a circle of links, gives a path that does not exist either.
     """
     found, to_go, links = root, list(reversed(path.parts[1:])), 0
     while to_go:

@@ -3,14 +3,14 @@
 Each interface is a call of its own under its own `CNI_IFNAME`, so that no two of them share a lease, at the
 highest version that the plugin and we know: what it prints is converted, whatever version the runtime wants.
 
-Up to `AT_ONCE` calls of a pod run at a time. So nothing promises that interfaces get addresses in the order
-of their names, as no plugin promises it either, and host-local gives freed addresses again late; who wants a
-certain address for an interface gives it a network with one.
+Up to `MAX_PARALLEL` calls of a pod run at a time. So interfaces may get addresses in any order; no plugin
+promises an order either, and host-local reuses freed addresses late. A network with a single address gives an
+interface a certain one.
 
 A delegate is a whole plugin that this one calls in its place: it gives pods their ordinary interface.
 
-It gets the configuration object `delegate`, and of CNI's variables what the runtime gave us. Where it does
-not know the runtime's version it is called in its own newest, and what it prints is converted.
+It gets the configuration object `delegate`, and the CNI variables of the runtime. Where it does not know the
+runtime's version it is called in its own newest, and its output is converted.
 Source: CNI specification 1.1.0, section 4 "Plugin delegation".
 """
 
@@ -37,26 +37,27 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.ipam_result import IpamResult
 
 MAX_PARALLEL = 4
-"""A plugin is its own process of some 10 ms, or waits for a server; host-local's wait for one another."""
+"""Calls of a pod at a time: a plugin is a process of some 10 ms, or waits for a server; host-local's wait for
+one another."""
 
 
 class IpamPlugins:
     """Leases addresses for the interfaces of receipts, and gives them back."""
 
     def __init__(self, plugins: Plugins) -> None:
-        """Nothing is run yet."""
+        """Run nothing yet."""
         self._plugins = plugins
 
     def require(self, ipams: Iterable[DelegatedPlugin]) -> None:
-        """K8sRdmaError when one of them is not on this node: said before anything is claimed."""
+        """Raise K8sRdmaError when one of them is not on this node; called before a claim."""
         for ipam in ipams:
             self._plugins.require(ipam)
 
     async def add(self, receipt: Receipt, answered: set[str] | None = None) -> dict[str, IpamResult]:
-        """Addresses by interface, of those that get any.
+        """Lease addresses. Returns results by interface, without interfaces that get none.
 
-        After a failure no further call begins, and those under way end by themselves; what was leased by
-        then is `delete`'s to give back. answered: is told the interfaces whose call did not fail.
+        After a failure no further call begins, and those under way end by themselves; `delete` gives their
+        leases back. answered: collects the interfaces whose call did not fail.
         """
         wanted = _plugins_of(receipt)
         stdins = await self._stdins(wanted.values())
@@ -74,7 +75,7 @@ class IpamPlugins:
         return {ifname: results[ifname] for ifname in wanted}
 
     async def delete(self, receipt: Receipt, now: CalledPlugins | None = None) -> None:
-        """Give every interface's addresses back; tries all, raises one error that names all that failed.
+        """Give every interface's addresses back; tries all, and raises one error that names all failures.
 
         What does not answer is not asked anew, as the container's next call waits for the end of this one.
         now: what the configuration of now names; tried where an interface's ADD and DEL both fail by that of
@@ -107,9 +108,9 @@ class IpamPlugins:
             raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE, details=details)
 
     async def check(self, receipt: Receipt, prev_results: Mapping[str, bytes]) -> None:
-        """K8sRdmaError when a plugin says that a lease is not what it was; before 0.4.0 none is asked.
+        """Call CHECK, where the version has it (0.4.0). K8sRdmaError when a plugin reports a difference.
 
-        One that has no CHECK says nothing of its leases. CRI-O calls CHECK for every pod that it starts.
+        A plugin without CHECK counts as fine. CRI-O calls CHECK for every pod that it starts.
         prev_results: what each interface was given, as an IPAM result; without one where that is not known.
         """
 
@@ -126,7 +127,7 @@ class IpamPlugins:
             raise error
 
     async def collect(self, ipams: Iterable[DelegatedPlugin], kept_receipts: Iterable[Receipt]) -> None:
-        """GC: have plugins free leases that are of no interface of ours.
+        """Call GC: plugins free leases that belong to no interface of ours.
 
         ipams: those of the network that is collected. kept_receipts: every receipt that is left, those of an
         ADD under way too. A plugin is told our interfaces' names, which the runtime does not know, and only
@@ -145,12 +146,12 @@ class IpamPlugins:
 
 
 def addressing(results: Mapping[str, IpamResult]) -> dict[str, tuple[tuple[str, ...], tuple[Route, ...]]]:
-    """Results as `core.plan.plan` takes them; a route without a gateway goes by its address's."""
+    """Convert results for `core.plan`; a route without a gateway uses its address's."""
     return {ifname: (result.addresses, result.routes) for ifname, result in results.items()}
 
 
 def _plugins_of(receipt: Receipt) -> dict[str, DelegatedPlugin]:
-    """Who is to be asked for each interface's addresses, of those that get any."""
+    """Map interfaces that get addresses to their IPAM plugins."""
     found = ((interface.ifname, receipt.ipam_of(interface)) for interface in receipt.interfaces)
     return {ifname: ipam for ifname, ipam in found if ipam is not None}
 
@@ -161,7 +162,7 @@ async def _run_each(
     *,
     go_on: bool = True,
 ) -> list[tuple[str, K8sRdmaError]]:
-    """Do it for each interface, several at a time; what failed. go_on: begin more after a failure."""
+    """Run work for each interface, several at a time. Returns failures. go_on: begin more after a failure."""
     waiting = iter(plugins.items())
     failed: list[tuple[str, K8sRdmaError]] = []
 
@@ -196,7 +197,7 @@ def _result(stdout: bytes, ipam: DelegatedPlugin, ifname: str) -> IpamResult:
 
 
 def _refuse_twice(plugins: Mapping[str, DelegatedPlugin], results: Mapping[str, IpamResult]) -> None:
-    """Two interfaces in one network with one address would each answer for the other."""
+    """Refuse one address for two interfaces of a network: each would answer for the other."""
     holders: dict[tuple[DelegatedPlugin, str], str] = {}
     for ifname, ipam in plugins.items():
         for ip in results[ifname].ips:
@@ -210,7 +211,7 @@ def _refuse_twice(plugins: Mapping[str, DelegatedPlugin], results: Mapping[str, 
 
 
 def _valid(receipts: Iterable[Receipt], ipam: DelegatedPlugin) -> list[tuple[str, str]]:
-    """The leases of a plugin in a network that receipts hold: container and interface."""
+    """List a plugin's leases of receipts in its network: container and interface."""
     network = network_of(ipam.netconf)
     return [
         (receipt.attachment.container, ifname)
@@ -221,18 +222,18 @@ def _valid(receipts: Iterable[Receipt], ipam: DelegatedPlugin) -> list[tuple[str
 
 
 class Delegate:
-    """Calls delegates; a `prev_result` is in the version of the runtime's call, and theirs alone."""
+    """Calls delegates. A `prev_result` has the runtime's version, and the delegate's interfaces alone."""
 
     def __init__(self, plugins: Plugins) -> None:
-        """Nothing is run yet."""
+        """Run nothing yet."""
         self._plugins = plugins
 
     def require(self, plugin: DelegatedPlugin) -> None:
-        """K8sRdmaError when it is not on this node."""
+        """Raise K8sRdmaError when the plugin is not on this node."""
         self._plugins.require(plugin)
 
     async def add(self, plugin: DelegatedPlugin, target: Target) -> bytes:
-        """Its result, in the version that its recorded configuration asks for.
+        """Call ADD. Returns the result in the version of the recorded configuration.
 
         After a failure, `delete` is to be called as after any ADD (section 2, "ADD").
         """
@@ -242,27 +243,27 @@ class Delegate:
         return convert(stdout, wanted, f"result of plugin {plugin.plugin}")
 
     async def delete(self, plugin: DelegatedPlugin, target: Target, prev_result: bytes = b"") -> None:
-        """Undo an ADD, whatever came of it."""
+        """Call DEL, after a successful or failed ADD."""
         version = await self._plugins.negotiate(plugin, version_of(plugin.netconf))
         await self._plugins.run(plugin, "DEL", _stdin(plugin, version, prev_result), target)
 
     async def check(self, plugin: DelegatedPlugin, target: Target, prev_result: bytes) -> None:
-        """K8sRdmaError when it says that its attachment is not what it was; nobody is asked before 0.4.0."""
+        """Call CHECK, where the version has it (0.4.0). K8sRdmaError when the plugin reports a difference."""
         version = await self._plugins.negotiate(plugin, version_of(plugin.netconf))
         if version in SINCE_CHECK:
             await self._plugins.run(plugin, "CHECK", _stdin(plugin, version, prev_result), target)
 
     async def status(self, plugin: DelegatedPlugin) -> None:
-        """K8sRdmaError when it says that it could not serve an ADD, or is not there at all.
+        """Call STATUS. K8sRdmaError when the plugin could not serve an ADD, or is not on this node.
 
-        One that knows no STATUS (before 1.1.0), or is called in an older version, is not asked.
+        A plugin without STATUS (before 1.1.0), or called in an older version, is not called.
         """
         version = await self._plugins.negotiate(plugin, version_of(plugin.netconf))
         if version in SINCE_GC:
             await self._plugins.run(plugin, "STATUS", stdin_of(plugin.netconf, version))
 
     async def collect(self, plugin: DelegatedPlugin, valid: Iterable[tuple[str, str]]) -> None:
-        """GC, for one that knows it. valid: container and interface of the runtime's attachments."""
+        """Call GC, where the version has it. valid: container and interface of the runtime's attachments."""
         version = await self._plugins.negotiate(plugin, version_of(plugin.netconf))
         if version in SINCE_GC:
             await self._plugins.run(plugin, "GC", stdin_of(plugin.netconf, version, valid=valid))
@@ -275,7 +276,7 @@ def _stdin(plugin: DelegatedPlugin, version: str, prev_result: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CniPlugins:
-    """The other plugins of a node: those that give addresses, and those that give the ordinary interface."""
+    """The other plugins of a node: IPAM plugins and delegates."""
 
     ipam: IpamPlugins
     delegate: Delegate

@@ -1,4 +1,4 @@
-"""Plugins of the node, executed as the CNI specification says: found, asked for their versions, run.
+"""Execution of the node's plugins by the CNI specification: search, version negotiation, run.
 
 Source: CNI specification 1.1.0, section 2 "Execution protocol" and section 4 "Plugin delegation". A
 plugin's output is bounded, and it ends with all its children when the call is given up. It dies with the
@@ -34,44 +34,46 @@ if TYPE_CHECKING:
 
 
 MOST_STDOUT_BYTES = 8 << 20
-"""A result with a thousand routes takes a hundredth of it; without a bound, one plugin takes all memory."""
+"""The longest output of a plugin. A result with a thousand routes takes a hundredth of it; without a bound,
+one plugin could take all memory."""
 
 KEPT_STDERR_BYTES = 8000
-"""The last ones: however much it logs, what it failed of comes at the end."""
+"""The last bytes of stderr that are kept: the cause of a failure comes at the end."""
 
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
-"""A program of util-linux, as a pre-exec hook is not safe in a threaded Python."""
+"""A program of util-linux; a pre-exec hook is not safe in a threaded Python."""
 
 _EXEC_POLL_INTERVAL_S = 0.0005
-"""Its exec takes a millisecond; the program that it runs takes longer than this until it reads."""
+"""The interval of polls for the exec of `DIES_WITH_US`, which takes a millisecond; a plugin takes longer
+until it reads."""
 _STDIN, _STDOUT = 0, 1
 _VERSION_QUESTION = b'{"cniVersion":"1.0.0"}'
 
 _DUMMY = "dummy"
-"""What VERSION has in place of a container, as plugins built with an old libcni demand it."""
+"""A stand-in for the container in VERSION calls, which plugins built with an old libcni demand."""
 
 _HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where a plugin may find the node's programs, such as iptables, beside our own PATH."""
+"""The directories of the node's programs, such as iptables, for plugins, beside our own PATH."""
 
 _SHOWN = 2000
-"""Characters of a plugin's stderr that an error tells: the last ones."""
+"""The last characters of a plugin's stderr that an error shows."""
 
 _NO_VERB = "not implemented"
-"""What plugins say to a verb that they do not have, though their version of CNI does, for which it has no
-error code (whereabouts 0.9.3, `cmd/whereabouts.go`: "CNI CHECK method is not implemented")."""
+"""The message of plugins without a verb that their CNI version has; CNI has no error code for it (whereabouts
+0.9.3, `cmd/whereabouts.go`: "CNI CHECK method is not implemented")."""
 
 
 class NoAnswerError(K8sRdmaError):
-    """A plugin took longer than it may, and was killed; the same call again would take as long."""
+    """A plugin exceeded its time and was killed; the same call again would take as long."""
 
 
 class NoVerbError(K8sRdmaError):
-    """A plugin does not have the verb that it was called by."""
+    """A plugin does not implement the verb of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a call is about. netns: the namespace's path; empty, on DEL, for one that is gone."""
+    """The interface that a call is for. netns: the namespace's path; empty, on DEL, for one that is gone."""
 
     container: str
     netns: str
@@ -79,7 +81,7 @@ class Target:
 
 
 def target_of(receipt: Receipt, ifname: str | None = None) -> Target:
-    """One interface of an attachment; by default what the attachment itself is called."""
+    """Select one interface of an attachment; by default the one named by `CNI_IFNAME`."""
     return Target(
         container=receipt.attachment.container,
         netns=receipt.netns.path,
@@ -91,18 +93,18 @@ class Plugins:
     """Runs plugins of the node whose root file system is at `host_root`; each call within `timeout_s`."""
 
     def __init__(self, *, host_root: Path, timeout_s: float, reason: Reason = Reason.IPAM_FAILURE) -> None:
-        """reason: of the errors raised when a plugin fails."""
+        """reason: the reason of errors when a plugin fails."""
         self._host_root = host_root
         self._timeout_s = timeout_s
         self._reason = reason
         self._versions: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
 
     def require(self, plugin: DelegatedPlugin) -> None:
-        """K8sRdmaError when the plugin is not on this node: said before anything is claimed."""
+        """Raise K8sRdmaError when the plugin is not on this node; called before a claim."""
         self._find(plugin)
 
     async def versions(self, plugin: DelegatedPlugin) -> tuple[str, ...]:
-        """What it speaks, by VERSION; asked again when another file has taken its place."""
+        """Read the plugin's versions by a VERSION call, repeated when its file was replaced."""
         path, identity = self._identified(plugin)
         known, versions = self._versions.get(path, ((), ()))
         if known != identity:
@@ -116,7 +118,7 @@ class Plugins:
         return versions
 
     async def negotiate(self, plugin: DelegatedPlugin, limit: str = SUPPORTED_VERSIONS[-1]) -> str:
-        """The highest version that both sides know. K8sRdmaError (`INCOMPATIBLE_CNI_VERSION`) without one."""
+        """Find the highest common version. K8sRdmaError (`INCOMPATIBLE_CNI_VERSION`) without one."""
         theirs = await self.versions(plugin)
         version = highest_common(theirs, limit)
         if version is None:
@@ -127,9 +129,10 @@ class Plugins:
     async def run(
         self, plugin: DelegatedPlugin, verb: str, stdin: bytes, target: Target | None = None
     ) -> bytes:
-        """What the plugin prints. K8sRdmaError when it fails, is not there, or takes too long; NoVerbError.
+        """Run a plugin and return its output. K8sRdmaError when it fails, is missing, or takes too long.
 
-        A call that is given up, in time or by cancellation, is killed with all its children.
+        NoVerbError when it does not implement the verb. After a time-out or cancellation it is killed with
+        all its children.
         """
         path, _ = self._find(plugin)
         call = f"plugin {plugin.plugin}: {verb}" + (
@@ -155,7 +158,7 @@ class Plugins:
         return ended.stdout
 
     def _find(self, plugin: DelegatedPlugin) -> tuple[Path, Path]:
-        """Its path on the node, and that by which we reach the file."""
+        """Find the plugin's path on the node, and its path for this process."""
         for directory in filter(None, plugin.cni_path.split(":")):
             path = Path("/", directory, plugin.plugin)
             with suppress(OSError):  # such as of a name that is too long for any file
@@ -168,7 +171,7 @@ class Plugins:
         )
 
     def _identified(self, plugin: DelegatedPlugin) -> tuple[Path, tuple[int, ...]]:
-        """Its path on the node, and what tells which file it is by now."""
+        """Find the plugin's path on the node, and the identity of its current file."""
         path, inside = self._find(plugin)
         try:
             status = inside.stat()
@@ -213,7 +216,7 @@ def _environment(plugin: DelegatedPlugin, verb: str, target: Target | None) -> M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalledPlugins:
-    """As in `core.ledger.Receipt`: what gives addresses, and what gives pods their ordinary interface."""
+    """The IPAM plugins and the delegate of a call, as in `core.ledger.Receipt`."""
 
     ipam: DelegatedPlugin | None = None
     ipams: tuple[tuple[str, DelegatedPlugin | None], ...] = ()
@@ -221,16 +224,16 @@ class CalledPlugins:
 
     @property
     def all_ipams(self) -> tuple[DelegatedPlugin, ...]:
-        """What gives addresses in any of the networks."""
+        """The IPAM plugins of all networks."""
         return tuple(each for each in (self.ipam, *dict(self.ipams).values()) if each)
 
     def ipam_in(self, network: str) -> DelegatedPlugin | None:
-        """What gives addresses to an interface that names this network, or none by an empty name."""
+        """Select the IPAM plugin of an interface by the network that it names, which may be empty."""
         return dict(self.ipams).get(network, self.ipam)
 
 
 def plugins_of_now(stdin: bytes, call: CniEnvironment) -> CalledPlugins | None:
-    """Those of a DEL's configuration; None where that cannot be read, on which no DEL may depend."""
+    """Read the plugins of a DEL's configuration; None where it is invalid, since no DEL may depend on it."""
     try:
         conf = decode_netconf(stdin, strict=False)
         return called_plugins(stdin, conf, call, chained=conf.chained)
@@ -243,12 +246,12 @@ async def delete_by(
     now: DelegatedPlugin | None,
     delete: Callable[[DelegatedPlugin], Awaitable[None]],
 ) -> None:
-    """DEL by the recorded configuration; where that fails, by another one of now.
+    """Call DEL with the recorded configuration; where that fails, with the current one.
 
-    now: the recorded one itself where something is held by it. None where nothing is named: then the failure
-        stands, since a plugin that failed may have leased all the same, and nobody else would end that. It
-        would have leased in the recorded network, which a DEL, that is not told whether it is chained, can
-        not know: by another name the DEL of a lease that nobody knows succeeds.
+    now: the recorded one itself where its ADD succeeded. None where the current configuration names no
+        plugin: then the failure stands, since the failed plugin may have leased all the same, and no other
+        call would end that lease. The current plugin is called with the recorded network: a DEL does not say
+        whether it is chained, and under another name the DEL of an unknown lease succeeds.
     """
     try:
         await delete(recorded)
@@ -262,7 +265,7 @@ async def delete_by(
 
 
 def called_plugins(stdin: bytes, conf: NetConf, call: CniEnvironment, *, chained: bool) -> CalledPlugins:
-    """Read them; MalformedError (`INVALID_NETCONF`) names the key.
+    """Read the plugins of a configuration; MalformedError (`INVALID_NETCONF`) names the key.
 
     chained: whether another plugin gives addresses under the network's name, so that ours are apart.
     """
@@ -293,7 +296,7 @@ def called_plugins(stdin: bytes, conf: NetConf, call: CniEnvironment, *, chained
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What came of it. overflow: it was killed, as it printed more than `MOST_STDOUT_BYTES`.
+    """The outcome of a command. overflow: it was killed, since it printed more than `MOST_STDOUT_BYTES`.
 
     status: as `subprocess.Popen.returncode`. stderr: its end.
     """
@@ -305,12 +308,13 @@ class Ended:
 
 
 async def converse(command: Sequence[str], stdin: bytes, env: Mapping[str, str], timeout_s: float) -> Ended:
-    """Run a command in a process group of its own until it and whatever it prints have ended.
+    """Run a command in a process group of its own until it has ended and its output is closed.
 
     OSError when it cannot be run, TimeoutError after timeout_s. Then, and when this call is cancelled, its
-    process group is killed, and those who left that with its output in hand are waited for no longer.
+    process group is killed; processes that left the group with its output are not waited for.
 
-    stdin is fed when the process is sure to die with us: should we die before, it reads nothing.
+    stdin is written once the process is sure to die with this one: should this one die before, it reads
+    nothing.
     """
     loop = asyncio.get_running_loop()
     transport, listening = await loop.subprocess_exec(
@@ -342,13 +346,13 @@ async def converse(command: Sequence[str], stdin: bytes, env: Mapping[str, str],
 
 
 async def _sure_to_die_with_us(pid: int, exited: asyncio.Event) -> None:
-    """Until the process runs what comes after `DIES_WITH_US`, or has failed to: nothing tells of either."""
+    """Wait until the process runs the command after `DIES_WITH_US`, or has failed to; neither is notified."""
     while not exited.is_set() and _runs(pid) == DIES_WITH_US[0]:  # noqa: ASYNC110 - of a file
         await asyncio.sleep(_EXEC_POLL_INTERVAL_S)
 
 
 def _runs(pid: int) -> str | None:
-    """The program that a process is (proc(5), `/proc/pid/exe`); None when it is gone.
+    """Read the name of a process's program (proc(5), `/proc/pid/exe`); None when it is gone.
 
     Not by its `comm`, which is ours for a moment yet when the spawn returns: exec lets the parent go on once
     the program is there, and names the process later (`begin_new_exec` in fs/exec.c, 6.1).
@@ -360,7 +364,7 @@ def _runs(pid: int) -> str | None:
 
 
 class _OutputReader(asyncio.SubprocessProtocol):
-    """Keeps what is said. finished: it ended, and nobody can say anything more."""
+    """Collects a process's output. finished: it ended, and all its pipes are closed."""
 
     def __init__(self) -> None:
         self.stdout = bytearray()
