@@ -22,13 +22,12 @@ from k8s_rdma.linux.sysfs import error_name
 MLX5_MAX_TSAR_BW_SHARE = 100
 """The largest share of an mlx5 scheduler (`MLX5_CAP_QOS(max_tsar_bw_share)`, include/linux/mlx5/mlx5_ifc.h).
 
-The firmware's to say, and told by no interface that a node's agent can read. 100 (0x64) in the capabilities
-that NVIDIA's mlx5ctl shows as its example; not measured here.
-"""
+The firmware decides it, and no interface that the agent can read reports it. 100 (0x64) is in the
+capabilities that NVIDIA's mlx5ctl shows as its example; not measured here."""
 
 ANY_RATE = RateRange(largest=2**31 - 1)
-"""Of a driver without limits of its own: netlink has 32 bits for a rate, and takes them for a signed number,
-so that a rate above this is below any minimum (`rtnl_set_vf_rate`)."""
+"""Range of a driver without limits of its own. Netlink has 32 bits for a rate and compares them as a signed
+number, so that a larger rate is below any minimum (`rtnl_set_vf_rate`)."""
 
 IGB_82576 = frozenset(
     f"8086:{device}" for device in ("10c9", "10e6", "10e7", "10e8", "1526", "150a", "1518", "150d")
@@ -47,7 +46,7 @@ class Port(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """A row: where it was read, what the driver takes on a port, and what its errors mean."""
+    """Row of the table: source files, rates that the driver accepts on a port, meanings of errors."""
 
     source: str
     ability: Callable[[Port], RateAbility]
@@ -62,7 +61,7 @@ def ability(
     vendor: str = "",
     vst: bool = False,
 ) -> RateAbility:
-    """What can be programmed on the VFs of a PF; nothing for a driver that is not in the table.
+    """Return the rates that can be programmed on the VFs of a PF; none for a driver that is not in the table.
 
     link_mbps: None while the link is down. vendor: PCI vendor and device, `15b3:1017`.
     vst: whether all its VFs have a VLAN that the PF gives them (mlx4's VST mode).
@@ -78,21 +77,21 @@ def ability(
 
 
 def explain(driver: str, errno: int) -> str:
-    """What it means that a driver refused rates with this error (a positive number), for an operator."""
+    """Explain to an operator the error (a positive number) with which a driver refused rates."""
     row = DRIVERS.get(driver)
     return meaning(driver, errno, row.errors if row else {}, _ANY_DRIVER)
 
 
 def meaning(driver: str, errno: int, errors: Mapping[int, str], common: Mapping[int, str]) -> str:
-    """A sentence on a driver's answer, from its own errors and those that any driver may give."""
+    """Return a sentence about a driver's error, from its own table and from that of all drivers."""
     text = errors.get(errno) or common.get(errno) or os.strerror(errno)
     return f"{driver or 'the driver'} answers {error_name(errno)}: {text}"
 
 
 def understood_max(driver: str, max_tx_rate_mbps: int, link_mbps: int | None) -> int:
-    """A VF's maximum as the kernel tells it, Mb/s; 0 for one that is only the link's speed.
+    """Return a VF's maximum rate as the kernel reports it, Mb/s; 0 when it is only the link's speed.
 
-    qede tells the link's speed for a VF without a maximum (`qed_get_vf_config`, qlogic/qed/qed_sriov.c).
+    qede reports the link's speed for a VF without a maximum (`qed_get_vf_config`, qlogic/qed/qed_sriov.c).
     """
     return 0 if driver == "qede" and max_tx_rate_mbps == link_mbps else max_tx_rate_mbps
 
@@ -103,56 +102,56 @@ _ANY_DRIVER = {
     codes.EPERM: "the agent lacks CAP_NET_ADMIN in the host's user namespace",
     codes.ENODEV: "the PF is gone",
 }
-"""net/core/rtnetlink.c, `do_setvfinfo`, `rtnl_set_vf_rate`."""
+"""Errors of `do_setvfinfo` and `rtnl_set_vf_rate` (net/core/rtnetlink.c)."""
 
 
 def _mlx5(_: Port) -> RateAbility:
-    """Minimum rates become shares of a scheduler, and their sum is not looked at: see `core.weights`."""
+    """Minimum rates become shares of a scheduler, and their sum is not checked: see `core.weights`."""
     return RateAbility(min=ANY_RATE, max=ANY_RATE, weights=MLX5_MAX_TSAR_BW_SHARE)
 
 
 def _mlx4(port: Port) -> RateAbility:
-    """A maximum is stored in any mode, but holds, and is read back, for VFs in VST mode only."""
+    """A maximum is stored in any mode, but enforced and reported for VFs in VST mode only."""
     return RateAbility(max=ANY_RATE) if port.vst else NO_RATE
 
 
 def _ice(port: Port) -> RateAbility:
-    """Neither above the link, nor the minima together; while it is down, 0 counts as its speed."""
+    """No rate, nor the sum of the minima, may exceed the link speed, which is 0 while the link is down."""
     rates = RateRange(largest=min(port.link_mbps or 100_000, 100_000))  # ICE_SCHED_MAX_BW
     return RateAbility(min=rates, max=rates, sum_checked=True, needs_link=True)
 
 
 def _i40e(port: Port) -> RateAbility:
-    """Rounds down to 50 Mb/s, and what is less up to it; refuses more than the link."""
+    """Maxima are rounded down to multiples of 50 Mb/s, at least 50; more than the link speed is refused."""
     largest = (port.link_mbps or 40_000) // 50 * 50
     return RateAbility(max=RateRange(step=50, smallest=50, largest=largest)) if largest else NO_RATE
 
 
 def _ixgbe(port: Port) -> RateAbility:
-    """Only while the link is up at 10 Gb/s; forgets all rates when its speed changes."""
+    """Rates are accepted only on a link at 10 Gb/s, and all are reset when its speed changes."""
     if port.link_mbps not in (None, 10_000):
         return RateAbility(needs_link=True)
     return RateAbility(max=RateRange(smallest=11, largest=10_000), needs_link=True)
 
 
 def _igb(port: Port) -> RateAbility:
-    """Only the 82576, only while the link is up (a link of 10 Mb/s counts as 0); forgets as ixgbe does."""
+    """Only the 82576 has rates, only while its link is up (10 Mb/s count as 0); a new speed resets them."""
     if port.vendor not in IGB_82576 or port.link_mbps not in (None, 100, 1000):
         return NO_RATE
     return RateAbility(max=RateRange(largest=port.link_mbps or 1000), needs_link=True)
 
 
 def _bnxt(port: Port) -> RateAbility:
-    """Neither above the link; the sum is not looked at, and the firmware may round without telling."""
+    """No rate may exceed the link speed; the sum is not checked, and the firmware may round silently."""
     rates = ANY_RATE if port.link_mbps is None else RateRange(largest=port.link_mbps)
     return RateAbility(min=rates, max=rates)
 
 
 def _qede(_: Port) -> RateAbility:
-    """Ignores 0, so that no rate could be taken back when a pod ends: none is programmed.
+    """The driver ignores 0, so that no rate could be reset when a pod ends: none is programmed.
 
-    Else it would take minima in whole percent of the link and leave 1 % to every VF without one, and a
-    maximum; a VF without one is read back with the link's speed as its maximum.
+    It would accept a maximum, and minima in whole percent of the link with 1 % left to every VF without one.
+    A VF without a maximum is read back with the link's speed as its maximum.
     """
     return NO_RATE
 
@@ -235,7 +234,7 @@ DRIVERS: Mapping[str, Driver] = {
         },
     ),
 }
-"""By the kernel module's name, as in sysfs `device/driver`."""
+"""The table, by the kernel module's name as in sysfs `device/driver`."""
 
 
 _NETDEV = frozenset({Setting.MTU})
@@ -245,19 +244,19 @@ _COMMON = frozenset({Setting.VLAN, Setting.MAC, Setting.SPOOF_CHECK, Setting.TRU
 _LINK = frozenset({Setting.LINK_STATE})
 _QOS = frozenset({Setting.QOS})
 _INFINIBAND = {"mlx5_core": frozenset({Setting.GUID, Setting.LINK_STATE})}
-"""Of links of that type (ipoib_netdev_ops_pf, drivers/infiniband/ulp/ipoib/ipoib_main.c: a driver's
+"""Settings on InfiniBand links (ipoib_netdev_ops_pf, drivers/infiniband/ulp/ipoib/ipoib_main.c: a driver's
 `set_vf_guid` and `set_vf_link_state`, which mlx5_ib has, drivers/infiniband/hw/mlx5/ib_virt.c).
 
-None takes a partition key. mlx4 alone gives VFs keys by sysfs (`iov/<function>/ports/<port>/pkey_idx`,
-drivers/infiniband/hw/mlx4/sysfs.c): indexes into the PF's table, which the subnet manager fills.
-"""
+No driver accepts a partition key. mlx4 alone sets keys of VFs by sysfs
+(`iov/<function>/ports/<port>/pkey_idx`, drivers/infiniband/hw/mlx4/sysfs.c): indexes into the PF's table,
+which the subnet manager fills."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSettings:
-    """A row: where it was read, what the driver takes, and what its errors mean.
+    """One row of the table: source files, the settings that the driver supports, meanings of its errors.
 
-    switchdev_refuses: what of that it refuses while the embedded switch is in that mode.
+    switchdev_refuses: supported settings that it refuses while the embedded switch is in switchdev mode.
     """
 
     source: str
@@ -269,7 +268,7 @@ class DriverSettings:
 def supported_settings(
     *, driver: str, link_type: LinkType, switchdev: bool, vfio_pci: bool
 ) -> frozenset[Setting]:
-    """What can be asked of the VFs of a PF; of a driver that is not in the table, what a netdev gives.
+    """Return the settings that VFs of a PF support; without a row in the table, those of any netdev.
 
     vfio_pci: whether the machine can hand its VFs to programs.
     """
@@ -283,7 +282,7 @@ def supported_settings(
 
 
 def explain_setting(driver: str, errno: int) -> str:
-    """What it means that a driver refused a setting with this error (a positive number), for an operator."""
+    """Explain to an operator the error (a positive number) with which a driver refused a setting."""
     row = SETTINGS.get(driver)
     return meaning(driver, errno, row.errors if row else {}, _ANY_DRIVER_OF_SETTINGS)
 
@@ -297,7 +296,7 @@ _ANY_DRIVER_OF_SETTINGS = {
     codes.EBUSY: "the VF is still being reset; try again",
     codes.ENODEV: "the PF is gone",
 }
-"""net/core/rtnetlink.c, do_setvfinfo, and what drivers agree on."""
+"""Errors of `do_setvfinfo` (net/core/rtnetlink.c) and those that mean the same for all drivers."""
 
 SETTINGS: Mapping[str, DriverSettings] = {
     # Legacy mode only, but for the MAC (mlx5_eswitch_set_vport_*). A priority alone tags with VLAN 0.
@@ -370,4 +369,4 @@ SETTINGS: Mapping[str, DriverSettings] = {
         errors={codes.EINVAL: "it does not take this value, or the VF's driver has not started"},
     ),
 }
-"""By the kernel module's name, as in sysfs `device/driver`."""
+"""The table, by the kernel module's name as in sysfs `device/driver`."""

@@ -1,4 +1,4 @@
-"""Where GPUs are, by the ids that their device plugins give kubelet.
+"""PCI positions of GPUs, by the ids that their device plugins give kubelet.
 
 | resource | ids | the GPU's PCI address |
 | --- | --- | --- |
@@ -9,8 +9,8 @@
 | `amd.com/*`, `gpu.intel.com/*` | `card1`, `card1-0`: by DRM card | `/sys/class/drm/card1/device` |
 | any | `0000:3b:00.0` | is the id |
 
-Left out, as nothing but NVML can tell: `MIG-<uuid>`, of drivers since R470. Left out as well: partitions of
-AMD GPUs (`amdgpu_xcp_30`), which are platform devices, and whatever is no GPU by its PCI class.
+Left out, because only NVML can resolve it: `MIG-<uuid>`, of drivers since R470. Left out as well: partitions
+of AMD GPUs (`amdgpu_xcp_30`), which are platform devices, and all that is not a GPU by its PCI class.
 Sources: the NVIDIA driver's README, chapter "Using the /proc File System Interface"; Linux
 `drivers/gpu/drm/drm_sysfs.c`; PCI Code and ID Assignment 1.11, sections 1.4 and 1.19.
 """
@@ -39,15 +39,15 @@ _CARD = re.compile(r"(?P<card>card\d+)(-.*)?")
 
 
 class Gpus:
-    """Those of one machine. Blocking: reads a few small files. What cannot be read is left out."""
+    """The GPUs of one machine. Methods block to read a few small files; what cannot be read is left out."""
 
     def __init__(self, sysfs: Sysfs | None = None, nvidia: Sysfs | None = None) -> None:
-        """nvidia: the directory of `NVIDIA_GPUS`."""
+        """Read through these; `nvidia` is the directory of `NVIDIA_GPUS`."""
         self._sysfs = sysfs or Sysfs()
         self._nvidia = nvidia or Sysfs(NVIDIA_GPUS)
 
     def places(self, devices: Iterable[tuple[str, str]]) -> tuple[Neighbour, ...]:
-        """Where those of the devices (resource and id) are that are GPUs, each once."""
+        """Return the positions of the GPUs among these devices (resource and id), each once."""
         names: Mapping[str, PciAddress] | None = None
         found: dict[PciAddress, Neighbour] = {}
         for resource, device_id in devices:

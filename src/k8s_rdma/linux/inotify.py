@@ -1,4 +1,4 @@
-"""What comes to and goes from directories, told by the kernel. Source: inotify(7)."""
+"""Notifications about entries of directories. Source: inotify(7)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Inotify:
-    """Watches directories; a descriptor for an event loop, readable when there is something to tell."""
+    """Watches directories; its descriptor, for an event loop, is readable when there are events."""
 
     def __init__(self) -> None:
-        """Watch nothing yet. OSError when the kernel has no more of these to give."""
+        """Open a descriptor without watches. OSError at the limit of inotify instances."""
         self._fd = _checked(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
 
     def __enter__(self) -> Self:
@@ -41,7 +41,7 @@ class _Inotify:
         self.close()
 
     def close(self) -> None:
-        """Watch nothing any more; once more does nothing."""
+        """End all watches; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -51,7 +51,7 @@ class _Inotify:
         return self._fd
 
     def _add(self, directory: Path, events: int) -> int:
-        """The watch, the same for a directory that is watched already; negative for none."""
+        """Add a watch, or find the one that a directory already has; negative on failure."""
         return int(_libc.inotify_add_watch(self._fd, os.fsencode(directory), events))
 
     def _read(self) -> bytes:
@@ -62,9 +62,9 @@ class _Inotify:
 
 
 class DirectoryChanges(_Inotify):
-    """Tells that something came or went in directories, or they themselves; what, one has to look.
+    """Notifies that entries of directories, or the directories, were added or removed, but not which.
 
-    contents: also that files there were written to in place, or given other modes.
+    contents: notify also of files that were written to in place or whose modes changed.
     """
 
     def __init__(self, *, contents: bool = False) -> None:
@@ -72,29 +72,32 @@ class DirectoryChanges(_Inotify):
         self._events = _CONTENTS if contents else _CHANGES
 
     def watch(self, directories: Iterable[Path]) -> None:
-        """Watch what these paths are now as well; one that is not there is left out.
+        """Watch these directories as well, as they are now; missing ones are left out.
 
-        OSError (ENOSPC) when the kernel has no more watches to give; those before are watched.
+        OSError (ENOSPC) at the limit of watches; the directories before that one are watched.
         """
         for directory in directories:
             if self._add(directory, self._events) < 0 and ctypes.get_errno() == errno.ENOSPC:
                 raise OSError(errno.ENOSPC, "no inotify watch is left", str(directory))
 
     def forget(self) -> None:
-        """Be silent about what was told until now."""
+        """Discard all pending events."""
         while self._read():
             pass
 
 
 class Deletions(_Inotify):
-    """Tells what is deleted from directories."""
+    """Reports the entries that are deleted from directories."""
 
     def __init__(self) -> None:
         super().__init__()
         self._watched: dict[int, Path] = {}
 
     def watch(self, directories: Iterable[Path]) -> bool:
-        """Watch these as well; whether any was not before. One that cannot be watched now is left out."""
+        """Watch these as well; return whether any watch is new.
+
+        Directories that cannot be watched are left out.
+        """
         watched = set(self._watched)
         for directory in set(directories).difference(self._watched.values()):
             watch = self._add(directory, _DELETIONS)
@@ -103,7 +106,7 @@ class Deletions(_Inotify):
         return bool(self._watched.keys() - watched)
 
     def drain(self) -> frozenset[Path] | None:
-        """What was deleted or moved away since this was asked last; None: perhaps anything, look yourself."""
+        """Return the paths deleted or moved away since the last call; None when events were lost."""
         deleted: set[Path] = set()
         untold = False
         while data := self._read():

@@ -1,6 +1,6 @@
 """`core.kernel.Kernel` on SR-IOV hardware, in the network namespace where it is made.
 
-`KnownPfs` caches the state of PFs: a PF is read again when it is asked for and may have changed.
+`KnownPfs` caches the state of PFs; a PF that may have changed is read again on access.
 
 Traffic comes from the PF's driver where that counts, otherwise from the VF's netdev. A PF whose driver
 counts also counts what passes by the VF's netdev, RDMA above all. The kernel reports zeros for a driver that
@@ -80,7 +80,7 @@ class SriovKernel:
     ) -> None:
         """Work with the PFs that are selected.
 
-        sysfs: where it is mounted, of the same network namespace. queries: closed with this kernel.
+        sysfs: its mount point, for the same network namespace. queries: closed with this kernel.
         """
         self._namespaces = namespaces
         self._watchers: list[Callable[[], None]] = []
@@ -119,7 +119,7 @@ class SriovKernel:
             self._open = undo.pop_all()
 
     def observe(self) -> Hardware:
-        """Everything there is now; PFs whose VFs were not changed since are not asked about them again."""
+        """Observe the hardware; VFs of PFs without a change are not queried again."""
         hardware = self._pfs.scan()
         with _sysfs_failures():
             files = files_without_events(self._sysfs, hardware)
@@ -130,37 +130,37 @@ class SriovKernel:
         return self._caps.shown_in(replace(hardware, problems=(*hardware.problems, *self._untold())))
 
     def apply(self, step: Step) -> None:
-        """Make the step hold."""
+        """Apply the step; a repeated call has no further effect."""
         with _sysfs_failures():
             self._apply(step)
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
-        """Report whether that very namespace still exists."""
+        """Report whether exactly this namespace still exists."""
         return self._namespaces.alive(netns)
 
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
-        """Interfaces in a namespace."""
+        """Return the interfaces of a namespace."""
         return interfaces_in(netns, self._namespaces)
 
     def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
-        """The functions that have a netdev in a namespace."""
+        """Return the functions that have a netdev in a namespace."""
         with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as rtnl:
             found = netdevs_by_device(rtnl, namespace)
             links = {PciAddress(device): link for device, link in found.items()}
             return located_vfs(links, rtnl, f"namespace {netns.path}")
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
-        """Tell an interface's network of its addresses."""
+        """Announce an interface's addresses on its network."""
         with self._namespaces.existing(netns) as namespace:
             announce(addresses, namespace)
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
-        """The traffic of all VFs, from their PFs or from their netdevs."""
+        """Read the traffic counters of all VFs, from their PFs or from their netdevs."""
         with _sysfs_failures():
             return self._traffic.sample(self.observe(), holders)
 
     def reset(self, vf: VfRef) -> None:
-        """Make a VF that is at home nobody's, and look whether it is."""
+        """Reset a VF in the host's namespace and verify that it is unused."""
         with _sysfs_failures():
             self._reset(vf)
 
@@ -177,7 +177,7 @@ class SriovKernel:
         return end
 
     def close(self) -> None:
-        """Release sockets and threads; once more does nothing."""
+        """Release sockets and threads; a second call does nothing."""
         self._open.close()
 
     def _apply(self, step: Step) -> None:
@@ -270,7 +270,7 @@ class SriovKernel:
                 self._binding.take_guid(VfRef(step.pf, config.index), config.guid, home)
 
     def _to_be_changed(self, pci: PciAddress) -> tuple[PfState, int]:
-        """A PF as it is, and the index of its netdev."""
+        """Return a PF's state and the index of its netdev, and mark it as about to be changed."""
         pf = self._pfs.pf(pci)
         index = self._pfs.index(pf)
         self._pfs.changing(pf, index)
@@ -294,10 +294,10 @@ class SriovKernel:
 
 
 class KnownPfs:
-    """What was seen last of one machine's PFs, and which of them changed since."""
+    """Cache of one machine's PFs that records which of them changed since they were read."""
 
     def __init__(self, *, observer: Observer, queries: NetlinkQueries, changes: Changes) -> None:
-        """All of the namespace where VFs are at home."""
+        """Work with these, all of the host's namespace."""
         self._observer = observer
         self._queries = queries
         self._changes = changes
@@ -306,7 +306,7 @@ class KnownPfs:
         self._all_stale = True
 
     def scan(self) -> Hardware:
-        """At everything; PFs whose VFs were not changed since are not asked about them again."""
+        """Observe the hardware; VFs of PFs without a change are not queried again."""
         self._gather()
         hardware = self._observer.observe(None if self._all_stale else self._stale)
         self._stale, self._all_stale = frozenset(), False
@@ -314,7 +314,7 @@ class KnownPfs:
         return hardware
 
     def pf(self, pci: PciAddress) -> PfState:
-        """A PF as it is now; KernelError when there is none such among ours."""
+        """Return the present state of a PF; KernelError when it is not among the selected ones."""
         self._gather()
         cached = self._pfs.get(pci)
         link = self._link(cached) if cached else None
@@ -327,7 +327,7 @@ class KnownPfs:
         return cached
 
     def index(self, pf: PfState) -> int:
-        """Of its netdev; 0, which none has, when that is not called so any more."""
+        """Return the index of its netdev; 0, which no link has, when the netdev was renamed."""
         link = self._link(pf)
         return 0 if link is None else link.index
 
@@ -336,19 +336,19 @@ class KnownPfs:
         return link if link is not None and link.device in ("", pf.pci) else None
 
     def changing(self, pf: PfState, index: int) -> None:
-        """Something of its VFs is being changed: until `now_is`, what holds is not known.
+        """Mark a PF whose VFs are about to be changed: its state is unknown until `update`.
 
-        Nor is all of it told: drivers may set one of two things and refuse the other.
+        Not every change is reported: a driver may make one of two settings and refuse the other.
         """
         self._pfs.pop(pf.pci, None)
         self._stale |= {index}
 
     def update(self, pf: PfState) -> None:
-        """Settings as read back from the PF."""
+        """Store the state of a PF with the settings that were read back."""
         self._pfs[pf.pci] = pf
 
     def read_back(self, pf: PciAddress, index: int) -> Sequence[VfInfo]:
-        """What a PF tells of its VFs, with all that was changed until now: by ourselves, or by whomever."""
+        """Read the VFs of a PF, with every change up to now, whoever made it."""
         self._gather()
         infos = self._queries.vf_infos(index)
         self._observer.note_settings(pf, infos)
@@ -356,7 +356,7 @@ class KnownPfs:
         return infos
 
     def _gather(self) -> None:
-        """Note what changed since this was called last: it is stale until it is looked at."""
+        """Mark as stale what changed since the last call."""
         dirty = self._changes.dirty()
         self._stale |= dirty.links
         self._all_stale |= dirty.everything
@@ -364,7 +364,7 @@ class KnownPfs:
 
 @contextmanager
 def _sysfs_failures() -> Iterator[None]:
-    """A file in sysfs that cannot be read is a KernelError like any other."""
+    """Turn a failure to read sysfs into a KernelError."""
     try:
         yield
     except OSError as error:
@@ -378,7 +378,7 @@ class VfTraffic:
     def __init__(
         self, *, queries: NetlinkQueries, sysfs: Sysfs, namespaces: Namespaces, rdma: VfRdma
     ) -> None:
-        """All of the namespace where VFs are at home."""
+        """Work with these, all of the host's namespace."""
         self._queries = queries
         self._sysfs = sysfs
         self._namespaces = namespaces

@@ -1,4 +1,4 @@
-"""Network namespaces: found again by path and inode, entered for a moment.
+"""Network namespaces, identified by path and inode, and how to enter them.
 
 Source: namespaces(7), setns(2), ioctl_ns(2).
 """
@@ -28,9 +28,9 @@ _libc = ctypes.CDLL(None, use_errno=True)  # os.setns and os.unshare come with P
 
 @contextmanager
 def entered(namespace: int) -> Iterator[None]:
-    """Have the calling thread, and it alone, in a network namespace (a descriptor) for a while.
+    """Put the calling thread, and only this thread, into a network namespace (a descriptor).
 
-    Sockets opened meanwhile stay there. Nothing else may run on this thread until it is back.
+    Sockets opened in the block stay there. Nothing else may run on this thread until the block ends.
     """
     home = current_namespace()
     try:
@@ -44,7 +44,7 @@ def entered(namespace: int) -> Iterator[None]:
 
 
 def current_namespace() -> int:
-    """A descriptor of the calling thread's network namespace; KernelError when no file can be opened."""
+    """Open the calling thread's network namespace; KernelError when no file can be opened."""
     own = "/proc/thread-self/ns/net"
     try:
         return os.open(own, os.O_RDONLY | os.O_CLOEXEC)
@@ -54,10 +54,10 @@ def current_namespace() -> int:
 
 
 class Namespaces:
-    """Resolves a `NetnsRef` to the namespace it means, or to the certainty that this is gone.
+    """Resolves a `NetnsRef` to its namespace, or to the certainty that this no longer exists.
 
-    A descriptor that the CNI executable handed over is good even where the path leads nowhere (the
-    agent's mount namespace is another one); otherwise the path is opened below `host_root`.
+    A descriptor that the CNI executable passed works even where the path does not exist in the agent's mount
+    namespace; otherwise the path is opened below `host_root`.
     """
 
     def __init__(self, host_root: Path = Path("/")) -> None:
@@ -70,7 +70,7 @@ class Namespaces:
     def hold(self, namespace: int, path: str) -> NetnsRef:
         """Keep a namespace reachable until `release`; the descriptor stays the caller's.
 
-        KernelError when it is not one of a network namespace. `path` is what CNI_NETNS said.
+        KernelError when the descriptor is not of a network namespace. `path` is the value of CNI_NETNS.
         """
         if not _is_network_namespace(namespace):
             msg = f"namespace {path}: the descriptor handed over is not one of a network namespace"
@@ -81,7 +81,7 @@ class Namespaces:
         return netns
 
     def release(self, netns: NetnsRef) -> None:
-        """Undo one `hold`. Whoever holds a namespace keeps the kernel from ending it."""
+        """Undo one `hold`. The kernel does not end a namespace that is held."""
         with self._lock:
             descriptors = self._descriptors.get(netns, [])
             if descriptors:
@@ -98,11 +98,11 @@ class Namespaces:
                     os.close(namespace)
 
     def is_own(self, netns: NetnsRef) -> bool:
-        """Report whether it is the one of this process, in which VFs are at home."""
+        """Report whether it is this process's own namespace, the host's."""
         return Path("/proc/self/ns/net").stat().st_ino == netns.inode
 
     def find(self, path: str) -> NetnsRef | None:
-        """The namespace that is mounted at a path of the node; None when there is none."""
+        """Return the namespace that is mounted at a path of the node; None when there is none."""
         try:
             namespace = os.open(self.on_host(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
@@ -115,9 +115,9 @@ class Namespaces:
 
     @contextmanager
     def opened(self, netns: NetnsRef) -> Iterator[int | None]:
-        """A descriptor of that very namespace; None when it is gone.
+        """Open exactly this namespace; None when it no longer exists.
 
-        KernelError when that cannot be told, because the path cannot be looked at from here.
+        KernelError when that is unknown, because the path cannot be accessed from here.
         """
         namespace = self._held_descriptor(netns)
         if namespace is None:
@@ -130,7 +130,7 @@ class Namespaces:
 
     @contextmanager
     def existing(self, netns: NetnsRef) -> Iterator[int]:
-        """A descriptor of that very namespace. KernelError when it is gone as well."""
+        """Open exactly this namespace. KernelError also when it no longer exists."""
         with self.opened(netns) as namespace:
             if namespace is None:
                 msg = f"namespace {netns.path} (inode {netns.inode}): gone"
@@ -138,7 +138,7 @@ class Namespaces:
             yield namespace
 
     def alive(self, netns: NetnsRef) -> bool:
-        """Whether that very namespace exists; yes where it cannot be told, since a pod may live in it."""
+        """Report whether exactly this namespace exists; True when unknown, because a pod may run in it."""
         try:
             with self.opened(netns) as namespace:
                 return namespace is not None
@@ -146,7 +146,7 @@ class Namespaces:
             return True
 
     def _held_descriptor(self, netns: NetnsRef) -> int | None:
-        """A descriptor of its own, so that a `release` on another thread does not close it under way."""
+        """Duplicate a held descriptor, so that a `release` on another thread cannot close it in use."""
         with self._lock:
             descriptors = self._descriptors.get(netns)
             try:
@@ -172,7 +172,7 @@ class Namespaces:
         return namespace
 
     def on_host(self, path: str) -> Path:
-        """Where a path of the node leads from here."""
+        """Return the path, as seen by this process, of a path of the node."""
         # On the node `/var/run` is an absolute link to `/run` (FHS 3.0, 5.13), which would lead out of
         # the host's root into our own.
         if path.startswith("/var/run/"):
@@ -180,7 +180,7 @@ class Namespaces:
         return self._host_root / path.lstrip("/")
 
     def _would_be_found(self, path: Path) -> bool:
-        """Report whether it is the file that is missing, and not all of its surroundings."""
+        """Report whether only the file is missing, and its directory is visible from here."""
         processes = self._host_root / "proc"
         if path.is_relative_to(processes):
             return (processes / "1").exists()

@@ -1,4 +1,4 @@
-"""Caps on interfaces in a pod's namespace, kept by the kernel alone; whether this kernel can."""
+"""Caps on interfaces in a pod's namespace, enforced by the kernel, and the check for support."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class CapAbility:
-    """Asked for at each look until it is there: somebody may load the module."""
+    """Support for caps in this kernel, checked until found: its module may be loaded later."""
 
     def __init__(self, socket: NetlinkSocket) -> None:
-        """Ask by this socket."""
+        """Use this socket."""
         self._socket = socket
         self._can = False
 
     def shown_in(self, hardware: Hardware) -> Hardware:
-        """The same, with what the kernel cannot do."""
+        """Return the hardware with software caps removed when the kernel does not support them."""
         if not self._can:
             self._can = _can(self._socket)
         return hardware if self._can else without_software_caps(hardware)
 
 
 def _can(socket: NetlinkSocket) -> bool:
-    """What is not known is not denied: a cap that cannot be set then makes ADD fail, which says why."""
+    """Report support for caps; True when unknown, because an ADD with a cap then fails with the reason."""
     try:
         return is_supported(socket)
     except KernelError:
@@ -42,7 +42,7 @@ def _can(socket: NetlinkSocket) -> bool:
 
 
 def cap_interface(step: CapInterface, namespaces: Namespaces) -> None:
-    """Make it hold in the step's namespace; without a limit, it does where interface or namespace is gone."""
+    """Apply the step in its namespace; without a limit, a missing interface or namespace needs no change."""
     if step.max_tx_rate_mbps:
         with namespaces.existing(step.netns) as namespace, Rtnl(namespace) as rtnl:
             _limit(link_of(step, rtnl), step, rtnl)

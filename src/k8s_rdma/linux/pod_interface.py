@@ -1,4 +1,4 @@
-"""Interfaces inside a pod's namespace: listed, configured, announced, and made bare again.
+"""Interfaces inside a pod's namespace: list, configure, announce and clear.
 
 Announcements are gratuitous ARP and unsolicited neighbour advertisements. The kernel's own (`arp_notify`,
 `ndisc_notify`) go out when a netdev is set up, and so before it has an address or a carrier, or not at all
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def interfaces_in(netns: NetnsRef, namespaces: Namespaces) -> dict[str, PodInterface]:
-    """Its interfaces by name. KernelError when it is gone, or cannot be looked at."""
+    """Return its interfaces by name. KernelError when it no longer exists or cannot be accessed."""
     with namespaces.existing(netns) as namespace, Rtnl(namespace) as rtnl:
         addresses, qdiscs = rtnl.every_address(), root_qdiscs(rtnl.socket, f"namespace {netns.path}")
         return {
@@ -47,7 +47,7 @@ def interfaces_in(netns: NetnsRef, namespaces: Namespaces) -> dict[str, PodInter
 def located_vfs(
     links: Mapping[PciAddress, Link], namespace_rtnl: Rtnl, operation: str
 ) -> dict[PciAddress, LocatedVf]:
-    """VFs, and what they are limited to. links: their netdevs, of the namespace of `namespace_rtnl`."""
+    """Return VFs with their limits. links: their netdevs, in the namespace of `namespace_rtnl`."""
     qdiscs = root_qdiscs(namespace_rtnl.socket, operation) if links else {}
     return {pci: _located(link, qdiscs.get(link.index)) for pci, link in links.items()}
 
@@ -106,7 +106,7 @@ def send_announcements(addresses: Mapping[Link, Collection[str]], rtnl: Rtnl, na
 
 
 def _ask_for_oneself(link: Link, address: ipaddress.IPv4Address, rtnl: Rtnl) -> None:
-    """Have the kernel look for a neighbour that has the link's own address, and forget that it did.
+    """Have the kernel solicit a neighbour with the link's own address, and delete the entry again.
 
     That is an ARP announcement (RFC 5227, section 3): a request to all with the address as sender and target.
     """
@@ -141,9 +141,9 @@ def _raw_socket() -> socket.socket:
 
 
 def advertisement(mac: bytes, address: ipaddress.IPv6Address) -> bytes:
-    """A neighbour advertisement that overrides what others remember (RFC 4861, section 7.2.6).
+    """Encode a neighbour advertisement that overrides the caches of others (RFC 4861, section 7.2.6).
 
-    Its checksum is the kernel's to fill in. A MAC of 20 bytes, InfiniBand's, begins after two more (RFC 4391,
+    The kernel fills in the checksum. A MAC of 20 bytes (InfiniBand) is preceded by two bytes (RFC 4391,
     section 9.3).
     """
     padding = bytes(-(2 + len(mac)) % 8)
@@ -157,13 +157,13 @@ _WITHOUT_IPV6 = (errno.EACCES, errno.EAFNOSUPPORT, errno.EOPNOTSUPP)
 _IPV6_MIN_MTU = 1280
 """RFC 8200, section 5."""
 ANSWER_MS = 100
-"""Stations of one network answer within a millisecond, busy ones within some."""
+"""Time for neighbours to answer: within a network a millisecond, for busy ones a few."""
 USUAL_ANSWER_MS = 1000
 """RETRANS_TIMER of RFC 4861, section 10."""
 
 
 def change_interface(step: ConfigureInterface | ClearInterface, namespaces: Namespaces) -> None:
-    """Make it hold in the step's namespace; one that is gone has nothing to clear."""
+    """Apply the step in its namespace; one that no longer exists has nothing to clear."""
     if isinstance(step, ConfigureInterface):
         with namespaces.existing(step.netns) as namespace:
             configure(step, namespace)
@@ -174,11 +174,11 @@ def change_interface(step: ConfigureInterface | ClearInterface, namespaces: Name
 
 
 def configure(step: ConfigureInterface, namespace: int) -> None:
-    """Bring it up with these addresses and routes; KernelError when it is not there.
+    """Bring an interface up with addresses and routes; KernelError when it does not exist.
 
-    Others are asked whether they have its IPv6 addresses (duplicate address detection, RFC 4862), but are
-    given 0.1 s to answer and not 1 s; `announce` ends that. Meanwhile addresses can be used already
-    (optimistic, RFC 4429); where this kernel does not let us, it also begins up to 1 s later.
+    Duplicate address detection (RFC 4862) of its IPv6 addresses waits 0.1 s for answers and not 1 s, until
+    `announce` restores that. Meanwhile the addresses can be used already (optimistic, RFC 4429); where the
+    kernel does not permit this, detection also starts up to 1 s later.
     """
     with Rtnl(namespace) as rtnl:
         link = link_of(step, rtnl)
@@ -195,7 +195,7 @@ def configure(step: ConfigureInterface, namespace: int) -> None:
 
 
 def link_of(step: ConfigureInterface | CapInterface, rtnl: Rtnl) -> Link:
-    """The step's interface, in whose namespace `rtnl` is; KernelError when it is not there."""
+    """Return the step's interface, in the namespace of `rtnl`; KernelError when it does not exist."""
     link = rtnl.link(step.ifname)
     if link is None:
         msg = f"interface {step.ifname}: not in namespace {step.netns.path}"
@@ -217,9 +217,9 @@ def _add(address: Address, link: Link, rtnl: Rtnl, operation: str) -> None:
 
 
 def _let_be_optimistic(ifname: str, namespace: int) -> None:
-    """Have the kernel take IFA_F_OPTIMISTIC; some are built without it, and /proc/sys may be read-only.
+    """Enable IFA_F_OPTIMISTIC; some kernels are built without it, and /proc/sys may be read-only.
 
-    Which namespace's settings are seen there depends on who looks (`net/sysctl_net.c`).
+    The settings there are those of the reader's namespace (`net/sysctl_net.c`).
     """
     with entered(namespace), suppress(OSError):
         for setting in ("optimistic_dad", "use_optimistic"):
@@ -227,13 +227,13 @@ def _let_be_optimistic(ifname: str, namespace: int) -> None:
 
 
 def _wait_for_answers(milliseconds: int, link: Link, rtnl: Rtnl) -> None:
-    """Time for neighbours to answer; without IPv6 there is no such setting."""
+    """Set the time for neighbours to answer; without IPv6 there is no such setting."""
     with suppress(NetlinkError):
         set_ipv6_retransmission(rtnl.socket, link.index, milliseconds, link.name)
 
 
 def announce(addresses: Mapping[str, Collection[str]], namespace: int) -> None:
-    """Tell an interface's network which addresses (CIDR form) are on it; what is not there is passed over."""
+    """Announce addresses (CIDR form) on the interfaces' networks; missing interfaces are skipped."""
     with Rtnl(namespace) as rtnl:
         links = [link for link in rtnl.links() if link.name in addresses]
         for link in links:
@@ -243,7 +243,7 @@ def announce(addresses: Mapping[str, Collection[str]], namespace: int) -> None:
 
 
 def clear(step: ClearInterface, namespace: int) -> None:
-    """Take it down and flush all its addresses; holds when it is not there."""
+    """Take an interface down and flush its addresses; a missing one needs no change."""
     with Rtnl(namespace) as rtnl:
         link = rtnl.link(step.ifname)
         if link is None:
@@ -252,9 +252,9 @@ def clear(step: ClearInterface, namespace: int) -> None:
 
 
 def make_bare(link: Link, rtnl: Rtnl, operation: str) -> None:
-    """Take a link down, and all addresses from it; routes go with them. `operation` begins an error.
+    """Take a link down and delete its addresses, and with them its routes; `operation` begins an error.
 
-    Nor is it promiscuous for the next pod because the one before made it so.
+    Promiscuous mode is turned off as well, so that the next pod does not inherit it.
     """
     rtnl.quiesce(link.index, f"{operation}: down")
     for address in rtnl.addresses(link.index):

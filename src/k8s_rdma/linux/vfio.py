@@ -1,4 +1,4 @@
-"""Whether a PCI function can be handed to a program by vfio-pci, and by which device node.
+"""Passing PCI functions to programs by vfio-pci: the conditions and the device nodes.
 
 Source: Linux `drivers/vfio/vfio_main.c`, `Documentation/driver-api/vfio.rst`, 6.1.
 """
@@ -20,22 +20,22 @@ _NOIOMMU_MODE = "module/vfio/parameters/enable_unsafe_noiommu_mode"
 _NOIOMMU_NAME = "vfio-noiommu"
 _BRIDGE_DRIVER = "pcieport"
 _BRIDGE_CLASSES = ("0x0600", "0x0604")
-"""Of host and PCI bridges (`include/linux/pci_ids.h`), which do no DMA of their own.
+"""PCI classes of host and PCI bridges (`include/linux/pci_ids.h`), which do no DMA of their own.
 
-Others do: class 0x0680 is that of non-transparent bridges and NVSwitches."""
+Other bridges do: class 0x0680 is that of non-transparent bridges and NVSwitches."""
 
 
 def can_have_vfio(sysfs: Sysfs, pci: PciAddress, *, unsafe_noiommu: bool = False) -> bool:
-    """Whether a function could be bound to vfio-pci now. VFs of a PF are alike in that: one look tells."""
+    """Report whether a function can be bound to vfio-pci now; the answer is the same for all VFs of a PF."""
     return not objection_to_vfio(sysfs, pci, unsafe_noiommu=unsafe_noiommu)
 
 
 def objection_to_vfio(sysfs: Sysfs, pci: PciAddress, *, unsafe_noiommu: bool = False) -> str:
-    """Why a program cannot be handed a function, a sentence for an operator; empty when it can.
+    """Explain to an operator why a function cannot be passed to a program; empty when it can.
 
-    It must be alone in its IOMMU group, but for bridges: who has the group's device node may open every
-    function of the group, now or when vfio-pci gets it later, and DMA between them passes no IOMMU.
-    unsafe_noiommu: whether the operator allows a function without one.
+    The function must be alone in its IOMMU group, except for bridges: the group's device node gives access to
+    every function of the group, now or once it is bound to vfio-pci, and DMA between them passes no IOMMU.
+    unsafe_noiommu: whether the operator allows a function without an IOMMU.
     """
     if sysfs.names_if_any(f"bus/pci/drivers/{VFIO_PCI}") is None:
         return f"the driver {VFIO_PCI} is not there; load it on the host: modprobe {VFIO_PCI}"
@@ -51,7 +51,7 @@ def objection_to_vfio(sysfs: Sysfs, pci: PciAddress, *, unsafe_noiommu: bool = F
 
 
 def others_in_group(sysfs: Sysfs, pci: PciAddress) -> tuple[str, ...]:
-    """The other functions of its IOMMU group that keep it from programs: all but bridges that do no DMA."""
+    """Return the other functions of its IOMMU group that prevent its use, all but bridges that do no DMA."""
     names = sysfs.names_if_any(f"bus/pci/devices/{pci}/iommu_group/devices") or ()
     return tuple(name for name in sorted(names) if name != pci and not _is_harmless(sysfs, name))
 
@@ -71,7 +71,7 @@ def _objection_without_iommu(sysfs: Sysfs, pci: PciAddress, *, allowed: bool) ->
 
 
 def vfio_group(pci: PciAddress, sysfs: Sysfs | None = None) -> str:
-    """The device node of the group of a function that vfio-pci has; KernelError while it has not.
+    """Return the device node of a function's group; KernelError unless the function is bound to vfio-pci.
 
     `/dev/vfio/<group>`, or `/dev/vfio/noiommu-<group>` where there is no IOMMU (vfio_create_group).
     """
@@ -88,12 +88,12 @@ def _group(sysfs: Sysfs, pci: PciAddress) -> str | None:
 
 
 def _is_noiommu(sysfs: Sysfs, pci: PciAddress) -> bool:
-    """Whether its group is one that vfio made up, which it does as it is bound where there is no IOMMU."""
+    """Report whether its group is one that vfio creates when it binds a function without an IOMMU."""
     return sysfs.value_if_any(f"bus/pci/devices/{pci}/iommu_group/name") == _NOIOMMU_NAME
 
 
 def _is_harmless(sysfs: Sysfs, pci: str) -> bool:
-    """Whether it is a bridge, and no driver has it that would keep the kernel from giving its group away."""
+    """Report whether it is a bridge without a driver that would keep vfio from taking the group."""
     driver = sysfs.target_if_any(f"bus/pci/devices/{pci}/driver")
     pci_class = sysfs.value_if_any(f"bus/pci/devices/{pci}/class") or ""
     return driver in (None, _BRIDGE_DRIVER) and pci_class.startswith(_BRIDGE_CLASSES)

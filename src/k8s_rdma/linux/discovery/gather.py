@@ -74,12 +74,12 @@ class RecordingSysfs(Sysfs):
         return names
 
     def target(self, path: str) -> str:
-        """The last part of where a symbolic link leads."""
+        """Return the last part of a symbolic link's target."""
         self._place(path)
         return self._sysfs.target(path)
 
     def resolved(self, path: str) -> str:
-        """The path without symbolic links."""
+        """Return the path without symbolic links."""
         self._entries.setdefault(self._place(path), None)
         return self._sysfs.resolved(path)
 
@@ -166,41 +166,41 @@ class RecordingQueries:
         return found
 
     def vf_infos(self, index: int) -> Sequence[VfInfo]:
-        """The VFs of a PF's netdev."""
+        """Return the VFs of a PF's netdev."""
         query = partial(self._queries.vf_infos, index)
         found: Sequence[VfInfo] = self._noting(f"vf_infos {index}", query, ())
         self.vf_entries[index] = tuple(msgspec.convert(vf, VfEntry, from_attributes=True) for vf in found)
         return found
 
     def default_route_links(self) -> frozenset[int]:
-        """The links that default routes lead through."""
+        """Return the links of the default routes."""
         nowhere: frozenset[int] = frozenset()
         found = self._noting("default_route_links", self._queries.default_route_links, nowhere)
         self.default_routes = tuple(sorted(found))
         return found
 
     def addressed_links(self) -> frozenset[int]:
-        """The links with an address."""
+        """Return the links with an address."""
         nowhere: frozenset[int] = frozenset()
         found = self._noting("addressed_links", self._queries.addressed_links, nowhere)
         self.addressed = tuple(sorted(found))
         return found
 
     def rdma_devices(self) -> Sequence[RdmaDevice]:
-        """All RDMA devices."""
+        """Return all RDMA devices."""
         query = self._queries.rdma_devices
         found: Sequence[RdmaDevice] = self._noting("rdma_devices", query, ())
         self.rdma_entries = tuple(msgspec.convert(each, RdmaEntry, from_attributes=True) for each in found)
         return found
 
     def eswitch_modes(self) -> Mapping[str, str]:
-        """Switch modes by PCI address."""
+        """Return the switch modes by PCI address."""
         found: Mapping[str, str] = self._noting("eswitch_modes", self._queries.eswitch_modes, {})
         self.modes = dict(found)
         return found
 
     def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
-        """Rates of VFs as set by devlink."""
+        """Return the devlink rates of VFs."""
         found: Mapping[str, Mapping[int, DevlinkRate]] = self._noting(
             "devlink_rates", self._queries.devlink_rates, {}
         )
@@ -208,7 +208,7 @@ class RecordingQueries:
         return found
 
     def firmware(self, name: str) -> str:
-        """A netdev's firmware version."""
+        """Return a netdev's firmware version."""
         found = self._noting(f"firmware {name}", lambda: self._queries.firmware(name), "")
         if found:
             self.firmwares[name] = found

@@ -51,27 +51,27 @@ class NetlinkQueries:
         self._open.close()
 
     def links(self) -> Sequence[Link]:
-        """All netdevs, without VF information."""
+        """Return all netdevs, without VF information."""
         return self.rtnl.links()
 
     def vf_infos(self, index: int) -> Sequence[VfInfo]:
-        """The VFs of a PF's netdev; see `linux.netlink.sriov.vf_infos`."""
+        """Return the VFs of a PF's netdev; see `linux.netlink.sriov.vf_infos`."""
         return vf_infos(self.rtnl, index)
 
     def vf_stats(self, index: int) -> Sequence[VfStats]:
-        """The traffic of the VFs of a PF's netdev; see `linux.netlink.sriov.vf_stats`."""
+        """Return the counters of the VFs of a PF's netdev; see `linux.netlink.sriov.vf_stats`."""
         return vf_stats(self.rtnl, index)
 
     def default_route_links(self) -> frozenset[int]:
-        """The links that default routes lead through; see `linux.netlink.routes`."""
+        """Return the links of the default routes; see `linux.netlink.routes`."""
         return default_route_links(self.rtnl, self.rtnl.links())
 
     def addressed_links(self) -> frozenset[int]:
-        """The links with an address; see `linux.netlink.routes`."""
+        """Return the links with an address; see `linux.netlink.routes`."""
         return addressed_links(self.rtnl)
 
     def rdma(self) -> RdmaNetlink | None:
-        """RDMA netlink of this namespace; None while the kernel knows no RDMA."""
+        """Return the RDMA netlink of this namespace; None while the kernel has no RDMA."""
         if self._rdma is None:
             try:
                 self._rdma = self._open.enter_context(RdmaNetlink())
@@ -81,21 +81,21 @@ class NetlinkQueries:
         return self._rdma
 
     def rdma_devices(self) -> Sequence[RdmaDevice]:
-        """All RDMA devices that this namespace sees; none while the kernel knows no RDMA."""
+        """Return all RDMA devices that this namespace sees; none while the kernel has no RDMA."""
         rdma = self.rdma()
         return rdma.devices() if rdma else ()
 
     def netns_mode(self) -> NetnsMode | None:
-        """Mode of RDMA devices in namespaces: shared or exclusive; None while the kernel knows no RDMA."""
+        """Return the mode of RDMA devices in namespaces, shared or exclusive; None without RDMA."""
         rdma = self.rdma()
         return rdma.netns_mode() if rdma else None
 
     def eswitch_modes(self) -> Mapping[str, str]:
-        """`legacy` or `switchdev` by PCI address; NetlinkError EPERM without CAP_NET_ADMIN."""
+        """Return `legacy` or `switchdev` by PCI address; NetlinkError EPERM without CAP_NET_ADMIN."""
         return self._devlink.eswitch_modes("pci")
 
     def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
-        """Rates of VFs as set by devlink; see `linux.netlink.devlink`."""
+        """Return the devlink rates of VFs; see `linux.netlink.devlink`."""
         return devlink_rates(self._devlink, "pci")
 
     def firmware(self, name: str) -> str:
@@ -104,7 +104,7 @@ class NetlinkQueries:
         return found.firmware if found else ""
 
     def dcb(self, name: str) -> DcbState | None:
-        """DCB settings as a netdev's driver reports them; None when it has none."""
+        """Return the DCB settings that a netdev's driver reports; None when it has none."""
         with Dcb() as dcb:
             return dcb.state(name)
 
@@ -113,7 +113,7 @@ class NetlinkQueries:
         return self._ethtool.pauses(name)
 
     def devlink_flags(self, name: str) -> Mapping[str, bool]:
-        """A parameter of devlink devices by PCI address; see `linux.netlink.devlink`."""
+        """Return a parameter of devlink devices by PCI address; see `linux.netlink.devlink`."""
         return devlink_flags(self._devlink, "pci", name)
 
 
@@ -139,7 +139,7 @@ class UnprivilegedQueries(NetlinkQueries):
 
 
 def traces_of_switchdev(sysfs: Sysfs) -> Mapping[str, str]:
-    """`switchdev` by PCI address of PFs that have representors. OSError when sysfs cannot be read."""
+    """Return `switchdev` by PCI address for PFs with representors. OSError when sysfs cannot be read."""
     return {
         pf.pci: "switchdev"
         for pf in pfs(sysfs)

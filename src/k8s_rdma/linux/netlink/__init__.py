@@ -1,1 +1,1 @@
-"""Netlink, and the ioctl beside it: bytes to the kernel and back."""
+"""Netlink and ethtool's ioctl: requests to the kernel and their decoded answers."""

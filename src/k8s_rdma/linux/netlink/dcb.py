@@ -1,4 +1,4 @@
-"""Data Center Bridging of a netdev: which priorities have flow control of their own, how frames are classed.
+"""Data Center Bridging of a netdev: priority flow control and the classification of frames.
 
 Source: IEEE 802.1Qaz, Linux `include/uapi/linux/dcbnl.h` and `net/dcb/dcbnl.c`, 6.1.
 """
@@ -24,9 +24,9 @@ _SAYS_NOTHING = (errno.EOPNOTSUPP, errno.ENODEV)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcbState:
-    """pfc: priorities with flow control of their own; None where the driver does not say.
+    """DCB settings. pfc: priorities with priority flow control; None where the driver does not report them.
 
-    by_dscp: whether any priority is told from DSCP, for which drivers trust DSCP (mlx5:
+    by_dscp: whether DSCP determines the priority of any frame, for which drivers trust DSCP (mlx5:
     `mlx5e_dcbnl_ieee_setapp`, drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c).
     """
 
@@ -35,10 +35,10 @@ class DcbState:
 
 
 class Dcb:
-    """Asks about netdevs of the calling thread's network namespace. Every failure is a `NetlinkError`."""
+    """Queries netdevs of the calling thread's network namespace. Every failure is a `NetlinkError`."""
 
     def __init__(self, socket: NetlinkSocket | None = None) -> None:
-        """Ask by this socket, or a new one."""
+        """Use this socket, or a new one."""
         self._socket = socket or NetlinkSocket()
 
     def __enter__(self) -> Self:
@@ -52,7 +52,7 @@ class Dcb:
         self._socket.close()
 
     def state(self, netdev: str) -> DcbState | None:
-        """Settings as the netdev's driver reports them; None without DCB, or without such a netdev."""
+        """Return the settings that a netdev's driver reports; None without DCB or without such a netdev."""
         body = _HEADER.pack(0, _IEEE_GET) + text(_IFNAME, netdev)
         try:
             answer = self._socket.get(_RTM_GETDCB, body, f"DCB of {netdev}")
@@ -64,7 +64,7 @@ class Dcb:
 
 
 def decode_dcb(answer: bytes) -> DcbState:
-    """The state that an answer to DCB_CMD_IEEE_GET tells."""
+    """Decode the answer to DCB_CMD_IEEE_GET."""
     ieee = attributes(attributes(answer, _HEADER.size).get(_IEEE, b""))
     pfc = ieee.get(_PFC)
     apps = (_APP.unpack_from(value) for _, value in each_attribute(ieee.get(_APP_TABLE, b"")))

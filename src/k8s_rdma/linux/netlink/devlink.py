@@ -36,7 +36,7 @@ _MODES = ("legacy", "switchdev")
 
 
 class DevlinkDevice(NamedTuple):
-    """A device by the names of its bus and of itself there: `pci`, `0000:3b:00.0`."""
+    """A devlink device: the name of its bus and its name there, `pci`, `0000:3b:00.0`."""
 
     bus: str
     name: str
@@ -46,7 +46,7 @@ class Devlink:
     """The devlink devices of the calling thread's network namespace. Every failure is a `NetlinkError`."""
 
     def __init__(self, socket: NetlinkSocket | None = None) -> None:
-        """Ask by this socket, or a new one; the family may come later, with the first driver that has it."""
+        """Use this socket, or a new one; the family may appear later, with the first driver that uses it."""
         self._socket = socket or NetlinkSocket(connect(GENERIC))
         self._family: int | None = None
 
@@ -61,7 +61,7 @@ class Devlink:
         self._socket.close()
 
     def eswitch_modes(self, bus: str) -> Mapping[str, str]:
-        """`legacy` or `switchdev` by device name on that bus, of those that have an embedded switch.
+        """Return `legacy` or `switchdev` by device name on that bus, for devices with an embedded switch.
 
         Needs CAP_NET_ADMIN (EPERM) where there is any device.
         """
@@ -69,11 +69,11 @@ class Devlink:
         return {name: mode for name, mode in found.items() if mode is not None}
 
     def devices(self) -> tuple[DevlinkDevice, ...]:
-        """All there are; none where the kernel knows no devlink."""
+        """Return all devices; none where the kernel has no devlink."""
         return tuple(map(device_of, self.dump(_DEV_GET, "devlink devices")))
 
     def dump(self, command: int, operation: str) -> list[dict[int, bytes]]:
-        """The attributes of all objects of a kind; none where the kernel knows no devlink."""
+        """Return the attributes of all objects of a kind; none where the kernel has no devlink."""
         family = self._find_family()
         if family is None:
             return []
@@ -105,7 +105,7 @@ class Devlink:
 
 
 def device_of(found: Mapping[int, bytes]) -> DevlinkDevice:
-    """Whose object it is."""
+    """Return the device of an object."""
     return DevlinkDevice(string(found[_BUS_NAME]), string(found[_DEV_NAME]))
 
 
@@ -116,13 +116,14 @@ def _attributes(body: bytes) -> dict[int, bytes]:
 _PARAM_GET = 38
 _PARAM, _NAME, _TYPE, _VALUES, _VALUE, _DATA, _CMODE = 80, 81, 83, 84, 85, 86, 87
 _FLAG = 6
-"""NLA_FLAG: true is an attribute that is there (devlink_nl_param_value_fill_one, net/core/devlink.c)."""
+"""Type NLA_FLAG: the attribute is present for true (devlink_nl_param_value_fill_one, net/core/devlink.c)."""
 
 
 def devlink_flags(devlink: Devlink, bus: str, name: str) -> Mapping[str, bool]:
-    """A parameter by device name on that bus, of those that have it; NetlinkError EPERM without privileges.
+    """Return a parameter by device name on that bus; NetlinkError EPERM without privileges.
 
-    Of a value for now and one for later, the first by configuration mode: that of now.
+    Devices without it are left out. Of several values, that of the lowest configuration mode applies:
+    runtime, if set.
     """
     found: dict[str, bool] = {}
     for answer in devlink.dump(_PARAM_GET, "devlink parameters"):
@@ -145,7 +146,7 @@ _Attributes = dict[int, bytes]
 
 
 def devlink_rates(devlink: Devlink, bus: str) -> Mapping[str, Mapping[int, DevlinkRate]]:
-    """By device name on that bus and VF; of VFs that devlink was told nothing of, nothing."""
+    """Return devlink rates by device name on that bus and VF; VFs without any setting are left out."""
     try:
         messages = devlink.dump(_RATE_GET, "rates by devlink")
     except NetlinkError as error:
@@ -181,7 +182,7 @@ def _rate(leaf: _Attributes, nodes: Mapping[tuple[DevlinkDevice, str], _Attribut
 def _above(
     rate: _Attributes, nodes: Mapping[tuple[DevlinkDevice, str], _Attributes]
 ) -> Iterator[_Attributes]:
-    """The groups that it is in; the kernel lets none be in itself."""
+    """Yield the groups above a rate object; the kernel permits no cycle."""
     parent = nodes.get((device_of(rate), string(rate.get(_PARENT, b""))))
     if parent is not None:
         yield parent
@@ -189,12 +190,12 @@ def _above(
 
 
 def _mbps(rate: _Attributes, kind: int) -> int:
-    """Rounded up: what is less than one is not none."""
+    """Convert to Mb/s, rounded up so that a small rate does not become 0, which means none."""
     return -(-int.from_bytes(rate.get(kind, b""), sys.byteorder) // _BYTES_OF_A_MEGABIT)
 
 
 def _vf_ports(devlink: Devlink) -> Iterator[tuple[DevlinkDevice, int, int]]:
-    """Device, port and VF; not of VFs that another machine has, as those of a SmartNIC's host."""
+    """Yield device, port and VF; VFs of another machine, as of a SmartNIC's host, are left out."""
     for port in devlink.dump(_PORT_GET, "devlink ports"):
         is_vf = number(port.get(_PORT_FLAVOUR, b"")) == _PCI_VF and _PORT_VF in port
         if is_vf and not number(port.get(_PORT_EXTERNAL, b"")):

@@ -1,7 +1,8 @@
-"""Which driver and firmware a netdev has, which device it is of, and whether it knows pause frames.
+"""Driver, firmware, device and pause frames of a netdev.
 
-By ioctl: netlink tells the device since Linux 5.14 (IFLA_PARENT_DEV_NAME), driver and firmware never.
-Source: Linux `include/uapi/linux/ethtool.h` (struct ethtool_drvinfo, ethtool_pauseparam), netdevice(7).
+Queried by ioctl: netlink reports the device since Linux 5.14 (IFLA_PARENT_DEV_NAME), driver and firmware
+never. Source: Linux `include/uapi/linux/ethtool.h` (struct ethtool_drvinfo, ethtool_pauseparam),
+netdevice(7).
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _IFNAME_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverInfo:
-    """What a netdev's driver says of itself; empty what it does not say.
+    """Information that a netdev's driver reports about itself; empty where it reports nothing.
 
-    bus_info: for a PCI function its address, for others whatever their driver thought of.
+    bus_info: the address of a PCI function; free text for other devices.
     """
 
     driver: str
@@ -41,12 +42,12 @@ class DriverInfo:
 
 
 class Ethtool:
-    """Asks about netdevs of one namespace. It keeps that alive; close it soon unless it is one's own."""
+    """Queries netdevs of one namespace and keeps that alive; close it soon unless it is one's own."""
 
     def __init__(self, namespace: int | None = None) -> None:
-        """Open in the namespace of this descriptor, by default in the calling thread's own.
+        """Open a socket in the namespace of this descriptor, by default in the calling thread's own.
 
-        KernelError when no socket can be had.
+        KernelError when no socket can be opened.
         """
         with nullcontext() if namespace is None else entered(namespace):
             try:
@@ -65,7 +66,10 @@ class Ethtool:
         self._socket.close()
 
     def driver_info(self, name: str) -> DriverInfo | None:
-        """Of the netdev of that name; None when its driver says nothing. KernelError when there is none."""
+        """Return a netdev's driver information; None without any.
+
+        KernelError when there is no such netdev.
+        """
         answer = self._request(name, _DRVINFO.pack(_GDRVINFO, *[b""] * 6, *[0] * 5))
         if answer is None:
             return None
@@ -73,7 +77,7 @@ class Ethtool:
         return DriverInfo(driver=_text(driver), firmware=_text(firmware), bus_info=_text(bus_info))
 
     def pauses(self, name: str) -> bool | None:
-        """Report whether pause frames of the whole link are sent or heeded; None and KernelError as above."""
+        """Return True when global pause frames are sent or obeyed; else as with `driver_info`."""
         answer = self._request(name, _PAUSE.pack(_GPAUSEPARAM, 0, 0, 0))
         return None if answer is None else any(_PAUSE.unpack(answer)[2:])
 
@@ -92,7 +96,7 @@ class Ethtool:
 
 
 def _text(value: bytes) -> str:
-    """Drivers write `N/A` for what they do not know."""
+    """Decode a text; drivers write `N/A` for an unknown one, which becomes empty."""
     found = string(value.partition(b"\0")[0])
     return "" if found == "N/A" else found
 

@@ -1,6 +1,6 @@
-"""What is asked of the kernel beside sysfs, as values; the seam where a recorded machine is put in.
+"""Queries to the kernel beside sysfs and their answers as values; a recorded machine implements them as well.
 
-`NetlinkQueries` asks the running kernel, `sim.recorded_machine` answers from a file.
+`NetlinkQueries` queries the running kernel, `sim.recorded_machine` answers from a file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class VfInfo:
     """One entry of a PF's `IFLA_VFINFO_LIST` (Linux `include/uapi/linux/if_link.h`, 6.1).
 
-    mac: `aa:bb:cc:dd:ee:ff`, or 20 bytes so for InfiniBand. Rates in Mb/s. vlan_proto: `802.1Q`, `802.1ad`;
-    empty without a VLAN. Flags are None where the driver does not say.
-    link_state: `auto`, `enable` or `disable`. GUIDs (InfiniBand only) as `ip link` prints them: eight octets
+    mac: `aa:bb:cc:dd:ee:ff`, or 20 bytes in this form for InfiniBand. Rates in Mb/s. vlan_proto: `802.1Q`,
+    `802.1ad`; empty without a VLAN. Flags are None where the driver does not report them. link_state: `auto`,
+    `enable` or `disable`. GUIDs (InfiniBand only) as `ip link` prints them: eight octets
     `00:11:22:33:44:55:66:77`.
     """
 
@@ -40,10 +40,10 @@ class VfInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevlinkRate:
-    """What devlink was told of a VF's rates (Documentation/networking/devlink/devlink-port.rst, Linux 6.1).
+    """Devlink rates of a VF (Documentation/networking/devlink/devlink-port.rst, Linux 6.1).
 
-    Rates in Mb/s, 0 for none. group: the rate node that it is in, or empty. group_rated: whether that or one
-    above it has rates.
+    Rates in Mb/s, 0 for none. group: the rate node that contains it, or empty. group_rated: whether that node
+    or one above it has rates.
     """
 
     min_tx_rate_mbps: int = 0
@@ -76,36 +76,36 @@ class RdmaDevice:
 
 
 class Queries(Protocol):
-    """Questions about one network namespace, the host's; KernelError when one cannot be answered."""
+    """Queries about one network namespace, the host's; KernelError when one cannot be answered."""
 
     def links(self) -> Sequence[Link]:
-        """All netdevs, without VF information."""
+        """Return all netdevs, without VF information."""
         ...
 
     def vf_infos(self, index: int) -> Sequence[VfInfo]:
-        """The VFs of a PF's netdev by index; holds the kernel's RTNL lock 1-2 ms a VF on some drivers."""
+        """Return the VFs of a PF's netdev by index; holds the RTNL lock for 1-2 ms per VF on some drivers."""
         ...
 
     def default_route_links(self) -> frozenset[int]:
-        """The links that default routes lead through, IPv4 and IPv6, and those below (bond, bridge)."""
+        """Return the links of the default routes, IPv4 and IPv6, and the links below them (bond, bridge)."""
         ...
 
     def addressed_links(self) -> frozenset[int]:
-        """The links with an IPv4 or IPv6 address of more than link scope."""
+        """Return the links with an IPv4 or IPv6 address of more than link scope."""
         ...
 
     def rdma_devices(self) -> Sequence[RdmaDevice]:
-        """All RDMA devices; none where the kernel knows no RDMA."""
+        """Return all RDMA devices; none where the kernel has no RDMA."""
         ...
 
     def eswitch_modes(self) -> Mapping[str, str]:
-        """`legacy` or `switchdev` by PCI address, of devices that have an embedded switch (devlink)."""
+        """Return `legacy` or `switchdev` by PCI address, for devices with an embedded switch (devlink)."""
         ...
 
     def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
-        """Rates of VFs as set by devlink, by PCI address and VF."""
+        """Return the devlink rates by PCI address and VF."""
         ...
 
     def firmware(self, name: str) -> str:
-        """The firmware version that a netdev's driver tells (ETHTOOL_GDRVINFO); empty when it tells none."""
+        """Return a netdev's firmware version (ETHTOOL_GDRVINFO); empty when its driver reports none."""
         ...

@@ -1,4 +1,4 @@
-"""RDMA netlink: the RDMA devices of one network namespace, and their way into another.
+"""RDMA netlink: the RDMA devices of one network namespace, and their move into another.
 
 Source: Linux `include/uapi/rdma/rdma_netlink.h` and `drivers/infiniband/core/nldev.c`, 6.1; rdma-system(8).
 """
@@ -39,13 +39,14 @@ _ATTEMPTS = 5
 class RdmaNetlink:
     """One namespace's RDMA devices. Every failure is a `NetlinkError`.
 
-    It keeps the namespace alive; close it soon unless it is one's own. A descriptor must stay open as long.
+    The socket keeps the namespace alive: close it soon unless it is one's own. Keep the descriptor open until
+    then.
     """
 
     def __init__(self, namespace: int | None = None, *, socket: NetlinkSocket | None = None) -> None:
-        """Open in the namespace of this descriptor, by default in the thread's own; or ask by `socket`.
+        """Open a socket in the namespace of this descriptor, by default the thread's; or use `socket`.
 
-        NetlinkError EPROTONOSUPPORT while the kernel knows no RDMA (no driver has loaded `ib_core`).
+        NetlinkError EPROTONOSUPPORT while the kernel has no RDMA (no driver has loaded `ib_core`).
         """
         self._namespace = namespace
         self._socket = socket or NetlinkSocket(connect(RDMA, namespace))
@@ -61,12 +62,12 @@ class RdmaNetlink:
         self._socket.close()
 
     def netns_mode(self) -> NetnsMode:
-        """The mode of this machine (`rdma system`)."""
+        """Return the mode of this machine (`rdma system`)."""
         found = attributes(self._socket.get(_SYS_GET, b"", "RDMA namespace mode"))
         return NetnsMode.SHARED if number(found[_NETNS_MODE]) else NetnsMode.EXCLUSIVE
 
     def devices(self) -> tuple[RdmaDevice, ...]:
-        """All that this namespace sees, ordered by index."""
+        """Return all devices that this namespace sees, ordered by index."""
         for _ in range(_ATTEMPTS):
             try:
                 found = map(attributes, self._socket.dump(_DEV_GET, b"", "RDMA devices"))
@@ -77,12 +78,12 @@ class RdmaNetlink:
         raise NetlinkError("RDMA devices", errno.EINTR, f"changed under way {_ATTEMPTS} times")
 
     def indexes(self) -> dict[str, int]:
-        """The devices that this namespace sees, by name; one request, where `devices` makes one for each."""
+        """Return the indexes of the devices that this namespace sees, by name, in one request."""
         found = map(attributes, self._socket.dump(_DEV_GET, b"", "RDMA devices"))
         return {string(each[_DEV_NAME]): number(each[_DEV_INDEX]) for each in found}
 
     def hw_counters(self, index: int) -> dict[str, int]:
-        """A device's `hw_counters` by the kernel's names, those of its first port; none where it has none."""
+        """Return the `hw_counters` of a device's first port by the kernel's names; empty without any."""
         try:
             answer = self._socket.get(
                 _STAT_GET, u32(_DEV_INDEX, index) + u32(_PORT_INDEX, 1), f"counters of RDMA device #{index}"
@@ -95,10 +96,10 @@ class RdmaNetlink:
         return {string(entry[_HWCOUNTER_NAME]): number(entry[_HWCOUNTER_VALUE]) for entry in entries}
 
     def move(self, index: int, namespace: int, operation: str) -> None:
-        """Bring a device of this namespace into another one (a descriptor); `operation` begins the error.
+        """Move a device of this namespace into another one (a descriptor); `operation` begins the error.
 
-        Whatever has it open is cut off. EOPNOTSUPP in the shared mode, and of a driver that cannot;
-        EINVAL when there is no such device here.
+        Programs that have it open are disconnected. EOPNOTSUPP in shared mode, and when the driver does not
+        support it; EINVAL when there is no such device here.
         """
         # A device is taken from the namespace of the thread that asks, whatever that of its socket is
         # (ib_device_set_netns_put, drivers/infiniband/core/device.c: ENODEV).
@@ -127,5 +128,5 @@ def _port(found: dict[int, bytes]) -> RdmaPort:
 
 
 def _guid(value: bytes) -> str:
-    """As in sysfs, `f0e2:2eff:fe4a:8ec6`; the kernel tells a number in the machine's byte order."""
+    """Format a GUID as in sysfs, `f0e2:2eff:fe4a:8ec6`; netlink has a number in the machine's byte order."""
     return number(value).to_bytes(8, "big").hex(":", 2) if value else ""

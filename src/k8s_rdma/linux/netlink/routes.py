@@ -1,4 +1,4 @@
-"""Links that the machine itself needs (default routes, addresses), and neighbours of a namespace's links.
+"""Links that the host itself uses (default routes, addresses), and neighbours of a namespace's links.
 
 Source: rtnetlink(7), Linux `include/uapi/linux/{rtnetlink,nexthop,if_addr,neighbour}.h` (RT_SCOPE_*),
 `net/ipv4/fib_semantics.c`, `neigh_add` and `neightbl_set` of net/core/neighbour.c, 6.1.
@@ -36,19 +36,19 @@ _AF_INET, _AF_INET6 = 2, 10
 
 
 def solicit(socket: NetlinkSocket, index: int, address: IPv4Address, operation: str) -> None:
-    """Ask on a link who has an address, if nobody is known to; the answer is not waited for."""
+    """Solicit the neighbour with an address on a link, if none is known; do not wait for the answer."""
     socket.request(_NEWNEIGH, _neighbour(index, address, _NTF_USE), operation, CREATE)
 
 
 def forget(socket: NetlinkSocket, index: int, address: IPv4Address, operation: str) -> None:
-    """Take what is known of an address on a link from the neighbour table."""
+    """Delete an address on a link from the neighbour table."""
     socket.request(_DELNEIGH, _neighbour(index, address, 0), operation)
 
 
 def set_ipv6_retransmission(socket: NetlinkSocket, index: int, milliseconds: int, operation: str) -> None:
-    """How long a link waits for an answer of its IPv6 neighbours (RetransTimer, RFC 4861).
+    """Set the time that a link waits for answers of its IPv6 neighbours (RetransTimer, RFC 4861).
 
-    For that long, too, for somebody to object to an address (`addrconf_dad_work`, net/ipv6/addrconf.c).
+    Duplicate address detection waits as long (`addrconf_dad_work`, net/ipv6/addrconf.c).
     """
     time = attribute(_NDTPA_RETRANS_TIME, struct.pack("=Q", milliseconds))
     body = struct.pack("=Bxxx", _AF_INET6) + text(_NDTA_NAME, "ndisc_cache")
@@ -66,7 +66,7 @@ _SCOPE_LINK = 253
 
 
 def addressed_links(rtnl: Rtnl) -> frozenset[int]:
-    """The links with an IPv4 or IPv6 address that counts, by one dump of all addresses."""
+    """Return the links with an address for which `counts` is true, by one dump of all addresses."""
     found = set()
     for body in rtnl.socket.dump(_GETADDR, _IFADDR.pack(0, 0, 0, 0, 0), "addresses"):
         family, _, _, scope, index = _IFADDR.unpack_from(body)
@@ -76,9 +76,9 @@ def addressed_links(rtnl: Rtnl) -> frozenset[int]:
 
 
 def counts(scope: int) -> bool:
-    """Whether an address of this scope serves more than its link or its host.
+    """Report whether the scope of an address is wider than its link or its host.
 
-    Every link that is up gives itself one that does not (IPv6 link-local).
+    Every link that is up has an address of link scope (IPv6 link-local).
     """
     return scope < _SCOPE_LINK
 
@@ -95,7 +95,7 @@ _OPEN_VSWITCH = "openvswitch"
 
 
 def default_route_links(rtnl: Rtnl, links: Iterable[Link]) -> frozenset[int]:
-    """The links that default routes of the main table lead through, of any metric, and those `below`."""
+    """Return the links of the main table's default routes, of any metric, and the links `below` them."""
     through: set[int] = set()
     for family in _FAMILIES:
         through.update(_through(rtnl, family))
@@ -103,9 +103,9 @@ def default_route_links(rtnl: Rtnl, links: Iterable[Link]) -> frozenset[int]:
 
 
 def below(links: Iterable[Link], indexes: Iterable[int]) -> frozenset[int]:
-    """These links with those that carry their frames: bonded and bridged ones, a VLAN's and macvlan's parent.
+    """Add the links that carry the frames of these: bonded and bridged ones, parents of VLANs, macvlans.
 
-    A port of an Open vSwitch is carried by the other ports of it: `br-ex` and the NIC have one master.
+    The frames of an Open vSwitch port pass its other ports: `br-ex` and the NIC have the same master.
     """
     by_index = {link.index: link for link in links}
     members: dict[int, list[int]] = {}
@@ -128,14 +128,14 @@ def below(links: Iterable[Link], indexes: Iterable[int]) -> frozenset[int]:
 
 
 def carriers(links: Iterable[Link]) -> frozenset[int]:
-    """Links that others of this namespace are made on, as VLANs, macvlans, and macvtaps of guests."""
+    """Return the links on which VLANs, macvlans or guests' macvtaps of this namespace are made."""
     return frozenset(
         link.peer for link in links if link.peer and link.peer_elsewhere is None and link.kind != "veth"
     )
 
 
 def _through(rtnl: Rtnl, family: int) -> Iterator[int]:
-    """The links of one address family's default routes."""
+    """Yield the links of one address family's default routes."""
     for route in _default_routes(rtnl, family):
         if _RTA_OIF in route:
             yield number(route[_RTA_OIF])
@@ -165,7 +165,7 @@ def _dump_table(rtnl: Rtnl, body: bytes) -> Sequence[bytes]:
 
 
 def _multipath(value: bytes) -> Iterator[int]:
-    """The links of `struct rtnexthop`s."""
+    """Yield the links of `struct rtnexthop`s."""
     start = 0
     while start + _NEXTHOP.size <= len(value):
         size, _, _, index = _NEXTHOP.unpack_from(value, start)
@@ -174,7 +174,7 @@ def _multipath(value: bytes) -> Iterator[int]:
 
 
 def _nexthop_links(rtnl: Rtnl, nexthop_id: int) -> Iterator[int]:
-    """The links of a nexthop object, or of the members of a group of such."""
+    """Yield the links of a nexthop object, or of the members of a nexthop group."""
     body = bytes(_NHMSG_BYTES) + u32(_NHA_ID, nexthop_id)
     nexthop = attributes(rtnl.socket.get(_GETNEXTHOP, body, f"nexthop {nexthop_id}"), _NHMSG_BYTES)
     if _NHA_OIF in nexthop:

@@ -1,6 +1,6 @@
 """Route netlink: links, addresses, routes and traffic counters of one network namespace.
 
-Links are asked for by name or index, one at a time; the whole list only where everything is wanted. Source:
+Links are queried by name or index, one at a time; the whole list only where all are needed. Source:
 rtnetlink(7), Linux `include/uapi/linux/{rtnetlink,if_link,if_addr}.h` (`struct if_stats_msg`, `struct
 rtnl_link_stats64`), 6.1.
 
@@ -56,7 +56,7 @@ class LinkCounters:
 
     @property
     def opposite(self) -> LinkCounters:
-        """As the other end of a pair sees it."""
+        """Return the counters as the other end of a pair sees them."""
         return LinkCounters(
             tx_bytes=self.rx_bytes,
             rx_bytes=self.tx_bytes,
@@ -66,7 +66,7 @@ class LinkCounters:
 
 
 def counters_of_all(socket: NetlinkSocket) -> dict[int, LinkCounters]:
-    """Those of all links by index, in the namespace of this socket."""
+    """Return the counters of all links by index, in the namespace of this socket."""
     answers = socket.dump(_GETSTATS, _MESSAGE.pack(0, 0, _LINK_64_ONLY), "counters of links")
     return dict(map(_counters, answers))
 
@@ -82,7 +82,7 @@ def _counters(body: bytes) -> tuple[int, LinkCounters]:
 
 
 INFINIBAND = 32
-"""ARPHRD_INFINIBAND: the address of such a link is a queue pair's and the port's, and not to be set."""
+"""ARPHRD_INFINIBAND: the address of such a link is that of queue pair and port and cannot be set."""
 
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
@@ -116,9 +116,9 @@ Address = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 @unique
 class AddressState(Enum):
-    """What the kernel's duplicate address detection (RFC 4862) has found of an address until now.
+    """State of an address in the kernel's duplicate address detection (RFC 4862).
 
-    TENTATIVE: not usable before it has ended. OPTIMISTIC: usable meanwhile (RFC 4429).
+    TENTATIVE: not usable before detection has ended. OPTIMISTIC: usable meanwhile (RFC 4429).
     """
 
     VALID = auto()
@@ -140,10 +140,10 @@ class Link:
     """A netdev.
 
     peer: index of the other end of a veth pair, in this namespace unless `peer_elsewhere`.
-    peer_elsewhere: this namespace's number for the one that the peer is in; None when it is this one.
+    peer_elsewhere: this namespace's number for the peer's namespace; None when it is the same one.
     type: ARPHRD_*, 1 for Ethernet and 32 for InfiniBand (`include/uapi/linux/if_arp.h`).
-    device: what it is a netdev of, a PCI address for one of a PCI function (since Linux 5.14).
-    altnames: names beside its own, which no other link of the namespace can have either.
+    device: its device, a PCI address for a PCI function (since Linux 5.14).
+    altnames: alternative names, which no other link of the namespace can have either.
     """
 
     index: int
@@ -165,11 +165,11 @@ class Link:
 class Rtnl:
     """One namespace's links, addresses and routes. Every failure is a `NetlinkError`.
 
-    It keeps the namespace alive; close it soon unless it is one's own.
+    The socket keeps the namespace alive: close it soon unless it is one's own.
     """
 
     def __init__(self, namespace: int | None = None, *, socket: NetlinkSocket | None = None) -> None:
-        """Open in the namespace of this descriptor, by default in the thread's own; or ask by `socket`."""
+        """Open a socket in the namespace of this descriptor, by default the thread's; or use `socket`."""
         self.socket = socket or NetlinkSocket(connect(ROUTE, namespace))
 
     def __enter__(self) -> Self:
@@ -183,21 +183,21 @@ class Rtnl:
         self.socket.close()
 
     def links(self) -> list[Link]:
-        """All there are."""
+        """Return all links."""
         return [
             _link(body) for body in self.socket.dump(_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0) + _SHOWN, "links")
         ]
 
     def link(self, name: str) -> Link | None:
-        """The one of that name, if there is one."""
+        """Return the link of that name, if there is one."""
         return self._find(0, text(_IFNAME, name), name)
 
     def link_at(self, index: int) -> Link | None:
-        """The one of that index, if there is one."""
+        """Return the link of that index, if there is one."""
         return self._find(index, b"", f"#{index}")
 
     def details(self, index: int, filters: int, operation: str) -> dict[int, bytes]:
-        """A link's attributes, with those that are only told to who asks for them (RTEXT_FILTER_*)."""
+        """Return a link's attributes, with those that must be requested (RTEXT_FILTER_*)."""
         body = _IFINFO.pack(0, 0, index, 0, 0) + u32(_EXT_MASK, filters)
         return attributes(self.socket.get(_GETLINK, body, operation), _IFINFO.size)
 
@@ -207,7 +207,7 @@ class Rtnl:
         self.socket.request(_NEWLINK, body, operation, CREATE | EXCL)
 
     def delete(self, index: int, operation: str) -> None:
-        """Destroy a link, and the other end of a pair with it; holds when it is gone."""
+        """Destroy a link, and the other end of a pair with it; no change when it does not exist."""
         try:
             self.socket.request(_DELLINK, _IFINFO.pack(0, 0, index, 0, 0), operation)
         except NetlinkError as error:
@@ -220,12 +220,12 @@ class Rtnl:
         self.socket.request(_SETLINK, body, operation)
 
     def quiesce(self, index: int, operation: str) -> None:
-        """Take a link down, neither promiscuous nor hearing all multicast from now on, and answering ARP."""
+        """Take a link down, turn promiscuous and all-multicast mode off and ARP on."""
         flags = _IFF_UP | _IFF_NOARP | _IFF_PROMISC | _IFF_ALLMULTI
         self.socket.request(_SETLINK, _IFINFO.pack(0, 0, index, 0, flags), operation)
 
     def delete_altnames(self, link: Link, operation: str) -> None:
-        """Leave a link no name but its own."""
+        """Delete a link's alternative names."""
         if link.altnames:
             names = nested(_PROP_LIST, *(text(_ALT_IFNAME, name) for name in link.altnames))
             self.socket.request(
@@ -233,7 +233,7 @@ class Rtnl:
             )
 
     def number_of(self, namespace: int) -> int | None:
-        """This namespace's number for another one (a descriptor), as in `Link.peer_elsewhere`."""
+        """Return this namespace's number for another one (a descriptor), as in `Link.peer_elsewhere`."""
         body = struct.pack("=Bxxx", 0) + u32(_NETNSA_FD, namespace)
         found = struct.unpack(
             "=i", attributes(self.socket.get(_GETNSID, body, "namespace number"), 4)[_NETNSA_NSID]
@@ -241,12 +241,12 @@ class Rtnl:
         return None if found[0] < 0 else int(found[0])
 
     def addresses(self, index: int) -> list[Address]:
-        """A link's addresses."""
+        """Return a link's addresses."""
         body = _IFADDR.pack(0, 0, 0, 0, index)
         return [_address(each) for each in self.socket.dump(_GETADDR, body, f"addresses of link #{index}")]
 
     def every_address(self) -> dict[int, list[HeldAddress]]:
-        """All addresses of the namespace, by the index of their links."""
+        """Return all addresses of the namespace, by the index of their links."""
         found: dict[int, list[HeldAddress]] = {}
         for body in self.socket.dump(_GETADDR, _IFADDR.pack(0, 0, 0, 0, 0), "addresses"):
             _, _, flags, _, index = _IFADDR.unpack_from(body)
@@ -254,10 +254,10 @@ class Rtnl:
         return found
 
     def add_address(self, index: int, address: Address, operation: str) -> None:
-        """Give a link an address; holds when it has it.
+        """Add an address to a link; no change when the link has it.
 
-        An IPv6 one is usable once nobody has objected to it; at once, as far as RFC 4429 has it, if the
-        namespace's settings let this link be optimistic.
+        An IPv6 address is usable after duplicate address detection; at once, within RFC 4429, if the
+        namespace's settings make the link optimistic.
         """
         self.socket.request(_NEWADDR, _address_body(index, address), operation, CREATE | REPLACE)
 
@@ -274,8 +274,8 @@ class Rtnl:
     def add_route(self, index: int, route: Route, operation: str) -> None:
         """Add a route through a link, to the main table by default.
 
-        One to the same destination that exists stays, and no error is raised: with several interfaces
-        in one subnet the first one's wins, as with the reference CNI plugins (`pkg/ipam`, ConfigureIface).
+        An existing route to the same destination stays, without an error: with several interfaces in one
+        subnet the first one's route applies, as with the reference CNI plugins (`pkg/ipam`, ConfigureIface).
         """
         destination = ipaddress.ip_network(route.dst, strict=False)
         family = _AF_INET if destination.version == 4 else _AF_INET6
@@ -308,52 +308,52 @@ class Rtnl:
 
 
 def of_kind(kind: str, *data: bytes) -> bytes:
-    """A new link's kind, and what is particular to it."""
+    """Encode a new link's kind, and the data of that kind."""
     return nested(_LINKINFO, text(_INFO_KIND, kind), *data)
 
 
 def named(name: str) -> bytes:
-    """A link's name."""
+    """Encode a link's name."""
     return text(_IFNAME, name)
 
 
 def with_mac(mac: str) -> bytes:
-    """A link's hardware address, `aa:bb:cc:dd:ee:ff`."""
+    """Encode a link's hardware address, `aa:bb:cc:dd:ee:ff`."""
     return attribute(_ADDRESS, bytes.fromhex(mac.replace(":", "")))
 
 
 def with_mtu(mtu: int) -> bytes:
-    """A link's MTU in bytes."""
+    """Encode a link's MTU in bytes."""
     return u32(_MTU, mtu)
 
 
 def with_alias(alias: str) -> bytes:
-    """A link's alias: up to 255 bytes of free text that the kernel stores."""
+    """Encode a link's alias: up to 255 bytes of free text that the kernel stores."""
     return attribute(_IFALIAS, alias.encode())
 
 
 def in_namespace(namespace: int) -> bytes:
-    """The namespace (a descriptor) that a link shall be in; with `named` under that name at once."""
+    """Encode the namespace (a descriptor) for a link; with `named`, it gets that name in the same step."""
     return u32(_NET_NS_FD, namespace)
 
 
 def enslaved_to(index: int) -> bytes:
-    """A link's master; 0 for none."""
+    """Encode a link's master; 0 for none."""
     return u32(_MASTER, index)
 
 
 def answering_for_itself() -> bytes:
-    """ARP only for an interface's own addresses (arp_ignore 1, arp_announce 2 of ip-sysctl).
+    """Encode ARP for an interface's own addresses only (arp_ignore 1, arp_announce 2 of ip-sysctl).
 
-    By default Linux answers for any address of the machine on any interface, so of several interfaces in
-    one subnet the fastest to answer would get all traffic, and reservations on the others be void.
+    By default Linux answers for any address of the machine on any interface, so of several interfaces in one
+    subnet the first to answer would get all traffic, and reservations on the others would be void.
     """
     settings = nested(_INET_CONF, u32(_ARP_IGNORE, 1), u32(_ARP_ANNOUNCE, 2))
     return nested(_AF_SPEC, nested(_AF_INET, settings))
 
 
 def without_link_local() -> bytes:
-    """No IPv6 link-local address, so that a link that only carries others' frames sends none itself."""
+    """Encode no IPv6 link-local address, so that a link that only forwards sends no frames itself."""
     return nested(_AF_SPEC, nested(_AF_INET6, attribute(_INET6_ADDR_GEN_MODE, b"\x01")))
 
 
@@ -427,7 +427,7 @@ _VLAN = struct.Struct("=HH")
 
 
 def vlan_bridge(default: int) -> bytes:
-    """What makes a new bridge keep VLANs apart; frames without a tag are in `default` on a new port.
+    """Encode VLAN filtering for a new bridge; untagged frames are in VLAN `default` on a new port.
 
     A kernel without such bridges (CONFIG_BRIDGE_VLAN_FILTERING) refuses it with EOPNOTSUPP.
     """
@@ -436,22 +436,22 @@ def vlan_bridge(default: int) -> bytes:
 
 
 def add_untagged_vlan(rtnl: Rtnl, port: int, vlan: int, operation: str) -> None:
-    """Have a port in a VLAN, its own: what comes without a tag is in it, what is in it leaves without one."""
+    """Make a port an untagged member of a VLAN, and that VLAN the one of its untagged frames (PVID)."""
     rtnl.socket.request(_SETLINK, _attribute(port, vlan, _PVID | _UNTAGGED), operation)
 
 
 def add_tagged_vlan(rtnl: Rtnl, port: int, vlan: int, operation: str) -> None:
-    """Let a port carry a VLAN, tagged; holds when it does."""
+    """Make a port a tagged member of a VLAN; no change when it is one."""
     rtnl.socket.request(_SETLINK, _attribute(port, vlan), operation)
 
 
 def remove_vlan(rtnl: Rtnl, port: int, vlan: int, operation: str) -> None:
-    """Let a port carry a VLAN no longer; holds when it does not."""
+    """Remove a port from a VLAN; no change when it is not a member."""
     rtnl.socket.request(_DELLINK, _attribute(port, vlan), operation)
 
 
 def bridge_vlans(rtnl: Rtnl, operation: str) -> dict[int, frozenset[int]]:
-    """The VLANs of every port of every bridge, by the port's index."""
+    """Return the VLANs of every port of every bridge, by the port's index."""
     body = _IFINFO.pack(_AF_BRIDGE, 0, 0, 0, 0) + u32(_EXT_MASK, _FILTER_BRIDGE_VLANS)
     return dict(_vlans_of(answer) for answer in rtnl.socket.dump(_GETLINK, body, operation))
 

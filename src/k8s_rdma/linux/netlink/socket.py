@@ -1,6 +1,6 @@
-"""Netlink: messages as bytes, and a socket that asks and waits.
+"""Netlink: encoding of messages, and a socket for requests.
 
-Source: RFC 3549, netlink(7), Linux `include/uapi/linux/netlink.h`. Why it is written here:
+Source: RFC 3549, netlink(7), Linux `include/uapi/linux/netlink.h`. The reason for an own implementation:
 docs/adr/0005-netlink-of-our-own.md.
 """
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROUTE, KOBJECT_UEVENT, GENERIC, RDMA = 0, 15, 16, 20
-"""The families that are spoken here (NETLINK_*)."""
+"""Netlink families in use (NETLINK_*)."""
 _FAMILIES = {ROUTE: "rtnetlink", GENERIC: "generic netlink", RDMA: "RDMA netlink"}
-"""Those that are asked, in words."""
+"""Names of the families in messages."""
 
 REQUEST, MULTI, ACK, ECHO, DUMP_INTR = 0x1, 0x2, 0x4, 0x8, 0x10
 DUMP, REPLACE, EXCL, CREATE = 0x300, 0x100, 0x200, 0x400
-"""Flags of a message header; those of one value belong to different kinds of request."""
+"""Flags of a message header; equal values belong to different kinds of request."""
 
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _ACK_TLVS = 0x200
@@ -43,53 +43,53 @@ _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _TRUNCATED = int(socket.MSG_TRUNC)  # of an enumeration `&` is Python's own, and slow
 _ANSWER_TIMEOUT_S = 30
-"""The kernel answers as soon as it has its lock; a holder that keeps it for so long is stuck."""
+"""The kernel answers as soon as it has its lock; a holder that keeps it this long is stuck."""
 
 _BUFFER_BYTES = 1 << 17
-"""One answer at most: a PF with 256 VFs and their counters is 85 KiB (rtnl_fill_vfinfo, Linux 6.1)."""
+"""Largest answer: a PF with 256 VFs and their counters is 85 KiB (rtnl_fill_vfinfo, Linux 6.1)."""
 _DUMP_ATTEMPTS = 40
 _DUMP_PAUSE_S = 0.001
-"""After the first attempt, longer by as much after each: 0.8 s in all, by when 60 moves of VFs have ended."""
+"""Pause after the first attempt, growing by as much each time: 0.8 s in all, enough for 60 moves of VFs."""
 
 
 class NetlinkError(KernelError):
     """The kernel refused a request; `errno` as in errno(3)."""
 
     def __init__(self, operation: str, number: int, explanation: str = "") -> None:
-        """`operation` was asked for; `explanation` is the kernel's own, if it gave one."""
+        """Describe the refused `operation`; `explanation` is the kernel's own, if any."""
         because = f" ({explanation})" if explanation else ""
         super().__init__(f"{operation}: {error_name(number)}: {os.strerror(number)}{because}")
         self.errno = number
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """One attribute, padded to four bytes."""
+    """Encode one attribute, padded to four bytes."""
     size = len(value) + 4
     return _ATTRIBUTE.pack(size, kind) + value + bytes(-size % 4)
 
 
 def nested(kind: int, *attributes: bytes) -> bytes:
-    """An attribute made of attributes."""
+    """Encode an attribute made of attributes."""
     return attribute(kind | _NESTED, b"".join(attributes))
 
 
 def u32(kind: int, value: int) -> bytes:
-    """A number in the machine's byte order."""
+    """Encode a number in the machine's byte order."""
     return attribute(kind, struct.pack("=I", value))
 
 
 def text(kind: int, value: str) -> bytes:
-    """A string, with the terminating NUL that names need."""
+    """Encode a string, with the terminating NUL that names need."""
     return attribute(kind, value.encode(errors="surrogateescape") + b"\0")
 
 
 def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
-    """The attributes from `start` on by kind; of several of one kind the last."""
+    """Decode the attributes from `start` on by kind; the last one of several of a kind."""
     return dict(each_attribute(data, start))
 
 
 def each_attribute(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Kind and value of the attributes from `start` on, as where several of one kind make a list."""
+    """Yield kind and value of the attributes from `start` on, for lists with several of one kind."""
     end = len(data)
     while start + 4 <= end:
         size, kind = _ATTRIBUTE.unpack_from(data, start)
@@ -100,21 +100,21 @@ def each_attribute(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def number(value: bytes) -> int:
-    """An unsigned number of any size in the machine's byte order."""
+    """Decode an unsigned number of any size in the machine's byte order."""
     return int.from_bytes(value, sys.byteorder)
 
 
 def string(value: bytes) -> str:
-    """A string without its NUL.
+    """Decode a string without its NUL.
 
-    A name may be any bytes; those that are no UTF-8 are kept as in names of files (PEP 383), so that a netdev
-    has one name here and in sysfs.
+    A name may be any bytes; invalid UTF-8 becomes surrogate escapes (PEP 383), so that a netdev has the same
+    name here and in sysfs.
     """
     return value.rstrip(b"\0").decode(errors="surrogateescape")
 
 
 def connect(family: int = ROUTE, namespace: int | None = None) -> socket.socket:
-    """A socket to the kernel in that namespace (a descriptor), by default in the calling thread's own.
+    """Open a socket to the kernel in that namespace (a descriptor), by default in the calling thread's own.
 
     NetlinkError, EPROTONOSUPPORT when the kernel has no such family.
     """
@@ -142,11 +142,11 @@ def _connect(family: int, namespace: int | None) -> socket.socket:
 class NetlinkSocket:
     """Requests to one netlink family, one at a time, in the namespace where it was opened.
 
-    Such a socket keeps its network namespace alive, so one into a pod's must be closed soon.
+    The socket keeps its network namespace alive, so one in a pod's namespace must be closed soon.
     """
 
     def __init__(self, connection: socket.socket | None = None) -> None:
-        """Ask over this connection, which is closed with it; by default over `connect()`."""
+        """Use this connection, which is closed with the object; by default `connect()`."""
         self._socket = connection or connect()
         self._sequence = itertools.count(1)
 
@@ -157,26 +157,26 @@ class NetlinkSocket:
         self.close()
 
     def close(self) -> None:
-        """Close it; its answers, if any, are lost."""
+        """Close the socket; pending answers are lost."""
         self._socket.close()
 
     def request(self, kind: int, body: bytes, operation: str, flags: int = 0) -> None:
-        """Have something done. NetlinkError, beginning with `operation`, when it was not."""
+        """Send a request that changes something. NetlinkError, beginning with `operation`, when it fails."""
         for _ in self._talk(kind, REQUEST | ACK | flags, body, operation):
             pass
 
     def get(self, kind: int, body: bytes, operation: str, flags: int = 0) -> bytes:
-        """The one answer to a question, without its header."""
+        """Return the one answer to a query, without its header."""
         answers = list(self._talk(kind, REQUEST | ACK | flags, body, operation))
         if len(answers) != 1:
             raise NetlinkError(operation, errno.EPROTO, f"{len(answers)} answers to one question")
         return answers[0]
 
     def dump(self, kind: int, body: bytes, operation: str) -> list[bytes]:
-        """All answers to a question that has many.
+        """Return all answers to a query that has many.
 
-        When they changed under way (NLM_F_DUMP_INTR) they are asked for again; NetlinkError EINTR when
-        that happens too often. An incomplete answer is never returned.
+        A dump that was interrupted by changes (NLM_F_DUMP_INTR) is repeated; NetlinkError EINTR after too
+        many. An incomplete answer is never returned.
         """
         for attempt in range(_DUMP_ATTEMPTS):
             if attempt:
@@ -208,7 +208,7 @@ class NetlinkSocket:
 
 
 def _answers(receive: Callable[[], bytes], sequence: int, operation: str) -> Iterator[bytes]:
-    """What answers one request, up to its end. Answers to an earlier one, given up on, are skipped."""
+    """Yield the answers to one request. Answers to an earlier request that timed out are skipped."""
     interrupted = False
     while True:
         data, start = receive(), 0

@@ -1,4 +1,4 @@
-"""VFs through their PF's netdev: their settings and counters read, and settings written.
+"""VFs through their PF's netdev: reads settings and counters, and writes settings.
 
 Source: Linux `net/core/rtnetlink.c` (do_setlink, do_setvfinfo, rtnl_fill_vf, rtnl_fill_vfinfo) and
 `include/uapi/linux/if_link.h`, 6.1.
@@ -31,7 +31,7 @@ _RX_PACKETS, _TX_PACKETS, _RX_BYTES, _TX_BYTES = 0, 1, 2, 3
 _ETHERNET_MAC_BYTES = 6
 
 _MLX4_VGT = 4095
-"""VLAN ID that mlx4 reports for no VLAN (`MLX4_VGT`, mlx4_get_vf_config); IEEE 802.1Q reserves it."""
+"""VLAN ID with which mlx4 reports no VLAN (`MLX4_VGT`, mlx4_get_vf_config); IEEE 802.1Q reserves it."""
 
 _UNTOLD = 0xFFFFFFFF
 """Value of a flag that the driver did not fill in."""
@@ -41,9 +41,10 @@ _VfAttributes = dict[int, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfStats:
-    """What a PF counted of a VF, in the VF's own direction: `tx` is what its holder sent.
+    """Counters that a PF keeps of a VF, in the VF's direction: `tx` is what the VF sent.
 
-    All 0 as well where the driver counts nothing (no `ndo_get_vf_stats`): the kernel tells no difference.
+    All are 0 as well where the driver counts nothing (no `ndo_get_vf_stats`); the kernel reports no
+    difference.
     """
 
     index: int
@@ -54,10 +55,10 @@ class VfStats:
 
 
 def vf_infos(rtnl: Rtnl, index: int) -> tuple[VfInfo, ...]:
-    """The VFs of a PF's netdev, ordered by index; none where the driver tells of none (as netdevs of VFs).
+    """Return the VFs of a PF's netdev, ordered by index; none where the driver reports none (netdevs of VFs).
 
-    Holds the kernel's RTNL lock 1-2 ms a VF on some drivers. NetlinkError ENODEV when the link is gone,
-    EPROTO when the driver told of fewer VFs than there are, as while one is being reset.
+    Holds the RTNL lock for 1-2 ms per VF on some drivers. NetlinkError ENODEV when the link no longer exists,
+    EPROTO when the driver reported fewer VFs than exist, as while one is being reset.
     """
     link, vfs = _query(rtnl, index, _FILTER_VF | _FILTER_SKIP_STATS)
     mac_bytes = len(link.get(_ADDRESS, b"")) or _ETHERNET_MAC_BYTES
@@ -65,13 +66,13 @@ def vf_infos(rtnl: Rtnl, index: int) -> tuple[VfInfo, ...]:
 
 
 def vf_stats(rtnl: Rtnl, index: int) -> tuple[VfStats, ...]:
-    """Counters of a PF's VFs; as expensive as `vf_infos`, and fails as it does."""
+    """Return the counters of a PF's VFs; costs and errors as with `vf_infos`."""
     _, vfs = _query(rtnl, index, _FILTER_VF)
     return tuple(_counts(vf, attributes(vfs[vf].get(_STATS, b""))) for vf in sorted(vfs))
 
 
 def _query(rtnl: Rtnl, index: int, filters: int) -> tuple[_VfAttributes, Mapping[int, _VfAttributes]]:
-    """The link's attributes, and those of each VF by its index."""
+    """Return the link's attributes, and those of each VF by its index."""
     operation = f"VFs of link #{index}"
     link = rtnl.details(index, filters, operation)
     if _VFINFO_LIST not in link:
@@ -110,7 +111,7 @@ def _info(index: int, vf: _VfAttributes, mac_bytes: int) -> VfInfo:
 
 
 def _vlan(vf: _VfAttributes) -> tuple[int, int, str]:
-    """VLAN, QoS and protocol; the list has at most one (MAX_VLAN_LIST_LEN)."""
+    """Decode VLAN, QoS and protocol; the list has at most one entry (MAX_VLAN_LIST_LEN)."""
     for _, value in each_attribute(vf.get(_VLAN_LIST, b"")):
         return _tag(value, _protocol_name(int.from_bytes(value[12:14], "big")))
     return _tag(vf[_VLAN], "802.1Q") if _VLAN in vf else (0, 0, "")
@@ -145,12 +146,12 @@ def _link_state(vf: _VfAttributes) -> str:
 
 
 def _setting(vf: _VfAttributes, kind: int) -> int | None:
-    """The number behind the VF's in a pair of numbers."""
+    """Decode the number after the VF's in a pair of numbers."""
     return number(vf[kind][4:8]) if kind in vf else None
 
 
 def _read_guid(vf: _VfAttributes, kind: int) -> str:
-    """A number in the machine's byte order, at offset 8 for its alignment."""
+    """Decode a number in the machine's byte order, at offset 8 for its alignment."""
     return number(vf[kind][8:16]).to_bytes(8, "big").hex(":") if kind in vf else ""
 
 
@@ -171,17 +172,17 @@ _TRUST, _NODE_GUID, _PORT_GUID, _VLAN_LIST, _VLAN_INFO = 9, 10, 11, 12, 1
 
 @dataclass(frozen=True, slots=True)
 class VfSetting:
-    """One thing to be set on one VF: in words, and as an attribute of `IFLA_VF_INFO`."""
+    """A setting for one VF: its description, and its attribute of `IFLA_VF_INFO`."""
 
     label: str
     attribute: bytes
 
 
 def set_vfs(rtnl: Rtnl, pf: int, operation: str, settings: Sequence[VfSetting]) -> None:
-    """Make settings on VFs of one PF (its netdev's index), in this order and in one message.
+    """Write settings of VFs of one PF (its netdev's index), in this order and in one message.
 
-    NetlinkError begins with `operation` and names the setting that was refused; those before it are made,
-    those after it are not.
+    NetlinkError begins with `operation` and names the refused setting; those before it are written, those
+    after it are not.
     """
     try:
         _send(rtnl, pf, operation, settings)
@@ -195,13 +196,13 @@ def set_vfs(rtnl: Rtnl, pf: int, operation: str, settings: Sequence[VfSetting]) 
 def set_rates(rtnl: Rtnl, pf: int, operation: str, rates: Sequence[VfRate]) -> None:
     """Program the minimum and maximum rate of VFs of one PF; fails as `set_vfs` does.
 
-    What errno means is the driver's affair (`linux.drivers`); EINVAL also for a maximum below its minimum.
+    The meaning of errno depends on the driver (`linux.drivers`); EINVAL also for a maximum below its minimum.
     """
     set_vfs(rtnl, pf, operation, [rate(each) for each in rates])
 
 
 def rate(vf: VfRate) -> VfSetting:
-    """Rates in Mb/s, both at once: netlink sets no one of them."""
+    """Set both rates, in Mb/s: netlink cannot set only one of them."""
     return VfSetting(
         f"VF {vf.index}: min rate {vf.min_tx_rate_mbps}, max rate {vf.max_tx_rate_mbps} Mb/s",
         attribute(_RATE, struct.pack("=III", vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps)),
@@ -209,13 +210,13 @@ def rate(vf: VfRate) -> VfSetting:
 
 
 def mac(vf: int, address: str) -> VfSetting:
-    """The administrative MAC, `aa:bb:cc:dd:ee:ff`: the driver of the VF takes it when next it binds."""
+    """Set the administrative MAC, `aa:bb:cc:dd:ee:ff`, which the VF's driver uses once bound again."""
     packed = bytes.fromhex(address.replace(":", ""))
     return VfSetting(f"VF {vf}: MAC {address}", attribute(_MAC, struct.pack("=I32s", vf, packed)))
 
 
 def vlan(vf: int, number: int, qos: int = 0, protocol: str = "802.1Q") -> VfSetting:
-    """A VLAN (0 for none) that the VF's frames get and lose unseen, and their priority 0-7."""
+    """Set a VLAN (0 for none), transparent to the VF, and its priority 0-7."""
     value = struct.pack("=III", vf, number, qos) + VLAN_PROTOCOLS[protocol].to_bytes(2, "big") + bytes(2)
     return VfSetting(
         f"VF {vf}: VLAN {number}, QoS {qos}, {protocol}", nested(_VLAN_LIST, attribute(_VLAN_INFO, value))
@@ -223,7 +224,7 @@ def vlan(vf: int, number: int, qos: int = 0, protocol: str = "802.1Q") -> VfSett
 
 
 def trust(vf: int, *, on: bool) -> VfSetting:
-    """Set whether the VF may do what only trusted ones may, such as be promiscuous."""
+    """Set whether the VF has the rights of trusted VFs, such as promiscuous mode."""
     return _switch(vf, "trust", _TRUST, on=on)
 
 
@@ -233,18 +234,18 @@ def spoof_check(vf: int, *, on: bool) -> VfSetting:
 
 
 def link_state(vf: int, state: str) -> VfSetting:
-    """What link the VF sees: the port's (`auto`), always one (`enable`), never one (`disable`)."""
+    """Set the VF's link: that of the port (`auto`), always up (`enable`), always down (`disable`)."""
     value = struct.pack("=II", vf, LINK_STATES.index(state))
     return VfSetting(f"VF {vf}: link state {state}", attribute(_LINK_STATE, value))
 
 
 def node_guid(vf: int, guid: str) -> VfSetting:
-    """InfiniBand: the GUID of its RDMA device, eight octets `00:11:22:33:44:55:66:77`."""
+    """Set the GUID of its RDMA device (InfiniBand), eight octets `00:11:22:33:44:55:66:77`."""
     return _guid(vf, "node GUID", _NODE_GUID, guid)
 
 
 def port_guid(vf: int, guid: str) -> VfSetting:
-    """InfiniBand: the GUID of its port; the subnet manager brings no port up that has none."""
+    """Set the GUID of its port (InfiniBand); the subnet manager brings no port up without one."""
     return _guid(vf, "port GUID", _PORT_GUID, guid)
 
 

@@ -1,4 +1,4 @@
-"""What the kernel tells of changes, and what of it has to be looked at again.
+"""Subscriptions to the kernel's messages about changes, and the state that each makes stale.
 
 Source: rtnetlink(7) RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR,
 Linux `lib/kobject_uevent.c` (group 1 is the kernel's own, 2 is udev's),
@@ -26,9 +26,9 @@ _SO_RCVBUFFORCE = 33
 
 @dataclass(frozen=True, slots=True)
 class Dirty:
-    """What changed: the links of these indexes, or whatever may be.
+    """Changes since the last call: the links of these indexes, or everything.
 
-    everything: messages were lost, a PCI function came, went or changed, or a watched file did.
+    everything: messages were lost, or a PCI function or a watched file was added, removed or changed.
     """
 
     links: frozenset[int] = frozenset()
@@ -37,13 +37,13 @@ class Dirty:
 
 @dataclass(slots=True)
 class Gathering:
-    """Changes until now."""
+    """Changes accumulated since the last `drain`."""
 
     links: set[int] = field(default_factory=set)
     everything: bool = False
 
     def drain(self) -> Dirty:
-        """What it holds; then it holds nothing."""
+        """Return the accumulated changes and start anew."""
         dirty = Dirty(frozenset(self.links), self.everything)
         self.links.clear()
         self.everything = False
@@ -54,9 +54,9 @@ class Gathering:
 class Subscription:
     """Groups of a netlink family.
 
-    read: notes what a message says, and whether it is of interest.
-    size: how much of a message it reads, bytes; the kernel drops the rest.
-    optional: whether to do without where the kernel has no such family or keeps it for root.
+    read: records a message; returns whether it is relevant.
+    size: bytes of a message that it reads; the kernel drops the rest.
+    optional: whether to continue where the kernel lacks the family or reserves it for root.
     """
 
     family: int
@@ -66,7 +66,7 @@ class Subscription:
     optional: bool = False
 
     def open(self, queue_bytes: int) -> socket.socket | None:
-        """A socket that gets its messages in the calling thread's namespace, without waiting for one."""
+        """Open a non-blocking socket that receives its messages in the calling thread's namespace."""
         try:
             opened = socket.socket(
                 socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, self.family
@@ -94,13 +94,13 @@ def _make_room(opened: socket.socket, queue_bytes: int) -> None:
 
 
 def _link(message: bytes, gathering: Gathering) -> bool:
-    """Links made, moved, renamed and gone, their state and carrier, and the settings of a PF's VFs."""
+    """Record that a link, its state or carrier, or the settings of its VFs changed."""
     gathering.links.add(_MESSAGE_AND_LINK.unpack_from(message)[0])
     return True
 
 
 def _address(message: bytes, _gathering: Gathering) -> bool:
-    """Addresses that come and go; no link and no VF's settings are other than they were."""
+    """Report a changed address as relevant; links and settings of VFs stay valid."""
     return counts(_MESSAGE_AND_SCOPE.unpack_from(message)[0])
 
 
@@ -108,7 +108,7 @@ _TOKEN_BUCKET = b"/module/sch_tbf"
 
 
 def _uevent(message: bytes, gathering: Gathering) -> bool:
-    """`ACTION@DEVPATH` and `KEY=value`s, each ended by NUL."""
+    """Record a uevent: `ACTION@DEVPATH` and `KEY=value`s, each ended by NUL."""
     values = dict(line.split(b"=", 1) for line in message.split(b"\0") if b"=" in line)
     match values.get(b"SUBSYSTEM"):
         case b"net":
@@ -125,7 +125,7 @@ def _uevent(message: bytes, gathering: Gathering) -> bool:
 
 
 def _rdma(_message: bytes, _gathering: Gathering) -> bool:
-    """RDMA devices, and which netdev their ports have: as with uevents of them."""
+    """Report a changed RDMA device or netdev of its ports as relevant, as with uevents of them."""
     return True
 
 
@@ -133,7 +133,7 @@ _OF_RDMA_DEVICES = frozenset({b"pci", b"infiniband", b"infiniband_verbs", b"infi
 
 
 def _device(message: bytes, gathering: Gathering) -> bool:
-    """Anything of RDMA devices; of links messages of another family tell."""
+    """Record a uevent of RDMA devices; those of links arrive through another family."""
     of_interest = any(
         line == b"SUBSYSTEM=" + subsystem for line in message.split(b"\0") for subsystem in _OF_RDMA_DEVICES
     )
@@ -155,7 +155,7 @@ ADDRESSES = Subscription(
 )
 UEVENTS = Subscription(family=KOBJECT_UEVENT, groups=(_UEVENT_GROUP,), read=_uevent, size=_UEVENT_BYTES)
 RDMA_EVENTS = Subscription(family=RDMA, groups=(_NOTIFY_GROUP,), read=_rdma, size=1, optional=True)
-"""Also ports that got or lost their netdev; without it, uevents tell of RDMA devices that come and go."""
+"""Includes ports that got or lost their netdev; without it, uevents report added and removed RDMA devices."""
 
 EVERYTHING = (LINKS, ADDRESSES, UEVENTS, RDMA_EVENTS)
 
@@ -164,4 +164,4 @@ DEVICE_UEVENTS = Subscription(
 )
 DEVICE_RDMA_EVENTS = replace(RDMA_EVENTS, read=_rdma_device)
 RDMA_DEVICES = (LINKS, DEVICE_UEVENTS, DEVICE_RDMA_EVENTS)
-"""RDMA devices, their character devices and their netdevs."""
+"""Subscriptions for RDMA devices, their character devices and their netdevs."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.socket import NetlinkSocket
 
 HANDLE = 0x7264_0000
-"""Tells ours from others': `tc qdisc show` prints `tbf 7264:`. The kernel gives out 8000: and above."""
+"""Handle that marks our qdisc: `tc qdisc show` prints `tbf 7264:`. The kernel assigns 8000: and above."""
 
 BYTES_PER_MBPS = 125_000
 
@@ -100,9 +100,9 @@ _TBF_PARMS, _TBF_RATE64, _TBF_BURST = 1, 4, 6
 _TBF_PARAMETERS = struct.Struct("=BBHhHI12xIII")
 """struct tc_tbf_qopt: rate, no peak rate, limit in bytes, bucket and peak bucket in ticks."""
 _UNKNOWN = (errno.ENOENT, errno.EOPNOTSUPP)
-"""Of a queueing discipline that the kernel does not have, or of one that has none at all."""
+"""Error for a queueing discipline that the kernel lacks, or on a kernel without any."""
 _LOOPBACK = 1
-"""Its index in every namespace (LOOPBACK_IFINDEX, include/net/flow.h)."""
+"""Index of the loopback in every namespace (LOOPBACK_IFINDEX, include/net/flow.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootQdisc:
-    """A link's root queueing discipline. bucket: of one that is ours, with nothing that would weaken it.
+    """A link's root queueing discipline. bucket: of one with our handle whose parameters nothing weakens.
 
-    handle: 0 of one that the kernel chose.
+    handle: 0 for one that the kernel chose.
     """
 
     kind: str
@@ -127,7 +127,7 @@ class RootQdisc:
 
     @property
     def is_ours(self) -> bool:
-        """Report whether it is one that was made here, whatever became of it."""
+        """Report whether this software created it, even if it was changed since."""
         return (self.kind, self.handle) == ("tbf", HANDLE)
 
     @property
@@ -137,7 +137,7 @@ class RootQdisc:
 
 
 def bucket_for(mbps: int) -> Bucket:
-    """What keeps a rate in Mb/s, from 1 on."""
+    """Return the bucket for a rate in Mb/s, at least 1."""
     rate = mbps * BYTES_PER_MBPS
     return Bucket(
         rate=rate,
@@ -147,9 +147,9 @@ def bucket_for(mbps: int) -> Bucket:
 
 
 def root_qdiscs(socket: NetlinkSocket, operation: str) -> dict[int, RootQdisc]:
-    """Those of all links of a namespace, by index; links that have none, as before they first came up, not.
+    """Return the root qdiscs of a namespace by link index; links without one (never up) are left out.
 
-    A kernel without traffic control has none at all.
+    Empty on a kernel without traffic control.
     """
     try:
         bodies = socket.dump(_GETQDISC, _root_header(0), f"{operation}: queueing disciplines")
@@ -166,10 +166,10 @@ def root_qdiscs(socket: NetlinkSocket, operation: str) -> dict[int, RootQdisc]:
 
 
 def is_supported(socket: NetlinkSocket, kind: str = "tbf") -> bool:
-    """Whether the kernel has such a queueing discipline, or a module of it that it loads. Changes nothing.
+    """Report whether the kernel has TBF, or a module of it that it loads. Changes nothing.
 
-    It is asked to make one without parameters for the loopback, which it refuses once it has found the code
-    (`tbf_init`). KernelError when it does not say, as without CAP_NET_ADMIN.
+    The request creates one without parameters on the loopback, which the kernel refuses once it has found the
+    code (`tbf_init`). KernelError when that remains unknown, as without CAP_NET_ADMIN.
     """
     try:
         body = _root_header(_LOOPBACK) + text(_KIND, kind)
@@ -183,9 +183,11 @@ def is_supported(socket: NetlinkSocket, kind: str = "tbf") -> bool:
 
 
 def limit(socket: NetlinkSocket, index: int, mbps: int, operation: str) -> None:
-    """Let a link send so many Mb/s; 0 for no limit of ours. KernelError when it does not hold afterwards.
+    """Limit what a link sends, Mb/s; 0 removes our limit.
 
-    Another one's queueing discipline gives way. A changed rate changes in place: what waits goes on waiting.
+    KernelError when the limit is not in effect afterwards.
+
+    A queueing discipline of others is replaced. A changed rate is changed in place and keeps waiting packets.
     """
     bucket = bucket_for(mbps) if mbps else None
     previous = root_qdiscs(socket, operation).get(index)
@@ -227,7 +229,7 @@ def _set(socket: NetlinkSocket, index: int, bucket: Bucket, operation: str) -> N
 
 
 def _delete(socket: NetlinkSocket, index: int, operation: str) -> None:
-    """Leave a link the queueing discipline that the kernel chooses; holds when it has that."""
+    """Delete a link's root qdisc, so that the kernel chooses one; no change when it has that."""
     try:
         socket.request(_DELQDISC, _root_header(index), operation)
     except NetlinkError as error:
@@ -249,12 +251,12 @@ def _root_qdisc(handle: int, found: dict[int, bytes]) -> RootQdisc:
 
 
 def _mbps(rate: int) -> int:
-    """Rounded up: a little more than a limit, which is much of a small one, must not pass for it."""
+    """Convert to Mb/s, rounded up, so that a rate slightly above a limit is not taken for the limit."""
     return -(-rate // BYTES_PER_MBPS)
 
 
 def _burst_ticks(burst: int, rate: int) -> int:
-    """Time that so many bytes take at a rate, as the kernel stores a bucket's size."""
+    """Return the time that so many bytes take at a rate, as the kernel stores a bucket's size."""
     return min(_MAX_32, burst * 1_000_000_000 // max(1, rate) // _TICK_NS)
 
 
@@ -264,7 +266,7 @@ def _root_header(index: int, handle: int = 0) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HtbClass:
-    """A class: what it is always given and what it may take, bytes a second; the others in bytes."""
+    """An HTB class: guaranteed rate and ceiling in bytes a second; the others in bytes."""
 
     handle: int
     parent: int
@@ -276,7 +278,7 @@ class HtbClass:
 
 @dataclass(frozen=True, slots=True)
 class ClassState:
-    """What a class has: bytes a second, and the time that it may send or, below zero, has overdrawn."""
+    """State of a class: rates in bytes a second, and tokens as time, negative when overdrawn."""
 
     rate: int
     ceil: int
@@ -292,38 +294,38 @@ class Source:
 
     @property
     def node(self) -> int:
-        """The handle of the filter for it in its bucket of the table."""
+        """Return the handle of its filter in its bucket of the table."""
         return _TABLE | int(self.mac[-2:], 16) << 12 | self.number
 
 
 Place = tuple[int, int]
-"""A filter's: the handle of what it is attached to, and its priority."""
+"""Place of a filter: the handle of its parent, and its priority."""
 
 
 class TrafficControl:
     """Qdiscs, classes and filters of one network namespace. Every failure is a `NetlinkError`."""
 
     def __init__(self, socket: NetlinkSocket) -> None:
-        """Ask by this socket."""
+        """Use this socket."""
         self._socket = socket
 
     def add_htb(self, index: int, handle: int, default: int, operation: str) -> None:
-        """HTB as a link's root qdisc; what no filter classifies goes to class `default` (a minor)."""
+        """Add HTB as a link's root qdisc; unclassified traffic goes to class `default` (a minor)."""
         init = _HTB_GLOBAL.pack(_HTB_VERSION, _RATE_TO_QUANTUM, default, 0, 0)
         self._add_qdisc(index, (handle, ROOT), "htb", attribute(_HTB_INIT, init), operation)
 
     def add_fifo(self, index: int, parent: int, limit: int, operation: str, *, packets: bool = False) -> None:
-        """A queue of so many bytes (or packets) below `parent`; of none at all it drops everything."""
+        """Add a queue of so many bytes (or packets) below `parent`; one of size 0 drops everything."""
         kind = "pfifo" if packets else "bfifo"
         body = _header(index, 0, parent) + text(_KIND, kind) + u32(_OPTIONS, limit)
         self._socket.request(_NEWQDISC, body, operation, CREATE | REPLACE)
 
     def add_ingress(self, index: int, operation: str) -> None:
-        """Where filters see what a link receives."""
+        """Add the ingress qdisc, where filters see what a link receives."""
         self._add_qdisc(index, (INGRESS_FILTERS, INGRESS), "ingress", b"", operation)
 
     def set_class(self, index: int, htb_class: HtbClass, operation: str) -> None:
-        """Make an HTB class, or change the one of that handle."""
+        """Create an HTB class, or change the one of that handle."""
         tail = _HTB_TAIL.pack(
             _ticks(htb_class.burst, htb_class.rate),
             _ticks(htb_class.burst, htb_class.ceil),
@@ -345,11 +347,11 @@ class TrafficControl:
         self._socket.request(_NEWCLASS, body, operation, CREATE)
 
     def delete_class(self, index: int, handle: int, operation: str) -> None:
-        """Take an HTB class away with its queue; refused while a filter points to it."""
+        """Delete an HTB class with its queue; refused while a filter points to it."""
         self._socket.request(_DELCLASS, _header(index, handle, 0), operation)
 
     def class_rates(self, index: int, operation: str) -> dict[int, tuple[int, int]]:
-        """Rate and ceil of every HTB class of a link, bytes per second, by handle."""
+        """Return rate and ceil of every HTB class of a link, bytes per second, by handle."""
         found = {}
         for body in self._socket.dump(_GETCLASS, _header(index, 0, 0), operation):
             _, _, handle, _, _ = _TCMSG.unpack_from(body)
@@ -359,9 +361,9 @@ class TrafficControl:
         return found
 
     def class_state(self, index: int, handle: int, operation: str) -> ClassState | None:
-        """One HTB class; None when it is not there.
+        """Return the state of one HTB class; None when it does not exist.
 
-        The kernel tells whoever listens to changes, and the one who asked only with ECHO
+        The kernel sends the answer to subscribers of changes, and to the requester only with ECHO
         (`net/sched/sch_api.c`, tclass_get_notify).
         """
         try:
@@ -372,7 +374,7 @@ class TrafficControl:
             raise
 
     def redirect(self, index: int, target: int, operation: str, *, priority: int, source: str = "") -> None:
-        """Send what a link receives out of link `target`; with a source MAC what bears that alone.
+        """Send what a link receives out of link `target`; with a source MAC only frames from that MAC.
 
         Filters of a lower priority see a frame first.
         """
@@ -380,11 +382,11 @@ class TrafficControl:
         self._filter(index, (INGRESS_FILTERS, priority), selector, _redirect(target), operation=operation)
 
     def forget_redirects(self, index: int, operation: str, *, priority: int) -> None:
-        """Undo all `redirect` of that priority; holds when there is nothing to undo."""
+        """Undo all `redirect` of that priority, if any."""
         self._delete_filter(_header(index, 0, INGRESS_FILTERS, _info(priority)), operation)
 
     def add_source_table(self, index: int, parent: int, priority: int, operation: str) -> None:
-        """A hash table of 256 buckets by a source MAC's last byte, for `classify_source`."""
+        """Add a hash table of 256 buckets by a source MAC's last byte, for `classify_source`."""
         table = _header(index, _TABLE, parent, _info(priority)) + text(_KIND, "u32")
         self._socket.request(
             _NEWFILTER, table + nested(_OPTIONS, u32(_U32_DIVISOR, 256)), operation, CREATE | EXCL
@@ -394,13 +396,13 @@ class TrafficControl:
         self._filter(index, (parent, priority), selector, u32(_U32_LINK, _TABLE), operation=operation)
 
     def classify_source(self, index: int, place: Place, source: Source, handle: int, operation: str) -> None:
-        """Put what has this source MAC into class `handle`."""
+        """Put frames from this source MAC into class `handle`."""
         options = (u32(_U32_CLASSID, handle), u32(_U32_HASH, source.node & _BUCKET))
         selector = _source_selector(source.mac)
         self._filter(index, place, selector, *options, operation=operation, handle=source.node)
 
     def classified_sources(self, index: int, place: Place, operation: str) -> dict[int, int]:
-        """The nodes (`Source.node`) that `classify_source` made, and what class each leads to."""
+        """Return the nodes (`Source.node`) that `classify_source` made, each with its class."""
         parent, priority = place
         found = {}
         for body in self._socket.dump(_GETFILTER, _header(index, 0, parent, _info(priority)), operation):
@@ -411,17 +413,17 @@ class TrafficControl:
         return found
 
     def forget_source(self, index: int, place: Place, node: int, operation: str) -> None:
-        """Undo `classify_source`; holds when there is nothing to undo."""
+        """Undo `classify_source`, if it was done."""
         parent, priority = place
         self._delete_filter(_header(index, node, parent, _info(priority)), operation)
 
     def classify_port(self, index: int, place: Place, port: str, handle: int, operation: str) -> None:
-        """Put what came in by link `port` into class `handle`, whatever it is."""
+        """Put all frames that arrived by link `port` into class `handle`."""
         options = (u32(_U32_CLASSID, handle), text(_U32_INDEV, port))
         self._filter(index, place, _any_selector(), *options, operation=operation)
 
     def forget_port(self, index: int, place: Place, operation: str) -> None:
-        """Undo `classify_port`; holds when there is nothing to undo."""
+        """Undo `classify_port`, if it was done."""
         parent, priority = place
         self._delete_filter(_header(index, 0, parent, _info(priority)), operation)
 
@@ -443,7 +445,7 @@ class TrafficControl:
     def _filter(
         self, index: int, place: Place, selector: bytes, *options: bytes, operation: str, handle: int = 0
     ) -> None:
-        """A u32 filter at (parent, priority)."""
+        """Add a u32 filter at (parent, priority)."""
         parent, priority = place
         body = _header(index, handle, parent, _info(priority)) + text(_KIND, "u32")
         body += nested(_OPTIONS, attribute(_U32_SEL, selector), *options)
@@ -466,7 +468,7 @@ def _info(priority: int) -> int:
 
 
 def _ticks(burst: int, rate: int) -> int:
-    """Time that `burst` bytes take at `rate` bytes a second, in the kernel's ticks."""
+    """Return the time that `burst` bytes take at `rate` bytes a second, in the kernel's ticks."""
     return min(_MAX_32, max(1, burst * 1_000_000_000 // rate // _TICK_NS))
 
 
@@ -475,7 +477,7 @@ def _rate_spec(rate: int) -> bytes:
 
 
 def _class_state(body: bytes) -> ClassState | None:
-    """None for a class of another kind than HTB's."""
+    """Decode an HTB class; None for a class of another kind."""
     found = attributes(body, _TCMSG.size)
     options = attributes(found.get(_OPTIONS, b""))
     if _HTB_PARMS not in options:
@@ -494,7 +496,7 @@ def _rates(options: dict[int, bytes]) -> tuple[int, int]:
 
 
 def _source_selector(mac: str) -> bytes:
-    """Two keys of four bytes: the last two bytes of the second one are the protocol's."""
+    """Encode two keys of four bytes; the last two bytes of the second one are the protocol's."""
     octets = bytes.fromhex(mac.replace(":", ""))
     first, second = int.from_bytes(octets[:4], "big"), int.from_bytes(octets[4:] + b"\0\0", "big")
     keys = _key(first, 0xFFFFFFFF, _SOURCE_MAC_OFFSET) + _key(second, 0xFFFF0000, _SOURCE_MAC_OFFSET + 4)
@@ -510,7 +512,8 @@ def _key(value: int, mask: int, offset: int) -> bytes:
 
 
 _ANY_KEY = _key(0, 0, _SOURCE_MAC_OFFSET)
-"""Matches every frame: also where it matches no bit, it must lie in the frame, which may have no payload."""
+"""Key that matches every frame; although it matches no bit, its offset must lie in the frame, which may have
+no payload."""
 
 
 def _redirect(target: int) -> bytes:

@@ -113,7 +113,7 @@ class VfBinding:
         timeout_s: float = RETURN_TIMEOUT_S,
         unsafe_noiommu: bool = False,
     ) -> None:
-        """All of the namespace where VFs are at home.
+        """Work with these, all of the host's namespace.
 
         timeout_s: see `RETURN_TIMEOUT_S`. unsafe_noiommu: see `core.inventory.Selection`.
         """

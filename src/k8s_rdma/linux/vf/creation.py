@@ -115,7 +115,7 @@ class SriovLinks(Protocol):
         ...
 
     def vf_infos(self, index: int) -> Sequence[VfInfo]:
-        """The VFs of a PF's netdev; dear, see `linux.netlink.sriov`."""
+        """Return the VFs of a PF's netdev; an expensive query, see `linux.netlink.sriov`."""
         ...
 
     def set_vf(self, pf: Link, vf: int, setting: Setting) -> bool:
@@ -209,7 +209,7 @@ class SriovPf:
         return self._function.total_vfs()
 
     def count(self) -> int:
-        """The VFs that it is set to have."""
+        """Return the number of VFs that it is set to have."""
         return self._function.num_vfs()
 
     def create_vfs(self, count: int) -> None:

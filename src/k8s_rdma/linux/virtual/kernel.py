@@ -98,7 +98,7 @@ class VirtualSriov:
         return self._caps.shown_in(observed)
 
     def apply(self, step: Step) -> None:
-        """Make the step hold."""
+        """Apply the step; a repeated call has no further effect."""
         match step:
             case SetRates():
                 self._set_rates(step)
@@ -122,7 +122,7 @@ class VirtualSriov:
                 cap_interface(step, self._namespaces)
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
-        """Report whether that very namespace still exists."""
+        """Report whether exactly this namespace still exists."""
         return self._namespaces.alive(netns)
 
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
@@ -135,7 +135,7 @@ class VirtualSriov:
             return located_vfs(self._vfs_in(namespace, rtnl), rtnl, f"namespace {netns.path}")
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
-        """Tell an interface's network of its addresses."""
+        """Announce an interface's addresses on its network."""
         with self._namespaces.existing(netns) as namespace:
             announce(addresses, namespace)
 
@@ -170,7 +170,7 @@ class VirtualSriov:
         return end
 
     def close(self) -> None:
-        """Release sockets and threads; once more does nothing."""
+        """Release sockets and threads; a second call does nothing."""
         while self._watches:
             self._watches.pop().close()
         self._open.close()

@@ -130,7 +130,7 @@ class Settings:
     """Makes settings hold, in one network namespace."""
 
     def __init__(self, rtnl: Rtnl, shaper: Shaper) -> None:
-        """Ask by this socket."""
+        """Use this socket."""
         self._rtnl = rtnl
         self._shaper = shaper
 
@@ -189,7 +189,7 @@ class Shaper:
     """Makes and reads schedulers of virtual PFs, in one network namespace."""
 
     def __init__(self, rtnl: Rtnl) -> None:
-        """Ask by this socket."""
+        """Use this socket."""
         self._rtnl = rtnl
         self._tc = TrafficControl(rtnl.socket)
 
