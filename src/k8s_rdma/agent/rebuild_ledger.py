@@ -4,10 +4,10 @@ The runtime caches the call of each attachment's ADD (`wire.cni_cache`). The reb
 that call again, and searches the VFs in the pod's namespace or, when that is gone, in the host's with the MAC
 that the result reported.
 
-An interface of a lost receipt is made of what the kernel shows and of what the pod asks for.
+An interface of a lost receipt is made from the kernel's state and the pod's request.
 
-What a VF was before its pod nobody knows any more. It becomes what it would be if it had not been given:
-called after its PF, with the MAC that the PF has for it, and in all else like a free VF of the same PF.
+The home of a VF before its pod is unknown. It becomes that of a free VF of the same PF: named after the PF,
+with the MAC that the PF has for it.
 """
 
 from __future__ import annotations
@@ -323,7 +323,7 @@ def rebuilt_interface(
 
 
 def _software_cap(observed: ObservedInterface, request: InterfaceRequest | None) -> int:
-    """As asked for, also where somebody in the pod took it away; nothing where the hardware has one."""
+    """Return the requested cap of software, even if the pod removed it; 0 where the hardware has one."""
     if observed.vf.max_tx_rate_mbps:
         return 0
     pf = Hardware((observed.pf,)).inventory(NodeName("")).pf(observed.pf.pci)
@@ -334,7 +334,7 @@ def _software_cap(observed: ObservedInterface, request: InterfaceRequest | None)
 
 
 def _name(pf: PfState, vf: Vf) -> str:
-    """As systemd names VFs since version 239, and `k8s-rdma init` by default; or after the PCI address."""
+    """Name a VF as systemd 239 does, and `k8s-rdma init` by default; or after its PCI address."""
     name = vf.netdev or f"{pf.name}v{vf.index}"
     return name if len(name) <= MAX_NAME else "vf" + vf.pci.replace(":", "").replace(".", "")
 
@@ -347,7 +347,7 @@ def _mac(observed: ObservedInterface, request: InterfaceRequest | None) -> str:
 
 
 def _differences(vf: Vf, like: Vf) -> tuple[VfConfig | None, VfConfig | None]:
-    """What the PF has for a VF and would not have for one that is free, and what it would have instead."""
+    """Compare a VF's PF settings with those of a free VF: the settings that differ, and the free VF's."""
     every = VfConfig(index=vf.index, vlan=Vlan(0), trust=False, spoof_check=False)
     present, expected = present_config(vf, every), present_config(like, every)
     differ = {

@@ -211,7 +211,7 @@ class SandboxWatch:
 
 
 class Adoption:
-    """Answers `adopt` requests."""
+    """Adopts foreign VFs at an operator's request."""
 
     def __init__(
         self, *, node: Node, worker: Worker, reporter: Reporter, pod_devices: PodDeviceLookup | None = None

@@ -1,4 +1,4 @@
-"""One thread that owns the kernel and the ledger."""
+"""The thread that owns the kernel and the ledger."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def decode_receipt(data: bytes) -> Receipt:
 
 
 def _of_now(data: bytes) -> bytes:
-    """The row as it is written now.
+    """Convert a row into the current form.
 
     The network's name was once beside the attachment instead of in it; then an attachment had all of the
     pod's interfaces, in the request's order.
@@ -64,8 +64,8 @@ def _of_now(data: bytes) -> bytes:
 
 
 VERSION = 4
-"""0: a file without a ledger, or that of a program before versions, whose attachments had no network.
-2: of one that knew no slots. 3: of one that knew no caps of software: it would not keep them."""
+"""The current version. 0: a file without a ledger, or of a program before versions, whose attachments had no
+network. 2: of a program without slots. 3: of one without caps of software, which would lose them."""
 
 OLDEST = 3
 """The version that any receipt needs: older programs would lose slots, and the home names of RDMA devices."""
@@ -234,7 +234,7 @@ class Receipts:
             lower_version(self._db)
 
     def require_writable(self) -> None:
-        """LedgerError unless a receipt could be written now; tried by a write that changes nothing."""
+        """Raise LedgerError unless a receipt could be written now; tested by a write that changes nothing."""
         with self._failures("cannot be written"), self._transaction(durable=False):
             [(version,)] = self._db.execute("PRAGMA user_version").fetchall()
             self._db.execute(f"PRAGMA user_version = {version}")

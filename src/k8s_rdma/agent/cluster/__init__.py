@@ -1,1 +1,1 @@
-"""The cluster that the agent is part of: what it asks and tells there."""
+"""The agent's side of the cluster: informers, events, annotations, and the published node."""

@@ -1,6 +1,6 @@
 """The cluster through its API server, for an agent that has credentials: annotations, events, evictions.
 
-Nothing here holds up a pod's start, but for `annotations`, which is asked where the runtime passes none.
+Only `annotations` can delay a pod's start: it is called where the runtime passes none.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _MOST_STATUSES = 512
 
 @dataclass(slots=True)
 class _WrittenStatus:
-    """To one sandbox: a pod that is given another one has nothing of the one before."""
+    """The status written for one sandbox: a pod with a new sandbox has lost the interfaces of the old one."""
 
     container: ContainerId
     entries: dict[Attachment, tuple[NetworkStatus, ...]] = field(default_factory=dict)
 
 
 class Statuses:
-    """The annotation's value by pod; the one that was given something longest ago makes room."""
+    """The annotation's value by pod; the pod with the oldest write makes room for a new one."""
 
     def __init__(self) -> None:
-        """Nobody was given anything."""
+        """Start without pods."""
         self._written: OrderedDict[PodUid, _WrittenStatus] = OrderedDict()
 
     def with_entries(self, receipt: Receipt, entries: tuple[NetworkStatus, ...]) -> str:
-        """The value once an attachment has these, after those that were made before it."""
+        """Add an attachment's entries to those of earlier ones, and return the annotation's value."""
         given = self._written.pop(receipt.pod.uid, None)
         if given is None or given.container != receipt.attachment.container:
             given = _WrittenStatus(receipt.attachment.container)
@@ -73,7 +73,7 @@ class Statuses:
         return encode_network_status(each for entry in given.entries.values() for each in entry)
 
     def forget(self, uid: PodUid) -> None:
-        """The pod is gone."""
+        """Forget a pod that is gone."""
         self._written.pop(uid, None)
 
 
@@ -89,18 +89,18 @@ _WILL_NOT_FIT_HERE = frozenset(
 )
 
 GAP_S = 300.0
-"""After so long without a refusal the next one begins anew; kubelet tries again within seconds to minutes."""
+"""The longest pause within a streak of refusals; kubelet tries again within seconds to minutes."""
 
 _MAX_PODS = 1024
-"""Pods that are remembered; the one that was refused longest ago makes room."""
+"""The limit of remembered pods; the one with the oldest refusal makes room for a new one."""
 
 
 @unique
 class Outlook(Enum):
-    """What is to be expected of a refusal.
+    """The expected end of a refusal.
 
-    PASSING: it goes away by itself, as the runtime is told (CNI error 11). LASTING: another node may have
-    what this one has not. OTHER: the pod or the configuration has to change, or something is broken.
+    PASSING: it ends by itself (CNI error 11, try again later). LASTING: another node may have the resources
+    that this one lacks. OTHER: the pod or the configuration has to change, or something is broken.
     """
 
     PASSING = "passing"
@@ -109,7 +109,7 @@ class Outlook(Enum):
 
 
 def outlook(reason: Reason) -> Outlook:
-    """What is to be expected of a refusal for that reason."""
+    """Classify a refusal by its reason."""
     if STATUS[reason].cni == TRY_AGAIN_LATER:
         return Outlook.PASSING
     return Outlook.LASTING if reason in _WILL_NOT_FIT_HERE else Outlook.OTHER
@@ -125,19 +125,19 @@ class Streak:
 
     @property
     def lasts_s(self) -> float:
-        """From the first to the last."""
+        """The time from the first refusal to the last."""
         return self.last - self.since
 
 
 class Refusals:
-    """The refusals of each pod since it last got what it asks for."""
+    """The refusals of each pod since it last got its interfaces."""
 
     def __init__(self) -> None:
-        """Nobody was refused."""
+        """Start without refusals."""
         self._streaks: OrderedDict[PodUid, Streak] = OrderedDict()
 
     def note(self, uid: PodUid, reason: Reason, now: float) -> Streak:
-        """Add a refusal; the streak that it belongs to."""
+        """Add a refusal, and return its streak."""
         kind, before = outlook(reason), self._streaks.pop(uid, None)
         goes_on = before is not None and before.outlook is kind and now - before.last <= GAP_S
         streak = Streak(outlook=kind, since=now, last=now)
@@ -149,34 +149,35 @@ class Refusals:
         return streak
 
     def streak_of(self, uid: PodUid, now: float) -> Streak | None:
-        """The streak that goes on, if one does."""
+        """Return the pod's current streak, if any."""
         streak = self._streaks.get(uid)
         return streak if streak is not None and now - streak.last <= GAP_S else None
 
     def forget(self, uid: PodUid) -> None:
-        """It has what it asks for, or is gone."""
+        """Forget a pod that got its interfaces, or is gone."""
         self._streaks.pop(uid, None)
 
 
 _log = structlog.get_logger()
 
 COMPONENT = "k8s-rdma-agent"
-"""As Events name who tells them."""
+"""The component in the source of Events."""
 
 ANNOTATIONS_S = 5.0
-"""How long an ADD waits for a pod's annotations; the runtime's own deadline is minutes."""
+"""The longest wait of an ADD for a pod's annotations; the runtime's own deadline is minutes."""
 
 CLAIMS_S = 2.0
-"""How long pods that nobody placed wait, once after a start of the agent, for what others were promised."""
+"""The longest wait of ADDs without a placement for the first list of claims, once after a start of the agent.
+"""
 
 PATIENCE_S = 30.0
-"""What passes by itself is told of when it has not by then."""
+"""The time after which passing refusals are reported as well."""
 
 
 def open_client(config: AgentConfig) -> Client | None:
-    """A client by the configured credentials, None without any; inside the event loop that uses it.
+    """Open a client with the configured credentials, None without any; inside the event loop that uses it.
 
-    MalformedError when there is no such configuration. The API server is not asked for anything yet.
+    MalformedError when there is no such configuration. It sends no request yet.
     """
     if not config.has_credentials():
         return None
@@ -191,7 +192,7 @@ def open_cluster(
     policies: Callable[[], NamespacePolicies],
     api: NodePodsApi | None,
 ) -> Cluster:
-    """The cluster of that API server, `NoCluster` without one."""
+    """Open the cluster of that API server, `NoCluster` without one."""
     if api is None:
         return NoCluster()
     terms = Terms(
@@ -202,10 +203,10 @@ def open_cluster(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Whose pods are followed, and how refused ones are treated.
+    """The settings of a cluster: whose pods to follow, and how to treat refused ones.
 
-    keys: verify placements. policies: bound what one takes that nobody signs.
-    stuck_after_s: when a pod is evicted that is refused all the time for what will not go away here; None for
+    keys: verify placements. policies: limit the PFs of unsigned placements.
+    stuck_after_s: the time after which a pod is evicted whose refusals will not end on this node; None for
         never.
     """
 
@@ -216,10 +217,10 @@ class Terms:
 
 
 class ApiCluster:
-    """`Cluster` over the API server; it owns the connection."""
+    """Implements `Cluster` with the API server; it owns the connection."""
 
     def __init__(self, api: NodePodsApi, terms: Terms, time: Time = REAL_TIME) -> None:
-        """Nothing is known or told until `run`."""
+        """Send no request until `run`."""
         self._api = api
         self._terms = terms
         self._time = time
@@ -235,7 +236,7 @@ class ApiCluster:
         self._waited_in_vain = False
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
-        """All of them, from the API server, within `ANNOTATIONS_S`."""
+        """Read the pod's annotations from the API server, within `ANNOTATIONS_S`."""
         try:
             async with asyncio.timeout(ANNOTATIONS_S):
                 found = await self._api.get_whole_pod(pod.namespace, pod.name)
@@ -249,11 +250,11 @@ class ApiCluster:
         return found.annotations
 
     def claims(self) -> Mapping[PodUid, Placement]:
-        """As the API server last told; none before it did for the first time."""
+        """Return the claims of the last list and watch; none before the first list."""
         return self._pods.claims()
 
     async def claims_known(self) -> None:
-        """Within `CLAIMS_S`, and after that in vain no more."""
+        """Wait for the first list, `CLAIMS_S` at most; after one time-out calls return at once."""
         if self._waited_in_vain:
             return
         try:
@@ -263,7 +264,7 @@ class ApiCluster:
             self._waited_in_vain = True
 
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
-        """Annotate the pod with all that its networks gave it, and forget that it was refused."""
+        """Annotate the pod with the interfaces of all its networks, and forget its refusals."""
         self._refusals.forget(receipt.pod.uid)
         self._events.forget(receipt.pod.uid)
         if not receipt.interfaces or not _in_kubernetes(receipt.pod):
@@ -273,12 +274,12 @@ class ApiCluster:
         self._outbox.put(("status", receipt.pod.uid, ""), write)
 
     def placed_anew(self, pod: Pod, why: str) -> None:
-        """An event."""
+        """Record an event."""
         if _in_kubernetes(pod):
             self._events.record(about_pod(pod), "RdmaPlacedAnew", why, warning=False)
 
     def refused(self, pod: Pod, error: K8sRdmaError) -> None:
-        """An event, and eviction when that goes on for as long as is configured."""
+        """Record an event; evict the pod when its refusals last for the configured time."""
         if not _in_kubernetes(pod):
             return
         streak = self._refusals.note(pod.uid, error.reason, self._time.monotonic())
@@ -290,13 +291,13 @@ class ApiCluster:
             self._outbox.put(("eviction", pod.uid, ""), partial(self._evict, pod, error.message))
 
     def cap_altered(self, pod: Pod, change: str, *, restored: bool) -> None:
-        """An event."""
+        """Record an event."""
         if _in_kubernetes(pod):
             reason = "RdmaCapRestored" if restored else "RdmaCapLost"
             self._events.record(about_pod(pod), reason, change, warning=True)
 
     async def run(self) -> None:
-        """Follow the node's pods and write what is to be told, until cancelled."""
+        """Follow the node's pods and send queued writes, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(retry_forever(self._pods.run, self._time))
@@ -305,9 +306,9 @@ class ApiCluster:
             await self._api.close()
 
     async def _evict(self, pod: Pod, why: str) -> None:
-        """Tell it and evict it, unless it has got its interfaces meanwhile, or has not tried for them since.
+        """Evict a pod after an event, unless its streak of refusals has ended meanwhile.
 
-        When a disruption budget forbids it, the next refusal tries again.
+        Where a disruption budget forbids it, the next refusal tries again.
         """
         streak = self._refusals.streak_of(pod.uid, self._time.monotonic())
         if streak is None or streak.outlook is not Outlook.LASTING:
@@ -331,7 +332,7 @@ class ApiCluster:
         self._outbox.discard(uid)
 
     def _why_other(self, pod: Pod, found: PodView | None) -> str:
-        """Why what the API server has is not that pod; empty when it is."""
+        """Describe how the API server's pod differs from this one; empty when it is the same."""
         if found is None:
             return "the API server has no such pod"
         if found.node != self._terms.node:
@@ -346,7 +347,7 @@ def _named(pod: Pod) -> str:
 
 
 def _in_kubernetes(pod: Pod) -> bool:
-    """Whether the runtime told its UID; where it did not, the container's id stands for it."""
+    """Report whether the pod has a UID of Kubernetes; otherwise the container's ID stands for it."""
     return bool(pod.namespace) and not pod.uid.startswith("container:")
 
 

@@ -1,6 +1,6 @@
-"""What the agent wants of the cluster it is part of: to ask, and to tell; it does its work without.
+"""The interface between agent and cluster: the agent also works without one.
 
-A pod's start never waits for what is told: that is queued, and lost rather than late.
+A pod's start never waits for a write: writes are queued, and lost rather than late.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ if TYPE_CHECKING:
 
 
 class Cluster(Protocol):
-    """The pods of this node as the API server knows them. Used on the agent's loop."""
+    """Knows this node's pods, and writes their events and status. Used on the agent's loop."""
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
-        """A pod's annotations, for where the runtime does not deliver them.
+        """Read a pod's annotations, where the runtime does not pass them.
 
-        K8sRdmaError (`API_FAILURE`) when they cannot be had, or the pod of that name has another UID.
+        K8sRdmaError (`API_FAILURE`) when they cannot be read, or the pod of that name has another UID.
         """
         ...
 
     def claims(self) -> Mapping[PodUid, Placement]:
-        """What the extender has promised to the bound, unfinished pods of this node, as far as is known.
+        """Return the known placements of this node's bound, unfinished pods.
 
-        What is returned does not change: it may go to another thread.
+        The mapping never changes, so that other threads may read it.
         """
         ...
 
     async def claims_known(self) -> None:
-        """Wait for the claims to be known for the first time, though not for long: pods start without."""
+        """Wait a short while for the first list of claims; pods also start without."""
         ...
 
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
-        """Tell the pod what it was given. results: addresses by the interfaces' names."""
+        """Publish a pod's new interfaces. results: addresses by the interfaces' names."""
         ...
 
     def placed_anew(self, pod: Pod, why: str) -> None:
-        """Tell that its promised placement did not fit any more, and that it got another on this node."""
+        """Report that a pod's placement did not fit any more, and that it got another on this node."""
         ...
 
     def refused(self, pod: Pod, error: K8sRdmaError) -> None:
-        """Tell why the pod cannot have its interfaces here; it may be evicted if that goes on."""
+        """Report why the pod cannot have its interfaces here; it may be evicted if that lasts."""
         ...
 
     def cap_altered(self, pod: Pod, change: str, *, restored: bool) -> None:
-        """Tell that a cap which software keeps did not hold, and whether it does again."""
+        """Report that a cap of software did not hold, and whether it does again."""
         ...
 
     async def run(self) -> None:
-        """Keep up with the cluster and tell it what there is to tell; until cancelled."""
+        """Follow the cluster and send queued writes, until cancelled."""
         ...
 
 
 class NoCluster:
-    """For an agent without credentials."""
+    """The cluster of an agent without credentials."""
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
-        """There is nobody to ask."""
+        """Refuse: there is no API server."""
         msg = (
             f"pod {pod.namespace}/{pod.name}: the runtime delivered no annotations, and the agent has no "
             'credentials to ask the API server for them; set "capabilities": '
@@ -75,24 +75,24 @@ class NoCluster:
         raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)
 
     def claims(self) -> Mapping[PodUid, Placement]:
-        """None is known."""
+        """Return no claims."""
         return {}
 
     async def claims_known(self) -> None:
-        """There is nothing to wait for."""
+        """Return at once."""
 
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
-        """Nobody is told."""
+        """Ignore it."""
 
     def placed_anew(self, pod: Pod, why: str) -> None:
-        """Nobody is told."""
+        """Ignore it."""
 
     def refused(self, pod: Pod, error: K8sRdmaError) -> None:
-        """Nobody is told."""
+        """Ignore it."""
 
     def cap_altered(self, pod: Pod, change: str, *, restored: bool) -> None:
-        """Nobody is told."""
+        """Ignore it."""
 
     async def run(self) -> None:
-        """There is nothing to do."""
+        """Return at once: there is no work."""
         await asyncio.Event().wait()

@@ -1,6 +1,6 @@
-"""Informers for objects of the API server: the Node of this node, its pods and what they were promised.
+"""Informers for objects of the API server: this node's Node, its pods and their placements.
 
-They list, watch, and begin again when the watch is lost.
+They list, watch, and list again when the watch is lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AFTER_FAULT_S = 30.0
 
 
 async def retry_forever(work: Callable[[], Awaitable[NoReturn]], time: Time) -> NoReturn:
-    """Begin again after a fault of ours: pods start without the cluster, not without the agent."""
+    """Restart work after an unexpected error: pods start without the cluster, not without the agent."""
     while True:
         try:
             await work()
@@ -45,7 +45,7 @@ _log = structlog.get_logger()
 
 
 class OwnNode:
-    """Follows it; nothing is known until `run`, nor while there is none."""
+    """Follows the Node object; its view is None until `run`, and while there is none."""
 
     def __init__(self, api: PublishingApi, name: NodeName, time: Time) -> None:
         self.name = name
@@ -55,17 +55,17 @@ class OwnNode:
         self._change = asyncio.Event()
 
     async def wait_for_node(self) -> OwnNodeView:
-        """The object, as soon as there is one."""
+        """Wait until there is a Node, and return it."""
         return await self.wait_for_change(None)
 
     async def wait_for_change(self, previous: OwnNodeView | None) -> OwnNodeView:
-        """The object, as soon as it is not the known one."""
+        """Wait until the Node differs from the previous one, and return it."""
         while self.view is None or self.view == previous:
             await self._change.wait()
         return self.view
 
     async def run(self) -> NoReturn:
-        """Follow it until cancelled."""
+        """Follow the Node until cancelled."""
         await follow("node", lambda: self._api.follow_node(self.name), self._on_event, time=self._time)
 
     def _on_event(self, event: Event[OwnNodeView]) -> None:
@@ -81,11 +81,11 @@ class OwnNode:
 
 
 class NodePods:
-    """Follows the pods of a node. What was known last stands while the API server cannot be asked.
+    """Follows the pods of a node. The last state stands while the API server does not answer.
 
-    keys: verify placements. policies: bound what one takes that nobody signs.
+    keys: verify placements. policies: limit the PFs of unsigned placements.
     on_delete: called with the UID of a pod that has finished, was deleted or left the node.
-    listed: set once all of them have been told.
+    listed: set after the first list.
     """
 
     def __init__(  # noqa: PLR0913 - whose pods, and by what they are judged
@@ -98,7 +98,7 @@ class NodePods:
         on_delete: Callable[[PodUid], None],
         time: Time,
     ) -> None:
-        """Nothing is known until `run`."""
+        """Know no pods until `run`."""
         self.listed = asyncio.Event()
         self._api = api
         self._node = node
@@ -110,15 +110,15 @@ class NodePods:
         self._claims: Mapping[PodUid, Placement] = {}
 
     def claims(self) -> Mapping[PodUid, Placement]:
-        """What the unfinished pods of this node were promised; never changed afterwards."""
+        """Return the placements of this node's unfinished pods, in a mapping that never changes."""
         return self._claims
 
     async def run(self) -> NoReturn:
-        """Follow, and begin again when the watch is lost, until cancelled."""
+        """Follow the pods until cancelled."""
         await follow("pods", self._stream, self._on_event, time=self._time)
 
     async def _stream(self) -> AsyncIterator[Event[PodView]]:
-        """Ends when the keys change: what did not count may count by the new ones, and a list shows it."""
+        """Watch until the keys change: a new list then shows placements that the new keys accept."""
         keys = self._keys()
         async with aclosing(cast("Any", self._api.follow_pods_of(self._node))) as events:
             async for event in events:
@@ -158,7 +158,7 @@ class NodePods:
         self._claims = {uid: promise for uid, promise in pods.items() if promise is not None}
 
     def _promise(self, pod: PodView) -> Placement | None:
-        """By a placement that counts, as it does at an ADD (`agent.cni.pod_request`)."""
+        """Read a pod's placement by the same rules as an ADD (`agent.cni.pod_request`)."""
         try:
             promise = read_promise(pod, self._keys(), self._policies())
         except MalformedError:

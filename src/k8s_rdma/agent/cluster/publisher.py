@@ -1,14 +1,14 @@
 """Publisher of the node: its `RdmaNode`, the Lease beside it, and VFs as an extended resource.
 
-A renewal of the Lease names the generation that was published before it, and was looked up after the
-renewal before it was answered: a reader of both knows of a time after which the node was as it is
-published. Each write is refused if anybody wrote since the version that it is made of, so that one which
-gets no answer and comes late undoes nothing.
+A renewal of the Lease names the generation that was published before it and was read after the previous
+renewal was answered: a reader of both knows a time after which the node was as published. Each write is
+refused if the object has changed since the version that it is based on, so that a write which arrives late
+undoes nothing.
 
-Kubernetes' documentation, "Advertise Extended Resources for a Node": kubelet makes allocatable what
-somebody else wrote into the capacity, within its next status update. A kubelet that finds no devices of
-before after its start sets all extended resources to 0 (`pkg/kubelet/kubelet_node_status.go`), so it is
-written again.
+Source: Kubernetes' documentation, "Advertise Extended Resources for a Node": kubelet copies a capacity that
+others wrote into allocatable, within its next status update. After a start without a device checkpoint
+kubelet sets all extended resources to 0 (`pkg/kubelet/kubelet_node_status.go`), so the capacity is written
+again.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.rest import NodeReport
 
 RENEWALS = 4
-"""In the time that the Lease says it lasts, as in kubelet's; who reads it has its own limit."""
+"""Renewals within the duration of the Lease, as in kubelet's; readers have their own limit."""
 
 FREED_S = (4.0, 5.0)
-"""Renewals after a pod gave something back. Its object goes within a second or two of that; the first renewal
-after it says that the agent was asked since, the second what it found."""
+"""Extra renewals after a pod released VFs, in seconds. The pod's object goes within a second or two; the
+first renewal after it confirms a read since, the second its result."""
 
 GAP_S = 1.0
 """The least time between two writes, of the status or of the capacity."""
@@ -58,20 +58,20 @@ _CONFLICT = 409
 
 
 class Reports(Protocol):
-    """Where the reports come from."""
+    """The source of reports."""
 
     def now(self) -> NodeReport:
-        """Of this moment; the same object as before if nothing changed."""
+        """Return the current report; the same object as before if nothing changed."""
         ...
 
     async def wait_for_change(self, previous: NodeReport | None) -> NodeReport:
-        """As soon as it is not the known one."""
+        """Wait until the report differs from the previous one, and return it."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Versions:
-    """What the next writes are made of."""
+    """The versions of the objects that the next writes are based on."""
 
     published: RdmaNodeView
     lease: LeaseView
@@ -83,7 +83,7 @@ class StatusPublisher:
     def __init__(
         self, api: PublishingApi, reports: Reports, own: OwnNode, terms: PublishConfig, time: Time
     ) -> None:
-        """Nothing is published until `run`."""
+        """Publish nothing until `run`."""
         self._api = api
         self._reports = reports
         self._own = own
@@ -98,7 +98,7 @@ class StatusPublisher:
         self._backoff = Backoff(FIRST_RETRY_S, LAST_STATUS_RETRY_S)
 
     async def run(self) -> NoReturn:
-        """Publish until cancelled; what is published then goes stale."""
+        """Publish until cancelled; the published status then goes stale."""
         while True:
             try:
                 await self._publish()
@@ -121,7 +121,7 @@ class StatusPublisher:
         self._versions = versions
 
     async def _discover_versions(self) -> _Versions:
-        """What is there, made if it is not: a Node that was made anew takes what went with it along."""
+        """Read the published objects, and create missing ones: they are deleted with their Node."""
         uid = (await self._own.wait_for_node()).uid
         published = await self._api.get_rdma_node(self._own.name)
         if published is None:
@@ -161,7 +161,7 @@ class StatusPublisher:
         return min(self._renew_at, *self._renew_soon) if self._renew_soon else self._renew_at
 
     async def _until_due(self) -> None:
-        """Until there is another report, and `GAP_S` have passed, or the Lease is to be renewed."""
+        """Wait until there is another report and `GAP_S` have passed, or the Lease is due."""
         both = [
             asyncio.ensure_future(self._reports.wait_for_change(self._published)),
             asyncio.ensure_future(self._time.pause(max(0.0, self._due() - self._time.monotonic()))),
@@ -176,7 +176,7 @@ class StatusPublisher:
             await self._time.pause(gap_s)
 
     async def _back_off(self, error: Exception) -> None:
-        """Let a pause pass, one that grows; that somebody else wrote is nothing to tell of."""
+        """Wait with exponential backoff; a conflict with another writer is not logged."""
         conflict = isinstance(error, ApiRefusedError) and error.status == _CONFLICT
         if not self._backoff.failing and not conflict:
             _log.warning("node_not_published", why=str(error))
@@ -184,7 +184,7 @@ class StatusPublisher:
 
 
 def timed(status: RdmaNodeStatus, previous: bytes, now: datetime) -> RdmaNodeStatus:
-    """The status with the time since when its condition is what it is, by the status that it replaces."""
+    """Set the transition time of a status's condition, by the status that it replaces."""
     try:
         was = decode_status(previous).ready() if previous else None
     except MalformedError:
@@ -213,10 +213,10 @@ _log = structlog.get_logger()
 
 
 class CapacityPublisher:
-    """Keeps the resource at the number of VFs that pods can have; while that is not known it stays."""
+    """Keeps the resource at the number of VFs that pods can have; unchanged while that is unknown."""
 
     def __init__(self, api: PublishingApi, reports: Reports, own: OwnNode, resource: str, time: Time) -> None:
-        """Nothing is written until `run`."""
+        """Write nothing until `run`."""
         self._api = api
         self._reports = reports
         self._own = own
@@ -224,7 +224,7 @@ class CapacityPublisher:
         self._time = time
 
     async def run(self) -> NoReturn:
-        """Write it where it differs, until cancelled; it stays then."""
+        """Write the capacity where it differs, until cancelled; it is not removed."""
         backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
         while True:
             own, report = await self._own.wait_for_node(), self._reports.now()
@@ -260,7 +260,7 @@ class CapacityPublisher:
 
 
 def amount(quantity: str | None) -> int | None:
-    """A whole quantity, as the API server writes them: thousands may be `k`; None where there is none."""
+    """Parse a whole quantity of the API server, with or without `k` for thousands; None where it is none."""
     if quantity is None:
         return None
     digits, thousand = (quantity[:-1], 1000) if quantity.endswith("k") else (quantity, 1)
@@ -273,7 +273,7 @@ class Publishing:
     def __init__(
         self, config: AgentConfig, api: PublishingApi, reports: Reports, time: Time = REAL_TIME
     ) -> None:
-        """The API server is not asked for anything until `run`."""
+        """Send no request until `run`."""
         publish = config.publish
         self._time = time
         own = OwnNode(api, NodeName(config.node), time)

@@ -1,13 +1,13 @@
-"""Addresses from the node's IPAM plugins.
+"""Calls of the node's IPAM plugins and delegates.
 
-Each interface is a call of its own under its own `CNI_IFNAME`, so that no two of them share a lease, at the
-highest version that the plugin and we know: what it prints is converted, whatever version the runtime wants.
+Each interface is a call of its own under its own `CNI_IFNAME`, so that no two of them share a lease. The call
+has the highest common version; its output is converted, whatever version the runtime wants.
 
 Up to `MAX_PARALLEL` calls of a pod run at a time. So interfaces may get addresses in any order; no plugin
 promises an order either, and host-local reuses freed addresses late. A network with a single address gives an
 interface a certain one.
 
-A delegate is a whole plugin that this one calls in its place: it gives pods their ordinary interface.
+A delegate is a whole CNI plugin that this one calls to give pods their ordinary interface.
 
 It gets the configuration object `delegate`, and the CNI variables of the runtime. Where it does not know the
 runtime's version it is called in its own newest, and its output is converted.
