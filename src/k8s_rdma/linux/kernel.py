@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 _LIFESPAN = "lifespan"
-"""Among the counters in sysfs: for how many ms their values are kept."""
+"""File beside the counters in sysfs with the time in ms for which their values are cached."""
 
 
 class SriovKernel:
@@ -373,7 +373,7 @@ def _sysfs_failures() -> Iterator[None]:
 
 
 class VfTraffic:
-    """Samples counters; nothing is kept in between."""
+    """Samples counters without any state in between."""
 
     def __init__(
         self, *, queries: NetlinkQueries, sysfs: Sysfs, namespaces: Namespaces, rdma: VfRdma
@@ -385,7 +385,7 @@ class VfTraffic:
         self._rdma = rdma
 
     def sample(self, hardware: Hardware, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
-        """The counters of the VFs of this hardware, ordered; see `core.kernel.Kernel.sample`."""
+        """Return the counters of the VFs of this hardware, ordered; see `core.kernel.Kernel.sample`."""
         counted = dict(self._at_home(hardware))
         for netns in dict.fromkeys(holders.values()):
             vfs = {vf: pci for vf, pci in _functions(hardware) if holders.get(vf) == netns}
@@ -421,7 +421,7 @@ class VfTraffic:
                     yield vf, _Counted(counters[link.index], rdma)
 
     def _by_pf(self, pf: PfState) -> Iterator[tuple[VfRef, LinkCounters]]:
-        """Nothing where the driver counts nothing, or cannot tell of all VFs."""
+        """Yield the PF's counters; none where the driver counts nothing or cannot report all VFs."""
         link = self._queries.rtnl.link(pf.name)
         try:
             stats = self._queries.vf_stats(link.index) if link else ()
@@ -440,7 +440,7 @@ class VfTraffic:
                 )
 
     def _by_sysfs(self, rdma_device: str | None) -> dict[str, int]:
-        """A device's `hw_counters`, those of its first port."""
+        """Return the `hw_counters` of a device's first port."""
         directory = f"class/infiniband/{rdma_device}/ports/1/hw_counters"
         names = self._sysfs.names_if_any(directory) if rdma_device else None
         values = {}
@@ -452,7 +452,7 @@ class VfTraffic:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """By a VF's netdev and RDMA device."""
+    """Counters of a VF's netdev and RDMA device."""
 
     link: LinkCounters
     rdma: Mapping[str, int] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""RDMA devices as containers use them: whose they are, their character devices, their faults."""
+"""RDMA devices as containers use them: their functions, character devices and faults."""

@@ -33,10 +33,10 @@ _NUMBERS = re.compile(r"(\d+):(\d+)")
 
 
 def character_devices(sysfs: Sysfs, pci: str = "") -> Mapping[str, tuple[CharacterDevice, ...]]:
-    """Those of every RDMA device by its name, wherever it is: `uverbs`, `umad`, `issm`, each by number.
+    """Return every RDMA device's character devices (`uverbs`, `umad`, `issm`, by number) in any namespace.
 
-    pci: of this function alone; soft devices have none.
-    One that vanishes meanwhile is left out. OSError when they cannot be looked at.
+    By the device's name. pci: only those of this function; soft devices have none. A device that vanishes
+    meanwhile is left out. OSError when they cannot be read.
     """
     found: dict[str, list[CharacterDevice]] = {}
     for name, device in _entries(sysfs, f"bus/pci/devices/{pci}" if pci else "class"):
@@ -45,14 +45,17 @@ def character_devices(sysfs: Sysfs, pci: str = "") -> Mapping[str, tuple[Charact
 
 
 def function_of(sysfs: Sysfs, device: CharacterDevice) -> str:
-    """The address of the PCI function that a character device is of; empty for a soft one's. OSError."""
+    """Return the address of a character device's PCI function; empty for a soft device.
+
+    OSError on failure.
+    """
     directory = _VERBS if device.kind is NodeKind.UVERBS else _MAD
     parent = sysfs.target_if_any(f"class/{directory}/{Path(device.path).name}/device")
     return parent if parent and sysfs.names_if_any(f"bus/pci/devices/{parent}") is not None else ""
 
 
 def rdma_cm_numbers(sysfs: Sysfs) -> tuple[int, int] | None:
-    """Major and minor number of the connection manager; None where it is not there."""
+    """Return major and minor number of the connection manager; None where it does not exist."""
     return _numbers(sysfs, _RDMA_CM)
 
 
@@ -80,27 +83,27 @@ def _numbers(sysfs: Sysfs, directory: str) -> tuple[int, int] | None:
 
 
 class DeviceNodes:
-    """The nodes in `/dev`. They are never opened: to open one may change what the device does."""
+    """The nodes in `/dev`. They are never opened, because that may change the device's state."""
 
     def __init__(self, dev: Path = DEV) -> None:
-        """dev: where the host's `/dev` is."""
+        """Look below `dev`, where the host's `/dev` is mounted."""
         self._dev = dev
 
     def locate(self, path: str) -> Path:
-        """Where a path that begins with `/dev` is for us."""
+        """Return the path, in this process, of a path that begins with `/dev`."""
         return self._dev / Path(path).relative_to(DEV)
 
     def fault(self, device: CharacterDevice) -> str:
-        """What is wrong with a character device's node, in one sentence; empty when nothing is."""
+        """Describe the fault of a character device's node in one sentence; empty without a fault."""
         return self._fault(device.path, (device.major, device.minor))
 
     def has_rdma_cm(self, sysfs: Sysfs) -> bool:
-        """Report whether the connection manager is there, and its node."""
+        """Report whether the connection manager and its node exist."""
         numbers = rdma_cm_numbers(sysfs)
         return numbers is not None and not self._fault(RDMA_CM, numbers)
 
     def has_directory(self) -> bool:
-        """Report whether `/dev/infiniband` is there."""
+        """Report whether `/dev/infiniband` exists."""
         return self.locate(INFINIBAND).is_dir()
 
     def _fault(self, path: str, expected: tuple[int, int]) -> str:
@@ -118,20 +121,23 @@ class DeviceNodes:
 
 
 class PodNodes:
-    """By sysfs, which shows them whichever namespace the devices are in. Every failure is a KernelError."""
+    """Character devices for pods, from sysfs, which shows those of all namespaces.
+
+    Every failure is a KernelError.
+    """
 
     def __init__(self, sysfs: Sysfs | None = None) -> None:
-        """sysfs: the node's."""
+        """Read the node's sysfs."""
         self._sysfs = sysfs or Sysfs()
 
     def vfio_group(self, pci: PciAddress) -> str:
-        """As `linux.vfio.vfio_group`."""
+        """Return the device node of a function's VFIO group; see `linux.vfio.vfio_group`."""
         return vfio_group(pci, self._sysfs)
 
     def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:
-        """Of a VF's RDMA devices: its function's, or a soft one by name.
+        """Return the character devices of a VF: those of its function, or of a soft device by name.
 
-        A name alone may be another function's by now: names are given on when drivers are bound anew.
+        The name alone is not enough: the kernel reuses names when drivers are bound again.
         """
         with _as_kernel_error(f"VF {pci}"):
             found = character_devices(self._sysfs, pci)
@@ -141,18 +147,18 @@ class PodNodes:
             return tuple(each for each in named if function_of(self._sysfs, each) in ("", pci))
 
     def of_devices(self, rdma_devices: Collection[str]) -> tuple[CharacterDevice, ...]:
-        """Of RDMA devices by name."""
+        """Return the character devices of RDMA devices by name."""
         with _as_kernel_error(f"RDMA devices {', '.join(rdma_devices)}"):
             found = character_devices(self._sysfs)
         return tuple(each for name in rdma_devices for each in found.get(name, ()))
 
     def rdma_device(self, pci: PciAddress) -> str:
-        """The name of a function's RDMA device, in whichever namespace it is; empty for none."""
+        """Return the name of a function's RDMA device, in whichever namespace it is; empty for none."""
         with _as_kernel_error(f"VF {pci}"):
             return next(iter(sorted(character_devices(self._sysfs, pci))), "")
 
     def rdma_cm(self) -> tuple[int, int] | None:
-        """Major and minor number of the connection manager's node; None where there is none."""
+        """Return major and minor number of the connection manager's node; None where there is none."""
         with _as_kernel_error("rdma_cm"):
             return rdma_cm_numbers(self._sysfs)
 

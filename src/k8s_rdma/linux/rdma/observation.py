@@ -33,9 +33,9 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionFacts:
-    """A function. pf: of a VF its PF, of any other itself. vf: its index, None where it is none.
+    """Properties of a PCI function. pf: a VF's PF, None for others. vf: a VF's index, None for others.
 
-    driver: empty for none. link: its netdev, where that is in this namespace.
+    driver: empty for none. link: its netdev, if that is in this namespace.
     """
 
     pci: PciAddress
@@ -49,19 +49,19 @@ class FunctionFacts:
 
     @property
     def physical(self) -> FunctionFacts:
-        """The PF: its own, or itself."""
+        """Return the function's PF, or itself."""
         return self.pf or self
 
     @property
     def link_type(self) -> LinkType:
-        """Link layer of the PF's port, by its netdev."""
+        """Return the link layer of the PF's port, by its netdev."""
         link = self.physical.link
         return LinkType.INFINIBAND if link and link.type == INFINIBAND else LinkType.ETHERNET
 
 
 @dataclass(slots=True)
 class Functions:
-    """Those of one look. links: by name. Every failure to read one is an OSError."""
+    """PCI functions read in one observation. links: by name. Every failure to read one is an OSError."""
 
     sysfs: Sysfs
     links: Mapping[str, Link]
@@ -69,18 +69,18 @@ class Functions:
     _vfs: dict[PciAddress, dict[PciAddress, int]] = field(default_factory=dict)
 
     def facts_of(self, pci: PciAddress) -> FunctionFacts | None:
-        """A function; None when there is none of this address."""
+        """Return a function; None when there is none at this address."""
         if pci not in self._read:
             self._read[pci] = self._facts(pci)
         return self._read[pci]
 
     def of_device(self, path: str) -> FunctionFacts | None:
-        """The one that a device of some class (`class/infiniband/mlx5_0`) is of; None where that is none."""
+        """Return the function of a device in a class (`class/infiniband/mlx5_0`); None without one."""
         target = self.sysfs.target_if_any(f"{path}/device") or ""
         return self.facts_of(pci_address(target)) if _ADDRESS.fullmatch(target) else None
 
     def of_netdev(self, link: Link) -> FunctionFacts | None:
-        """The one that a netdev is of; None where that is none."""
+        """Return the function of a netdev; None without one."""
         if _ADDRESS.fullmatch(link.device):
             return self.facts_of(pci_address(link.device))
         return self.of_device(f"class/net/{link.name}")
@@ -112,7 +112,7 @@ _ACTIVE = frozenset({"ACTIVE", "ACTIVE_DEFER"})
 
 
 def function_faults(function: FunctionFacts | None, pci: str = "") -> tuple[str, ...]:
-    """Of a device's function; pci: which it was, where there is none any more."""
+    """Return the faults of a device's function; `pci` is the former one's address if it no longer exists."""
     if function is None:
         return (f"its PCI function {pci} is gone",) if pci else ()
     return () if function.driver else (f"no driver is bound to {function.pci}",)
@@ -121,7 +121,7 @@ def function_faults(function: FunctionFacts | None, pci: str = "") -> tuple[str,
 def node_faults(
     devices: Sequence[CharacterDevice], nodes: DeviceNodes
 ) -> Mapping[CharacterDevice | None, str]:
-    """Of its character devices, a sentence each; None stands for a `uverbs` device that it does not have."""
+    """Return the faults of character devices, one sentence each; the key None is for a missing `uverbs`."""
     faults: dict[CharacterDevice | None, str] = {
         device: fault for device in devices if (fault := nodes.fault(device))
     }
@@ -133,10 +133,10 @@ def node_faults(
 def port_faults(
     ports: Sequence[RdmaPort], links: Mapping[int, Link], own: Link | None, link_type: LinkType
 ) -> tuple[str, ...]:
-    """Why nothing passes through any of its ports; none where one is of use.
+    """Return the reasons why none of a device's ports is usable; none when one is.
 
-    links: by index. own: its function's netdev, which is its port's where netlink does not tell one. The
-    netdev of an InfiniBand port (IPoIB) has no say.
+    links: by index. own: its function's netdev, used where netlink reports none for a port. The netdev of an
+    InfiniBand port (IPoIB) does not count.
     """
     faults: list[str] = []
     for port in ports:
@@ -155,7 +155,7 @@ def _port_faults(port: RdmaPort, link: Link | None) -> Iterator[str]:
 
 
 def link_faults(link: Link | None) -> tuple[str, ...]:
-    """Of a netdev."""
+    """Return the faults of a netdev."""
     if link is None or (link.is_up and link.carrier):
         return ()
     return (f"netdev {link.name} {'has no carrier' if link.is_up else 'is set down'}",)
@@ -166,18 +166,18 @@ _VERBS = "class/infiniband_verbs"
 
 
 class RdmaQueries(Protocol):
-    """Of `linux.netlink.queries.Queries`, and the mode; KernelError when one cannot be answered."""
+    """The queries of `linux.netlink.queries.Queries` used here, and the mode; KernelError on failure."""
 
     def links(self) -> Sequence[Link]:
-        """All netdevs of the host's namespace."""
+        """Return all netdevs of the host's namespace."""
         ...
 
     def rdma_devices(self) -> Sequence[ListedDevice]:
-        """All RDMA devices that it sees; none where the kernel knows no RDMA."""
+        """Return all RDMA devices of the host's namespace; none where the kernel has no RDMA."""
         ...
 
     def netns_mode(self) -> NetnsMode | None:
-        """None where the kernel knows no RDMA."""
+        """Return the mode of RDMA devices in namespaces; None where the kernel has no RDMA."""
         ...
 
 
@@ -185,9 +185,9 @@ class RdmaQueries(Protocol):
 class PresentDevice:
     """An RDMA device in this namespace. device: its faults are those of its function and its nodes.
 
-    characters: all of its character devices, whether or not `/dev` has their nodes. ports: by number.
-    port_faults: why nothing passes through its ports as they are. uplink_faults: of its PF's netdev.
-    vf_set_down: whether its netdev is a VF's that nobody has set up, which says nothing of what it can do.
+    characters: all its character devices, with or without nodes in `/dev`. ports: by number. port_faults:
+    reasons why its ports are unusable at present. uplink_faults: those of its PF's netdev. vf_set_down:
+    whether its netdev is that of an idle VF that is set down, which is not a fault.
     """
 
     device: RdmaDevice
@@ -200,11 +200,10 @@ class PresentDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwayDevice:
-    """One that is not in this namespace. device: what its function tells; its faults are those of that.
+    """An RDMA device outside this namespace. device: properties and faults of its function.
 
-    elsewhere: whether it is somewhere: its character devices are there, so that it is in another namespace,
-    or a driver has its function that hands it to a program. is_listed: whether there is a function that
-    tells.
+    elsewhere: whether it exists: it is in another namespace, as its character devices show, or its function
+    is bound to a driver that passes it to a program. is_listed: whether its function exists.
     """
 
     device: RdmaDevice
@@ -214,7 +213,7 @@ class AwayDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaSnapshot:
-    """All that was seen. unreadable: why a device could not be looked at, by name; "" for no certain one."""
+    """Result of an observation. unreadable: errors by device name; "" for a device without a valid name."""
 
     present: Mapping[str, PresentDevice] = field(default_factory=dict)
     away: Mapping[str, AwayDevice] = field(default_factory=dict)
@@ -226,14 +225,14 @@ class RdmaSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Query:
-    """Answers of netlink."""
+    """Answers of netlink in one observation."""
 
     mode: NetnsMode | None
     devices: tuple[ListedDevice, ...]
     links: tuple[Link, ...]
 
     def of_interest(self) -> object:
-        """All but links that are neither a function's nor a port's; before Linux 5.14 none tells of whom."""
+        """Return the answers without links of other devices; before Linux 5.14 no link reports its device."""
         ports = {port.netdev_index for device in self.devices for port in device.ports}
         devices_known = any(link.device for link in self.links)
         links = [link for link in self.links if not devices_known or link.device or link.index in ports]
@@ -242,7 +241,7 @@ class _Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Context:
-    """What one look asks only once. links: by index. characters: by the RDMA device's name."""
+    """State read once per observation. links: by index. characters: by the RDMA device's name."""
 
     links: Mapping[int, Link]
     functions: Functions
@@ -250,7 +249,7 @@ class _Context:
 
 
 class RdmaObserver:
-    """Looks at one machine, and needs no privilege for it."""
+    """Observes the RDMA devices of one machine without privileges."""
 
     def __init__(self, sysfs: Sysfs, questions: RdmaQueries, nodes: DeviceNodes) -> None:
         self._sysfs = sysfs
@@ -262,12 +261,12 @@ class RdmaObserver:
     def scan(
         self, expected: Mapping[str, str] | None = None, *, changed: Collection[int] | None = None
     ) -> RdmaSnapshot:
-        """The machine now; the same object as before where nothing but links changed, and none of interest.
+        """Return the present state; the same object as before when only irrelevant links changed.
 
-        expected: devices that may be away, with their functions' addresses, empty for none.
-        changed: indexes of links of which alone the kernel told since the last call; None when anything may
-        be other than it was. Pods come and go with many links that are no RDMA device's.
-        KernelError or OSError when it cannot be looked at at all.
+        expected: devices that may be in other namespaces, with their functions' addresses, empty for none.
+        changed: indexes of links, the only changes that the kernel reported since the last call; None when
+        anything may have changed. Pods have many links that are no RDMA device's. KernelError or OSError when
+        the machine cannot be observed at all.
         """
         previous, self._last_query = self._last_query, None
         query = self._query()
@@ -346,7 +345,7 @@ class RdmaObserver:
         )
 
     def _netdev(self, context: _Context, reported: ListedDevice) -> Link | None:
-        """That of its first port which has one here; of a soft device at least what sysfs says."""
+        """Return the netdev of its first port with one here; otherwise a soft device's parent in sysfs."""
         for port in reported.ports:
             if port.netdev_index is not None and port.netdev_index in context.links:
                 return context.links[port.netdev_index]
@@ -365,7 +364,7 @@ class RdmaObserver:
         return function.link_type if function else LinkType.ETHERNET
 
     def _away(self, context: _Context, name: str, pci: str) -> AwayDevice:
-        """One that netlink does not tell of: by its character devices, or else by where it was."""
+        """Describe a device that netlink does not list, by its character devices or else by function."""
         characters = context.characters.get(name, ())
         verbs = [each.path.rpartition("/")[2] for each in characters if each.kind is NodeKind.UVERBS]
         functions = (context.functions.of_device(f"{_VERBS}/{each}") for each in verbs)
@@ -388,7 +387,7 @@ class RdmaObserver:
 
 
 def port_state_files(scan: RdmaSnapshot) -> frozenset[str]:
-    """Files below sysfs that tell what the kernel sends no message of: the states of InfiniBand ports."""
+    """Return files, by path below sysfs, whose changes no event reports: states of InfiniBand ports."""
     return frozenset(
         f"{_CLASS}/{name}/ports/{port}/state"
         for name, device in scan.present.items()

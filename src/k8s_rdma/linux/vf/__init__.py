@@ -1,1 +1,1 @@
-"""VFs changed: made, moved, rated, brought home."""
+"""Changes of VFs: creation, drivers, settings and rates, moves to pods and back."""

@@ -1,4 +1,4 @@
-"""Drivers of VFs: a function is taken from one driver and given to another, for programs and back.
+"""Drivers of VFs: unbinds a function from one driver and binds it to another, for programs and back.
 
 Source: Linux `Documentation/ABI/testing/sysfs-bus-pci`, `drivers/base/bus.c` (bind_store, unbind_store),
 `drivers/pci/pci-driver.c` (pci_match_device, pci_device_can_probe), 6.1.
@@ -35,32 +35,33 @@ _NO_OVERRIDE = "(null)"
 class PciDriver:
     """The driver of one function. Every failure is an OSError with the kernel's errno.
 
-    All but `name` wait in the kernel for as long as another change of its driver is under way.
+    All methods except `name` block in the kernel while another change of its driver is in progress.
     """
 
     def __init__(self, sysfs: Sysfs, pci: PciAddress) -> None:
-        """Of the function at this address."""
+        """Use the function at this address."""
         self._sysfs = sysfs
         self._pci = pci
 
     def name(self) -> str | None:
-        """None while it has none."""
+        """Return the driver that the function is bound to; None for none."""
         return PciFunction(self._sysfs, self._pci).driver()
 
     def override(self) -> str:
-        """The driver that alone may have it (`driver_override`); empty for any that fits."""
+        """Return the only driver that may bind it (`driver_override`); empty for any that matches."""
         override = self._sysfs.value_if_any(self._path("driver_override")) or _NO_OVERRIDE
         return "" if override == _NO_OVERRIDE else override
 
     def let(self, driver: str) -> None:
-        """Let this driver alone have it from now on, and empty, any that fits; who has it keeps it."""
+        """Permit only this driver to bind it, or with an empty name any match; a bound driver stays."""
         if self.override() != driver:
             self._sysfs.write(self._path("driver_override"), f"{driver}\n")
 
     def hand_to(self, driver: str) -> None:
-        """Have this driver have it, and no other: taken from who has it, from wherever a crash left it.
+        """Bind the function to this driver only, from whatever state a crash has left.
 
-        It is let to it by name, as `sriov_drivers_autoprobe` may be off, and so that nobody else takes it.
+        The override names the driver, because `sriov_drivers_autoprobe` may be off and no other driver may
+        bind it.
         """
         self.let(driver)
         if self.name() != driver:
@@ -68,24 +69,25 @@ class PciDriver:
         self.bind(driver)
 
     def unbind(self) -> None:
-        """Take it from its driver, what that made of it away with it; holds when it has none.
+        """Unbind it from its driver, which removes the driver's devices; no change when it has none.
 
-        Returns when the driver let go: vfio-pci only when no program has it any more.
+        Returns when the driver has released it: vfio-pci only when no program has it open.
         """
         if self.name() is not None:
             self._sysfs.write(self._path("driver/unbind"), self._pci)
 
     def bind(self, driver: str) -> None:
-        """Have this driver take it, which it must be let to; ENODEV when it does not want it."""
+        """Bind it to this driver, which the override must permit; ENODEV when the driver refuses."""
         if self.name() != driver:
             self._sysfs.write(f"{_DRIVERS}/{driver}/bind", self._pci)
         if self.name() != driver:
             raise OSError(errno.ENODEV, f"driver {driver} did not take it", self._pci)
 
     def bind_anew(self) -> None:
-        """Take it from its driver, and offer it to all; returns when one has it, or none wants it.
+        """Unbind it and probe all drivers; returns when one has bound it, or none matches.
 
-        While the PF's `sriov_drivers_autoprobe` is off none may, without an error, unless it is let.
+        While the PF's `sriov_drivers_autoprobe` is off, no driver binds it without an override, and no error
+        is reported.
         """
         self.unbind()
         self._sysfs.write("bus/pci/drivers_probe", self._pci)
@@ -95,7 +97,7 @@ class PciDriver:
 
 
 RETURN_TIMEOUT_S = 10.0
-"""For a driver to let go of a VF, and for the kernel's one to make netdev and RDMA device of it."""
+"""Time for a driver to release a VF, and for the kernel's driver to create its netdev and RDMA device."""
 
 _POLL_S = 0.02
 
@@ -127,7 +129,7 @@ class VfBinding:
         self._changing: dict[PciAddress, _Change] = {}
 
     def bind(self, step: BindVf) -> None:
-        """Have a program's driver have the VF; KernelError, and nothing is changed, where the host cannot."""
+        """Bind the VF to a program's driver; KernelError, without a change, where the host cannot."""
         function, operation = self._function(step), f"{describe(step.vf)}: give to {step.driver}"
         driver = PciDriver(self._sysfs, function.pci)
         if driver.name() != step.driver:
@@ -137,7 +139,7 @@ class VfBinding:
         self._change(function.pci, operation, partial(driver.hand_to, step.driver))
 
     def unbind(self, step: UnbindVf) -> None:
-        """Have the kernel's driver have it as at home, unless that has it and it serves another namespace."""
+        """Bind the VF to the kernel's driver and restore its netdev, unless it serves another namespace."""
         function, operation = self._function(step), f"{describe(step.vf)}: give back to {step.kernel_driver}"
         driver = PciDriver(self._sysfs, function.pci)
         bound_driver = driver.name()
@@ -155,9 +157,9 @@ class VfBinding:
             self._settle(function, step.vf, step.home, operation, mac=step.mac)
 
     def take_guid(self, vf: VfRef, guid: str, home: VfHome) -> None:
-        """Have the driver of a VF at home take the GUID that the PF has for the VF's port.
+        """Have the driver of a VF in the host's namespace use the GUID that the PF has for the VF's port.
 
-        It asks for that when it is bound, so it is bound anew: the netdev is then another one, as at home.
+        The driver reads it when it is bound, so it is bound again; the new netdev is then restored.
         """
         function = self._places.function(vf)
         if function.driver() in USERSPACE_DRIVERS or function.netdevs() == []:
@@ -191,9 +193,9 @@ class VfBinding:
             raise KernelError(msg)
 
     def _change(self, pci: PciAddress, operation: str, change: Callable[[], None]) -> None:
-        """In a thread of its own: in the kernel it takes for as long as a program has the VF open.
+        """Run a change of driver in its own thread, because it blocks while a program has the VF open.
 
-        Who tries again is told at once that it still has: else every try would hold up all other pods.
+        A retry fails at once while the change blocks; otherwise every retry would delay all other pods.
         """
         previous = self._changing.pop(pci, None)
         if previous is not None:
@@ -217,14 +219,14 @@ class VfBinding:
     def _settle(
         self, function: PciFunction, vf: VfRef, home: VfHome, operation: str, *, mac: str | None
     ) -> None:
-        """Wait for its netdev and RDMA device, and make them what they were."""
+        """Wait for its netdev and RDMA device, and restore them."""
         link = self._await(function, vf, operation)
         let = None if mac is None else partial(self._places.let_have_mac, vf)
         restore_netdev(link.index, vf, home, self._rtnl, let)
         self._had_rdma.discard(vf)
 
     def _await(self, function: PciFunction, vf: VfRef, operation: str) -> Link:
-        """Its netdev; KernelError when that does not come, or an RDMA device that is known to have been."""
+        """Wait for its netdev; KernelError when that, or the RDMA device that it had, does not appear."""
         deadline = time.monotonic() + self._timeout_s
         wants_rdma = vf in self._had_rdma or self._others_have_rdma(function, vf)
         while True:
@@ -242,7 +244,7 @@ class VfBinding:
             time.sleep(_POLL_S)
 
     def _others_have_rdma(self, function: PciFunction, vf: VfRef) -> bool:
-        """Report whether another VF of the PF has one by the same driver: then this one had, too."""
+        """Report whether another VF of the PF with this driver has an RDMA device, as this one then had."""
         driver = function.driver()
         functions = (PciFunction(self._sysfs, pci) for pci in PciFunction(self._sysfs, vf.pf).vfs().values())
         return any(
@@ -253,7 +255,7 @@ class VfBinding:
 
 
 class _Change(threading.Thread):
-    """A change of a function's driver. failure: why it was refused."""
+    """A change of a function's driver. failure: the error that refused it."""
 
     failure: OSError | None = None
 

@@ -1,4 +1,4 @@
-"""VFs of a PF while a node is set up: made and removed by sysfs, given to their driver, their netdevs set.
+"""VFs of a PF during node setup: creation and removal by sysfs, drivers, settings of netdevs.
 
 `SriovLinks` is where a simulated machine takes the kernel's place. Source: Linux
 `Documentation/ABI/testing/sysfs-bus-pci`, `drivers/pci/iov.c` and `pci-driver.c`, 6.1.
@@ -65,7 +65,7 @@ class VfTrust:
 
 @dataclass(frozen=True, slots=True)
 class VfLinkState:
-    """What link the VF sees; as `linux.netlink.sriov.link_state`."""
+    """Link state of the VF; as in `linux.netlink.sriov.link_state`."""
 
     value: str
     kind: ClassVar[str] = "link state"
@@ -78,16 +78,19 @@ _NO_MEANS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class NetdevsOf:
-    """Netdevs by their function. Names will not do: one that was just given up may be another VF's now."""
+    """Index of netdevs by function.
+
+    Names are not unique over time: the kernel may reuse one for another VF.
+    """
 
     def __init__(self, links: Iterable[Link]) -> None:
-        """Those of one moment."""
+        """Index the links of one moment."""
         self._by_device: dict[str, list[Link]] = {}
         for link in links:
             self._by_device.setdefault(link.device, []).append(link)
 
     def netdevs_of(self, vf: VfFunction) -> Sequence[Link]:
-        """A VF's."""
+        """Return a VF's netdevs."""
         return self._by_device.get(vf.pci, ())
 
 
@@ -99,19 +102,19 @@ class SriovLinks(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def links(self) -> Sequence[Link]:
-        """All."""
+        """Return all links."""
         ...
 
     def link(self, name: str) -> Link | None:
-        """The one of that name."""
+        """Return the link of that name, if there is one."""
         ...
 
     def addressed_links(self) -> frozenset[int]:
-        """As `linux.netlink.queries.Queries.addressed_links`."""
+        """Return the links with an address; see `linux.netlink.queries.Queries.addressed_links`."""
         ...
 
     def permanent_address(self, link: Link) -> str:
-        """The hardware address that it was made with, or that of now where its driver tells of none."""
+        """Return the permanent hardware address, or the present one where the driver reports none."""
         ...
 
     def vf_infos(self, index: int) -> Sequence[VfInfo]:
@@ -119,7 +122,7 @@ class SriovLinks(Protocol):
         ...
 
     def set_vf(self, pf: Link, vf: int, setting: Setting) -> bool:
-        """Set one thing on a VF of a PF; False when the PF's driver has no means for it."""
+        """Write one setting of a VF; False when the PF's driver does not support it."""
         ...
 
     def bring_up(self, link: Link) -> None:
@@ -127,28 +130,28 @@ class SriovLinks(Protocol):
         ...
 
     def rename(self, link: Link, name: str) -> None:
-        """Give a link, which must be down, another name."""
+        """Rename a link, which must be down."""
         ...
 
 
 class KernelSriovLinks(Rtnl):
-    """Those of the running kernel."""
+    """`SriovLinks` of the running kernel."""
 
     def addressed_links(self) -> frozenset[int]:
-        """As `SriovLinks.addressed_links`."""
+        """Implement `SriovLinks.addressed_links`."""
         return addressed_links(self)
 
     def permanent_address(self, link: Link) -> str:
-        """As `SriovLinks.permanent_address`."""
+        """Implement `SriovLinks.permanent_address`."""
         found = self.details(link.index, _SKIP_STATS, f"link {link.name}")
         return found[_PERM_ADDRESS].hex(":") if _PERM_ADDRESS in found else link.mac
 
     def vf_infos(self, index: int) -> Sequence[VfInfo]:
-        """As `SriovLinks.vf_infos`."""
+        """Implement `SriovLinks.vf_infos`."""
         return vf_infos(self, index)
 
     def set_vf(self, pf: Link, vf: int, setting: Setting) -> bool:
-        """As `SriovLinks.set_vf`."""
+        """Implement `SriovLinks.set_vf`."""
         try:
             sriov.set_vfs(self, pf.index, f"PF {pf.name}", (_packed(vf, setting),))
         except NetlinkError as error:
@@ -158,11 +161,11 @@ class KernelSriovLinks(Rtnl):
         return True
 
     def bring_up(self, link: Link) -> None:
-        """As `SriovLinks.bring_up`."""
+        """Implement `SriovLinks.bring_up`."""
         self.change(link.index, f"{link.name}: up", up=True)
 
     def rename(self, link: Link, name: str) -> None:
-        """As `SriovLinks.rename`."""
+        """Implement `SriovLinks.rename`."""
         self.change(link.index, f"{link.name}: name {name}", named(name))
 
 
@@ -198,14 +201,14 @@ class SriovPf:
     """A PF and its VFs. Every failure is an OSError with the kernel's errno."""
 
     def __init__(self, sysfs: Sysfs, pci: PciAddress) -> None:
-        """The PF at this address."""
+        """Use the PF at this address."""
         self._sysfs = sysfs
         self._function = PciFunction(sysfs, pci)
         self._autoprobe = f"{_DEVICES}/{pci}/sriov_drivers_autoprobe"
         self._numvfs = f"{_DEVICES}/{pci}/sriov_numvfs"
 
     def total(self) -> int:
-        """The most VFs that it can have."""
+        """Return the most VFs that it supports."""
         return self._function.total_vfs()
 
     def count(self) -> int:
@@ -213,30 +216,30 @@ class SriovPf:
         return self._function.num_vfs()
 
     def create_vfs(self, count: int) -> None:
-        """Have so many VFs, or none; from one number to another the way is through none.
+        """Set the number of VFs; between two numbers above 0, set 0 first.
 
-        The driver may make fewer and say so in the kernel's log alone.
+        The driver may create fewer and report that only in the kernel's log.
         """
         self._sysfs.write(self._numvfs, str(count))
 
     def probes_vfs(self) -> bool:
-        """Report whether VFs get a driver: at once when they are made, and later when they are probed."""
+        """Report whether VFs are bound to a driver when they are created and whenever they are probed."""
         return bool(self._sysfs.number(self._autoprobe))
 
     def let_probe_vfs(self, probe: bool) -> None:
-        """See `probes_vfs`; VFs that have a driver keep it."""
+        """Turn probing on or off, see `probes_vfs`; bound VFs stay bound."""
         self._sysfs.write(self._autoprobe, str(int(probe)))
 
     def vfs(self) -> tuple[VfFunction, ...]:
-        """Those that there are, ordered by index."""
+        """Return the existing VFs, ordered by index."""
         return tuple(self._vf(index, pci) for index, pci in self._function.vfs().items())
 
     def again(self, vf: VfFunction) -> VfFunction:
-        """A VF as it is now."""
+        """Return the present state of a VF."""
         return self._vf(vf.index, vf.pci)
 
     def modalias(self, vf: VfFunction) -> str:
-        """Modalias by which modprobe(8) finds a VF's driver."""
+        """Return the modalias by which modprobe(8) finds a VF's driver."""
         return self._sysfs.value_if_any(f"{_DEVICES}/{vf.pci}/modalias") or ""
 
     def _vf(self, index: int, pci: PciAddress) -> VfFunction:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.sysfs import Sysfs
 
 _ATTEMPTS = 3
-"""At a netdev that is renamed, or comes, while it is looked at."""
+"""Attempts for a netdev that is renamed, or appears, while it is read."""
 
 
 class Host(NamedTuple):
-    """The network namespace where VFs are at home: its links, and a descriptor of it."""
+    """The host's network namespace: its links, and a descriptor of it."""
 
     rtnl: Rtnl
     namespace: int
@@ -34,12 +34,12 @@ class VfLocator:
     """Finds VFs, and their netdevs in the host's namespace."""
 
     def __init__(self, host: Host, sysfs: Sysfs) -> None:
-        """Sysfs of that namespace."""
+        """Read this sysfs, mounted in the host's namespace."""
         self._rtnl = host.rtnl
         self._sysfs = sysfs
 
     def function(self, vf: VfRef) -> PciFunction:
-        """The VF's PCI function. NoSuchVfError, or KernelError where its PF is not to be seen either."""
+        """Return the VF's PCI function. NoSuchVfError, or KernelError when its PF does not exist either."""
         try:
             return PciFunction(
                 self._sysfs, pci_address(self._sysfs.target(f"bus/pci/devices/{vf.pf}/virtfn{vf.index}"))
@@ -51,7 +51,10 @@ class VfLocator:
             raise KernelError(msg) from error
 
     def at_home(self, vf: VfRef) -> Link | None:
-        """Its netdev in the host's namespace; None when it is not there. KernelError for an unknown VF."""
+        """Return its netdev in the host's namespace; None when it is elsewhere.
+
+        KernelError for an unknown VF.
+        """
         function = self.function(vf)
         for _ in range(_ATTEMPTS):
             names = function.netdevs()
@@ -67,7 +70,7 @@ class VfLocator:
         raise KernelError(msg)
 
     def pf_link(self, vf: VfRef) -> Link:
-        """The netdev of its PF. KernelError when that has none here."""
+        """Return the netdev of its PF. KernelError when that has none here."""
         function = PciFunction(self._sysfs, vf.pf)
         names = function.netdevs() or ()
         links = {name: link for name in names if (link := self._rtnl.link(name))}
@@ -78,7 +81,7 @@ class VfLocator:
         return found
 
     def let_have_mac(self, vf: VfRef, mac: str) -> None:
-        """Have the PF give a VF this MAC, so that it may take it."""
+        """Set this administrative MAC on the PF, so that the VF may use it."""
         operation = f"PF {vf.pf}: so that it can come home"
         set_vfs(self._rtnl, self.pf_link(vf).index, operation, [vf_mac(vf.index, mac)])
 
@@ -94,9 +97,9 @@ class VfLocator:
 def netdev_of(
     pci: PciAddress, namespace_rtnl: Rtnl, namespace: int, *, index: int | None = None
 ) -> Link | None:
-    """The netdev of a function in a namespace (a socket there, and its descriptor); None if it is not there.
+    """Return a function's netdev in a namespace (a socket there, and its descriptor); None if it has none.
 
-    index: which it had when last seen; to look at all of 60 links for each of them would take long.
+    index: the last known one; reading all of 60 links for each of 60 VFs would take long.
     """
     if index is not None:
         link = namespace_rtnl.link_at(index)
@@ -106,21 +109,21 @@ def netdev_of(
 
 
 def netdevs_by_device(namespace_rtnl: Rtnl, namespace: int) -> dict[str, Link]:
-    """The netdev of each function that has one in a namespace (a socket there, and its descriptor).
+    """Return the functions' netdevs in a namespace (a socket there, and its descriptor).
 
-    Beside it there may be IPoIB interfaces of other partitions, whose peer it is.
+    IPoIB interfaces of other partitions, whose peer a function's own netdev is, are left out.
     """
     links = sorted(namespace_rtnl.links(), key=lambda link: link.index, reverse=True)
     return {device: link for link in links if not link.peer and (device := _device(link, namespace))}
 
 
 def describe(vf: VfRef) -> str:
-    """A VF at the beginning of a message."""
+    """Name a VF at the beginning of a message."""
     return f"VF {vf.index} of PF {vf.pf}"
 
 
 def _device(link: Link, namespace: int) -> str:
-    """What a link is a netdev of; virtual links have a kind, those of hardware none."""
+    """Return the device of a link; virtual links have a kind, those of hardware none."""
     if link.device or link.kind:
         return link.device
     with Ethtool(namespace) as ethtool:  # Linux before 5.14 tells no IFLA_PARENT_DEV_NAME

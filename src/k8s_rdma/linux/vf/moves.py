@@ -1,4 +1,4 @@
-"""VFs moved into pods' namespaces and back to the host's."""
+"""Moves of VFs into pods' namespaces and back to the host's."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.vf.rdma import VfRdma
 
 RETURN_TIMEOUT_S = 10.0
-"""For the kernel to end a namespace that nobody is in: it returns netdevs from a work queue of its own, after
-grace periods, one namespace after the other (`cleanup_net`, net/core/net_namespace.c)."""
+"""Time for the kernel to end an unused namespace: it returns netdevs from a work queue, after grace periods,
+one namespace after the other (`cleanup_net`, net/core/net_namespace.c)."""
 
 _POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """Where a VF went, and the index of its netdev there."""
+    """Namespace that a VF was moved to, and the index of its netdev there."""
 
     netns: NetnsRef
     index: int
 
 
 class VfMoves:
-    """Carries out GiveVf and BringHome. What it remembers saves looks and tells who was given a VF."""
+    """Applies GiveVf and BringHome steps. It remembers moves, which saves scans and shows a VF's owner."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class VfMoves:
         rdma: VfRdma,
         return_timeout_s: float = RETURN_TIMEOUT_S,
     ) -> None:
-        """return_timeout_s: see `RETURN_TIMEOUT_S`."""
+        """Work with these; `return_timeout_s` is explained at `RETURN_TIMEOUT_S`."""
         self._rtnl, self._host = host
         self._namespaces = namespaces
         self._places = places
@@ -67,7 +67,7 @@ class VfMoves:
         self._awaited: tuple[tuple[NetnsRef, bool] | None, float] = None, 0.0
 
     def move_to_pod(self, step: GiveVf) -> None:
-        """Make a VF be in a namespace under a name."""
+        """Move a VF into a namespace under a name; one that is there already gets name, MAC and MTU again."""
         pci = self._places.function(step.vf).pci
         with self._namespaces.existing(step.netns) as namespace, Rtnl(namespace) as pod_rtnl:
             link = self._places.at_home(step.vf)
@@ -96,9 +96,9 @@ class VfMoves:
         self._rtnl.change(link.index, operation, in_namespace(namespace), named(step.ifname))
 
     def bring_home(self, step: BringHome) -> None:
-        """Make a VF be at home as it was, from wherever it is unless it serves another namespace.
+        """Move a VF back to the host's namespace and restore it, unless it serves another namespace.
 
-        One without a netdev, as while another driver has it, has none to bring home.
+        A VF without a netdev, as while it is bound to another driver, needs no move.
         """
         function = self._places.function(step.vf)
         if function.netdevs() is None:
@@ -117,7 +117,7 @@ class VfMoves:
         self._moved.pop(step.vf, None)
 
     def _present(self, link: Link | None, step: GiveVf) -> Link:
-        """KernelError when a VF that is not at home is not where it shall be either."""
+        """Require that a VF outside the host's namespace is in the step's; KernelError otherwise."""
         if link is None:
             driver = self._places.function(step.vf).driver()
             place = "it is in another namespace"
@@ -128,7 +128,7 @@ class VfMoves:
         return link
 
     def _rename(self, link: Link, step: GiveVf, namespace_rtnl: Rtnl) -> None:
-        """Make name, MAC and MTU hold of a VF that is given already."""
+        """Set name, MAC and MTU of a VF that is in the pod's namespace already."""
         if link.name != step.ifname:
             operation = f"{describe(step.vf)}: rename to {step.ifname} in {step.netns.path}"
             _require_free(namespace_rtnl, step.ifname, operation)
@@ -137,7 +137,7 @@ class VfMoves:
         apply_link_settings(link, step, namespace_rtnl)
 
     def _fetch(self, pci: PciAddress, step: BringHome, namespace: int, *, away: bool) -> bool:
-        """Move what is in a namespace home from there; whether the VF is not in yet another one."""
+        """Move netdev and RDMA device back from a namespace; False when the netdev is in yet another one."""
         operation = f"{describe(step.vf)}: move home from {step.netns.path} as {step.home.name}"
         if not away:
             self._rdma.bring_home(pci, None, namespace, operation)
@@ -155,9 +155,10 @@ class VfMoves:
         return True
 
     def _await(self, pci: PciAddress, step: BringHome, *, alive: bool) -> Link:
-        """The VF's netdev once that and its RDMA device are at home; KernelError when they do not come.
+        """Wait for the VF's netdev and RDMA device to return; KernelError when they do not.
 
-        One deadline for all VFs of a namespace: a node whose kernel is stuck is not kept for each of 60.
+        All VFs of a namespace share one deadline, so that a stuck kernel does not delay the node for each of
+        60.
         """
         while True:
             link, elsewhere = self._places.at_home(step.vf), self._rdma.elsewhere(pci)

@@ -1,6 +1,6 @@
-"""Link settings of a VF's netdev: MAC and MTU for a pod, and those that it had before when it is back.
+"""Link settings of a VF's netdev: MAC and MTU for a pod, and the original ones after its return.
 
-The driver of a VF asks the PF for another MAC, which may refuse, or be busy.
+The driver of a VF requests another MAC from the PF, which may refuse, or be busy.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
 
 REFUSED = frozenset({errno.EPERM, errno.EACCES, errno.EADDRNOTAVAIL})
-"""Errors of drivers for a MAC that the PF does not let the VF have."""
+"""Errors of drivers for a MAC that the PF refuses."""
 
 BUSY_S = 5.0
-"""For a VF that is reset because its PF gave it another MAC or VLAN: iavf takes a second or two."""
+"""Time for a VF to reset because its PF gave it another MAC or VLAN: iavf takes a second or two."""
 
 _BUSY = frozenset({errno.EAGAIN, errno.EBUSY})
 _POLL_S = 0.1
 
 
 def set_mac(link: Link, mac: str, rtnl: Rtnl, operation: str) -> None:
-    """Give a netdev, which is down, this MAC; down it is afterwards. NetlinkError when the PF refuses.
+    """Set the MAC of a netdev that is down, and leave it down. NetlinkError when the PF refuses.
 
-    Again while it is up: after a reset of its PF, igbvf is listened to only when it was up. And when it has
-    been: only as it goes down it asks for the MAC that the PF has for it meanwhile, the one that it may then
-    have (igbvf_down, e1000_reset_hw_vf, drivers/net/ethernet/intel/igbvf).
+    A refused MAC is set again while the netdev is up, because after a reset of the PF igbvf's requests are
+    accepted only once it was up; and again afterwards, because only when it goes down igbvf reads the MAC
+    that the PF has for it meanwhile, the one that it may then use (igbvf_down, e1000_reset_hw_vf,
+    drivers/net/ethernet/intel/igbvf).
     """
     if _has_mac(link, mac, rtnl, operation):
         return
@@ -54,7 +55,7 @@ def set_mac(link: Link, mac: str, rtnl: Rtnl, operation: str) -> None:
 
 
 def _has_mac(link: Link, mac: str, rtnl: Rtnl, operation: str) -> bool:
-    """Set the MAC, and report whether the netdev has it; it has not when the PF refuses."""
+    """Set the MAC, and report whether the PF accepted it."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
@@ -70,22 +71,22 @@ def _has_mac(link: Link, mac: str, rtnl: Rtnl, operation: str) -> bool:
 
 
 def require_mtu_of_pf(step: GiveVf, pf: Link) -> None:
-    """KernelError for an MTU above the PF's: frames of that size do not leave it, whatever the VF takes."""
+    """Raise KernelError for an MTU above the PF's, which sends no larger frames even if the VF accepts it."""
     if step.mtu is not None and step.mtu > pf.mtu:
         msg = f"{describe(step.vf)}: MTU {step.mtu} is above that of its PF {pf.name}, {pf.mtu}"
         raise KernelError(msg)
 
 
 def with_mac_of_home(step: GiveVf, link: Link) -> GiveVf:
-    """The step, with the MAC of home asked for where a netdev that is still there has another."""
+    """Return the step, with the original MAC requested when the netdev to be moved has another."""
     differs = step.mac is None and step.home.mac not in ("", link.mac) and link.type != INFINIBAND
     return replace(step, mac=step.home.mac) if differs else step
 
 
 def apply_link_settings(link: Link, step: GiveVf, rtnl: Rtnl) -> None:
-    """Set what of them differs; to take another MAC the netdev goes down.
+    """Set MAC and MTU where they differ; the netdev is taken down for another MAC.
 
-    The MTU first: igbvf resets the VF for it, and only then knows of another MAC that the PF has for it.
+    The MTU comes first: igbvf resets the VF for it and only then reads another MAC that the PF has for it.
     """
     if step.mtu is not None and link.mtu != step.mtu:
         rtnl.change(link.index, f"{describe(step.vf)}: MTU {step.mtu}", with_mtu(step.mtu))
@@ -100,7 +101,7 @@ def apply_link_settings(link: Link, step: GiveVf, rtnl: Rtnl) -> None:
 
 
 def require_link_settings(link: Link, step: GiveVf) -> None:
-    """KernelError when the netdev in the pod has not what was set."""
+    """Raise KernelError when the netdev in the pod lacks what was set."""
     for name, desired, found in (("MAC", step.mac, link.mac), ("MTU", step.mtu, link.mtu)):
         if desired is not None and found != desired:
             place = f"{step.ifname} in {step.netns.path}"
@@ -111,11 +112,11 @@ def require_link_settings(link: Link, step: GiveVf) -> None:
 def restore_netdev(
     index: int, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[[str], None] | None = None
 ) -> None:
-    """Give the netdev of this index name, MAC and MTU of `home`, down, without addresses and altnames.
+    """Restore name, MAC and MTU of a netdev from `home`; leave it down, without addresses and altnames.
 
-    let: has the PF let the VF have a MAC; None where the MAC that the PF gave it is not ours to replace.
-    KernelError when that does not hold afterwards; NameTakenError when the name is taken, OtherMacError when
-    the PF lets the VF not have the MAC.
+    let: sets the PF's administrative MAC; None where we must not replace that. KernelError when the settings
+    are not in effect afterwards; NameTakenError when the name is taken, OtherMacError when the PF refuses the
+    MAC.
     """
     link = _link(index, vf, rtnl)
     operation = f"{describe(vf)}: {home.name} as it was"

@@ -1,4 +1,4 @@
-"""Rates and settings of a PF's VFs: checked, written where they differ, read back by one query for both."""
+"""Rates and settings of a PF's VFs: check, write where they differ, read back both with one query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.queries import VfInfo
 
 BUSY_S = 3.0
-"""For a driver that is still resetting the VF after the setting before; ice itself waits up to 0.8 s."""
+"""Time for a driver that is still resetting the VF after an earlier setting; ice itself waits up to 0.8 s."""
 
 _POLL_S = 0.1
 _BUSY = frozenset({errno.EAGAIN, errno.EBUSY})
@@ -36,7 +36,7 @@ NO_GUID = "00:00:00:00:00:00:00:00"
 
 
 class Difference(NamedTuple):
-    """What is to be set: what it takes of a driver, how it is set, and what was found, in words."""
+    """A setting to write: the required support by the driver, the setting, the present value in words."""
 
     kind: Setting
     setting: VfSetting
@@ -50,12 +50,11 @@ def configure_vfs(
     write: Callable[[Sequence[VfSetting]], None],
     read: Callable[[], Iterable[VfInfo]],
 ) -> PfState:
-    """Have a PF hold these settings; returns it with those of all its VFs as they were read back.
+    """Write settings of VFs of a PF; returns the PF with the settings of all its VFs as read back.
 
-    pf: as last looked at; what holds already is not written. write: as `sriov.set_vfs` for its netdev, of
-    all settings at once. read: as `vf_infos`, called once when nobody else changes anything.
-    KernelError names VF, setting, what was wanted and found, and the driver; settings before one that is
-    refused are made.
+    pf: as last observed; settings in effect are not written. write: as `sriov.set_vfs` for its netdev, with
+    all settings at once. read: as `vf_infos`, called once unless others make changes. KernelError names VF,
+    setting, desired and present value, and the driver; settings before a refused one are written.
     """
     check_settings(step, pf)
     now = write_and_verify(
@@ -69,7 +68,7 @@ def configure_vfs(
 
 
 def check_settings(step: ConfigureVfs, pf: PfState) -> None:
-    """KernelError for what the PF's driver has no means for."""
+    """Raise KernelError for a setting that the PF's driver does not support."""
     for refused in differing_settings(step, pf):
         if refused.kind not in pf.supported_settings:
             msg = f"{refused.setting.label}: {pf.driver} has no means for it (found {refused.found})"
@@ -77,19 +76,19 @@ def check_settings(step: ConfigureVfs, pf: PfState) -> None:
 
 
 def require_settings(step: ConfigureVfs, now: PfState) -> None:
-    """KernelError for what was read back and is not what was set."""
+    """Raise KernelError when the values read back differ from those written."""
     for wrong in differing_settings(step, now):
         msg = f"set {wrong.setting.label}, read back {wrong.found or 'nothing'}"
         raise KernelError(msg, details=f"{now.driver} refused nothing, and does not hold it")
 
 
 def with_read_back_settings(step: ConfigureVfs, pf: PfState, infos: Iterable[VfInfo]) -> PfState:
-    """The PF with what it tells; what it does not tell as it was just set."""
+    """Return the PF with the settings read back; those that it does not report are as just written."""
     return _supplemented(step, with_settings(pf, infos))
 
 
 def with_settings(pf: PfState, infos: Iterable[VfInfo]) -> PfState:
-    """The PF with what it tells of its VFs; those that it tells nothing of are left out."""
+    """Return the PF with the settings read back; VFs that it does not report are left out."""
     by_index = {info.index: from_netlink(info) for info in infos}
     changed = []
     for vf in pf.vfs:
@@ -104,10 +103,10 @@ def with_settings(pf: PfState, infos: Iterable[VfInfo]) -> PfState:
 
 
 def differences(pf: PfState, vf: Vf, config: VfConfig) -> Iterator[Difference]:
-    """What has to be set for a VF to be as `config` says, in an order that every driver takes.
+    """Yield the settings to write for a VF to match `config`, in an order that every driver accepts.
 
-    A spoof check is on when the MAC is there that it checks for, and off before that is taken back
-    (`mlx4_set_vf_mac`, drivers/net/ethernet/mellanox/mlx4/cmd.c).
+    The spoof check is turned on after the MAC is set, and off before the MAC is reset (`mlx4_set_vf_mac`,
+    drivers/net/ethernet/mellanox/mlx4/cmd.c).
     """
     found = list(_of_vf(vf, config))
     late = [each for each in found if each.kind is Setting.SPOOF_CHECK and config.spoof_check]
@@ -153,14 +152,14 @@ def _of_guids(vf: Vf, port: str, node: str) -> Iterator[Difference]:
 
 
 def differing_settings(step: ConfigureVfs, pf: PfState) -> list[Difference]:
-    """Settings that the step still has to write; see `differences`."""
+    """Return the settings that the step still has to write; see `differences`."""
     return [
         difference for config in step.configs for difference in differences(pf, _vf(pf, config.index), config)
     ]
 
 
 def _supplemented(step: ConfigureVfs, pf: PfState) -> PfState:
-    """With what is not told (GUIDs: before Linux 5.5) as it was just set: nobody knows better."""
+    """Fill in settings that the PF does not report (GUIDs: before Linux 5.5) as they were just written."""
     desired: Mapping[int, VfConfig] = {config.index: config for config in step.configs}
 
     def believed(vf: Vf) -> Vf:
@@ -178,7 +177,7 @@ def _supplemented(step: ConfigureVfs, pf: PfState) -> PfState:
 def write_settings_to(
     pf: PfState, write: Callable[[Sequence[VfSetting]], None], desired: Sequence[Difference]
 ) -> None:
-    """Write them; KernelError with what the driver means by its refusal."""
+    """Write them; KernelError with an explanation of the driver's error."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
@@ -211,12 +210,12 @@ def set_rates(
     read: Callable[[], Iterable[VfInfo]],
     observed: Mapping[int, VfRate],
 ) -> dict[int, VfRate]:
-    """Program rates on VFs of a PF; returns those of all its VFs, read back.
+    """Program rates of VFs of a PF; returns the rates of all its VFs as read back.
 
-    observed: the rates of all its VFs when last looked at. write: as `sriov.set_rates` for its netdev.
-    read: as `vf_infos`, which holds the kernel's RTNL lock 1-2 ms a VF; once when they still are as seen.
-    KernelError, and nothing is written, when one of them cannot be; when the driver refuses one or reads
-    back another, those before it are written.
+    observed: the rates of all its VFs as last observed. write: as `sriov.set_rates` for its netdev. read: as
+    `vf_infos`, which holds the RTNL lock for 1-2 ms per VF; called once unless others make changes.
+    KernelError, without a change, when a rate cannot be programmed; when the driver refuses one or reports
+    another value, those before it are written.
     """
     check_rates_of_vfs(step, pf, observed)
     now = write_and_verify(
@@ -230,7 +229,7 @@ def set_rates(
 
 
 def check_rates_of_vfs(step: SetRates, pf: PfState, observed: Mapping[int, VfRate]) -> None:
-    """KernelError for what cannot be programmed."""
+    """Raise KernelError for rates that cannot be programmed."""
     for rate in step.rates:
         if rate.index not in observed:
             msg = f"VF {rate.index} of PF {step.pf}: unknown: {pf.name} has {len(observed)} VFs"
@@ -239,19 +238,19 @@ def check_rates_of_vfs(step: SetRates, pf: PfState, observed: Mapping[int, VfRat
 
 
 def require_rates(step: SetRates, now: Mapping[int, VfRate]) -> None:
-    """KernelError for what was read back and is not what was set."""
+    """Raise KernelError when the values read back differ from those written."""
     for wrong in differing_rates(step, now):
         msg = f"VF {wrong.index} of PF {step.pf}: read back {now.get(wrong.index)}, set {wrong}"
         raise KernelError(msg)
 
 
 def present_rates(pf: PfState) -> dict[int, VfRate]:
-    """Those of a PF's VFs as last looked at."""
+    """Return the rates of a PF's VFs as last observed."""
     return {vf.index: VfRate(vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) for vf in pf.vfs}
 
 
 def with_rates(pf: PfState, rates: Mapping[int, VfRate]) -> PfState:
-    """The PF with these rates of its VFs."""
+    """Return the PF with these rates of its VFs."""
     vfs = (
         replace(
             vf,
@@ -265,7 +264,7 @@ def with_rates(pf: PfState, rates: Mapping[int, VfRate]) -> PfState:
 
 
 def rates_of(pf: PfState, infos: Iterable[VfInfo]) -> dict[int, VfRate]:
-    """The rates that a query told, by VF."""
+    """Return the rates in a query's answer, by VF."""
     return {
         info.index: VfRate(
             info.index,
@@ -277,7 +276,7 @@ def rates_of(pf: PfState, infos: Iterable[VfInfo]) -> dict[int, VfRate]:
 
 
 def write_rates_to(pf: PfState, write: Callable[[Sequence[VfRate]], None], rates: Sequence[VfRate]) -> None:
-    """Write them; KernelError with what the driver means by its refusal."""
+    """Write them; KernelError with an explanation of the driver's error."""
     try:
         write(rates)
     except NetlinkError as error:
@@ -285,7 +284,7 @@ def write_rates_to(pf: PfState, write: Callable[[Sequence[VfRate]], None], rates
 
 
 def differing_rates(step: SetRates, observed: Mapping[int, VfRate]) -> list[VfRate]:
-    """Those that are others, lowered minima first: a driver that checks the sum checks it at each VF."""
+    """Return the rates that differ, lowered minima first: drivers that check the sum do so at each VF."""
 
     def raised_mbps(rate: VfRate) -> int:
         return rate.min_tx_rate_mbps - observed.get(rate.index, VfRate(rate.index)).min_tx_rate_mbps
@@ -297,7 +296,7 @@ S = TypeVar("S")
 W = TypeVar("W")
 
 _ROUNDS = 2
-"""The second is for what somebody else has changed since it was last seen."""
+"""The second round is for changes that others made since the last observation."""
 
 
 def write_and_verify(
@@ -307,10 +306,10 @@ def write_and_verify(
     write: Callable[[Sequence[W]], None],
     read: Callable[[], S],
 ) -> S:
-    """Write what differs and read it back; returns what was read last, which may differ still.
+    """Write the differences and read back; returns the last state read, which may still differ.
 
-    observed: as last looked at. read: holds the kernel's RTNL lock 1-2 ms a VF; called once when all still is
-    as it was seen, and the driver does as it is told.
+    observed: the last known state. read: holds the RTNL lock for 1-2 ms per VF; called once unless others
+    make changes or the driver disobeys.
     """
     for _ in range(_ROUNDS):
         pending = differing(observed)
@@ -330,10 +329,10 @@ def program_vfs(
     write_settings: Callable[[Sequence[VfSetting]], None],
     read: Callable[[], Sequence[VfInfo]],
 ) -> PfState:
-    """Have a PF hold both; returns it with what was read back of all its VFs.
+    """Write rates and settings of a PF; returns the PF with both as read back for all its VFs.
 
-    Arguments and errors as those of `set_rates` and `configure_vfs`. Nothing is written when any of it
-    cannot be.
+    Arguments and errors as with `set_rates` and `configure_vfs`. Nothing is written when any part is not
+    supported.
     """
     check_rates_of_vfs(step.rates, pf, present_rates(pf))
     check_settings(step.settings, pf)

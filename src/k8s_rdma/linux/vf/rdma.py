@@ -1,7 +1,7 @@
-"""The RDMA devices of VFs on their way into pods' namespaces and home again.
+"""Moves of VFs' RDMA devices into pods' namespaces and back.
 
-Only where each namespace sees its own RDMA devices; in the shared mode all see all, and nothing is moved.
-Source: Linux `drivers/infiniband/core/device.c` (6.1), `rdma_dev_change_netns`; rdma-system(8).
+Devices move only in exclusive mode, where each namespace has its own; in shared mode every namespace sees
+all. Source: Linux `drivers/infiniband/core/device.c` (6.1), `rdma_dev_change_netns`; rdma-system(8).
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
 
 
 class VfRdma:
-    """Finds and moves them.
+    """Finds and moves the RDMA devices of VFs.
 
-    A namespace that ends gives its RDMA devices back before its netdevs: `rdma_dev_net_ops` are registered
-    after `default_device_ops`, and left in reverse order.
+    A namespace that ends returns its RDMA devices before its netdevs: `rdma_dev_net_ops` are registered after
+    `default_device_ops`, and exit in reverse order.
     """
 
     def __init__(self, *, queries: NetlinkQueries, sysfs: Sysfs, host: int) -> None:
-        """All of the namespace where VFs are at home; `host` is its descriptor."""
+        """Work with these, all of the host's namespace; `host` is its descriptor."""
         self._queries = queries
         self._sysfs = sysfs
         self._host = host
 
     def move_to_pod(self, pci: PciAddress, netdev: int | None, namespace: int, operation: str) -> None:
-        """Move the RDMA device of a VF from here into a namespace (a descriptor).
+        """Move a VF's RDMA device from the host's namespace into another (a descriptor).
 
-        netdev: the index of the VF's netdev while that is here, too.
+        netdev: the index of the VF's netdev if that is in the host's namespace as well.
         """
         host_rdma = self._exclusive()
         if host_rdma is not None:
             _move(self._devices_of(pci, netdev, host_rdma), host_rdma, namespace, operation)
 
     def bring_home(self, pci: PciAddress, netdev: int | None, namespace: int, operation: str) -> None:
-        """Move it here from that namespace; `netdev` is an index there."""
+        """Move a VF's RDMA device from that namespace to the host's; `netdev` is an index there."""
         if self._exclusive() is not None:
             with RdmaNetlink(namespace) as pod_rdma:
                 _move(self._devices_of(pci, netdev, pod_rdma), pod_rdma, self._host, operation)
 
     def counters(self, pci: PciAddress, netdev: int | None, namespace: int) -> dict[str, int]:
-        """The `hw_counters` of a VF's RDMA device in that namespace; `netdev` is an index there."""
+        """Return the `hw_counters` of a VF's RDMA device in that namespace; `netdev` is an index there."""
         if self._queries.rdma() is None:
             return {}
         with RdmaNetlink(namespace) as pod_rdma:
@@ -56,7 +56,7 @@ class VfRdma:
         return {}
 
     def elsewhere(self, pci: PciAddress) -> str:
-        """The VF's RDMA device by name if it is in another namespace; empty if here, or there is none."""
+        """Return the name of the VF's RDMA device if it is in another namespace; empty otherwise."""
         if self._exclusive() is None:
             return ""
         names = self.names(pci)
@@ -67,7 +67,7 @@ class VfRdma:
         return host_rdma if host_rdma is not None and host_rdma.netns_mode() is NetnsMode.EXCLUSIVE else None
 
     def _devices_of(self, pci: PciAddress, netdev: int | None, rdma: RdmaNetlink) -> dict[str, int]:
-        """Name and index of the VF's device among those that a namespace sees."""
+        """Return name and index of the VF's devices among those that a namespace sees."""
         names = self.names(pci)
         if names:
             return {name: index for name, index in rdma.indexes().items() if name in names}
@@ -81,7 +81,7 @@ class VfRdma:
         }
 
     def names(self, pci: PciAddress) -> set[str]:
-        """Of a function's devices, wherever they are: elsewhere their character devices tell."""
+        """Return the names of a function's RDMA devices, in other namespaces by their character devices."""
         function = f"bus/pci/devices/{pci}"
         names = set(self._sysfs.names_if_any(f"{function}/infiniband") or ())
         for verbs in self._sysfs.names_if_any(f"{function}/infiniband_verbs") or ():

@@ -1,1 +1,1 @@
-"""SR-IOV made of ordinary Linux parts: bridges, veth pairs, HTB. See docs/virtual-sriov.md."""
+"""Virtual SR-IOV made of ordinary Linux parts: bridges, veth pairs, HTB. See docs/virtual-sriov.md."""

@@ -65,8 +65,8 @@ MIN_MTU = 68
 DRIVER, VF_DRIVER = "virtual", "veth"
 
 REVIVALS_AT_MOST = 256
-"""In one observation. Each makes all VFs anew that are dead by then, so that many would need as many
-namespaces that end one after the other meanwhile."""
+"""Most rounds of recreation in one observation. Each recreates all VFs missing by then, so that this many
+would need as many namespaces to end one after the other meanwhile."""
 _LINK_STATES = {LinkState.AUTO: "Follow", LinkState.ENABLE: "Up", LinkState.DISABLE: "Down"}
 
 
@@ -74,9 +74,9 @@ class VirtualSriov:
     """Implements `core.kernel.Kernel`; made and used on one thread, which must stay in its namespace."""
 
     def __init__(self, namespaces: Namespaces, rtnl: Rtnl | None = None) -> None:
-        """Find the virtual PFs that are here; none is made.
+        """Work with the virtual PFs that exist in this namespace.
 
-        rtnl: of this namespace; it is closed with the kernel.
+        rtnl: a socket in this namespace, closed with the kernel.
         """
         self._namespaces = namespaces
         self._open = ExitStack()
@@ -130,7 +130,7 @@ class VirtualSriov:
         return interfaces_in(netns, self._namespaces)
 
     def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
-        """The VFs whose ports lead into a namespace."""
+        """Return the VFs whose ports lead into a namespace."""
         with self._namespaces.existing(netns) as namespace, Rtnl(namespace) as rtnl:
             return located_vfs(self._vfs_in(namespace, rtnl), rtnl, f"namespace {netns.path}")
 
@@ -140,7 +140,7 @@ class VirtualSriov:
             announce(addresses, namespace)
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:  # noqa: ARG002  all count here
-        """Read the VFs' counters from their ports, which stay here, as seen from the other side."""
+        """Read the VFs' counters from their ports, which stay in this namespace, with directions swapped."""
         links = {link.name: link for link in self._rtnl.links()}
         counted = counters_of_all(self._rtnl.socket)
         return tuple(
@@ -151,14 +151,14 @@ class VirtualSriov:
         )
 
     def reset(self, vf: VfRef) -> None:
-        """Reset the settings and rates of a VF that is at home."""
+        """Reset the settings and rates of a VF in the host's namespace."""
         self._moves.reset(self._pf(vf), vf)
         configs = (VfConfig(index=vf.index, vlan=Vlan(0)),)
         self._configure_vfs(ConfigureVfs(pf=vf.pf, configs=configs, previous=configs))
         self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` from a thread of the watch's own when links of this namespace changed."""
+        """Call `changed` from a thread of its own when links of this namespace changed."""
         events = Changes(changed, (LINKS,))
         self._watches.append(events)
 
@@ -178,10 +178,10 @@ class VirtualSriov:
     # Observation
 
     def _links_with_all_vfs(self) -> tuple[dict[str, Link], list[Unreadable]]:
-        """The links by name, and the VFs that cannot be made anew.
+        """Return the links by name, and the VFs that cannot be recreated.
 
-        Namespaces end in the kernel's own time (`cleanup_net`, net/core/net_namespace.c), and VFs with them,
-        also between two looks; so a look is over when it has found nothing to make anew.
+        The kernel ends namespaces asynchronously (`cleanup_net`, net/core/net_namespace.c), and VFs with
+        them, also between two scans; so scans are repeated until one finds nothing to recreate.
         """
         for _ in range(REVIVALS_AT_MOST):
             links = {link.name: link for link in self._rtnl.links()}
@@ -192,9 +192,9 @@ class VirtualSriov:
         return links, unreadable
 
     def _revive_dead(self, links: Mapping[str, Link], unreadable: list[Unreadable]) -> bool:
-        """Make VFs anew that died with a namespace, or whose making was cut short: then the port is down.
+        """Recreate VFs that ended with a namespace or whose creation was interrupted; report whether any was.
 
-        Whether any was.
+        The port of a VF whose creation was interrupted is down.
         """
         dead = [
             (pf, index)
@@ -254,7 +254,7 @@ class VirtualSriov:
     # What is there
 
     def _vfs_in(self, namespace: int, rtnl: Rtnl) -> dict[PciAddress, Link]:
-        """The VFs in a namespace (a descriptor, and a socket there), as it knows their netdevs."""
+        """Return the VFs in a namespace (a descriptor, and a socket there), with their links there."""
         links = {link.name: link for link in self._rtnl.links()}
         number = self._rtnl.number_of(namespace)
         ends = {
@@ -266,7 +266,7 @@ class VirtualSriov:
         return {ends[link.index]: link for link in rtnl.links() if link.index in ends}
 
     def _cached_pf(self, vf: VfRef) -> VirtualPf:
-        """The PF as seen last, which will do where a VF's port, known by its name, is there or is not."""
+        """Return the PF as last observed, sufficient to find a VF's port by its name."""
         cached = self._pfs.get(vf.pf)
         return cached if cached is not None and vf.index < cached.vfs else self._pf(vf)
 
@@ -286,20 +286,20 @@ class VirtualSriov:
 
 
 class Moves:
-    """Carries out GiveVf and BringHome.
+    """Applies GiveVf and BringHome steps.
 
-    A VF is known by its port on the bridge: the port tells the index of its other end and, by the number
-    that this namespace has for it, in which namespace that is. Names are the pod's to change.
+    A VF is identified by its port on the bridge: the port has the index of its other end and this namespace's
+    number for the namespace of that end. The pod may change names.
     """
 
     def __init__(self, rtnl: Rtnl, host: int, namespaces: Namespaces) -> None:
-        """`rtnl` and `host` (a descriptor) are of the namespace where VFs are at home."""
+        """Work with `rtnl` and `host` (a descriptor), both of the host's namespace."""
         self._rtnl = rtnl
         self._host = host
         self._namespaces = namespaces
 
     def move_to_pod(self, pf: VirtualPf, step: GiveVf) -> None:
-        """Move a VF into a namespace under a name; holds when it is there."""
+        """Move a VF into a namespace under a name; no change when it is there."""
         port = self._port(pf, step.vf.index)
         self._check_mtu(pf, step)
         with self._namespaces.existing(step.netns) as namespace:
@@ -321,7 +321,7 @@ class Moves:
             )
 
     def bring_home(self, pf: VirtualPf, step: BringHome) -> None:
-        """Bring a VF home as it was, unless it serves another namespace."""
+        """Move a VF back to the host's namespace and restore it, unless it serves another namespace."""
         port = self._rtnl.link(pf.port_name(step.vf.index))
         if port is None:
             self._revive(pf, step)
@@ -342,7 +342,7 @@ class Moves:
                 self._revive(pf, step)
 
     def reset(self, pf: VirtualPf, vf: VfRef) -> None:
-        """Take a VF that is at home down, and all addresses from it; KernelError when it is not."""
+        """Take a VF in the host's namespace down and delete its addresses; else KernelError."""
         port = self._port(pf, vf.index)
         if port.peer_elsewhere is not None:
             msg = f"VF {vf.index} of PF {vf.pf}: not in the host's namespace, so it is not reset"
@@ -351,7 +351,7 @@ class Moves:
         make_bare(found, self._rtnl, f"{found.name}: reset")
 
     def _rename(self, port: Link, step: GiveVf, namespace: int) -> None:
-        """Make the name hold of a VF that is given already; KernelError when it is in another namespace."""
+        """Set the name of a VF in the pod's namespace; KernelError when it is in another namespace."""
         if port.peer_elsewhere != self._rtnl.number_of(namespace):
             msg = f"{_describe_move(step)}: wanted in {step.netns.path}, but it is in another namespace"
             raise KernelError(msg)
@@ -371,14 +371,14 @@ class Moves:
                 )
 
     def _fetch(self, port: Link, step: BringHome, namespace: int) -> None:
-        """Move a VF here from a pod's namespace."""
+        """Move a VF from a pod's namespace to the host's."""
         operation = f"{_describe_move(step)}: move home from {step.netns.path} as {step.home.name}"
         self._require_free(step.home.name, operation)
         with Rtnl(namespace) as pod_rtnl:
             pod_rtnl.change(port.peer, operation, in_namespace(self._host), named(step.home.name))
 
     def _restore(self, port: Link, home: VfHome) -> None:
-        """Make a VF that is here what it was: name, MAC, MTU, down; and say that it is nobody's."""
+        """Restore name, MAC and MTU of a VF in the host's namespace, take it down and mark it as unused."""
         found = self._other_end(port)
         operation = f"{home.name}: as it was"
         make_bare(found, self._rtnl, operation)

@@ -1,4 +1,4 @@
-"""Creation and destruction of virtual PFs, and of VFs that ended with a namespace."""
+"""Creation and destruction of virtual PFs, and recreation of VFs that ended with a namespace."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _SCHEDULER_QUEUE = 1000
 
 
 def create_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
-    """Make a PF with its VFs around an uplink that exists; holds when it is there with these values.
+    """Create a PF with its VFs around an existing uplink; no change when it exists with these values.
 
-    One whose making was cut short is made anew. KernelError when its PCI address or one of its names is
-    taken by something else, also by a PF of other values, or when the uplink serves another bridge.
+    A PF whose creation was interrupted is recreated. KernelError when its PCI address or one of its names is
+    in use, also by a PF with other values, or when the uplink belongs to another bridge.
     """
     check(pf)
     links = rtnl.links()
@@ -62,9 +62,9 @@ def create_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
 
 
 def destroy_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
-    """Take a PF down with all VFs, wherever they are; the uplink stays. Holds when it is gone.
+    """Destroy a PF with all VFs in any namespace; the uplink stays. No change when it does not exist.
 
-    Links that only bear such names are left alone.
+    Links that only have such names are left alone.
     """
     links = {link.name: link for link in rtnl.links()}
     bridge = links.get(pf.name)
@@ -83,9 +83,9 @@ def destroy_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
 
 
 def revive_vf(pf: VirtualPf, index: int, rtnl: Rtnl, home: VfHome | None = None) -> None:
-    """Make a VF anew, at home and down; its rates are where they were, its settings those of every new VF.
+    """Recreate a VF in the host's namespace, down, with its rates and the settings of a new VF.
 
-    What is left of it goes first.
+    Its remains are deleted first.
     """
     remains = rtnl.link(pf.port_name(index))
     if remains is not None:
@@ -100,7 +100,7 @@ def revive_vf(pf: VirtualPf, index: int, rtnl: Rtnl, home: VfHome | None = None)
 
 
 def _unfinished(link: Link) -> bool:
-    """A bridge that was given a PF's address, and then no more."""
+    """Report whether a link is the bridge of a PF whose creation was interrupted."""
     return link.kind == "bridge" and not link.is_up and not link.alias and is_pf_mac(link.mac)
 
 
@@ -109,7 +109,7 @@ def _ifb_names(pf: VirtualPf) -> tuple[str, str]:
 
 
 def _free_uplink(pf: VirtualPf, rtnl: Rtnl) -> Link:
-    """The uplink; KernelError when it cannot be one, or when the name of a port or IFB is in use."""
+    """Return the uplink; KernelError when it is unusable, or when the name of a port or IFB is in use."""
     links = {link.name: link for link in rtnl.links()}
     for name in (*map(pf.port_name, range(pf.vfs)), *_ifb_names(pf)):
         if name in links:
@@ -126,7 +126,7 @@ def _free_uplink(pf: VirtualPf, rtnl: Rtnl) -> Link:
 
 
 def _create_bridge(pf: VirtualPf, rtnl: Rtnl) -> VirtualPf:
-    """The PF as it can be: with VLANs where the kernel's bridges have them."""
+    """Create the bridge; returns the PF, with VLANs where the kernel's bridges support them."""
     operation = f"create bridge {pf.name}"
     try:
         rtnl.create(operation, named(pf.name), with_mac(pf.mac), vlan_bridge(NO_VLAN))

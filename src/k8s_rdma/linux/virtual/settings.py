@@ -1,4 +1,4 @@
-"""Rates and settings of VFs: checked, written where they differ, read back.
+"""Rates and settings of VFs: check, write where they differ, read back.
 
 The settings are MAC, link state, trust, spoof check and VLAN. A VF's port is an untagged member of its
 VLAN, the uplink a tagged member of all. Frames without a VLAN use a VLAN of the bridge's own,
@@ -41,46 +41,46 @@ if TYPE_CHECKING:
 BYTES_PER_MBPS = 125_000
 
 FLOOR = 12_500
-"""Bytes a second for a VF without reservation: HTB refuses none at all, and with 100 kbit/s a connection
-lives on while others use all they reserved. The link's own class is larger by all floors together, so that
-reservations up to the last Mb/s of the link remain true."""
+"""Bytes a second for a VF without reservation: HTB refuses 0, and 100 kbit/s keep a connection alive while
+others use all they reserved. The link's own class is larger by the sum of all floors, so that reservations
+up to the last Mb/s of the link are kept."""
 
 NO_CAP = BYTES_PER_MBPS // 2
-"""Added to the link's rate in the `ceil` of a VF without a cap: no cap in whole Mb/s reads the same."""
+"""Addition to the link's rate in the `ceil` of a VF without a cap; no cap in whole Mb/s has this value."""
 
 UNFINISHED = FLOOR
-"""The `ceil` of a VF's class before it has a queue and a filter."""
+"""Value of `ceil` of a VF's class before it has a queue and a filter."""
 
 BURST = 128 << 10
-"""Bytes: two of the largest packets that TCP hands down (GSO, 64 KiB). With less, a class that waits for a
-late timer would lose what it has not sent."""
+"""Bytes: two of the largest packets that TCP sends (GSO, 64 KiB). With less, a class that waits for a late
+timer would lose rate."""
 
 QUANTUM = 64 << 10
-"""Bytes a class sends before the next one has its turn at what is left: one packet, the same for all."""
+"""Bytes that a class sends before the next one's turn at the remaining rate: one packet, the same for all."""
 
 QUEUE = 512 << 10
-"""Bytes that wait for a class: 4 ms at 1,000 Mb/s; what is more is dropped, and TCP slows down."""
+"""Bytes in a class's queue: 4 ms at 1,000 Mb/s; more is dropped, and TCP slows down."""
 _QDISC = 0x10000
 _LINK = _QDISC | 1
 _DROPPED = 0xFFFF
 _FIRST_VF = 0x10
 
 _SOURCES: Place = _QDISC, 1000
-"""Where the table of source MACs is, after a place for each VF."""
+"""Place of the table of source MACs, after a place for each VF."""
 
 _ADMITTED, _UNMATCHED = 1, 2
 """Priorities of a port's two filters."""
 
 _SINGLE_READ_COST = 4
-"""A class that is asked for alone costs as much as so many in a list of all."""
+"""Cost of querying a single class, in entries of a list of all."""
 _SUPPORTED = frozenset({Setting.MAC, Setting.MTU, Setting.TRUST, Setting.SPOOF_CHECK, Setting.LINK_STATE})
 
 
 class Rates:
-    """The rates of all VFs. What was seen of those that a step does not set is not asked for again."""
+    """Cache of the rates of all VFs; those that a step does not set are not queried again."""
 
     def __init__(self, shaper: Shaper) -> None:
-        """Program them by this."""
+        """Program rates by this shaper."""
         self._shaper = shaper
         self._cached: dict[VirtualPf, dict[int, VfRate]] = {}
 
@@ -95,7 +95,7 @@ class Rates:
         return dict(found)
 
     def set(self, pf: VirtualPf, scheduler: int, step: SetRates) -> None:
-        """Make a step hold; KernelError, and nothing is set, when one of them cannot be."""
+        """Apply a step; KernelError, without a change, when a rate cannot be programmed."""
         indexes = [rate.index for rate in step.rates]
         for index in indexes:
             require({pf.pci: pf}, VfRef(pf.pci, index))
@@ -127,7 +127,7 @@ class Rates:
 
 
 class Settings:
-    """Makes settings hold, in one network namespace."""
+    """Applies settings in one network namespace."""
 
     def __init__(self, rtnl: Rtnl, shaper: Shaper) -> None:
         """Use this socket."""
@@ -135,9 +135,9 @@ class Settings:
         self._shaper = shaper
 
     def configure(self, pf: VirtualPf, step: ConfigureVfs) -> None:
-        """Make them hold, whatever the ports say already, as that may have been cut short.
+        """Write settings, also those that the ports have, because an earlier write may be incomplete.
 
-        KernelError, and nothing is set, when one of them cannot be.
+        KernelError, without a change, when a setting is not supported.
         """
         for config in step.configs:
             require({pf.pci: pf}, VfRef(step.pf, config.index))
@@ -166,7 +166,7 @@ class Settings:
             raise KernelError(msg)
 
     def _check_macs(self, pf: VirtualPf, step: ConfigureVfs) -> None:
-        """Refuse a MAC that two VFs of the PF would have: the bridge, and the classes, know VFs by it."""
+        """Refuse a MAC that two VFs of the PF would have: bridge and classes identify VFs by it."""
         requested = {config.index: config.mac for config in step.configs if config.mac is not None}
         if not requested:
             return
@@ -186,7 +186,7 @@ class Settings:
 
 
 class Shaper:
-    """Makes and reads schedulers of virtual PFs, in one network namespace."""
+    """Creates and reads schedulers of virtual PFs in one network namespace."""
 
     def __init__(self, rtnl: Rtnl) -> None:
         """Use this socket."""
@@ -194,7 +194,7 @@ class Shaper:
         self._tc = TrafficControl(rtnl.socket)
 
     def build(self, pf: VirtualPf, scheduler: int, sink: int) -> None:
-        """The scheduler on link `scheduler`, every VF without rates; link `sink` drops all it gets."""
+        """Create the scheduler on link `scheduler`, without rates; link `sink` drops everything."""
         self._tc.add_fifo(sink, 0xFFFFFFFF, 0, f"{pf.sink_name}: queue", packets=True)
         self._tc.add_htb(scheduler, _QDISC, _DROPPED, f"{pf.scheduler_name}: HTB")
         link = pf.link_mbps * BYTES_PER_MBPS + pf.vfs * FLOOR
@@ -210,25 +210,25 @@ class Shaper:
             self._create_class(pf, scheduler, VfRate(index), PortState())
 
     def police(self, pf: VirtualPf, index: int, port: int) -> None:
-        """Have a new VF's port drop all it receives but what bears the VF's MAC."""
+        """Drop what a new VF's port receives, except frames from the VF's MAC."""
         operation = f"{pf.port_name(index)}: filter"
         self._tc.add_ingress(port, operation)
         self._tc.redirect(port, self._index(pf.sink_name), operation, priority=_UNMATCHED)
         self._admit(pf, index, port, PortState())
 
     def admit(self, pf: VirtualPf, index: int, port: int, state: PortState) -> None:
-        """Send what a VF's port receives to the VF's class if it bears the VF's MAC, or whatever it bears."""
+        """Send what a VF's port receives to the VF's class, from the VF's MAC only or from any MAC."""
         scheduler = self._index(pf.scheduler_name)
         self._forget(pf, scheduler, index)
         self._admit(pf, index, port, state)
         self._classify(pf, scheduler, index, state)
 
     def set_rate(self, pf: VirtualPf, scheduler: int, rate: VfRate, previous: VfRate | None) -> None:
-        """Program a VF's rates; `previous` is what `rates` told of it.
+        """Program a VF's rates; `previous` is its entry in `rates`.
 
-        HTB counts what a class has overdrawn as time, up to a minute, and keeps it when the rate changes
-        (`htb_accnt_tokens`): of a few packets at the floor that is a minute in which a reservation would not
-        hold. So a class that has is made anew.
+        HTB stores a class's debt as time, up to a minute, and keeps it when the rate changes
+        (`htb_accnt_tokens`): after a few packets at the floor a reservation would have no effect for a
+        minute. So a class with a debt is recreated.
         """
         operation = f"{pf.scheduler_name}: rates of VF {rate.index}"
         if previous is None or (
@@ -258,7 +258,7 @@ class Shaper:
         return found is None or found.tokens < 0
 
     def _recreate_class(self, pf: VirtualPf, scheduler: int, rate: VfRate) -> None:
-        """Make a VF's class anew."""
+        """Recreate a VF's class."""
         operation = f"{pf.scheduler_name}: VF {rate.index}"
         port = self._rtnl.link(pf.port_name(rate.index))
         self._tc.set_class(scheduler, _unfinished(pf, rate), operation)
@@ -267,7 +267,7 @@ class Shaper:
         self._create_class(pf, scheduler, rate, state_of(port) if port else PortState())
 
     def _create_class(self, pf: VirtualPf, scheduler: int, rate: VfRate, state: PortState) -> None:
-        """Make a VF's class, with queue and filter; its rates come last and tell that it is whole."""
+        """Create a VF's class, with queue and filter; its rates are written last and mark it as complete."""
         operation = f"{pf.scheduler_name}: VF {rate.index}"
         self._tc.set_class(scheduler, _unfinished(pf, rate), operation)
         self._tc.add_fifo(scheduler, _handle(rate.index), QUEUE, operation)
@@ -275,7 +275,7 @@ class Shaper:
         self._tc.set_class(scheduler, _class(pf, rate), operation)
 
     def _admit(self, pf: VirtualPf, index: int, port: int, state: PortState) -> None:
-        """Between the two, all is dropped."""
+        """Replace the filter that admits a port's frames; between the requests everything is dropped."""
         operation = f"{pf.port_name(index)}: filter"
         source = "" if state.sends_as_anybody else pf.mac_of(index, state)
         self._tc.forget_redirects(port, operation, priority=_ADMITTED)
@@ -283,7 +283,7 @@ class Shaper:
         self._tc.redirect(port, scheduler, operation, priority=_ADMITTED, source=source)
 
     def _classify(self, pf: VirtualPf, scheduler: int, index: int, state: PortState) -> None:
-        """Put what a VF sends into its class: by its MAC, or if that may be any, before that by its port."""
+        """Put what a VF sends into its class by its MAC, or by its port if it may use any MAC."""
         operation = f"{pf.scheduler_name}: VF {index}"
         source = Source(pf.mac_of(index, state), index + 1)
         self._tc.classify_source(scheduler, _SOURCES, source, _handle(index), operation)
@@ -291,7 +291,7 @@ class Shaper:
             self._tc.classify_port(scheduler, _by_port(index), pf.port_name(index), _handle(index), operation)
 
     def _forget(self, pf: VirtualPf, scheduler: int, index: int) -> None:
-        """Put nothing into a VF's class, also not what a port of it that is gone was to send."""
+        """Delete a VF's filters, including that of a port that no longer exists."""
         operation = f"{pf.scheduler_name}: VF {index}"
         for node, handle in self._tc.classified_sources(scheduler, _SOURCES, operation).items():
             if handle == _handle(index):
@@ -311,7 +311,7 @@ def _handle(index: int) -> int:
 
 
 def _by_port(index: int) -> Place:
-    """Where the filter is that knows a VF by its port: before those that know others by their MAC."""
+    """Return the place of the filter by a VF's port, which precedes the filters by MAC."""
     return _QDISC, index + 1
 
 
@@ -370,8 +370,8 @@ def _set_vlans(port: Link, desired: AbstractSet[int], present: AbstractSet[int],
 def supported_settings(pf: VirtualPf) -> frozenset[Setting]:
     """Return the settings that VFs of a PF support besides rates.
 
-    No priority of a VLAN, as nothing here would heed or mark it, and no other tag than 802.1Q's: a bridge
-    has one for all its ports.
+    Priorities of VLANs are not supported, because nothing here would obey or mark them; nor protocols other
+    than 802.1Q, because a bridge has one for all its ports.
     """
     return _SUPPORTED | {Setting.VLAN} if pf.vlans else _SUPPORTED
 
@@ -395,7 +395,7 @@ def _changed_state(pf: VirtualPf, state: PortState, config: VfConfig) -> PortSta
 
 
 def _fault(pf: VirtualPf, config: VfConfig) -> str:
-    """Why these cannot be, in words; empty when they can."""
+    """Describe why settings are not supported; empty when they are."""
     if config.guid is not None:
         return f"GUID {config.guid}: its link is Ethernet"
     if config.mac is not None and (int(config.mac[:2], 16) & 1 or not config.mac.strip("0:")):

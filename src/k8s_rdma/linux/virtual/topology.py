@@ -33,10 +33,10 @@ _SOMEBODY = -1
 
 
 class PortState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """At most 255 bytes of JSON.
+    """State of a VF, stored in its port's alias: at most 255 bytes of JSON.
 
-    given: inode of the namespace that the VF was given to, 0 while it is home.
-    mac: what its PF has for it; empty for the one that it was made with. vlan: 0 for none.
+    given: inode of the namespace that the VF was moved to, 0 for the host's. mac: the administrative MAC;
+    empty for the original one. vlan: 0 for none.
     """
 
     given: int = 0
@@ -48,7 +48,7 @@ class PortState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def sends_as_anybody(self) -> bool:
-        """Report whether its frames may bear any source MAC: unchecked, or the VF may set every MAC."""
+        """Report whether its frames may have any source MAC: unchecked, or the VF may set any MAC."""
         return self.trust or not self.spoof_check
 
 
@@ -72,16 +72,16 @@ def port_alias_of(state: PortState) -> str:
 
 
 MAX_VFS = 256
-"""The last byte of a VF's MAC is its index."""
+"""Most VFs: the last byte of a VF's MAC is its index."""
 
 MAX_NAME = 10
-"""Of a PF, so that `<name>v255` is an interface's name as well (15 bytes)."""
+"""Longest name of a PF, so that `<name>v255` fits an interface's name (15 bytes)."""
 
 DEFAULT_LINK_MBPS = 1000
-"""What two cores can fill."""
+"""Link speed that two cores can saturate."""
 
 NO_VLAN = 4094
-"""Of the bridge, for frames that have none: a port is in one always. No VF can have this one."""
+"""VLAN of the bridge for frames without one, because a port is always in a VLAN. No VF can use it."""
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
 _BASE_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){4}:00")
@@ -89,9 +89,9 @@ _BASE_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){4}:00")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualPf:
-    """A virtual PF. base_mac: of VF 0; the index of another VF is added to its last byte.
+    """A virtual PF. base_mac: MAC of VF 0; the index of another VF is added to its last byte.
 
-    vlans: whether its bridge keeps VLANs apart, which not every kernel's can.
+    vlans: whether its bridge separates VLANs, which not every kernel supports.
     """
 
     name: str
@@ -103,41 +103,41 @@ class VirtualPf:
     vlans: bool = field(default=False, compare=False)
 
     def vf_name(self, index: int) -> str:
-        """The VF's netdev at home."""
+        """Return the name of the VF's netdev in the host's namespace."""
         return f"{self.name}v{index}"
 
     def port_name(self, index: int) -> str:
-        """The VF's port on the bridge."""
+        """Return the name of the VF's port on the bridge."""
         return f"{self.name}r{index}"
 
     @property
     def scheduler_name(self) -> str:
-        """The IFB through which all VFs send."""
+        """Name of the IFB through which all VFs send."""
         return f"{self.name}-tx"
 
     @property
     def sink_name(self) -> str:
-        """The IFB that swallows what no VF may send."""
+        """Name of the IFB that drops what no VF may send."""
         return f"{self.name}-no"
 
     def vf_mac(self, index: int) -> str:
-        """The MAC address that the VF is made with."""
+        """Return the MAC with which the VF is created."""
         return f"{self.base_mac[:-2]}{index:02x}"
 
     def mac_of(self, index: int, state: PortState) -> str:
-        """The MAC address that its frames must bear."""
+        """Return the MAC that its frames must have."""
         return state.mac or self.vf_mac(index)
 
     @property
     def mac(self) -> str:
-        """The bridge's own, which would otherwise change with its ports."""
+        """MAC of the bridge, which would otherwise change with its ports."""
         return f"06{self.base_mac[2:]}"
 
     def vf_pci(self, index: int) -> PciAddress:
-        """The VF's address, in a domain of the PF's own: made of bus, device and function.
+        """Return the VF's address, in a domain derived from the PF's bus, device and function.
 
-        Domains from 10000 on are where Linux puts buses that no firmware numbered
-        (`drivers/pci/controller/vmd.c`), so it is no real device's either.
+        Linux assigns domains from 10000 on to buses that no firmware numbered
+        (`drivers/pci/controller/vmd.c`), so no real device has the address either.
         """
         _, bus, slot = self.pci.split(":")
         device, function = slot.split(".")
@@ -146,7 +146,7 @@ class VirtualPf:
 
 
 class _Alias(msgspec.Struct, frozen=True, kw_only=True):
-    """What a PF's alias says; at most 255 bytes."""
+    """Contents of a PF's alias; at most 255 bytes."""
 
     pci: str
     uplink: str
@@ -160,17 +160,17 @@ _decoder = msgspec.json.Decoder(_Alias)
 
 
 def is_pf_mac(mac: str) -> bool:
-    """Report whether `VirtualPf.mac` could be this one."""
+    """Report whether a MAC has the form of `VirtualPf.mac`."""
     return mac.startswith("06:") and mac.endswith(":00")
 
 
 def random_base_mac() -> str:
-    """A locally administered MAC that ends in zero, so that PFs of two machines can share a network."""
+    """Return a random local MAC that ends in zero, so that PFs of two machines can share a network."""
     return (b"\x02" + os.urandom(4) + b"\0").hex(":")
 
 
 def check(pf: VirtualPf) -> None:
-    """KernelError names what of a PF cannot be."""
+    """Check a PF's values; KernelError names the invalid one."""
     for fault, holds in {
         f"name {pf.name!r}: must be 1 to {MAX_NAME} letters, digits, _ . -": _NAME.fullmatch(pf.name),
         f"vfs {pf.vfs}: must be 1 to {MAX_VFS}": 1 <= pf.vfs <= MAX_VFS,
@@ -183,7 +183,7 @@ def check(pf: VirtualPf) -> None:
 
 
 def alias_of(pf: VirtualPf) -> str:
-    """What its bridge's alias says."""
+    """Encode the alias of its bridge."""
     alias = _Alias(
         pci=pf.pci,
         uplink=pf.uplink,
@@ -196,7 +196,7 @@ def alias_of(pf: VirtualPf) -> str:
 
 
 def pf_of(link: Link) -> VirtualPf | None:
-    """The virtual PF that this link is; None for any other link."""
+    """Return the virtual PF of a bridge; None for any other link."""
     if link.kind != "bridge" or not link.alias:
         return None
     try:
@@ -216,13 +216,13 @@ def pf_of(link: Link) -> VirtualPf | None:
 
 
 def pfs_among(links: Iterable[Link]) -> dict[PciAddress, VirtualPf]:
-    """The virtual PFs among these links, ordered by PCI address."""
+    """Return the virtual PFs among these links, ordered by PCI address."""
     found = sorted((pf for link in links if (pf := pf_of(link))), key=lambda pf: pf.pci)
     return {pf.pci: pf for pf in found}
 
 
 def require(pfs: Mapping[PciAddress, VirtualPf], vf: VfRef) -> VirtualPf:
-    """The PF of a VF; KernelError when there is no such VF."""
+    """Return the PF of a VF; KernelError when there is no such VF."""
     pf = pfs.get(vf.pf)
     if pf is None or not 0 <= vf.index < pf.vfs:
         found = f"{pf.name} has {pf.vfs} VFs" if pf else "there is no such PF"
