@@ -52,7 +52,10 @@ DOCUMENTS = [path for path in TEXT if path.suffix == ".md" and path.name != "tem
 """A template's links hold where the document is written."""
 
 MODULES = sorted((ROOT / "src").rglob("*.py"))
-NAMED_PACKAGES = ("core", "wire", "kube", "config", "extender", "server", "http_server", "deviceplugin")
+NAMED_PACKAGES = (
+    *("core", "wire", "kube", "config", "linux"),
+    *("agent", "extender", "server", "http_server", "deviceplugin"),
+)
 """Packages whose names are all nouns and verbs of the field; it grows, and loses none."""
 NO_NAME = re.compile(
     "told|tells|said|says|asked|asks|asking|seen|sees|given|gives|wanted|wants|held|gone|looks|looking|around|made"

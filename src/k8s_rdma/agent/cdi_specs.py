@@ -117,9 +117,9 @@ class SharedResourceSpecs:
         now = declared.resources
         failed = self._withdraw(owner, self._resources_of(owner) - now.keys())
         for name, devices in now.items():
-            others = self._declared.setdefault(name, {})
-            others.pop(owner, None)
-            others[owner] = devices
+            declarations = self._declared.setdefault(name, {})
+            declarations.pop(owner, None)
+            declarations[owner] = devices
         failed |= self._write(now)
         return Written(resources=tuple(name for name in now if name not in failed), failed=failed)
 
@@ -182,7 +182,7 @@ class SharedResourceSpecs:
     def _specification(self, resource: str) -> bytes:
         *_, devices = self._declared[resource].values()
         found = self._nodes.of_devices(devices)
-        nodes = [character_node(each.path, each.major, each.minor) for each in found]
+        nodes = [character_node(character.path, character.major, character.minor) for character in found]
         if not nodes:
             msg = f"{resource}: none of its devices has a character device"
             raise KernelError(msg)
@@ -259,10 +259,10 @@ class SlotSpecs:
 
     def stale_paths(self, ledger: Ledger) -> Iterable[PurePosixPath]:
         """Find our specifications of slots that are not in the ledger."""
-        held = {slot.device for slot in ledger.slots()}
+        slot_devices = {slot.device for slot in ledger.slots()}
         for name in self._files.names(self._cdi_dir):
             device = device_of_file_name(SLOT_CLASS, name)
-            if device is not None and device not in held:
+            if device is not None and device not in slot_devices:
                 yield self._cdi_dir / name
 
     def _log_written(self, slot: SlotInUse, interfaces: Sequence[AllocatedInterface]) -> None:
@@ -289,7 +289,7 @@ class SlotSpecs:
         if not interface.is_netdev:
             return vfio_nodes(self._nodes.vfio_group(pci))
         found = self._nodes.of_vf(pci, interface.rdma_device)
-        return tuple(character_node(each.path, each.major, each.minor) for each in found)
+        return tuple(character_node(character.path, character.major, character.minor) for character in found)
 
 
 def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tuple[str, ...]:
@@ -449,8 +449,14 @@ class AttachmentSpecs:
         Everything is tried; one KernelError names all failures.
         """
         problems: list[str] = []
-        attached = [each for each in ledger.receipts.values() if each.phase is Phase.ATTACHED]
-        for interface in (each for receipt in attached for each in _functions(receipt)):
+        attached = [
+            attached_receipt
+            for attached_receipt in ledger.receipts.values()
+            if attached_receipt.phase is Phase.ATTACHED
+        ]
+        for interface in (
+            attached_receipt for receipt in attached for attached_receipt in _functions(receipt)
+        ):
             with _noting(problems):
                 self._write_function(interface)
         with _noting(problems):
@@ -469,10 +475,10 @@ class AttachmentSpecs:
 
     def _functions_of_others(self, ledger: Ledger) -> Iterator[PurePosixPath]:
         """Find specifications of VFs without a receipt, as a lost or restored ledger leaves them."""
-        held = {function.pci for receipt in ledger.receipts.values() for function in _functions(receipt)}
+        functions = {function.pci for receipt in ledger.receipts.values() for function in _functions(receipt)}
         for name in self._files.names(self._cdi_dir):
             pci = device_of_file_name(VF_CLASS, name)
-            if pci is not None and pci not in held:
+            if pci is not None and pci not in functions:
                 yield self._cdi_dir / name
 
     def _cdi_file(self, interface: AllocatedInterface) -> PurePosixPath:

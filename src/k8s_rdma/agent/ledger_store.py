@@ -80,7 +80,7 @@ class LedgerStore:
     def mend(self) -> None:
         """Repair lost markers, and drop deferred DELs of unknown attachments, as far as possible now."""
         self._deferred_deletes.keep_only(self.ledger.receipts)
-        if self._marked_in_vain or self._markers.is_lost:
+        if self._marked_in_vain or self._markers.is_directory_lost:
             with suppress(LedgerError):
                 self.mark_all()
 
@@ -113,8 +113,8 @@ class LedgerStore:
             self._unmark(container)
             raise
         self.ledger = ledger
-        for each in inherited:
-            self._unmark(each.container)
+        for inherited_attachment in inherited:
+            self._unmark(inherited_attachment.container)
 
     def record(self, receipt: Receipt) -> Receipt:
         """Replace a receipt, but for its slots, and return it. After a LedgerError nothing has changed."""
@@ -294,7 +294,7 @@ class Markers:
         return len(list(self._directory.iterdir())) if self._directory.is_dir() else 0
 
     @property
-    def is_lost(self) -> bool:
+    def is_directory_lost(self) -> bool:
         """Report whether the directory was removed, so that no container can be marked."""
         return not self._directory.is_dir()
 

@@ -175,9 +175,9 @@ def _allow_descriptors() -> None:
     """Raise the limit of descriptors as far as needed; plugins inherit it, and some close them all."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    wanted = DESCRIPTORS if hard == unlimited else min(DESCRIPTORS, hard)
-    if soft != unlimited and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = DESCRIPTORS if hard == unlimited else min(DESCRIPTORS, hard)
+    if soft != unlimited and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig | None) -> None:
@@ -233,9 +233,14 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         state_socket = StateSocket(reporter.publisher, sampler.counters)
         cdi_socket = CdiSocket(specifications.shared, worker)
         caps = partial(keep_caps, verbs, reporter, every_s=config.reconcile_s)
-        beside: list[Callable[[], Awaitable[None]]] = [upkeep.run, caps, cluster.run, specifications.run]
-        beside += _publishing(config, client, reporter)
-        await _serve(config, answer, state_socket, cdi_socket, beside)
+        background_tasks: list[Callable[[], Awaitable[None]]] = [
+            upkeep.run,
+            caps,
+            cluster.run,
+            specifications.run,
+        ]
+        background_tasks += _publishing(config, client, reporter)
+        await _serve(config, answer, state_socket, cdi_socket, background_tasks)
     finally:
         sandboxes.stop(loop)
         await pod_devices.close()
@@ -284,8 +289,8 @@ def _load_receipts(config: AgentConfig, deferred_deletes: DeferredDeletes) -> tu
 def _open_receipts(config: AgentConfig) -> Receipts:
     """Open the ledger; CorruptLedgerError also where it is lost although pods of this boot have VFs."""
     path = Path(config.state_dir) / "ledger.db"
-    lost = not path.exists() or not path.stat().st_size
-    if lost and (marked := _markers(config).count()):
+    is_lost = not path.exists() or not path.stat().st_size
+    if is_lost and (marked := _markers(config).count()):
         msg = (
             f"ledger {path}: not there, or empty, though {marked} containers have something of it; "
             f"`{REBUILD}` makes a new one of what the kernel and the container runtime know"
@@ -314,8 +319,8 @@ def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> 
         return VirtualSriov(namespaces)
     from k8s_rdma.linux.kernel import SriovKernel  # noqa: PLC0415
 
-    held = frozenset(vf.pf for vf in ledger.holders())
-    return SriovKernel(namespaces, replace(config.hardware.to_core(), allocated=held))
+    pfs_in_use = frozenset(vf.pf for vf in ledger.holders())
+    return SriovKernel(namespaces, replace(config.hardware.to_core(), allocated=pfs_in_use))
 
 
 def _open_host(
@@ -381,7 +386,10 @@ async def _serve(
                 ),
                 tasks.create_task(serve_connections(calls, CniSocket(answer).talk, limit=MOST_CALLS)),
                 tasks.create_task(serve_connections(plugins, cdi_socket.talk, limit=MOST_PLUGINS)),
-                *(tasks.create_task(_running(each)) for each in (end_when_taken_away, *background_tasks)),
+                *(
+                    tasks.create_task(_running(background_task))
+                    for background_task in (end_when_taken_away, *background_tasks)
+                ),
             ]
             await stop.wait()
             for task in running:

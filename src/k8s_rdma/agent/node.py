@@ -99,8 +99,12 @@ class Scanner:
             raise
         finally:
             self.last_s = self._now() - started
-            done = self.scans
-            self.scans = Scans(done.total + 1, done.failed + self.incomplete, done.seconds + self.last_s)
+            scans_before = self.scans
+            self.scans = Scans(
+                scans_before.total + 1,
+                scans_before.failed + self.incomplete,
+                scans_before.seconds + self.last_s,
+            )
         return hardware
 
     def look_again(self, last: Hardware) -> Hardware:
@@ -157,7 +161,7 @@ def restore_caps(receipt: Receipt, kernel: Kernel) -> tuple[CapFinding, ...]:
         found = kernel.located(receipt.netns)
     except KernelError as error:
         why = f"its namespace cannot be looked at: {error}"
-        return tuple(_finding(each, why, why) for each in software_capped(receipt))
+        return tuple(_finding(interface, why, why) for interface in software_capped(receipt))
     return tuple(_restored(receipt, found, kernel))
 
 
@@ -244,8 +248,8 @@ class Node:
 
         The last observation stands while the kernel cannot be queried; see `Scanner.look_again`.
         """
-        before, self.hardware = self.hardware, self.scanner.look_again(self.hardware)
-        return before != self.hardware
+        previous, self.hardware = self.hardware, self.scanner.look_again(self.hardware)
+        return previous != self.hardware
 
     def begin_add(self, container: ContainerId) -> None:
         """Mark the container: its DELs come to the agent until `end_add`. LedgerError when that fails."""
@@ -278,7 +282,7 @@ class Node:
         self._require_once(sandbox, ledger)
         interfaces: tuple[AllocatedInterface, ...] | Rejection = ()
         if request:
-            older = [self.ledger.receipts[each] for each in inherited]
+            older = [self.ledger.receipts[attachment] for attachment in inherited]
             promised = promised or inherited_placement(self.name, request, sandbox.entries, older)
             interfaces = self._interfaces(sandbox, request, promised, ledger)
         if isinstance(interfaces, Rejection):
@@ -289,12 +293,12 @@ class Node:
 
     def _require_once(self, sandbox: Sandbox, ledger: Ledger) -> None:
         """Raise K8sRdmaError when the pod already has any of the requested interfaces."""
-        for held in ledger.of_pod(sandbox.pod.uid):
-            if held.interfaces and held.attachment.container != sandbox.attachment.container:
-                raise held_elsewhere(held)
-            for interface in held.interfaces:
+        for receipt in ledger.of_pod(sandbox.pod.uid):
+            if receipt.interfaces and receipt.attachment.container != sandbox.attachment.container:
+                raise held_elsewhere(receipt)
+            for interface in receipt.interfaces:
                 if interface.entry in sandbox.entries:
-                    raise attached_already(held, interface)
+                    raise attached_already(receipt, interface)
 
     def _interfaces(
         self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
@@ -332,7 +336,7 @@ class Node:
     def _choose(
         self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
     ) -> tuple[AllocatedInterface, ...] | Rejection:
-        others = outstanding(self.claims, ledger, requester=sandbox.pod.uid, entries=sandbox.entries)
+        other_claims = outstanding(self.claims, ledger, requester=sandbox.pod.uid, entries=sandbox.entries)
         if sandbox.devices:
             return held_interfaces(
                 node=self.name,
@@ -341,7 +345,7 @@ class Node:
                 hardware=self.hardware,
                 ledger=ledger,
                 promised=promised,
-                outstanding=others,
+                outstanding=other_claims,
                 ifnames=sandbox.ifnames,
                 entries=sandbox.entries,
             )
@@ -351,7 +355,7 @@ class Node:
             promised=promised,
             hardware=self.hardware,
             ledger=ledger,
-            outstanding=others,
+            outstanding=other_claims,
             sibling_pfs=sibling_pfs(ledger, requester=sandbox.pod.uid, entries=sandbox.entries),
         )
         if isinstance(decision, Rejection):

@@ -136,12 +136,12 @@ class Rebuild:
     def attachments(self, cached: Iterable[CachedAttachment]) -> Iterator[RebuiltAttachment]:
         """Rebuild attachments one by one, the oldest first: each takes entries that earlier ones left."""
         hardware = in_pools(self.kernel.observe(), self.pools)
-        for each in cached:
-            what = f"{each.network_name} {each.container_id[:13]} {each.if_name}"
+        for add in cached:
+            subject = f"{add.network_name} {add.container_id[:13]} {add.if_name}"
             try:
-                outcome = self._attachment(each, what, hardware)
+                outcome = self._attachment(add, subject, hardware)
             except K8sRdmaError as error:
-                outcome = RebuiltAttachment(subject=what, message=f"not rebuilt: {error}", complete=False)
+                outcome = RebuiltAttachment(subject=subject, message=f"not rebuilt: {error}", complete=False)
             if outcome is None:
                 continue
             if outcome.receipt is not None:
@@ -150,18 +150,20 @@ class Rebuild:
 
     def _store(self, receipt: Receipt) -> None:
         """Add a receipt; older sandboxes lose its slots, since kubelet knows pods by name alone."""
-        for each in (*self.ledger.losing_slots(receipt), receipt):
-            self.ledger = self.ledger.with_receipt(each)
+        for changed in (*self.ledger.losing_slots(receipt), receipt):
+            self.ledger = self.ledger.with_receipt(changed)
 
     def strays(self) -> Iterator[RebuiltAttachment]:
         """Find VFs that are away from home and belong to no known attachment."""
-        held = self.ledger.holders()
+        holders = self.ledger.holders()
         for pf in self.kernel.observe().pfs:
             for vf in pf.vfs:
-                if vf.netdev is None and VfRef(pf.pci, vf.index) not in held:
-                    said = f"away from home, of no attachment that is known: foreign. {vf.unusable}".rstrip()
+                if vf.netdev is None and VfRef(pf.pci, vf.index) not in holders:
+                    outcome = (
+                        f"away from home, of no attachment that is known: foreign. {vf.unusable}".rstrip()
+                    )
                     yield RebuiltAttachment(
-                        subject=f"VF {vf.index} of PF {pf.name}", message=said, complete=False
+                        subject=f"VF {vf.index} of PF {pf.name}", message=outcome, complete=False
                     )
 
     def _attachment(
@@ -182,16 +184,16 @@ class Rebuild:
             annotations=conf.pod_annotations or {},
             still_waiting=lambda: True,
         )
-        asked, doubt = self._requested(call)
+        pod_request, doubt = self._requested(call)
         slots = self.slots.get((call.pod.namespace, call.pod.name), ()) if netns else ()
-        sandbox = call.sandbox(Request(tuple(asked.values())), tuple(asked))
-        names = dict(zip(sandbox.ifnames, asked, strict=True))
+        sandbox = call.sandbox(Request(tuple(pod_request.values())), tuple(pod_request))
+        names = dict(zip(sandbox.ifnames, pod_request, strict=True))
         found = self._observed_interfaces(cached, netns, names, hardware)
-        interfaces = tuple(_interfaces(found, names, asked, self._attached_entries(call)))
+        interfaces = tuple(_interfaces(found, names, pod_request, self._attached_entries(call)))
         if not interfaces and sandbox.delegate is None:
             return (
                 None
-                if not asked
+                if not pod_request
                 else RebuiltAttachment(
                     subject=subject, message=f"none of its VFs found{doubt}", complete=False
                 )
@@ -236,18 +238,18 @@ class Rebuild:
 
     def _attached_entries(self, call: AddCall) -> set[int]:
         """Collect the entries of the pod's request that other attachments of its sandbox have."""
-        others = self.ledger.of_container(call.env.container_id)
-        return {interface.entry for other in others for interface in other.interfaces}
+        receipts = self.ledger.of_container(call.env.container_id)
+        return {interface.entry for receipt in receipts for interface in receipt.interfaces}
 
     def _observed_interfaces(
         self, cached: CachedAttachment, netns: NetnsRef | None, names: Collection[str], hardware: Hardware
     ) -> dict[str, ObservedInterface]:
         """Find the attachment's VFs by the interface names of its ADD, which its leases have as well."""
-        held = self.ledger.holders()
+        holders = self.ledger.holders()
         free = {
-            vf.pci: (pf, vf) for pf in hardware.pfs for vf in pf.vfs if VfRef(pf.pci, vf.index) not in held
+            vf.pci: (pf, vf) for pf in hardware.pfs for vf in pf.vfs if VfRef(pf.pci, vf.index) not in holders
         }
-        told = {name: each.mac for name, each in interfaces_in_pod(cached.result).items()}
+        macs = {name: reported.mac for name, reported in interfaces_in_pod(cached.result).items()}
         found: dict[str, ObservedInterface] = {}
 
         inside = {} if netns is None else self.kernel.located(netns)
@@ -259,13 +261,13 @@ class Rebuild:
                 found[ifname] = ObservedInterface(pf=pf, vf=vf, ifname=ifname, mac=mac, max_tx_rate_mbps=cap)
 
         for ifname, pci in cached.functions().items():
-            add_interface(ifname, PciAddress(pci), told.get(ifname, ""))
-        by_mac = {mac: name for name, mac in told.items()}
+            add_interface(ifname, PciAddress(pci), macs.get(ifname, ""))
+        by_mac = {mac: name for name, mac in macs.items()}
         for pci, now in inside.items():
             add_interface(
                 now.ifname if now.ifname in names else by_mac.get(now.mac, now.ifname), pci, now.mac
             )
-        for ifname, mac in told.items():
+        for ifname, mac in macs.items():
             match = _by_mac(mac, free.values())
             if match is not None:
                 add_interface(ifname, match, mac)
@@ -372,10 +374,12 @@ def _interfaces(
 ) -> Iterator[AllocatedInterface]:
     """Turn VFs into interfaces in the order of the request; unrequested ones come last."""
     unnumbered = count(max({*requested, *attached}, default=-1) + 1)
-    for ifname, each in sorted(found.items(), key=lambda item: names.get(item[0], len(found) + len(names))):
+    for ifname, interface in sorted(
+        found.items(), key=lambda item: names.get(item[0], len(found) + len(names))
+    ):
         entry = names.get(ifname)
         pod_request = None if entry is None else requested[entry]
-        yield rebuilt_interface(each, next(unnumbered) if entry is None else entry, pod_request)
+        yield rebuilt_interface(interface, next(unnumbered) if entry is None else entry, pod_request)
 
 
 def _by_mac(mac: str, free: Iterable[tuple[PfState, Vf]]) -> PciAddress | None:
@@ -399,8 +403,8 @@ def _describe(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str
 def _ended(deferred_deletes: DeferredDeletes, rebuilt: Ledger) -> Iterator[RebuiltAttachment]:
     """List attachments with a deferred DEL of which the runtime has no cache any more."""
     for name in sorted(deferred_deletes.files_of_others(rebuilt.receipts)):
-        said = "ended while no agent answered, and what it had is not known: its addresses stay leased"
-        yield RebuiltAttachment(subject=printable(name), message=said, complete=False)
+        outcome = "ended while no agent answered, and what it had is not known: its addresses stay leased"
+        yield RebuiltAttachment(subject=printable(name), message=outcome, complete=False)
 
 
 async def _slots(
@@ -408,10 +412,10 @@ async def _slots(
 ) -> Mapping[tuple[str, str], tuple[SlotInUse, ...]]:
     """Look up the slots of pods; none where kubelet does not answer, which is reported."""
     try:
-        return {pod: held.slots for pod, held in (await pod_devices.all_devices()).items()}
+        return {pod: devices.slots for pod, devices in (await pod_devices.all_devices()).items()}
     except K8sRdmaError as error:
-        said = f"not known, so that containers of now are not made again: {error}"
-        unreadable.append(RebuiltAttachment(subject="slots", message=said, complete=False))
+        note = f"not known, so that containers of now are not made again: {error}"
+        unreadable.append(RebuiltAttachment(subject="slots", message=note, complete=False))
         return {}
     finally:
         await pod_devices.close()
@@ -431,16 +435,16 @@ def _require_spoilt(ledger: Path) -> None:
     if not ledger.exists() or not ledger.stat().st_size:
         return
     with suppress(CorruptLedgerError), closing(Receipts(ledger)) as receipts:
-        held = len(receipts.load().receipts)
-        msg = f"ledger {ledger}: in order, with {held} attachments; start the agent"
+        count = len(receipts.load().receipts)
+        msg = f"ledger {ledger}: in order, with {count} attachments; start the agent"
         raise LedgerError(msg)
 
 
 def _caches(config: AgentConfig, namespaces: Namespaces) -> tuple[Path, ...]:
     """Find the cache directories. LedgerError when there is none: an empty ledger would count as in order."""
     named = [namespaces.on_host(cache) for cache in config.cni_cache_dirs]
-    if there := tuple(cache for cache in named if cache.is_dir()):
-        return there
+    if directories := tuple(cache for cache in named if cache.is_dir()):
+        return directories
     msg = (
         f"cniCacheDirs: none is there ({', '.join(map(str, named))}), so that no attachment would be found; "
         "name the container runtime's (is the node's root file system at hostRoot?), or make an empty one if "

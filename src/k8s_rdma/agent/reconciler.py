@@ -202,8 +202,8 @@ class SandboxWatch:
             self._vanished()  # perhaps before it was watched
 
     def _notified(self) -> None:
-        gone = self._deletions.drain()
-        if gone is None or not gone.isdisjoint(self._paths()):
+        deleted = self._deletions.drain()
+        if deleted is None or not deleted.isdisjoint(self._paths()):
             self._vanished()
 
     def _paths(self) -> set[Path]:
@@ -225,15 +225,18 @@ class Adoption:
     async def call(self, request: Request) -> Reply:
         """Adopt the VFs that the request names. A failure is an answer, too."""
         try:
-            wanted = decode_adopt(request)
-            scope = Scope(pf=wanted.pf, vf=wanted.vf)
+            adopt_request = decode_adopt(request)
+            scope = Scope(pf=adopt_request.pf, vf=adopt_request.vf)
             in_use = await self._pod_devices.exclusive()
             found = await self._worker.run(self._node.adoptable, scope, in_use)
         except K8sRdmaError as error:
             _log.warning("adopt_refused", error=str(error))
             return encode_adopted(AdoptReply(error=str(error)))
         vfs = tuple(
-            map(_adopted_vf, map(_supposed, found) if wanted.dry_run else await self._adopt(found, in_use))
+            map(
+                _adopted_vf,
+                map(_supposed, found) if adopt_request.dry_run else await self._adopt(found, in_use),
+            )
         )
         for vf in vfs:
             rates = {"min_tx_rate": vf.min_tx_rate, "max_tx_rate": vf.max_tx_rate, "vlan": vf.vlan}
@@ -243,7 +246,7 @@ class Adoption:
         return encode_adopted(AdoptReply(vfs=vfs, unreadable=unreadable))
 
     async def _adopt(self, found: Iterable[Candidate], in_use: Mapping[str, str]) -> list[Adopted]:
-        adopted = [await self._worker.run(self._node.adopt, each, in_use) for each in found]
+        adopted = [await self._worker.run(self._node.adopt, vf, in_use) for vf in found]
         await self._worker.run(self._node.refresh)
         return adopted
 

@@ -38,9 +38,9 @@ def release(receipt: Receipt, kernel: Kernel, scan: Callable[[], Hardware]) -> t
     undoing = _Rollback(kernel)
     failed = undoing.undo(receipt)
     if failed:
-        there = _remaining(receipt.interfaces, undoing.absent_vfs, scan)
-        if there != receipt.interfaces:
-            failed = undoing.undo(replace(receipt, interfaces=there))  # their rates are set together
+        remaining = _remaining(receipt.interfaces, undoing.absent_vfs, scan)
+        if remaining != receipt.interfaces:
+            failed = undoing.undo(replace(receipt, interfaces=remaining))  # their rates are set together
     if failed:
         msg = f"container {receipt.attachment.container}: {len(failed)} of its VFs' changes not undone"
         rates_only = all(isinstance(step, SetRates) for step, _ in failed)
@@ -66,11 +66,11 @@ class _Rollback:
 
     def undo(self, receipt: Receipt) -> list[tuple[Step, str]]:
         """Apply all inverse steps. Returns the failed ones with their errors."""
-        spare = {interface.vf: spare_name(interface.pci) for interface in receipt.interfaces}
+        spare_names = {interface.vf: spare_name(interface.pci) for interface in receipt.interfaces}
         failed = []
         for step in undo(claims(receipt)):
             try:
-                self._apply(step, spare)
+                self._apply(step, spare_names)
             except KernelError as error:
                 failed.append((step, str(error)))
                 if isinstance(error, NoSuchVfError) and isinstance(step, BringHome | UnbindVf):
@@ -94,11 +94,11 @@ class _Rollback:
 def _other_home(
     step: BringHome | UnbindVf, error: NameTakenError | OtherMacError, sparing: dict[VfRef, str]
 ) -> VfHome:
-    where = {"pf": step.vf.pf, "vf": step.vf.index, "error": str(error)}
+    fields = {"pf": step.vf.pf, "vf": step.vf.index, "error": str(error)}
     if isinstance(error, OtherMacError):
-        _log.warning("vf_home_mac_replaced", mac=step.home.mac, by=error.mac, **where)
+        _log.warning("vf_home_mac_replaced", mac=step.home.mac, by=error.mac, **fields)
         return replace(step.home, mac=error.mac)
-    _log.warning("vf_home_name_taken", named=sparing[step.vf], **where)
+    _log.warning("vf_home_name_taken", named=sparing[step.vf], **fields)
     return replace(step.home, name=sparing[step.vf])
 
 
@@ -114,12 +114,12 @@ def _remaining(
     interfaces: tuple[AllocatedInterface, ...], absent_vfs: Container[VfRef], scan: Callable[[], Hardware]
 ) -> tuple[AllocatedInterface, ...]:
     """Select interfaces whose VFs exist; in an incomplete scan, those not known to be absent."""
-    left = tuple(interface for interface in interfaces if interface.vf not in absent_vfs)
+    remaining = tuple(interface for interface in interfaces if interface.vf not in absent_vfs)
     try:
         hardware = scan()
     except KernelError:
-        return left
+        return remaining
     if hardware.unreadable:
-        return left
-    there = {VfRef(pf.pci, vf.index) for pf in hardware.pfs for vf in pf.vfs}
-    return tuple(interface for interface in left if interface.vf in there)
+        return remaining
+    present = {VfRef(pf.pci, vf.index) for pf in hardware.pfs for vf in pf.vfs}
+    return tuple(interface for interface in remaining if interface.vf in present)

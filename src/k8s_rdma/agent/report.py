@@ -133,18 +133,18 @@ class StateSocket:
     async def talk(self, connection: socket.socket) -> None:
         """Serve one reader until it hangs up or breaks the protocol."""
         send = _sender(connection)
-        both = [
+        tasks = [
             asyncio.ensure_future(self._stream(send)),
             asyncio.ensure_future(self._answer(connection, send)),
         ]
         try:
-            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
+            finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in finished:
                 task.result()
         finally:
-            for task in both:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _stream(self, send: Send) -> None:
         sent = None

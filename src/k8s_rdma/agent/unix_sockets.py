@@ -207,8 +207,8 @@ def _set_group(path: Path, group: int | None) -> None:
 
 async def wait_until_removed(path: Path) -> None:
     """Wait until the file at `path` was removed, replaced, or covered by a mount."""
-    made = _identity(path)
-    while made and _identity(path) == made:  # noqa: ASYNC110  nobody tells of what a mount covers
+    identity = _identity(path)
+    while identity and _identity(path) == identity:  # noqa: ASYNC110  nobody tells of what a mount covers
         await asyncio.sleep(LOST_CHECK_S)
 
 

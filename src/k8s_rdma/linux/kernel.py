@@ -210,7 +210,7 @@ class SriovKernel:
         make_bare(link, self._queries.rtnl, operation)
         self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
         pf = self._pfs.pf(vf.pf)
-        if any((each.vlan or each.qos) and each.index == vf.index for each in pf.vfs):
+        if any((vf_info.vlan or vf_info.qos) and vf_info.index == vf.index for vf_info in pf.vfs):
             set_vfs(self._queries.rtnl, self._pfs.index(pf), operation, [vlan(vf.index, 0)])
         self._require_unused(vf, operation)
 
@@ -278,7 +278,7 @@ class SriovKernel:
 
     def _require_unused(self, vf: VfRef, operation: str) -> None:
         self.observe()
-        state = next((each for each in self._pfs.pf(vf.pf).vfs if each.index == vf.index), None)
+        state = next((vf_state for vf_state in self._pfs.pf(vf.pf).vfs if vf_state.index == vf.index), None)
         link = self._places.at_home(vf)
         if state is None or link is None:
             msg = f"{operation}: it has just gone away"

@@ -91,9 +91,9 @@ def send_announcements(addresses: Mapping[Link, Collection[str]], rtnl: Rtnl, na
     """
     ready = [
         (link, ipaddress.ip_interface(address).ip)
-        for link, given in addresses.items()
+        for link, link_addresses in addresses.items()
         if link.is_up and link.carrier
-        for address in given
+        for address in link_addresses
     ]
     for link, address in ready:
         if isinstance(address, ipaddress.IPv4Address):

@@ -42,10 +42,10 @@ def encode_receipt(receipt: Receipt) -> bytes:
 
 def decode_receipt(data: bytes) -> Receipt:
     """Parse a row; MalformedError names the field that does not fit."""
-    return decode(_of_now(data), _decoder, "receipt")
+    return decode(_upgraded(data), _decoder, "receipt")
 
 
-def _of_now(data: bytes) -> bytes:
+def _upgraded(data: bytes) -> bytes:
     """Convert a row into the current form.
 
     The network's name was once beside the attachment instead of in it; then an attachment had all of the
@@ -87,16 +87,18 @@ class NewerLedgerError(LedgerError):
     """A newer program wrote the file, which is in order; only that program can release the pods' VFs."""
 
 
-def bring_up_to_date(db: sqlite3.Connection, what: str) -> None:
+def bring_up_to_date(db: sqlite3.Connection, subject: str) -> None:
     """Migrate the file to the current schema, within the caller's transaction.
 
-    what: the file in words. NewerLedgerError for a newer program's file, MalformedError for an invalid row.
+    subject: the file in words. NewerLedgerError for a newer program's file, MalformedError for an invalid
+        row.
     """
     version = _version(db)
     if version > VERSION:
         msg = (
-            f"{what}: of version {version}, and this program knows versions up to {VERSION}: pods hold what "
-            "only a newer program takes back; run that one, end these pods or drain the node, then go back"
+            f"{subject}: of version {version}, and this program knows versions up to {VERSION}: pods "
+            "hold what only a newer program takes back; run that one, end these pods or drain the node, then "
+            "go back"
         )
         raise NewerLedgerError(msg)
     if version >= OLDEST:
@@ -127,8 +129,8 @@ def raise_version(db: sqlite3.Connection, written: Iterable[Receipt]) -> None:
 def lower_version(db: sqlite3.Connection) -> None:
     """Lower the file's version to that of the remaining receipts, within the caller's transaction."""
     if _version(db) > OLDEST:
-        left = (decode_receipt(document) for (document,) in db.execute("SELECT document FROM receipts"))
-        _set_version(db, max(map(version_for, left), default=OLDEST))
+        receipts = (decode_receipt(document) for (document,) in db.execute("SELECT document FROM receipts"))
+        _set_version(db, max(map(version_for, receipts), default=OLDEST))
 
 
 def _version(db: sqlite3.Connection) -> int:
@@ -157,7 +159,7 @@ REBUILD = "k8s-rdma agent --rebuild-ledger"
 
 _IN_USE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_WORDS = {
+_EXPLANATIONS = {
     sqlite3.SQLITE_FULL: "its file system is full; free some space there",
     sqlite3.SQLITE_READONLY: "it cannot be written to; make file and file system writable",
 }
@@ -211,19 +213,19 @@ class Receipts:
                 raise self._corrupt(f"row {network}/{container}/{ifname}: {error}") from error
         return ledger
 
-    def put(self, receipt: Receipt, *beside: Receipt, instead_of: Iterable[Attachment] = ()) -> None:
+    def put(self, receipt: Receipt, *updated: Receipt, instead_of: Iterable[Attachment] = ()) -> None:
         """Write or replace receipts in one transaction; synced to disk when the first is a new claim.
 
-        beside: others to be replaced. instead_of: others to be forgotten.
+        updated: others to be replaced. instead_of: others to be forgotten.
 
         LedgerError when it could not be written; then the file is as it was.
         """
         durable = receipt.phase is Phase.PREPARED
         with self._failures("cannot be written"), self._transaction(durable=durable):
-            forgotten = [each for each in instead_of if self._delete(each)]
-            raise_version(self._db, (receipt, *beside))
-            for each in (receipt, *beside):
-                self._db.execute(INSERT, (*astuple(each.attachment), encode_receipt(each)))
+            forgotten = [attachment for attachment in instead_of if self._delete(attachment)]
+            raise_version(self._db, (receipt, *updated))
+            for attachment in (receipt, *updated):
+                self._db.execute(INSERT, (*astuple(attachment.attachment), encode_receipt(attachment)))
             if forgotten:
                 lower_version(self._db)
 
@@ -273,12 +275,12 @@ class Receipts:
             raise
 
     @contextmanager
-    def _failures(self, what: str) -> Iterator[None]:
+    def _failures(self, operation: str) -> Iterator[None]:
         """Convert failures of file system and SQLite into a LedgerError with advice."""
         try:
             yield
         except OSError as error:
-            msg = f"ledger {self._path}: {what}: {error.strerror}"
+            msg = f"ledger {self._path}: {operation}: {error.strerror}"
             raise LedgerError(msg) from error
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # without its extension
@@ -287,7 +289,7 @@ class Receipts:
             if code in _IN_USE:
                 msg = f"ledger {self._path}: in use; is another agent running on this node?"
                 raise LedgerError(msg) from error
-            msg = f"ledger {self._path}: {what}: {_WORDS.get(code, error)}"
+            msg = f"ledger {self._path}: {operation}: {_EXPLANATIONS.get(code, error)}"
             raise LedgerError(msg, details=str(error)) from error
 
     def _corrupt(self, why: str) -> CorruptLedgerError:

@@ -63,14 +63,14 @@ class Statuses:
 
     def with_entries(self, receipt: Receipt, entries: tuple[NetworkStatus, ...]) -> str:
         """Add an attachment's entries to those of earlier ones, and return the annotation's value."""
-        given = self._written.pop(receipt.pod.uid, None)
-        if given is None or given.container != receipt.attachment.container:
-            given = _WrittenStatus(receipt.attachment.container)
-        given.entries[receipt.attachment] = entries
-        self._written[receipt.pod.uid] = given
+        written = self._written.pop(receipt.pod.uid, None)
+        if written is None or written.container != receipt.attachment.container:
+            written = _WrittenStatus(receipt.attachment.container)
+        written.entries[receipt.attachment] = entries
+        self._written[receipt.pod.uid] = written
         if len(self._written) > _MOST_STATUSES:
             self._written.popitem(last=False)
-        return encode_network_status(each for entry in given.entries.values() for each in entry)
+        return encode_network_status(status for entry in written.entries.values() for status in entry)
 
     def forget(self, uid: PodUid) -> None:
         """Forget a pod that is gone."""
@@ -100,19 +100,19 @@ class Outlook(Enum):
     """The expected end of a refusal.
 
     PASSING: it ends by itself (CNI error 11, try again later). LASTING: another node may have the resources
-    that this one lacks. OTHER: the pod or the configuration has to change, or something is broken.
+    that this one lacks. UNKNOWN: the pod or the configuration has to change, or something is broken.
     """
 
     PASSING = "passing"
     LASTING = "lasting"
-    OTHER = "other"
+    UNKNOWN = "unknown"
 
 
 def outlook(reason: Reason) -> Outlook:
     """Classify a refusal by its reason."""
     if STATUS[reason].cni == TRY_AGAIN_LATER:
         return Outlook.PASSING
-    return Outlook.LASTING if reason in _WILL_NOT_FIT_HERE else Outlook.OTHER
+    return Outlook.LASTING if reason in _WILL_NOT_FIT_HERE else Outlook.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +120,13 @@ class Streak:
     """Refusals of one outlook in a row; times by a monotonic clock, in seconds."""
 
     outlook: Outlook
-    since: float
+    started_at: float
     last: float
 
     @property
     def lasts_s(self) -> float:
         """The time from the first refusal to the last."""
-        return self.last - self.since
+        return self.last - self.started_at
 
 
 class Refusals:
@@ -138,11 +138,11 @@ class Refusals:
 
     def note(self, uid: PodUid, reason: Reason, now: float) -> Streak:
         """Add a refusal, and return its streak."""
-        kind, before = outlook(reason), self._streaks.pop(uid, None)
-        goes_on = before is not None and before.outlook is kind and now - before.last <= GAP_S
-        streak = Streak(outlook=kind, since=now, last=now)
-        if before is not None and goes_on:
-            streak = replace(before, last=now)
+        kind, previous = outlook(reason), self._streaks.pop(uid, None)
+        goes_on = previous is not None and previous.outlook is kind and now - previous.last <= GAP_S
+        streak = Streak(outlook=kind, started_at=now, last=now)
+        if previous is not None and goes_on:
+            streak = replace(previous, last=now)
         self._streaks[uid] = streak
         if len(self._streaks) > _MAX_PODS:
             self._streaks.popitem(last=False)
@@ -243,9 +243,9 @@ class ApiCluster:
         except TimeoutError as error:
             msg = f"{_named(pod)}: its annotations: no answer from the API server in {ANNOTATIONS_S:g} s"
             raise K8sRdmaError(msg, reason=Reason.API_FAILURE) from error
-        other = self._why_other(pod, found)
-        if found is None or other:
-            msg = f"{_named(pod)}: {other}; its annotations say nothing of this sandbox; try again"
+        mismatch = self._why_other(pod, found)
+        if found is None or mismatch:
+            msg = f"{_named(pod)}: {mismatch}; its annotations say nothing of this sandbox; try again"
             raise K8sRdmaError(msg, reason=Reason.API_FAILURE)
         return found.annotations
 
@@ -352,4 +352,4 @@ def _in_kubernetes(pod: Pod) -> bool:
 
 
 def _event_reason(reason: Reason) -> str:
-    return "Rdma" + "".join(word.capitalize() for word in reason.value.split("_"))
+    return "Rdma" + "".join(part.capitalize() for part in reason.value.split("_"))

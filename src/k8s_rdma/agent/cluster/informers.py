@@ -150,7 +150,7 @@ class NodePods:
 
     def _forget(self, uid: PodUid) -> None:
         if uid in self._pods:
-            self._know({known: promise for known, promise in self._pods.items() if known != uid})
+            self._know({pod_uid: promise for pod_uid, promise in self._pods.items() if pod_uid != uid})
             self._on_delete(uid)
 
     def _know(self, pods: dict[PodUid, Placement | None]) -> None:

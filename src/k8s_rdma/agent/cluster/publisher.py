@@ -137,10 +137,10 @@ class StatusPublisher:
         return _Versions(published=published, lease=lease)
 
     async def _write(self, versions: _Versions, report: NodeReport) -> _Versions:
-        before = versions.published
-        status = encode_status(timed(status_of(report), before.status, self._time.now()))
+        published_before = versions.published
+        status = encode_status(timed(status_of(report), published_before.status, self._time.now()))
         self._versions = None  # not known until there is an answer
-        published = await self._api.write_status(replace(before, status=status))
+        published = await self._api.write_status(replace(published_before, status=status))
         now = self._time.monotonic()
         self._next_write = now + GAP_S
         if self._published is not None and _released_vfs(self._published, report):
@@ -154,7 +154,7 @@ class StatusPublisher:
         lease = await self._api.write_lease(replace(versions.lease, holder=generation, duration_s=lasts_s))
         now = self._time.monotonic()
         self._renew_at = now + self._renew_s
-        self._renew_soon = [at for at in self._renew_soon if at > now]
+        self._renew_soon = [renewal for renewal in self._renew_soon if renewal > now]
         return replace(versions, lease=lease)
 
     def _due(self) -> float:
@@ -162,15 +162,15 @@ class StatusPublisher:
 
     async def _until_due(self) -> None:
         """Wait until there is another report and `GAP_S` have passed, or the Lease is due."""
-        both = [
+        waits = [
             asyncio.ensure_future(self._reports.wait_for_change(self._published)),
             asyncio.ensure_future(self._time.pause(max(0.0, self._due() - self._time.monotonic()))),
         ]
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in both:
-                each.cancel()
+            for wait in waits:
+                wait.cancel()
         gap_s = self._next_write - self._time.monotonic()
         if gap_s > 0:
             await self._time.pause(gap_s)
@@ -186,16 +186,16 @@ class StatusPublisher:
 def timed(status: RdmaNodeStatus, previous: bytes, now: datetime) -> RdmaNodeStatus:
     """Set the transition time of a status's condition, by the status that it replaces."""
     try:
-        was = decode_status(previous).ready() if previous else None
+        ready = decode_status(previous).ready() if previous else None
     except MalformedError:
-        was = None
-    since = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        ready = None
+    changed_at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     conditions = tuple(
         replaced(
             condition,
-            last_transition_time=was.last_transition_time
-            if was is not None and was.status == condition.status and was.last_transition_time
-            else since,
+            last_transition_time=ready.last_transition_time
+            if ready is not None and ready.status == condition.status and ready.last_transition_time
+            else changed_at,
         )
         for condition in status.conditions
     )
@@ -242,21 +242,21 @@ class CapacityPublisher:
     async def _reconcile(self, own: OwnNodeView, report: NodeReport) -> None:
         if report.unreadable:
             return
-        wanted = vfs_for_pods(status_of(report))
-        if amount(own.capacity.get(self._resource)) != wanted:
-            await self._api.set_capacity(self._own.name, self._resource, wanted)
-            _log.info("capacity_published", resource=self._resource, vfs=wanted)
+        desired = vfs_for_pods(status_of(report))
+        if amount(own.capacity.get(self._resource)) != desired:
+            await self._api.set_capacity(self._own.name, self._resource, desired)
+            _log.info("capacity_published", resource=self._resource, vfs=desired)
 
     async def _changed(self, own: OwnNodeView, report: NodeReport) -> None:
-        both = [
+        waits = [
             asyncio.ensure_future(self._own.wait_for_change(own)),
             asyncio.ensure_future(self._reports.wait_for_change(report)),
         ]
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in both:
-                each.cancel()
+            for wait in waits:
+                wait.cancel()
 
 
 def amount(quantity: str | None) -> int | None:

@@ -142,15 +142,15 @@ class AddCommand:
             _log.warning(
                 "placement_ignored", pod=f"{call.pod.namespace}/{call.pod.name}", why=pod_request.ignored
             )
-        held = await self._devices_of(call, pod_request)
-        pod_request = add_device_interfaces(pod_request, held.exclusive, self._node.hardware)
+        devices = await self._devices_of(call, pod_request)
+        pod_request = add_device_interfaces(pod_request, devices.exclusive, self._node.hardware)
         if not pod_request.request and call.plugins.delegate is None:
             call.allow_nothing()
             return None
         async with self._marked(call), self._locks.alone(call.env.container_id):
             entries = self._entries_of_network(call, pod_request)
             part = pod_request.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
-            sandbox = replace(call.sandbox(part.request, entries, held.slots), devices=part.devices)
+            sandbox = replace(call.sandbox(part.request, entries, devices.slots), devices=part.devices)
             if not part.request and sandbox.delegate is None:
                 call.allow_nothing()
                 return None
@@ -178,14 +178,16 @@ class AddCommand:
         return await self._pod_devices.devices_of(call.pod, required=bool(pod_request.request))
 
     def _entries_of_network(self, call: AddCall, pod_request: PodRequest) -> tuple[int, ...]:
-        others = (
+        receipts = (
             receipt
             for receipt in self._node.ledger.of_container(call.env.container_id)
             if receipt.attachment != call.attachment
         )
         own, annotations = call.conf.own_networks, call.annotations
-        taken = {interface.entry for receipt in others for interface in receipt.interfaces}
-        part = interfaces_of_network(pod_request.request, own=own, attached=taken, annotations=annotations)
+        taken_entries = {interface.entry for receipt in receipts for interface in receipt.interfaces}
+        part = interfaces_of_network(
+            pod_request.request, own=own, attached=taken_entries, annotations=annotations
+        )
         part = select_network(pod_request, part, call.conf, self._node.hardware, self._node.ledger)
         for index, network in unknown_networks(pod_request.request, own=own, annotations=annotations).items():
             _log.warning("network_not_seen", interface=index, network=network, attachment=call.conf.name)
@@ -194,8 +196,10 @@ class AddCommand:
     def _require(self, sandbox: Sandbox, part: PodRequest) -> None:
         """Raise K8sRdmaError for a plugin that is missing here, or the name of the delegate's interface."""
         ipams = dict(sandbox.ipams)
-        netdevs = [each for each in part.request.interfaces if each.options.driver is VfDriver.KERNEL]
-        networks = {each.options.network for each in netdevs}
+        netdevs = [
+            interface for interface in part.request.interfaces if interface.options.driver is VfDriver.KERNEL
+        ]
+        networks = {interface.options.network for interface in netdevs}
         self._plugins.ipam.require(filter(None, {ipams.get(network, sandbox.ipam) for network in networks}))
         if sandbox.delegate is None:
             return
@@ -229,22 +233,22 @@ class AddCommand:
         answered: set[str] = set()
         try:
             await self._on_claim()
-            before = bytes(call.conf.prev_result)
+            prev_result = bytes(call.conf.prev_result)
             if receipt.delegate is not None:
-                before = await self._plugins.delegate.add(receipt.delegate, target_of(receipt))
+                prev_result = await self._plugins.delegate.add(receipt.delegate, target_of(receipt))
                 answered.add(receipt.attachment.ifname)
             await self._worker.run(self._node.move_to_pod, receipt)
             addresses = await self._plugins.ipam.add(receipt, answered)
             interfaces = result_interfaces(receipt, addresses)
-            result = encode_result(interfaces, call.conf.cni_version, before)
+            result = encode_result(interfaces, call.conf.cni_version, prev_result)
             receipt = await self._worker.run(self._node.attach, receipt, addressing(addresses))
-            given = {ifname: result.addresses for ifname, result in addresses.items()}
-            await wait_for_address_detection(receipt, given, node=self._node, worker=self._worker)
+            leased = {ifname: result.addresses for ifname, result in addresses.items()}
+            await wait_for_address_detection(receipt, leased, node=self._node, worker=self._worker)
             await self._worker.run(lambda: self._device_specs.write(receipt, self._node.ledger))
             _require_waiting(call)
         except BaseException as failure:
-            asked = (receipt.attachment.ifname, *(interface.ifname for interface in receipt.interfaces))
-            unanswered = tuple(name for name in asked if name not in answered)
+            ifnames = (receipt.attachment.ifname, *(interface.ifname for interface in receipt.interfaces))
+            unanswered = tuple(name for name in ifnames if name not in answered)
             try:
                 await self._delete_command.end(replace(receipt, unanswered=unanswered))
             except K8sRdmaError as error:
@@ -261,9 +265,9 @@ class AddCommand:
             self._cluster.placed_anew(receipt.pod, part.ignored)
         elif part.promised is not None and not part.devices:
             promised = [placed.pf for placed in part.promised.interfaces]
-            given = [interface.vf.pf for interface in receipt.interfaces]
-            if promised != given:
-                why = f"PF {', '.join(promised)} was promised and had no room; given {', '.join(given)}"
+            pfs = [interface.vf.pf for interface in receipt.interfaces]
+            if promised != pfs:
+                why = f"PF {', '.join(promised)} was promised and had no room; given {', '.join(pfs)}"
                 self._cluster.placed_anew(receipt.pod, why)
 
 
@@ -325,10 +329,10 @@ class StaleSandboxes:
         self, attachments: Iterable[Attachment], now: CalledPlugins
     ) -> tuple[Attachment, ...]:
         """Release attachments that are still in the ledger, and return these."""
-        there = tuple(each for each in attachments if each in self._node.ledger.receipts)
-        for attachment in there:
+        stale = tuple(candidate for candidate in attachments if candidate in self._node.ledger.receipts)
+        for attachment in stale:
             await self._delete_command.give_back(self._node.ledger.receipts[attachment], now)
-        return there
+        return stale
 
 
 def result_interfaces(receipt: Receipt, addresses: Mapping[str, IpamResult]) -> list[ResultInterface]:
@@ -364,14 +368,14 @@ def address_detection(
     """
     duplicates, unusable, unverified = [], [], []
     for ifname, address in addresses.items():
-        there = found.get(ifname)
-        if there is None:
+        detected = found.get(ifname)
+        if detected is None:
             continue
         ours = set(address)
-        duplicates += [f"{each} of {ifname}" for each in sorted(ours & there.duplicates)]
-        if there.carrier:
-            unusable += [f"{each} of {ifname}" for each in sorted(ours & there.unusable)]
-            unverified += [f"{each} of {ifname}" for each in sorted(ours & there.unverified)]
+        duplicates += [f"{duplicate} of {ifname}" for duplicate in sorted(ours & detected.duplicates)]
+        if detected.carrier:
+            unusable += [f"{duplicate} of {ifname}" for duplicate in sorted(ours & detected.unusable)]
+            unverified += [f"{duplicate} of {ifname}" for duplicate in sorted(ours & detected.unverified)]
     return AddressDetection(
         duplicates=tuple(duplicates), unusable=tuple(unusable), unverified=tuple(unverified)
     )
@@ -389,9 +393,13 @@ async def wait_for_address_detection(
 
     K8sRdmaError (`IPAM_FAILURE`) names addresses that another station has, or that are not usable in time.
     """
-    asked = {ifname: address for ifname, address in addresses.items() if any(":" in each for each in address)}
-    if asked:
-        await _verify(receipt, asked, node, worker, pause)
+    ipv6_interfaces = {
+        ifname: address
+        for ifname, address in addresses.items()
+        if any(":" in interface_address for interface_address in address)
+    }
+    if ipv6_interfaces:
+        await _verify(receipt, ipv6_interfaces, node, worker, pause)
     if any(addresses.values()):
         await worker.run(node.announce, receipt, addresses)
 

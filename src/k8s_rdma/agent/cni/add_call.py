@@ -106,9 +106,9 @@ def _check(name: _Name, names: dict[str, _Name], present: Set[str]) -> None:
         name.refuse(fault)
     if name.text in present:
         name.refuse("is the name of an interface that the pod has already")
-    other = names.get(name.text)
-    if other is not None:
-        chosen = max(name, other, key=_particular)
+    first_entry = names.get(name.text)
+    if first_entry is not None:
+        chosen = max(name, first_entry, key=_particular)
         chosen.refuse("is also the name of another interface of the pod")
 
 
@@ -172,8 +172,8 @@ class AddCall:
             if options.driver is VfDriver.KERNEL:
                 continue
             addressed = dict(self.plugins.ipams).get(options.network) is not None
-            for key, asked in (("mtu", options.mtu is not None), ("network", addressed)):
-                if asked:
+            for key, is_set in (("mtu", options.mtu is not None), ("network", addressed)):
+                if is_set:
                     why = "is of a network device, and with dpdk of the network configuration there is none"
                     refuse(f"{ANNOTATION}[{place}].{key}", why)
 

@@ -83,10 +83,10 @@ class CheckCommand:
         annotations = conf.pod_annotations or {}
         uid = pod_of(call).uid
         pod_request = read_pod_request(annotations, uid=uid, node=self._node.name, policy=self._policy)
-        others = self._node.ledger.of_container(call.container_id)
-        taken = {interface.entry for receipt in others for interface in receipt.interfaces}
+        receipts = self._node.ledger.of_container(call.container_id)
+        taken_entries = {interface.entry for receipt in receipts for interface in receipt.interfaces}
         if interfaces_of_network(
-            pod_request.request, own=conf.own_networks, attached=taken, annotations=annotations
+            pod_request.request, own=conf.own_networks, attached=taken_entries, annotations=annotations
         ):
             msg = (
                 f"container {call.container_id}: it asks for interfaces of network {conf.name}, and has none"
@@ -106,9 +106,9 @@ class CheckCommand:
             await asyncio.sleep(pause_s)
             findings = await self._worker.run(self._findings, receipt, reported)
         if findings.altered:
-            first, *others = findings.altered
+            first, *further = findings.altered
             msg = f"container {receipt.attachment.container}: {first}"
-            raise K8sRdmaError(msg, reason=Reason.ALTERED, details="; ".join(others))
+            raise K8sRdmaError(msg, reason=Reason.ALTERED, details="; ".join(further))
         if findings.unreadable:
             _log.warning("check_incomplete", unreadable=list(findings.unreadable))
 
@@ -125,7 +125,7 @@ class CheckCommand:
         if self._node.scanner.error:
             unreadable.append(self._node.scanner.error)
         else:
-            unreadable += (f"{each.subject}: {each.why}" for each in hardware.unreadable)
+            unreadable += (f"{item.subject}: {item.why}" for item in hardware.unreadable)
             altered += _wrong_on_pf(receipt, hardware)
         altered += self._device_specs.wrong(receipt, self._node.ledger)
         return Findings(tuple(altered), tuple(unreadable))
@@ -160,10 +160,10 @@ def _wrong_in_pod(
         if cap and now.max_tx_rate_mbps != cap:
             limit = f"limited to {now.max_tx_rate_mbps} Mb/s" if now.max_tx_rate_mbps else "not limited"
             yield f"interface {name} is {limit} by software, was given {cap} Mb/s"
-        given = expected[name].addresses if name in expected else frozenset()
-        if missing := given - now.addresses:
+        leased = expected[name].addresses if name in expected else frozenset()
+        if missing := leased - now.addresses:
             yield f"interface {name} has lost {', '.join(sorted(missing))}"
-        if shared := given & now.duplicates:
+        if shared := leased & now.duplicates:
             yield f"interface {name} has {', '.join(sorted(shared))}, and so has another station there"
 
 
@@ -178,16 +178,16 @@ def _wrong_on_pf(receipt: Receipt, hardware: Hardware) -> Iterator[str]:
         if hardware.unreadable and interface.vf.pf not in observed:
             continue
         vf = vfs.get((interface.vf.pf, interface.vf.index))
-        where = f"VF {interface.vf.index} of PF {interface.vf.pf} ({interface.ifname})"
+        subject = f"VF {interface.vf.index} of PF {interface.vf.pf} ({interface.ifname})"
         if vf is None:
-            yield f"{where} is not there"
+            yield f"{subject} is not there"
             continue
         now = VfRate(vf.index, vf.min_tx_rate_mbps, vf.max_tx_rate_mbps)
         if now != interface.rate():
-            yield f"{where} has {_describe_rate(now)}, was given {_describe_rate(interface.rate())}"
+            yield f"{subject} has {_describe_rate(now)}, was given {_describe_rate(interface.rate())}"
         driver = interface.options.driver
         if not interface.is_netdev and vf.driver != driver:
-            yield f"{where} is driven by {vf.driver or 'nothing'}, was given to {driver}"
+            yield f"{subject} is driven by {vf.driver or 'nothing'}, was given to {driver}"
 
 
 def _describe_rate(rate: VfRate) -> str:

@@ -71,14 +71,19 @@ class DeleteCommand:
         if conf.attachments_to_keep is None:
             return
         await self.reconcile()
-        valid = {Attachment(conf.name, each.container_id, each.ifname) for each in conf.attachments_to_keep}
+        valid = {
+            Attachment(conf.name, kept_attachment.container_id, kept_attachment.ifname)
+            for kept_attachment in conf.attachments_to_keep
+        }
         problems = []
         for attachment, receipt in dict(self._node.ledger.receipts).items():
             if receipt.network != conf.name or attachment in valid or receipt.phase is Phase.PREPARED:
                 continue
             try:
                 with _rates_may_stay():
-                    await self.end_if(attachment, lambda held: held.phase is not Phase.PREPARED, plugins)
+                    await self.end_if(
+                        attachment, lambda kept_receipt: kept_receipt.phase is not Phase.PREPARED, plugins
+                    )
             except K8sRdmaError as error:
                 problems.append(error)
         try:
@@ -94,28 +99,30 @@ class DeleteCommand:
         A container whose lock is taken is left alone; a failure is logged, and tried again the next time.
         """
         unfinished = await self._worker.run(self._node.unfinished)
-        waiting = iter([each for each in unfinished if not self._locks.busy(each.attachment.container)])
+        waiting = iter(
+            [candidate for candidate in unfinished if not self._locks.busy(candidate.attachment.container)]
+        )
         ended: list[bool] = []
 
-        async def some() -> None:
+        async def reconcile_waiting() -> None:
             ended.extend([await self._reconcile(receipt) for receipt in waiting])
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(RECONCILED_AT_ONCE):
-                tasks.create_task(some())
+                tasks.create_task(reconcile_waiting())
         return any(ended)
 
     async def _reconcile(self, receipt: Receipt) -> bool:
         attachment = receipt.attachment
-        left = await self._worker.run(self._node.deferred_deletes.read, attachment)
-        now = plugins_of_now(left.stdin, left.call) if left else None
+        deferred = await self._worker.run(self._node.deferred_deletes.read, attachment)
+        now = plugins_of_now(deferred.stdin, deferred.call) if deferred else None
         try:
             ended = await self.end_if(attachment, self._node.is_unfinished, now)
         except K8sRdmaError as error:
             container = attachment.container
             _log.warning("reconcile_failed", container=container, error=str(error), details=error.details)
             return False
-        if ended and left:
+        if ended and deferred:
             _log.info("left_deletion_done", container=attachment.container, ifname=attachment.ifname)
         return ended
 
@@ -165,8 +172,10 @@ class DeleteCommand:
         target = target_of(receipt)
         if await self._worker.run(self._node.orphaned, receipt):
             target = replace(target, netns="")
-        other = now.delegate if now and target.ifname in receipt.unanswered else receipt.delegate
-        await delete_by(receipt.delegate, other, lambda plugin: self._plugins.delegate.delete(plugin, target))
+        delegate = now.delegate if now and target.ifname in receipt.unanswered else receipt.delegate
+        await delete_by(
+            receipt.delegate, delegate, lambda plugin: self._plugins.delegate.delete(plugin, target)
+        )
 
     async def _give_vfs_back(self, receipt: Receipt, now: CalledPlugins | None) -> None:
         rates_left = None
@@ -185,16 +194,16 @@ class DeleteCommand:
         Receipts name the plugins of their leases; beside those, only networks that are ours alone are
         collected.
         """
-        held = self._node.ledger.receipts
+        receipts = self._node.ledger.receipts
         recorded = [
-            each for receipt in held.values() if receipt.network == network for each in receipt.all_ipams
+            ipam for receipt in receipts.values() if receipt.network == network for ipam in receipt.all_ipams
         ]
-        ipams = {(each.plugin, network_of(each.netconf)): each for each in (*recorded, *plugins.all_ipams)}
-        await self._plugins.ipam.collect(ipams.values(), held.values())
+        ipams = {(ipam.plugin, network_of(ipam.netconf)): ipam for ipam in (*recorded, *plugins.all_ipams)}
+        await self._plugins.ipam.collect(ipams.values(), receipts.values())
         if plugins.delegate is not None:
-            theirs = valid | {key for key, receipt in held.items() if receipt.delegate is not None}
+            theirs = valid | {key for key, receipt in receipts.items() if receipt.delegate is not None}
             await self._plugins.delegate.collect(
-                plugins.delegate, sorted((each.container, each.ifname) for each in theirs)
+                plugins.delegate, sorted((ipam.container, ipam.ifname) for ipam in theirs)
             )
 
 

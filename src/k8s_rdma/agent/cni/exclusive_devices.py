@@ -45,10 +45,10 @@ def add_device_interfaces(
         asks for more than rates.
     """
     devices = tuple(
-        HeldDevice(resource, each)
+        HeldDevice(resource, device)
         for resource in sorted(devices_by_resource)
-        for each in devices_by_resource[resource]
-        if not of_pf(each, hardware)
+        for device in devices_by_resource[resource]
+        if not of_pf(device, hardware)
     )
     _require_promised(pod_request, devices)
     if not devices:
@@ -71,39 +71,39 @@ def select_network(
         refuse("dpdk", "the pod holds RDMA devices, which their VFs would not have under that driver")
     if not conf.device_id:
         return entries
-    at = _device_index(conf.device_id, pod_request.devices, hardware, ledger)
-    if at is None:
+    index = _device_index(conf.device_id, pod_request.devices, hardware, ledger)
+    if index is None:
         holds = ", ".join(map(str, pod_request.devices)) or "no device of an exclusive resource"
         msg = f"network configuration: deviceID: {shown(conf.device_id)}: the pod holds {holds}"
         raise K8sRdmaError(msg, reason=Reason.UNKNOWN_DEVICE)
-    if at not in entries:
-        _refuse_other_network(at, pod_request, conf)
-    return (at,)
+    if index not in entries:
+        _refuse_other_network(index, pod_request, conf)
+    return (index,)
 
 
 def _require_promised(pod_request: PodRequest, devices: Sequence[HeldDevice]) -> None:
     promised = pod_request.promised.devices() if pod_request.promised else {}
-    held = dict(Counter(device.resource for device in devices))
-    if promised and promised != held:
+    allocated = dict(Counter(device.resource for device in devices))
+    if promised and promised != allocated:
         _refuse_devices(
-            f"the pod was placed with {_counts(promised)}, and kubelet gave it {_counts(held) or 'none'}"
+            f"the pod was placed with {_counts(promised)}, and kubelet gave it {_counts(allocated) or 'none'}"
         )
 
 
 def _require_rates_only(request: Request, devices: Sequence[HeldDevice]) -> None:
-    there, held = len(request.interfaces), ", ".join(map(str, devices))
-    if there != len(devices):
+    count, names = len(request.interfaces), ", ".join(map(str, devices))
+    if count != len(devices):
         _refuse_devices(
-            f"{ANNOTATION}: has {there} interfaces, and the pod holds {len(devices)} devices ({held}): it "
+            f"{ANNOTATION}: has {count} interfaces, and the pod holds {len(devices)} devices ({names}): it "
             "must have one for each, or none"
         )
     for index, interface in enumerate(request.interfaces):
         if refused := options_refused(interface.options):
             _refuse_devices(
-                f"{ANNOTATION}[{index}].{refused[0]}: the pod holds {held}; of these it sets rates only"
+                f"{ANNOTATION}[{index}].{refused[0]}: the pod holds {names}; of these it sets rates only"
             )
     if request.policy is not PfPolicy.ANY:
-        _refuse_devices(f"policy {request.policy}: the pod holds {held}, which kubelet chose")
+        _refuse_devices(f"policy {request.policy}: the pod holds {names}, which kubelet chose")
 
 
 def _device_index(
@@ -162,7 +162,7 @@ class PodDeviceLookup:
         """kubelet: None where there is no device plugin. resources: the device plugin's."""
         self._kubelet = kubelet
         self._resources = tuple(resource for resource in resources if concerns_pods(resource))
-        self._pools = any(isinstance(each, ExclusiveResource) for each in self._resources)
+        self._pools = any(isinstance(configured, ExclusiveResource) for configured in self._resources)
 
     async def devices_of(self, pod: Pod, *, required: bool) -> HeldDevices:
         """Look up a pod's devices; kubelet is not asked where none could matter.
@@ -232,7 +232,7 @@ def _slots(pod_devices: PodDevices, resource: Resource) -> Iterator[SlotInUse]:
 def _slots_of_resource(
     pod_devices: PodDevices, resource: str, pool: str = "", *, hints: bool = False
 ) -> Iterator[SlotInUse]:
-    for each in pod_devices.device_ids(resource):
-        slot = SlotInUse(resource=resource, id=each, pool=pool, hints=hints)
+    for device_id in pod_devices.device_ids(resource):
+        slot = SlotInUse(resource=resource, id=device_id, pool=pool, hints=hints)
         qualified_name(slot.device, device_class=SLOT_CLASS)  # refused where it is none: it names a file, too
         yield slot

@@ -103,12 +103,12 @@ class PodRequest:
         promised = self.promised
         if promised is not None:
             placed: dict[int, list[PlacedInterface]] = {}
-            for index, each in enumerate(promised.interfaces):
-                placed.setdefault(each.entry_at(index), []).append(each)
-            interfaces = tuple(each for entry in entries for each in placed[entry])
+            for index, interface in enumerate(promised.interfaces):
+                placed.setdefault(interface.entry_at(index), []).append(interface)
+            interfaces = tuple(interface for entry in entries for interface in placed[entry])
             promised = replace(promised, interfaces=interfaces) if interfaces else None
-        wanted = tuple(self.request.interfaces[entry] for entry in entries)
-        request = replace(self.request, interfaces=wanted)
+        requested = tuple(self.request.interfaces[entry] for entry in entries)
+        request = replace(self.request, interfaces=requested)
         devices = tuple(self.devices[entry] for entry in entries) if self.devices else ()
         return replace(self, request=request, promised=promised, devices=devices)
 
@@ -142,8 +142,10 @@ class PodRequest:
         if promised is not None:
             interfaces = tuple(_with_defaults(interface, vlan, driver) for interface in promised.interfaces)
             promised = replace(promised, interfaces=interfaces)
-        wanted = tuple(_with_defaults(each, vlan, driver) for each in self.request.interfaces)
-        return replace(self, request=replace(self.request, interfaces=wanted), promised=promised)
+        with_all_defaults = tuple(
+            _with_defaults(requested, vlan, driver) for requested in self.request.interfaces
+        )
+        return replace(self, request=replace(self.request, interfaces=with_all_defaults), promised=promised)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +206,8 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
         return PodRequest(request=request(), ignored=str(error))
     if keys is not None:
         return PodRequest(request=promised.request(), promised=promised)
-    asked = request()
-    if not satisfies(promised.request(), asked):  # the policy is heeded where it is followed
+    pod_request = request()
+    if not satisfies(promised.request(), pod_request):  # the policy is heeded where it is followed
         why = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
-        return PodRequest(request=asked, ignored=why)
-    return PodRequest(request=asked, promised=promised)
+        return PodRequest(request=pod_request, ignored=why)
+    return PodRequest(request=pod_request, promised=promised)

@@ -81,7 +81,7 @@ class Service:
         """
         started = time.monotonic()
         with structlog.contextvars.bound_contextvars(**_log_fields(request.env)):
-            before = self._node.ledger, self._node.hardware
+            previous = self._node.ledger, self._node.hardware
             try:
                 reply = Reply(exit_status=0, stdout=await self._perform(request, netns, still_waiting))
                 if request.env.get("CNI_COMMAND") != "STATUS":  # containerd asks every 5 s
@@ -101,7 +101,7 @@ class Service:
                     f"the agent has a fault: {error!r}; its log has more", reason=Reason.INTERNAL
                 )
                 reply = self._failure(request, fault)
-            if before != (self._node.ledger, self._node.hardware):
+            if previous != (self._node.ledger, self._node.hardware):
                 await self._reporter.publish()
             return reply
 
@@ -131,9 +131,9 @@ class Service:
         if self._namespaces.is_own(sandbox):
             msg = f"CNI_NETNS {call.netns}: is the node's own network namespace, not one of a container"
             raise K8sRdmaError(msg, reason=Reason.INVALID_ENVIRONMENT)
-        given = await self._verbs.add(call, sandbox, stdin, still_waiting)
-        if given is not None:
-            return given.result
+        result = await self._verbs.add(call, sandbox, stdin, still_waiting)
+        if result is not None:
+            return result.result
         netconf = decode_netconf(stdin)
         return encode_result([], netconf.cni_version, netconf.prev_result)
 
@@ -253,8 +253,8 @@ def _require_hardware(node: Node, *, delegates: bool) -> None:
     if any(pf.vfs for pf in pfs) or (delegates and not pfs and not node.hardware.unreadable):
         return
     hidden = "; ".join(f"{item.subject}: {item.why}" for item in node.hardware.unreadable)
-    seen = f"none of PFs {', '.join(pf.name for pf in pfs)} has VFs" if pfs else "there is no SR-IOV PF"
-    msg = f"node {node.name}: {seen}; has k8s-rdma init ended well here?"
+    finding = f"none of PFs {', '.join(pf.name for pf in pfs)} has VFs" if pfs else "there is no SR-IOV PF"
+    msg = f"node {node.name}: {finding}; has k8s-rdma init ended well here?"
     raise K8sRdmaError(msg, details=hidden)
 
 
@@ -273,7 +273,7 @@ class SoftwareCaps:
         self._node = node
         self._worker = worker
         self._cluster = cluster
-        self._lost_since = _Times()
+        self._failed_since = _Times()
         self._restored = _Times()
         self._failing: dict[_Key, str] = {}
         self._logged_lost: set[_Key] = set()
@@ -281,7 +281,7 @@ class SoftwareCaps:
 
     async def restore(self) -> bool:
         """Restore the caps of all complete attachments. Returns whether the failing caps changed."""
-        before = self._node.caps.failures
+        failures = self._node.caps.failures
         receipts = dict(self._node.ledger.receipts)
         self._forget_all_but(receipts)
         for attachment, receipt in receipts.items():
@@ -289,7 +289,7 @@ class SoftwareCaps:
                 findings = await self._worker.run(self._inspect, attachment)
                 if findings is not None:
                     self._record(receipt, {finding.ifname: finding for finding in findings})
-        return self._node.caps.failures != before
+        return self._node.caps.failures != failures
 
     def _inspect(self, attachment: Attachment) -> tuple[CapFinding, ...] | None:
         """Restore an attachment's caps, timed on the worker's thread: the wait for it does not count."""
@@ -327,7 +327,7 @@ class SoftwareCaps:
 
     def _record_lost(self, receipt: Receipt, finding: CapFinding) -> None:
         key = receipt.attachment, finding.ifname
-        times, seldom = self._lost_since.count(key)
+        times, seldom = self._failed_since.count(key)
         if seldom:
             _log.warning("cap_lost", **_cap_fields(receipt, finding), error=finding.failure, times=times)
             self._logged_lost.add(key)
@@ -335,9 +335,9 @@ class SoftwareCaps:
         self._cluster.cap_altered(receipt.pod, message, restored=False)
 
     def _forget_all_but(self, receipts: Mapping[Attachment, Receipt]) -> None:
-        for told in (self._lost_since, self._restored, self._failing):
-            for key in [key for key in told if key[0] not in receipts]:
-                told.pop(key)
+        for times in (self._failed_since, self._restored, self._failing):
+            for key in [key for key in times if key[0] not in receipts]:
+                times.pop(key)
         self._logged_lost = {key for key in self._logged_lost if key[0] in receipts}
         for attachment in self._retry_at.keys() - receipts.keys():
             self._retry_at.pop(attachment)
@@ -360,14 +360,14 @@ def _named(receipt: Receipt) -> str:
 
 def _log_fields(env: Mapping[str, str]) -> dict[str, str]:
     """Collect the log fields of a call, which may be malformed."""
-    told = {
+    fields = {
         "operation": uuid.uuid4().hex[:8],
         "command": env.get("CNI_COMMAND", ""),
         "container": env.get("CNI_CONTAINERID", ""),
     }
     args = dict(pair.partition("=")[::2] for pair in env.get("CNI_ARGS", "").split(";"))
     name = args.get("K8S_POD_NAME")
-    return told | {"pod": f"{args.get('K8S_POD_NAMESPACE', '')}/{name}"} if name else told
+    return fields | {"pod": f"{args.get('K8S_POD_NAMESPACE', '')}/{name}"} if name else fields
 
 
 def _elapsed_ms(started: float) -> float:

@@ -59,8 +59,8 @@ class IpamPlugins:
         After a failure no further call begins, and those under way end by themselves; `delete` gives their
         leases back. answered: collects the interfaces whose call did not fail.
         """
-        wanted = _plugins_of(receipt)
-        stdins = await self._stdins(wanted.values())
+        calls = _plugins_of(receipt)
+        stdins = await self._stdins(calls.values())
         results: dict[str, IpamResult] = {}
 
         async def lease(ifname: str, ipam: DelegatedPlugin) -> None:
@@ -69,10 +69,10 @@ class IpamPlugins:
                 answered.add(ifname)
             results[ifname] = _result(stdout, ipam, ifname)
 
-        for _, error in await _run_each(wanted, lease, go_on=False):
+        for _, error in await _run_each(calls, lease, go_on=False):
             raise error
-        _refuse_twice(wanted, results)
-        return {ifname: results[ifname] for ifname in wanted}
+        _refuse_twice(calls, results)
+        return {ifname: results[ifname] for ifname in calls}
 
     async def delete(self, receipt: Receipt, now: CalledPlugins | None = None) -> None:
         """Give every interface's addresses back; tries all, and raises one error that names all failures.
@@ -81,7 +81,7 @@ class IpamPlugins:
         now: what the configuration of now names; tried where an interface's ADD and DEL both fail by that of
             then. One with a mistake would hold up its pods for ever, also when it is corrected.
         """
-        wanted = _plugins_of(receipt)
+        calls = _plugins_of(receipt)
         networks = {interface.ifname: interface.options.network for interface in receipt.interfaces}
         silent: dict[DelegatedPlugin, NoAnswerError] = {}
 
@@ -96,10 +96,10 @@ class IpamPlugins:
                 raise
 
         async def release(ifname: str, ipam: DelegatedPlugin) -> None:
-            other = now.ipam_in(networks[ifname]) if now and ifname in receipt.unanswered else ipam
-            await delete_by(ipam, other, partial(delete_one, ifname))
+            plugin = now.ipam_in(networks[ifname]) if now and ifname in receipt.unanswered else ipam
+            await delete_by(ipam, plugin, partial(delete_one, ifname))
 
-        problems = await _run_each(wanted, release)
+        problems = await _run_each(calls, release)
         if problems:
             names = ", ".join(ifname for ifname, _ in problems)
             container = receipt.attachment.container
@@ -117,9 +117,11 @@ class IpamPlugins:
         async def verify(ifname: str, ipam: DelegatedPlugin) -> None:
             version = await self._plugins.negotiate(ipam)
             if version in SINCE_CHECK:
-                told = prev_results.get(ifname, b"")
-                before = convert(told, version, "network configuration: prevResult") if told else b""
-                stdin = stdin_of(ipam.netconf, version, prev_result=before)
+                document = prev_results.get(ifname, b"")
+                prev_result = (
+                    convert(document, version, "network configuration: prevResult") if document else b""
+                )
+                stdin = stdin_of(ipam.netconf, version, prev_result=prev_result)
                 with suppress(NoVerbError):
                     await self._plugins.run(ipam, "CHECK", stdin, target_of(receipt, ifname))
 
@@ -237,10 +239,10 @@ class Delegate:
 
         After a failure, `delete` is to be called as after any ADD (section 2, "ADD").
         """
-        wanted = version_of(plugin.netconf)
-        stdin = stdin_of(plugin.netconf, await self._plugins.negotiate(plugin, wanted))
+        version = version_of(plugin.netconf)
+        stdin = stdin_of(plugin.netconf, await self._plugins.negotiate(plugin, version))
         stdout = await self._plugins.run(plugin, "ADD", stdin, target)
-        return convert(stdout, wanted, f"result of plugin {plugin.plugin}")
+        return convert(stdout, version, f"result of plugin {plugin.plugin}")
 
     async def delete(self, plugin: DelegatedPlugin, target: Target, prev_result: bytes = b"") -> None:
         """Call DEL, after a successful or failed ADD."""
@@ -270,8 +272,8 @@ class Delegate:
 
 
 def _stdin(plugin: DelegatedPlugin, version: str, prev_result: bytes) -> bytes:
-    before = convert(prev_result, version, "prevResult") if prev_result else b""
-    return stdin_of(plugin.netconf, version, prev_result=before)
+    converted = convert(prev_result, version, "prevResult") if prev_result else b""
+    return stdin_of(plugin.netconf, version, prev_result=converted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

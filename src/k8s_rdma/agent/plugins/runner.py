@@ -106,8 +106,8 @@ class Plugins:
     async def versions(self, plugin: DelegatedPlugin) -> tuple[str, ...]:
         """Read the plugin's versions by a VERSION call, repeated when its file was replaced."""
         path, identity = self._identified(plugin)
-        known, versions = self._versions.get(path, ((), ()))
-        if known != identity:
+        cached_identity, versions = self._versions.get(path, ((), ()))
+        if cached_identity != identity:
             dummy = Target(container=_DUMMY, netns=_DUMMY, ifname=_DUMMY)
             stdout = await self.run(plugin, "VERSION", _VERSION_QUESTION, dummy)
             try:
@@ -151,10 +151,10 @@ class Plugins:
         if ended.overflow:
             raise self._failed(f"{call}: it prints more than {MOST_STDOUT_BYTES >> 20} MiB", details)
         if ended.status:
-            said = decode_error(ended.stdout) or _delete_command(ended.status)
-            if _NO_VERB in said:
-                raise NoVerbError(f"{call}: {said}", reason=self._reason, details=details)
-            raise self._failed(f"{call}: {said}", details)
+            cni_error = decode_error(ended.stdout) or _delete_command(ended.status)
+            if _NO_VERB in cni_error:
+                raise NoVerbError(f"{call}: {cni_error}", reason=self._reason, details=details)
+            raise self._failed(f"{call}: {cni_error}", details)
         return ended.stdout
 
     def _find(self, plugin: DelegatedPlugin) -> tuple[Path, Path]:
@@ -225,7 +225,7 @@ class CalledPlugins:
     @property
     def all_ipams(self) -> tuple[DelegatedPlugin, ...]:
         """The IPAM plugins of all networks."""
-        return tuple(each for each in (self.ipam, *dict(self.ipams).values()) if each)
+        return tuple(ipam for ipam in (self.ipam, *dict(self.ipams).values()) if ipam)
 
     def ipam_in(self, network: str) -> DelegatedPlugin | None:
         """Select the IPAM plugin of an interface by the network that it names, which may be empty."""
@@ -256,12 +256,12 @@ async def delete_by(
     try:
         await delete(recorded)
     except K8sRdmaError:
-        other = now and replace(
+        plugin = now and replace(
             now, cni_args=recorded.cni_args, netconf=in_network_of(recorded.netconf, now.netconf)
         )
-        if other is None or other == recorded:
+        if plugin is None or plugin == recorded:
             raise
-        await delete(other)
+        await delete(plugin)
 
 
 def called_plugins(stdin: bytes, conf: NetConf, call: CniEnvironment, *, chained: bool) -> CalledPlugins:
@@ -287,8 +287,8 @@ def called_plugins(stdin: bytes, conf: NetConf, call: CniEnvironment, *, chained
     return CalledPlugins(
         ipam=None if conf.l2enable else ipam(conf.ipam, "ipam"),
         ipams=tuple(
-            (name, None if each.l2enable else ipam(each.ipam, f"networks.{name}.ipam", name))
-            for name, each in conf.networks.items()
+            (name, None if network_conf.l2enable else ipam(network_conf.ipam, f"networks.{name}.ipam", name))
+            for name, network_conf in conf.networks.items()
         ),
         delegate=None if delegate is None else plugin(delegate, delegate_config(fields, conf.delegate)),
     )

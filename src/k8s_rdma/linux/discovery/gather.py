@@ -190,7 +190,9 @@ class RecordingQueries:
         """Return all RDMA devices."""
         query = self._queries.rdma_devices
         found: Sequence[RdmaDevice] = self._noting("rdma_devices", query, ())
-        self.rdma_entries = tuple(msgspec.convert(each, RdmaEntry, from_attributes=True) for each in found)
+        self.rdma_entries = tuple(
+            msgspec.convert(device, RdmaEntry, from_attributes=True) for device in found
+        )
         return found
 
     def eswitch_modes(self) -> Mapping[str, str]:

@@ -140,18 +140,29 @@ class Observer:
         except OSError as error:
             return _Scan(Hardware((), (Unreadable("PFs", str(error)),)), frozenset({str(error)}))
         self._remember(discovery)
-        observed = [self._pf(context, each, changed) for each in discovery.selected]
-        missing = [each for each in discovery.skipped if self._is_ours(each) or _may_hold_vfs(each)]
+        observed = [self._pf(context, selected_pf, changed) for selected_pf in discovery.selected]
+        missing = [
+            selected_pf
+            for selected_pf in discovery.skipped
+            if self._is_ours(selected_pf) or _may_hold_vfs(selected_pf)
+        ]
         hardware = Hardware(
-            pfs=tuple(each.state for each in observed if not isinstance(each.state, Unreadable)),
-            unreadable=(
-                *(each.state for each in observed if isinstance(each.state, Unreadable)),
-                *(Unreadable(f"PF {each.pf.pci}", each.why) for each in missing),
+            pfs=tuple(
+                selected_pf.state for selected_pf in observed if not isinstance(selected_pf.state, Unreadable)
             ),
-            problems=(*(each.why for each in discovery.skipped if each not in missing), *discovery.problems),
+            unreadable=(
+                *(selected_pf.state for selected_pf in observed if isinstance(selected_pf.state, Unreadable)),
+                *(Unreadable(f"PF {selected_pf.pf.pci}", selected_pf.why) for selected_pf in missing),
+            ),
+            problems=(
+                *(selected_pf.why for selected_pf in discovery.skipped if selected_pf not in missing),
+                *discovery.problems,
+            ),
         )
-        doubts = {doubt for each in observed for doubt in each.doubts} | {each.why for each in missing}
-        doubtful = {each.index for each in observed if each.doubts}
+        doubts = {doubt for selected_pf in observed for doubt in selected_pf.doubts} | {
+            selected_pf.why for selected_pf in missing
+        }
+        doubtful = {selected_pf.index for selected_pf in observed if selected_pf.doubts}
         return _Scan(hardware, frozenset(doubts), frozenset(doubtful))
 
     def _is_ours(self, skipped: SkippedPf) -> bool:
@@ -159,8 +170,12 @@ class Observer:
 
     def _remember(self, discovery: Discovery) -> None:
         """Keep the selected PFs while they exist, and the settings of those that can be read."""
-        selected = {each.pf.pci: each.rule for each in discovery.selected}
-        missing = {each.pf.pci: each.rule for each in discovery.skipped if self._is_ours(each)}
+        selected = {selected_pf.pf.pci: selected_pf.rule for selected_pf in discovery.selected}
+        missing = {
+            selected_pf.pf.pci: selected_pf.rule
+            for selected_pf in discovery.skipped
+            if self._is_ours(selected_pf)
+        }
         self._ours = selected | missing
         self._written_settings = {
             pci: written_setting for pci, written_setting in self._written_settings.items() if pci in selected
@@ -206,8 +221,10 @@ class Observer:
 
     def _must_have_come(self, pf: PciAddress, observed: Iterable[ObservedVf]) -> None:
         """Raise KernelError while a VF's driver is still creating its netdev."""
-        lacking = {each.vf.pci: each for each in observed if each.lacking}
-        expected = self._latecomers.expected(pf, {pci: each.lacking for pci, each in lacking.items()})
+        lacking = {observed_pf.vf.pci: observed_pf for observed_pf in observed if observed_pf.lacking}
+        expected = self._latecomers.expected(
+            pf, {pci: observed_pf.lacking for pci, observed_pf in lacking.items()}
+        )
         if expected is not None:
             late = lacking[expected]
             msg = f"VF {late.vf.index} ({expected}): its driver {late.lacking} has made no netdev yet"

@@ -43,13 +43,13 @@ class AwaitedNetdevs:
     def expected(self, pf: PciAddress, lacking: Mapping[PciAddress, str]) -> PciAddress | None:
         """Return the first VF in `lacking` (drivers of VFs without a netdev) that may still get one."""
         now, previous = self._now(), self._missing_since.get(pf, {})
-        missing_since = {each: previous.get(each, now) for each in lacking.items()}
+        missing_since = {missing: previous.get(missing, now) for missing in lacking.items()}
         self._missing_since[pf] = missing_since
         return next((vf for (vf, _), began in missing_since.items() if now - began < PATIENCE_S), None)
 
     def retain(self, pfs: Collection[PciAddress]) -> None:
         """Forget the VFs of other PFs, whose drivers start again."""
-        self._missing_since = {pf: since for pf, since in self._missing_since.items() if pf in pfs}
+        self._missing_since = {pf: time for pf, time in self._missing_since.items() if pf in pfs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,4 +75,4 @@ def decode_dcb(answer: bytes) -> DcbState:
 
 
 def _priorities(bits: int) -> tuple[int, ...]:
-    return tuple(each for each in _PRIORITIES if bits >> each & 1)
+    return tuple(priority for priority in _PRIORITIES if bits >> priority & 1)

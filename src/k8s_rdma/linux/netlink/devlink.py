@@ -153,13 +153,17 @@ def devlink_rates(devlink: Devlink, bus: str) -> Mapping[str, Mapping[int, Devli
         if error.errno == errno.EOPNOTSUPP:
             return {}
         raise
-    nodes = {(device_of(each), string(each[_NODE_NAME])): each for each in messages if _NODE_NAME in each}
+    nodes = {
+        (device_of(message), string(message[_NODE_NAME])): message
+        for message in messages
+        if _NODE_NAME in message
+    }
     rates = {
-        (device_of(each), number(each[_PORT_INDEX])): rate
-        for each in messages
-        if _PORT_INDEX in each
-        and device_of(each).bus == bus
-        and (rate := _rate(each, nodes)) != DevlinkRate()
+        (device_of(message), number(message[_PORT_INDEX])): rate
+        for message in messages
+        if _PORT_INDEX in message
+        and device_of(message).bus == bus
+        and (rate := _rate(message, nodes)) != DevlinkRate()
     }
     found: dict[str, dict[int, DevlinkRate]] = {}
     if rates:

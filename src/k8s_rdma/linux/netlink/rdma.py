@@ -71,7 +71,12 @@ class RdmaNetlink:
         for _ in range(_ATTEMPTS):
             try:
                 found = map(attributes, self._socket.dump(_DEV_GET, b"", "RDMA devices"))
-                return tuple(sorted((self._device(each) for each in found), key=lambda device: device.index))
+                return tuple(
+                    sorted(
+                        (self._device(attributes_of_device) for attributes_of_device in found),
+                        key=lambda device: device.index,
+                    )
+                )
             except NetlinkError as error:
                 if error.errno != errno.EINVAL:  # a device that went after it was listed
                     raise
@@ -80,7 +85,10 @@ class RdmaNetlink:
     def indexes(self) -> dict[str, int]:
         """Return the indexes of the devices that this namespace sees, by name, in one request."""
         found = map(attributes, self._socket.dump(_DEV_GET, b"", "RDMA devices"))
-        return {string(each[_DEV_NAME]): number(each[_DEV_INDEX]) for each in found}
+        return {
+            string(attributes_of_device[_DEV_NAME]): number(attributes_of_device[_DEV_INDEX])
+            for attributes_of_device in found
+        }
 
     def hw_counters(self, index: int) -> dict[str, int]:
         """Return the `hw_counters` of a device's first port by the kernel's names; empty without any."""

@@ -243,7 +243,9 @@ class Rtnl:
     def addresses(self, index: int) -> list[Address]:
         """Return a link's addresses."""
         body = _IFADDR.pack(0, 0, 0, 0, index)
-        return [_address(each) for each in self.socket.dump(_GETADDR, body, f"addresses of link #{index}")]
+        return [
+            _address(message) for message in self.socket.dump(_GETADDR, body, f"addresses of link #{index}")
+        ]
 
     def every_address(self) -> dict[int, list[HeldAddress]]:
         """Return all addresses of the namespace, by the index of their links."""

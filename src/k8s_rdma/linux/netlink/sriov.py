@@ -198,7 +198,7 @@ def set_rates(rtnl: Rtnl, pf: int, operation: str, rates: Sequence[VfRate]) -> N
 
     The meaning of errno depends on the driver (`linux.drivers`); EINVAL also for a maximum below its minimum.
     """
-    set_vfs(rtnl, pf, operation, [rate(each) for each in rates])
+    set_vfs(rtnl, pf, operation, [rate(vf_rate) for vf_rate in rates])
 
 
 def rate(vf: VfRate) -> VfSetting:

@@ -142,15 +142,15 @@ class PodNodes:
         with _as_kernel_error(f"VF {pci}"):
             found = character_devices(self._sysfs, pci)
             if found or not rdma_device:
-                return tuple(each for name in sorted(found) for each in found[name])
+                return tuple(node for name in sorted(found) for node in found[name])
             named = character_devices(self._sysfs).get(rdma_device, ())
-            return tuple(each for each in named if function_of(self._sysfs, each) in ("", pci))
+            return tuple(node for node in named if function_of(self._sysfs, node) in ("", pci))
 
     def of_devices(self, rdma_devices: Collection[str]) -> tuple[CharacterDevice, ...]:
         """Return the character devices of RDMA devices by name."""
         with _as_kernel_error(f"RDMA devices {', '.join(rdma_devices)}"):
             found = character_devices(self._sysfs)
-        return tuple(each for name in rdma_devices for each in found.get(name, ()))
+        return tuple(node for name in rdma_devices for node in found.get(name, ()))
 
     def rdma_device(self, pci: PciAddress) -> str:
         """Return the name of a function's RDMA device, in whichever namespace it is; empty for none."""

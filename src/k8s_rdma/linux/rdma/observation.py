@@ -366,15 +366,17 @@ class RdmaObserver:
     def _away(self, context: _Context, name: str, pci: str) -> AwayDevice:
         """Describe a device that netlink does not list, by its character devices or else by function."""
         characters = context.characters.get(name, ())
-        verbs = [each.path.rpartition("/")[2] for each in characters if each.kind is NodeKind.UVERBS]
-        functions = (context.functions.of_device(f"{_VERBS}/{each}") for each in verbs)
-        function = next((each for each in functions if each is not None), None)
+        verbs = [
+            character.path.rpartition("/")[2] for character in characters if character.kind is NodeKind.UVERBS
+        ]
+        functions = (context.functions.of_device(f"{_VERBS}/{character}") for character in verbs)
+        function = next((character for character in functions if character is not None), None)
         if function is None and pci:
             function = context.functions.facts_of(pci_address(pci))
         device = RdmaDevice(
             name=name,
             link_type=function.link_type if function else LinkType.ETHERNET,
-            nodes=tuple(each for each in characters if not self._nodes.fault(each)),
+            nodes=tuple(character for character in characters if not self._nodes.fault(character)),
             faults=function_faults(function, pci),
             at_home=False,
         )

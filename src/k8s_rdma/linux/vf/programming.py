@@ -109,10 +109,12 @@ def differences(pf: PfState, vf: Vf, config: VfConfig) -> Iterator[Difference]:
     drivers/net/ethernet/mellanox/mlx4/cmd.c).
     """
     found = list(_of_vf(vf, config))
-    late = [each for each in found if each.kind is Setting.SPOOF_CHECK and config.spoof_check]
-    for each in (*(each for each in found if each not in late), *late):
-        label = each.setting.label.replace(f"VF {vf.index}:", f"{_named(pf, vf.index)}:", 1)
-        yield each._replace(setting=VfSetting(label, each.setting.attribute))
+    late = [
+        difference for difference in found if difference.kind is Setting.SPOOF_CHECK and config.spoof_check
+    ]
+    for difference in (*(difference for difference in found if difference not in late), *late):
+        label = difference.setting.label.replace(f"VF {vf.index}:", f"{_named(pf, vf.index)}:", 1)
+        yield difference._replace(setting=VfSetting(label, difference.setting.attribute))
 
 
 def _of_vf(vf: Vf, config: VfConfig) -> Iterator[Difference]:
@@ -181,7 +183,7 @@ def write_settings_to(
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
-            write([each.setting for each in desired])
+            write([item.setting for item in desired])
         except NetlinkError as error:
             if error.errno in _BUSY and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
@@ -344,8 +346,8 @@ def program_vfs(
         ]
 
     def write(desired: Sequence[VfRate | Difference]) -> None:
-        those_rates = [each for each in desired if isinstance(each, VfRate)]
-        settings = [each for each in desired if not isinstance(each, VfRate)]
+        those_rates = [item for item in desired if isinstance(item, VfRate)]
+        settings = [item for item in desired if not isinstance(item, VfRate)]
         if those_rates:
             write_rates_to(pf, write_rates, those_rates)
         if settings:

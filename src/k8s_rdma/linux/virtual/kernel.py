@@ -329,7 +329,7 @@ class Moves:
         if port.peer_elsewhere is None:
             self._restore(port, step.home)
             return
-        holder = state_of(port).given
+        holder = state_of(port).owner_inode
         is_holder = holder == step.netns.inode
         if holder and not is_holder:
             return
@@ -390,7 +390,7 @@ class Moves:
             )
         if port.mtu != home.mtu:
             self._rtnl.change(port.index, f"{port.name}: MTU {home.mtu}", with_mtu(home.mtu))
-        if state_of(port).given:
+        if state_of(port).owner_inode:
             self._record_namespace(port, 0)
 
     def _record_namespace(self, port: Link, inode: int) -> None:

@@ -35,11 +35,11 @@ _SOMEBODY = -1
 class PortState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """State of a VF, stored in its port's alias: at most 255 bytes of JSON.
 
-    given: inode of the namespace that the VF was moved to, 0 for the host's. mac: the administrative MAC;
-    empty for the original one. vlan: 0 for none.
+    owner_inode: inode of the namespace that the VF was moved to, 0 for the host's. mac: the administrative
+    MAC; empty for the original one. vlan: 0 for none.
     """
 
-    given: int = 0
+    owner_inode: int = msgspec.field(default=0, name="given")
     mac: str = ""
     vlan: int = 0
     trust: bool = False
@@ -62,8 +62,8 @@ def state_of(port: Link) -> PortState:
     try:
         found = _port_state_decoder.decode(port.alias)
     except msgspec.MsgspecError:
-        return PortState(given=_SOMEBODY)
-    return PortState(given=found) if isinstance(found, int) else found
+        return PortState(owner_inode=_SOMEBODY)
+    return PortState(owner_inode=found) if isinstance(found, int) else found
 
 
 def port_alias_of(state: PortState) -> str:
