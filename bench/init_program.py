@@ -22,7 +22,8 @@ from k8s_rdma.config.files import load_config
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Machine
-from k8s_rdma.init.main import make_all_ready, summary
+from k8s_rdma.init.main import make_all_ready
+from k8s_rdma.init.pf_setup import summary
 
 
 def main(directory: Path, vfs: int) -> None:

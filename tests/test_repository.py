@@ -55,6 +55,7 @@ MODULES = sorted((ROOT / "src").rglob("*.py"))
 NAMED_PACKAGES = (
     *("core", "wire", "kube", "config", "linux"),
     *("agent", "extender", "server", "http_server", "deviceplugin"),
+    *("doctor", "cli", "init", "install"),
 )
 """Packages whose names are all nouns and verbs of the field; it grows, and loses none."""
 NO_NAME = re.compile(

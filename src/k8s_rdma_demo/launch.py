@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.install.program import PROGRAM, find_program
+from k8s_rdma.install.directory import PROGRAM, find_program
 
 TOOLS = {
     "unshare": "util-linux",

@@ -104,7 +104,7 @@ def test_program_built_in_the_clone_is_found_from_anywhere(tmp_path: Path) -> No
     (clone / "build" / NAMES[0]).write_text("#!/bin/sh\n")
     (clone / "build" / NAMES[0]).chmod(0o755)
     found = subprocess.run(
-        [sys.executable, "-c", "from k8s_rdma.install.program import find_program; print(find_program())"],
+        [sys.executable, "-c", "from k8s_rdma.install.directory import find_program; print(find_program())"],
         env=os.environ | {"K8S_RDMA_CNI": "", "PYTHONPATH": str(clone / "src")},
         cwd="/",
         capture_output=True,

@@ -44,7 +44,7 @@ def test_agent_does_not_load_a_kernel_before_it_is_known_which(tmp_path: Path) -
 
 def test_rich_is_there_for_whoever_asks_for_it_later() -> None:
     program = (
-        "import sys; from k8s_rdma.cli.plain_structlog import load_structlog; load_structlog(); "
+        "import sys; from k8s_rdma.cli.process_commands import load_structlog; load_structlog(); "
         "assert 'rich' not in sys.modules; import rich.table; print(rich.table.__name__)"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from doctor.node_cases import run
-from k8s_rdma.doctor.cluster.components import ExtenderFacts, check_extender
-from k8s_rdma.doctor.cluster.keys import KeyFacts, KeyUsage, check_keys
+from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts, KeyUsage, check_extender, check_keys
 from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
     CrdFacts,
@@ -237,7 +236,7 @@ CASES: dict[str, list[Finding]] = {
     "pods-waiting": pod(node="", running=False, placed=False, events=(("FailedScheduling", "0/3 nodes"),)),
     "pods-unplaced": pod(placed=False, scheduler="by-hand"),
     "pods-other-scheduler": pod(SCHEDULERS_SEEN, node="", running=False, placed=False),
-    "pods-without-interfaces": pod(is_held=False),
+    "pods-without-interfaces": pod(holds_interfaces=False),
     "pods-other-key": pod(running=False, events=(SHORT, OLD_KEY)),
 }
 """By the id that is among them."""

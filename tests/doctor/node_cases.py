@@ -22,16 +22,28 @@ from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import MachineCollector
 from k8s_rdma.doctor.node.cni import CniFacts, CniFile, check_cni
-from k8s_rdma.doctor.node.configuration import ConfigurationFacts, check_configuration
 from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction, check_firmware, check_hardware
-from k8s_rdma.doctor.node.iommu import IommuFacts, check_iommu
-from k8s_rdma.doctor.node.ledger import LedgerFacts, check_ledger
+from k8s_rdma.doctor.node.kernel import IommuFacts, ModuleFacts, State, check_iommu, check_modules
 from k8s_rdma.doctor.node.lossless import LosslessFacts, PortQos, check_lossless
-from k8s_rdma.doctor.node.memlock import LockingProcess, MemlockFacts, check_memlock
-from k8s_rdma.doctor.node.modules import ModuleFacts, State, check_modules
-from k8s_rdma.doctor.node.processes import Answer, ProcessFacts, check_processes, check_vfs
+from k8s_rdma.doctor.node.processes import (
+    Answer,
+    ConfigurationFacts,
+    LedgerFacts,
+    ProcessFacts,
+    check_configuration,
+    check_ledger,
+    check_processes,
+    check_vfs,
+)
 from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts, check_isolation, check_rdma_namespaces
-from k8s_rdma.doctor.node.runtime import Runtime, RuntimeFacts, check_runtime
+from k8s_rdma.doctor.node.runtime import (
+    LockingProcess,
+    MemlockFacts,
+    Runtime,
+    RuntimeFacts,
+    check_memlock,
+    check_runtime,
+)
 from k8s_rdma.wire.rates import Rates
 from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod
 

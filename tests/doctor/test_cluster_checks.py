@@ -28,7 +28,7 @@ from doctor.cluster_cases import (
     versions,
 )
 from k8s_rdma.core.ids import PodUid
-from k8s_rdma.doctor.cluster.keys import KeyFacts, check_keys
+from k8s_rdma.doctor.cluster.components import KeyFacts, check_keys
 from k8s_rdma.doctor.cluster.nodes import PublishedNode
 from k8s_rdma.doctor.cluster.objects import ACCOUNTS, rights
 from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods

@@ -16,14 +16,8 @@ from k8s_rdma import __version__
 from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.doctor.collectors.host import Host, Process
-from k8s_rdma.doctor.collectors.node import cni_facts
-from k8s_rdma.doctor.collectors.runtimes import (
-    find_runtimes,
-    ledger_facts,
-    memlock_facts,
-    needs_cdi,
-    process_facts,
-)
+from k8s_rdma.doctor.collectors.node import cni_facts, find_runtimes, memlock_facts, needs_cdi
+from k8s_rdma.doctor.collectors.processes import ledger_facts, process_facts
 from k8s_rdma.doctor.collectors.versions import mounts_of
 from k8s_rdma.doctor.node.processes import check_processes
 from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
@@ -204,7 +198,7 @@ def test_ledger_is_read_without_being_touched(tmp_path):
     with closing(Receipts(path)):
         pass
     before = path.read_bytes(), sorted(each.name for each in tmp_path.iterdir())
-    facts = ledger_facts(path, told_by="")
+    facts = ledger_facts(path, agent_socket="")
     assert (facts.exists, facts.fault, facts.receipts) == (True, "", 0)
     assert (path.read_bytes(), sorted(each.name for each in tmp_path.iterdir())) == before
 
@@ -219,14 +213,14 @@ def test_ledger_that_no_agent_could_use_is_a_fault(tmp_path, version, said, newe
     else:
         with closing(sqlite3.connect(path)) as db:
             db.execute(f"PRAGMA user_version = {version}")
-    facts = ledger_facts(path, told_by="")
+    facts = ledger_facts(path, agent_socket="")
     assert said in facts.fault
     assert facts.newer is newer
     assert str(path) in facts.fault
 
 
 def test_ledger_that_is_not_there_is_no_fault(tmp_path):
-    assert ledger_facts(tmp_path / "ledger.db", told_by="").exists is False
+    assert ledger_facts(tmp_path / "ledger.db", agent_socket="").exists is False
 
 
 def test_process_that_does_not_answer_is_told(tmp_path):

@@ -442,7 +442,7 @@ class MachineClock:
         """Of this machine."""
         self._machine = machine
 
-    def now(self) -> float:
+    def monotonic(self) -> float:
         """Seconds since it started."""
         return self._machine.now_s
 

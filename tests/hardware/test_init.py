@@ -23,7 +23,8 @@ from init.receipts import BOOT_ID, receipt_of
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Machine, StoppableClock
-from k8s_rdma.init.main import Result, make_all_ready
+from k8s_rdma.init.main import make_all_ready
+from k8s_rdma.init.pf_setup import Result
 from k8s_rdma.init.vf_settings import vf_mac
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.receipts import Receipts
@@ -33,7 +34,7 @@ from k8s_rdma.linux.vf.creation import KernelSriovLinks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from k8s_rdma.init.main import Outcome
+    from k8s_rdma.init.pf_setup import Outcome
 
 import msgspec
 
@@ -176,7 +177,7 @@ def test_other_count_is_refused_while_a_vf_is_elsewhere_and_made_when_it_is_back
         assert outcomes[PFS[1]].now == 3
     assert indexes(PFS[0]) == before
     outcome = node.init(node.document(numVfs=3))[PFS[0]]
-    assert (outcome.result, outcome.previous, outcome.now) == (Result.CHANGED, 2, 3)
+    assert (outcome.result, outcome.previous, outcome.current) == (Result.CHANGED, 2, 3)
     assert netdevs(PFS[0]) == [f"{PFS[0]}v{index}" for index in range(3)]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from k8s_rdma.init.job import Clock
-    from k8s_rdma.init.main import Outcome
+    from k8s_rdma.init.pf_setup import Outcome
 
 IGB = Card(name="enp1s0f0", pci=PciAddress("0000:01:00.0"), mac="52:54:00:aa:00:01")
 IGB2 = Card(name="enp2s0f0", pci=PciAddress("0000:02:00.0"), mac="52:54:00:aa:00:02")

@@ -19,7 +19,7 @@ from k8s_rdma.cli.main import app
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import StoppableClock, StoppedError, wait_until
-from k8s_rdma.init.main import NO_CARD, Outcome, Result, all_well, summary
+from k8s_rdma.init.pf_setup import NO_CARD, Outcome, Result, all_well, summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,7 +100,7 @@ def test_sysfs_that_is_not_there_is_a_failure_and_no_empty_machine(tmp_path: Pat
 
 def test_table_says_of_each_pf_what_was_asked_done_and_is_to_be_done() -> None:
     outcomes = [
-        Outcome(pf="ens1f0", result=Result.CHANGED, message="8 made", requested=None, previous=0, now=8),
+        Outcome(pf="ens1f0", result=Result.CHANGED, message="8 made", requested=None, previous=0, current=8),
         Outcome(
             pf="ens1f1",
             result=Result.REFUSED,
@@ -108,7 +108,7 @@ def test_table_says_of_each_pf_what_was_asked_done_and_is_to_be_done() -> None:
             advice="drain",
             requested=4,
             previous=8,
-            now=8,
+            current=8,
         ),
         Outcome(pf="0000:05:00.0", result=Result.FAILED, message="no driver"),
         Outcome(pf="", result=Result.NOT_THERE, message="eth9 is not there"),

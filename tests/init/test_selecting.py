@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from init.conftest import IGB, IGB2
-from k8s_rdma.init.main import Result, all_well
+from k8s_rdma.init.pf_setup import Result, all_well
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_pf_that_no_rule_matches_is_not_touched_and_not_waited_for(world: Make) 
 def test_each_pf_has_the_number_of_its_rule(world: Make) -> None:
     w = world(IGB, IGB2)
     outcomes = w.init(hardware={"pfs": [{"names": ["enp2s0f0"], "numVfs": 2}, {"drivers": ["igb"]}]})
-    assert {pf: outcome.now for pf, outcome in outcomes.items()} == {"enp1s0f0": 7, "enp2s0f0": 2}
+    assert {pf: outcome.current for pf, outcome in outcomes.items()} == {"enp1s0f0": 7, "enp2s0f0": 2}
     assert {pf: outcome.requested for pf, outcome in outcomes.items()} == {"enp1s0f0": None, "enp2s0f0": 2}
 
 

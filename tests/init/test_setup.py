@@ -14,7 +14,7 @@ from init.conftest import IGB, IGB2
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.init.job import StoppedError
-from k8s_rdma.init.main import Result
+from k8s_rdma.init.pf_setup import Result
 from k8s_rdma.init.vf_settings import vf_guid, vf_mac
 from k8s_rdma.linux.vf.creation import GuidOf, NetdevsOf, SriovPf
 
@@ -40,7 +40,7 @@ IB = Card(
 def test_init_makes_configures_binds_and_names_all_vfs(world: Make) -> None:
     w = world()
     outcome = w.init()["enp1s0f0"]
-    assert (outcome.result, outcome.previous, outcome.now) == (Result.CHANGED, 0, 7)
+    assert (outcome.result, outcome.previous, outcome.current) == (Result.CHANGED, 0, 7)
     vfs = w.card().vfs
     assert [vf.netdev for vf in vfs.values()] == [f"enp1s0f0v{index}" for index in range(7)]
     expected = [vf_mac(IGB.mac, index) for index in range(7)]
@@ -147,16 +147,16 @@ def test_other_count_is_made_by_way_of_none_when_no_vf_is_used(world: Make) -> N
     w.init(hardware={"pfs": [{"numVfs": 2}]})
     w.machine.written.clear()
     outcome = w.init(hardware={"pfs": [{"numVfs": 5}]})["enp1s0f0"]
-    assert (outcome.previous, outcome.now, outcome.result) == (2, 5, Result.CHANGED)
+    assert (outcome.previous, outcome.current, outcome.result) == (2, 5, Result.CHANGED)
     assert [text for path, text in w.machine.written if path.endswith("numvfs")] == ["0", "5"]
     outcome = w.init(hardware={"pfs": [{"numVfs": 0}]})["enp1s0f0"]
-    assert (outcome.previous, outcome.now, outcome.message) == (5, 0, "all removed")
+    assert (outcome.previous, outcome.current, outcome.message) == (5, 0, "all removed")
 
 
 def test_more_vfs_than_the_pf_can_have_are_refused_with_what_to_do(world: Make) -> None:
     w = world()
     outcome = w.init(hardware={"pfs": [{"numVfs": 8}]})["enp1s0f0"]
-    assert (outcome.result, outcome.now) == (Result.FAILED, 0)
+    assert (outcome.result, outcome.current) == (Result.FAILED, 0)
     assert outcome.message == "8 VFs asked, its sriov_totalvfs is 7"
     assert "set numVfs to 7 or less" in outcome.advice
     assert not w.machine.written
@@ -175,7 +175,7 @@ def test_vfs_of_before_are_back_when_the_new_ones_cannot_be_made(world: Make) ->
     w.init(hardware={"pfs": [{"numVfs": 2}]})
     w.machine.refuse("sriov_numvfs", "7", errno.ENOMEM, times=3)
     outcome = w.init()["enp1s0f0"]
-    assert (outcome.result, outcome.previous, outcome.now) == (Result.FAILED, 2, 2)
+    assert (outcome.result, outcome.previous, outcome.current) == (Result.FAILED, 2, 2)
     assert "ENOMEM" in outcome.message
     assert all(vf.netdev for vf in w.card().vfs.values())
 
@@ -184,7 +184,7 @@ def test_try_is_repeated_with_growing_pauses_and_three_times_at_most(world: Make
     w = world()
     w.machine.refuse("sriov_numvfs", "7", errno.EBUSY, times=2)
     outcome = w.init(backoffS=40, driverTimeoutS=0)["enp1s0f0"]
-    assert (outcome.result, outcome.now) == (Result.CHANGED, 7)
+    assert (outcome.result, outcome.current) == (Result.CHANGED, 7)
     assert 120 <= w.machine.now_s < 130
     w.machine.write(f"bus/pci/devices/{IGB.pci}/sriov_numvfs", "0")
     w.machine.refuse("sriov_numvfs", "7", errno.EBUSY, times=3)
@@ -260,7 +260,7 @@ def test_pf_without_cable_is_made_ready_all_the_same(world: Make) -> None:
 def test_process_told_to_end_leaves_the_machine_in_order(world: Make) -> None:
     class Ending(MachineClock):
         def wait(self, seconds: float) -> None:
-            if self.now() > 5:
+            if self.monotonic() > 5:
                 msg = "stopped by a signal"
                 raise StoppedError(msg)
             super().wait(seconds)

@@ -10,7 +10,7 @@ import pytest
 from init.conftest import IGB, IGB2
 from init.receipts import BOOT_ID, receipt_of
 from k8s_rdma.core.ids import ContainerId
-from k8s_rdma.init.main import Result, all_well
+from k8s_rdma.init.pf_setup import Result, all_well
 from k8s_rdma.linux.receipts import Receipts
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_count_is_not_changed_while_pods_have_vfs_and_they_are_named(world: Make
     w.machine.written.clear()
     outcomes = w.init(hardware=FIVE)
     outcome = outcomes["enp1s0f0"]
-    assert (outcome.result, outcome.previous, outcome.now) == (Result.REFUSED, 7, 7)
+    assert (outcome.result, outcome.previous, outcome.current) == (Result.REFUSED, 7, 7)
     assert outcome.message.endswith("used: pod default/a (VF 0, 2), pod default/b (VF 3)")
     assert "drain the node" in outcome.advice
     assert outcomes["enp2s0f0"].result is Result.CHANGED
@@ -103,7 +103,7 @@ def test_vf_in_another_namespace_is_used(world: Make) -> None:
     w.init()
     w.machine.move_away(IGB.pci, 4)
     outcome = w.init(hardware=FIVE)["enp1s0f0"]
-    assert (outcome.result, outcome.now) == (Result.REFUSED, 7)
+    assert (outcome.result, outcome.current) == (Result.REFUSED, 7)
     assert "another network namespace (VF 4)" in outcome.message
 
 

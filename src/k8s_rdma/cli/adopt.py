@@ -37,9 +37,9 @@ def rebuild(config: AgentConfig) -> int:
         for outcome in outcomes:
             table.add_row(escape(visible(outcome.subject)), escape(visible(outcome.message)))
         console.print(table)
-    rebuilt = sum(each.receipt is not None for each in outcomes)
+    rebuilt = sum(outcome.receipt is not None for outcome in outcomes)
     console.print(f"{rebuilt} attachments rebuilt; the agent can be started", markup=False)
-    return 0 if all(each.complete for each in outcomes) else 1
+    return 0 if all(outcome.complete for outcome in outcomes) else 1
 
 
 TIMEOUT_S = 60.0

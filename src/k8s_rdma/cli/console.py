@@ -37,9 +37,9 @@ def _visible(value: Any) -> Any:
         case str():
             return visible(value)
         case dict():
-            return {visible(key): _visible(each) for key, each in value.items()}
+            return {visible(key): _visible(item) for key, item in value.items()}
         case list() | tuple():
-            return [_visible(each) for each in value]
+            return [_visible(item) for item in value]
     return value
 
 

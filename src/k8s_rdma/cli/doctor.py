@@ -22,10 +22,10 @@ from k8s_rdma.doctor.catalogue import SUBJECTS
 from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.doctor.collectors.node import NodeLook
+from k8s_rdma.doctor.collectors.node import NodeCollector
 from k8s_rdma.doctor.collectors.versions import in_metrics, key_usage_in_metrics
 from k8s_rdma.doctor.finding import Severity, exit_status, worst
-from k8s_rdma.doctor.node.configuration import ConfigurationFacts
+from k8s_rdma.doctor.node.processes import ConfigurationFacts
 from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.kube.documents import Documents
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
@@ -61,8 +61,8 @@ def print_findings(
         write_json(encode_doctor(document(subject, findings)))
     else:
         terminal = console()
-        for each in page(findings, plain=not terminal.is_terminal):
-            terminal.print(each, soft_wrap=not terminal.is_terminal)
+        for line in page(findings, plain=not terminal.is_terminal):
+            terminal.print(line, soft_wrap=not terminal.is_terminal)
     return exit_status(findings, strict=strict)
 
 
@@ -84,12 +84,13 @@ def page(findings: Sequence[Finding], *, plain: bool) -> Iterator[RenderableType
 
     plain: whole lines, so that `grep` finds them; on a terminal long sentences are broken in their column.
     """
-    for subject in dict.fromkeys(each.subject for each in findings):
+    for subject in dict.fromkeys(finding.subject for finding in findings):
         yield Text(f"\n{SUBJECTS.get(subject, subject)}", style="bold")
         matching = sorted(
-            (each for each in findings if each.subject == subject), key=lambda each: -each.severity.rank
+            (finding for finding in findings if finding.subject == subject),
+            key=lambda finding: -finding.severity.rank,
         )
-        rows = [row for each in matching for row in _rows(each)]
+        rows = [row for finding in matching for row in _rows(finding)]
         if plain:
             yield from (Text(f"  {mark.plain:8} ") + text for mark, text in rows)
         else:
@@ -235,7 +236,7 @@ def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
     return print_findings("node", findings, as_json=as_json, strict=strict)
 
 
-def collect_node(options: NodeOptions, queries: Queries) -> NodeLook:
+def collect_node(options: NodeOptions, queries: Queries) -> NodeCollector:
     """The node that the options name. K8sRdmaError where it is none, or a file cannot be used."""
     agent_file = options.agent or _usual(_AGENT_FILE)
     agent = _agent(options, agent_file)
@@ -244,14 +245,14 @@ def collect_node(options: NodeOptions, queries: Queries) -> NodeLook:
         msg = f"--host-root {root}: there is no /proc below it; wanted a node's root file system"
         raise K8sRdmaError(msg)
     plugin, plugin_file = _plugin(agent, options.plugin)
-    return NodeLook(
+    return NodeCollector(
         host=Host(root),
         sysfs=Sysfs(root / "sys"),
         queries=queries,
         agent=agent,
         files=ConfigurationFacts(
             file=None if agent_file is None else str(agent_file),
-            looked_for=tuple(str(each / _AGENT_FILE) for each in DIRECTORIES),
+            looked_for=tuple(str(directory / _AGENT_FILE) for directory in DIRECTORIES),
         ),
         plugin=plugin,
         plugin_file=plugin_file,
@@ -288,7 +289,7 @@ def _plugin(agent: AgentConfig, path: Path | None) -> tuple[DevicePluginConfig |
 
 
 def _usual(name: str) -> Path | None:
-    return next((each / name for each in DIRECTORIES if (each / name).exists()), None)
+    return next((directory / name for directory in DIRECTORIES if (directory / name).exists()), None)
 
 
 def _server_url() -> str:

@@ -167,7 +167,9 @@ def _request_lines(explanation: Explanation) -> Iterator[str]:
 
 def _describe_interfaces(interfaces: tuple[RequestedInterface, ...]) -> str:
     total = sum(interface.count for interface in interfaces)
-    shown = [f"{each.count} x {_describe_interface(each)}" for each in interfaces[:_MOST_KINDS]]
+    shown = [
+        f"{interface.count} x {_describe_interface(interface)}" for interface in interfaces[:_MOST_KINDS]
+    ]
     omitted = [f"{len(interfaces) - _MOST_KINDS} more kinds"] if len(interfaces) > _MOST_KINDS else []
     noun = "interface" if total == 1 else "interfaces"
     return f"{total} {noun} ({', '.join([*shown, *omitted])})"
@@ -195,15 +197,15 @@ def _place(place: Place) -> str:
 
 def _placed(placed: Iterable[Placed]) -> str:
     return ", ".join(
-        f"{escape(each.name or each.pci)} {_bound_prefix(each.at_most)}{each.interfaces} "
-        f"VF{'s' if each.interfaces != 1 else ''} {each.reserved_mbps} Mb/s"
-        for each in placed
+        f"{escape(pf.name or pf.pci)} {_bound_prefix(pf.at_most)}{pf.interfaces} "
+        f"VF{'s' if pf.interfaces != 1 else ''} {pf.reserved_mbps} Mb/s"
+        for pf in placed
     )
 
 
-def _bound_prefix(at_most: bool) -> str:
+def _bound_prefix(is_maximum: bool) -> str:
     """Of what kubelet has still to choose."""
-    return "up to " if at_most else ""
+    return "up to " if is_maximum else ""
 
 
 def _because(group: Group) -> str:

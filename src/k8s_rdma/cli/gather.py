@@ -20,7 +20,7 @@ import yaml
 from k8s_rdma.cli.doctor import DIRECTORIES, collect_node, document
 from k8s_rdma.cli.version import versions
 from k8s_rdma.config.files import read_yaml
-from k8s_rdma.doctor.collectors.runtimes import ask_agent
+from k8s_rdma.doctor.collectors.processes import ask_agent
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.linux.discovery.gather import gather
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
@@ -31,7 +31,7 @@ from k8s_rdma.wire.rest import encode_report
 
 if TYPE_CHECKING:
     from k8s_rdma.cli.doctor import NodeOptions
-    from k8s_rdma.doctor.collectors.node import NodeLook
+    from k8s_rdma.doctor.collectors.node import NodeCollector
 
 OMITTED = "(left out)"
 
@@ -52,9 +52,9 @@ def redacted(document: Any) -> Any:
     """A document of any depth; of keys that name a secret the value is left out, whatever it is."""
     match document:
         case dict():
-            return {key: OMITTED if is_secret(str(key)) else redacted(each) for key, each in document.items()}
+            return {key: OMITTED if is_secret(str(key)) else redacted(item) for key, item in document.items()}
         case list():
-            return [redacted(each) for each in document]
+            return [redacted(item) for item in document]
         case str():
             return redacted_text(document)
         case _:
@@ -102,19 +102,19 @@ def gather_report(output: Path, options: NodeOptions, logs: tuple[Path, ...]) ->
                     _add(archive, name, build())
                 except (K8sRdmaError, OSError, ValueError, yaml.YAMLError) as error:
                     missing.append(f"{name}: {error}")
-            _add(archive, "missing.txt", "".join(f"{each}\n" for each in missing).encode())
+            _add(archive, "missing.txt", "".join(f"{item}\n" for item in missing).encode())
     except OSError as error:
         msg = f"--report {output}: {error.strerror or error}"
         raise K8sRdmaError(msg) from error
-    for each in missing:
-        sys.stderr.write(f"k8s-rdma: not in the report: {visible(each)}\n")
+    for item in missing:
+        sys.stderr.write(f"k8s-rdma: not in the report: {visible(item)}\n")
     sys.stderr.write(
         f"k8s-rdma: read {output} through before it leaves your hands: names of nodes, pods and namespaces "
         "are in it; docs/gather.md says what it holds\n"
     )
 
 
-def _parts(collector: NodeLook, queries: NetlinkQueries, logs: tuple[Path, ...]) -> Iterator[_Part]:
+def _parts(collector: NodeCollector, queries: NetlinkQueries, logs: tuple[Path, ...]) -> Iterator[_Part]:
     yield "version.json", lambda: encode_version(versions())
     yield "doctor.json", lambda: encode_doctor(document("node", tuple(collector.findings())))
     yield "machine.yaml", lambda: encode_machine(gather(Sysfs(collector.host.root / "sys"), queries)).encode()

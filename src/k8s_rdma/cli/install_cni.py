@@ -14,10 +14,9 @@ from k8s_rdma import logs
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.install.directory import NodeDirectory, all_locked
+from k8s_rdma.install.directory import InstalledProgram, NodeDirectory, all_locked, require_program
 from k8s_rdma.install.installation import Installation, follow
 from k8s_rdma.install.network import ConfDirectory, DesiredConflist, Network
-from k8s_rdma.install.program import InstalledProgram, require_program
 from k8s_rdma.install.uninstallation import NodePaths, Uninstalling
 from k8s_rdma.wire.cni_result import check_version
 from k8s_rdma.wire.conflist import plugin_section
@@ -62,14 +61,14 @@ def uninstall(places: Places, grace_s: float) -> int:
     if not places.host_root.is_dir():
         msg = f"--host-root {places.host_root}: no such directory; mount the node's root file system there"
         raise K8sRdmaError(msg)
-    confs, binaries = (places.directory(each) for each in (places.conf_dir, places.bin_dir))
+    confs, binaries = (places.directory(path) for path in (places.conf_dir, places.bin_dir))
     caches = AgentConfig(node="-").cni_cache_dirs
     paths = NodePaths(
         run_dir=places.own_path(places.run_dir),
         state_dir=places.own_path(places.state_dir),
         cdi_dir=places.own_path(places.cdi_dir),
         crio=places.own_path(CRIO),
-        caches=tuple(places.own_path(Path(each)) for each in caches),
+        caches=tuple(places.own_path(Path(path)) for path in caches),
     )
     work = Uninstalling(
         paths,
@@ -78,7 +77,7 @@ def uninstall(places: Places, grace_s: float) -> int:
         report=typer.echo,
     )
     work.check()
-    with all_locked([each for each in (binaries, confs) if each.path.is_dir()], WAIT_S):
+    with all_locked([directory for directory in (binaries, confs) if directory.path.is_dir()], WAIT_S):
         return 0 if work.run(grace_s) else 1
 
 

@@ -1,101 +1,26 @@
-"""The command `k8s-rdma` and its subcommands; each imports what it needs when it runs.
-
-It takes command lines as the device plugin's predecessors, which are written in Go, took them. Source: Go's
-package `flag`: one dash or two, `-name=value`, and booleans whose value can only follow `=`.
-"""
+"""The command `k8s-rdma` and its subcommands; each imports what it needs when it runs."""
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.cluster_commands import explain_app, top
-from k8s_rdma.cli.doctor_commands import doctor_app
+from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, top
 from k8s_rdma.cli.node_commands import install_cni, uninstall
-from k8s_rdma.cli.options import ConfigFile
-from k8s_rdma.cli.process_commands import agent_app, device_plugin, extender, init, server
+from k8s_rdma.cli.process_commands import (
+    ConfigFile,
+    GoCommand,
+    agent_app,
+    device_plugin,
+    extender,
+    init,
+    server,
+)
 from k8s_rdma.errors import K8sRdmaError, visible
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-_VALUES = frozenset({"master", "resource-name", "config-file", "log-level"})
-_BOOLEANS = frozenset({"use-cdi", "version"})
-
-_LOGGING_VALUES = frozenset(
-    {"stderrthreshold", "vmodule", "log_backtrace_at", "log_dir", "log_file", "log_file_max_size"}
-)
-_LOGGING_BOOLEANS = frozenset(
-    {"logtostderr", "alsologtostderr", "skip_headers", "skip_log_headers", "add_dir_header", "one_output"}
-)
-"""Of glog and klog, with which hustcat's plugin logged; they mean nothing here."""
-
-_FLAG = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(=(?P<value>.*))?", re.DOTALL)
-_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
-
-
-def with_two_dashes(arguments: Sequence[str]) -> list[str]:
-    """The same as `--name value`, `--name=value` and `--name`; what those programs did not know is as it was.
-
-    `-v` was a level of logging to one of them, and asked another for its version: a number tells.
-    """
-    return list(_rewritten(list(arguments)))
-
-
-def _rewritten(remaining: list[str]) -> Iterator[str]:
-    while remaining:
-        argument = remaining.pop(0)
-        if argument == "--":
-            yield from (argument, *remaining)
-            return
-        flag = _FLAG.fullmatch(argument)
-        if flag is None:
-            yield argument
-        else:
-            yield from _rewrite_flag(argument, flag["name"], flag["value"], remaining)
-
-
-def _rewrite_flag(argument: str, name: str, value: str | None, remaining: list[str]) -> Iterator[str]:
-    if name == "v":
-        yield from _verbosity(argument, value, remaining)
-    elif name in _LOGGING_VALUES:
-        if value is None and remaining:
-            remaining.pop(0)
-    elif name in _BOOLEANS and (value is None or value in _TRUE):
-        yield f"--{name}"
-    elif name in _VALUES:
-        yield f"--{name}" if value is None else f"--{name}={value}"
-        if value is None and remaining:
-            yield remaining.pop(0)
-    elif not (name in _LOGGING_BOOLEANS or (name in _BOOLEANS and value in _FALSE)):
-        yield argument
-
-
-def _verbosity(argument: str, value: str | None, remaining: list[str]) -> Iterator[str]:
-    if value is None and remaining and remaining[0].isdecimal():
-        value = remaining.pop(0)
-    if value is None or value in _TRUE - {"1"}:
-        yield "--version"
-    elif value.isdecimal():
-        yield f"--verbosity={value}"
-    elif value not in _FALSE:
-        yield argument
-
-
-class GoCommand(TyperCommand):
-    """Takes options with one dash as well."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As for any command."""
-        return super().parse_args(ctx, with_two_dashes(args))
-
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -135,7 +60,7 @@ def demo(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write everything shown to FILE.")
     ] = None,
-    keep: Annotated[
+    keep_running: Annotated[
         bool, typer.Option("--keep", help="Leave it running and say how to look around.")
     ] = False,
 ) -> None:
@@ -151,7 +76,7 @@ def demo(
         )
         raise K8sRdmaError(msg) from error
 
-    raise typer.Exit(launch(json_file=json_file, keep=keep))
+    raise typer.Exit(launch(json_file=json_file, keep=keep_running))
 
 
 @app.command()

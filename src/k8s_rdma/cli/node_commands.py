@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from k8s_rdma.cli.plain_structlog import load_structlog
+from k8s_rdma.cli.process_commands import load_structlog
 
 Grace = Annotated[
     float,
@@ -97,7 +97,7 @@ def uninstall(  # noqa: PLR0913, PLR0917  options of a command
     """
     load_structlog()
     from k8s_rdma.cli.install_cni import Places
-    from k8s_rdma.cli.install_cni import uninstall as take_off
+    from k8s_rdma.cli.install_cni import uninstall as run_uninstall
 
     places = Places(
         host_root=host_root,
@@ -108,4 +108,4 @@ def uninstall(  # noqa: PLR0913, PLR0917  options of a command
         state_dir=state_dir,
         cdi_dir=cdi_dir,
     )
-    raise typer.Exit(take_off(places, grace_s))
+    raise typer.Exit(run_uninstall(places, grace_s))

@@ -1,21 +1,122 @@
-"""The commands that are the processes of nodes and control plane; each imports its own when it runs."""
+"""The commands that run as processes; each imports its implementation when it runs.
+
+`device-plugin` accepts the command lines of its predecessors, which are written in Go. Source: Go's package
+`flag`: one dash or two, `-name=value`, and booleans whose value can only follow `=`.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.options import CheckConfig, ConfigFile, PrintSchema
-from k8s_rdma.cli.plain_structlog import load_structlog
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import ModuleType
+
+_VALUES = frozenset({"master", "resource-name", "config-file", "log-level"})
+_BOOLEANS = frozenset({"use-cdi", "version"})
+_LOGGING_VALUES = frozenset(
+    {"stderrthreshold", "vmodule", "log_backtrace_at", "log_dir", "log_file", "log_file_max_size"}
+)
+
+_LOGGING_BOOLEANS = frozenset(
+    {"logtostderr", "alsologtostderr", "skip_headers", "skip_log_headers", "add_dir_header", "one_output"}
+)
+"""Of glog and klog, with which hustcat's plugin logged; they mean nothing here."""
+_FLAG = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(=(?P<value>.*))?", re.DOTALL)
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 HUSTCAT = "Options of hustcat/k8s-rdma-device-plugin"
 MELLANOX = "Options of Mellanox/k8s-rdma-shared-dev-plugin"
-
-
+ConfigFile = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="YAML; unknown keys are refused.")
+]
+CheckConfig = Annotated[
+    bool, typer.Option("--check-config", help="Only say whether the configuration can be used, and end.")
+]
+PrintSchema = Annotated[
+    bool, typer.Option("--print-schema", help="Print the JSON schema of the file, and end.")
+]
 agent_app = typer.Typer(invoke_without_command=True)
+
+
+def with_two_dashes(arguments: Sequence[str]) -> list[str]:
+    """The same as `--name value`, `--name=value` and `--name`; what those programs did not know is as it was.
+
+    `-v` was a level of logging to one of them, and asked another for its version: a number tells.
+    """
+    return list(_rewritten(list(arguments)))
+
+
+def _rewritten(remaining: list[str]) -> Iterator[str]:
+    while remaining:
+        argument = remaining.pop(0)
+        if argument == "--":
+            yield from (argument, *remaining)
+            return
+        flag = _FLAG.fullmatch(argument)
+        if flag is None:
+            yield argument
+        else:
+            yield from _rewrite_flag(argument, flag["name"], flag["value"], remaining)
+
+
+def _rewrite_flag(argument: str, name: str, value: str | None, remaining: list[str]) -> Iterator[str]:
+    if name == "v":
+        yield from _verbosity(argument, value, remaining)
+    elif name in _LOGGING_VALUES:
+        if value is None and remaining:
+            remaining.pop(0)
+    elif name in _BOOLEANS and (value is None or value in _TRUE):
+        yield f"--{name}"
+    elif name in _VALUES:
+        yield f"--{name}" if value is None else f"--{name}={value}"
+        if value is None and remaining:
+            yield remaining.pop(0)
+    elif not (name in _LOGGING_BOOLEANS or (name in _BOOLEANS and value in _FALSE)):
+        yield argument
+
+
+def _verbosity(argument: str, value: str | None, remaining: list[str]) -> Iterator[str]:
+    if value is None and remaining and remaining[0].isdecimal():
+        value = remaining.pop(0)
+    if value is None or value in _TRUE - {"1"}:
+        yield "--version"
+    elif value.isdecimal():
+        yield f"--verbosity={value}"
+    elif value not in _FALSE:
+        yield argument
+
+
+class GoCommand(TyperCommand):
+    """Takes options with one dash as well."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As for any command."""
+        return super().parse_args(ctx, with_two_dashes(args))
+
+
+def load_structlog() -> None:
+    """Load structlog as if rich were not installed; call this before anything else loads structlog.
+
+    structlog's console renderer loads rich where it is installed: 4 MiB in every process of every node, for
+    terminals only. Later imports of rich work. Source: The Python Language Reference, section 5.3.1: None in
+    `sys.modules` is a module that is not found.
+    """
+    if "rich" in sys.modules:
+        return
+    sys.modules["rich"] = cast("ModuleType", None)
+    try:
+        import structlog  # noqa: F401
+    finally:
+        del sys.modules["rich"]
 
 
 @agent_app.callback()

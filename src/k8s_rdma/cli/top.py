@@ -37,16 +37,16 @@ _BAR = 10
 _FULL = 0.9
 
 
-def top(address: ExtenderAddress, *, once: bool, as_json: bool, sort: Sort) -> None:
+def top(address: ExtenderAddress, *, one_shot: bool, as_json: bool, sort: Sort) -> None:
     """Show the cluster until Ctrl-C; once where nobody looks, or if told.
 
-    K8sRdmaError when the extender refuses, and with `once` also when it does not answer.
+    K8sRdmaError when the extender refuses, and with `one_shot` also when it does not answer.
     """
     terminal = console()
     with ExtenderClient(address) as extender:
         if as_json:
             write_json(_fetch(extender, sort, MAX_ROWS) + b"\n")
-        elif once or not terminal.is_terminal:
+        elif one_shot or not terminal.is_terminal:
             view = _view(extender, sort, MAX_ROWS)
             terminal.print(page(view, plain=not terminal.is_terminal, lines=None))
         else:
@@ -120,7 +120,7 @@ def page(view: ClusterView, *, plain: bool, lines: int | None) -> Group:
     room = None if lines is None else max(2, lines - _OTHER_ROWS)
     for_pods = len(view.pending) if room is None else min(len(view.pending), max(1, room // 3))
     for_nodes = len(view.nodes) if room is None else min(len(view.nodes), room - for_pods)
-    parts: list[RenderableType] = [line(Text.from_markup(each)) for each in _head(view)]
+    parts: list[RenderableType] = [line(Text.from_markup(text)) for text in _head(view)]
     parts.append(Text())
     parts.append(_nodes(view.nodes[:for_nodes], plain=plain))
     if (omitted := view.totals.nodes - for_nodes) > 0:

@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-from k8s_rdma.doctor.cluster import components, keys, nodes, objects, pods, scheduler, versions
+from k8s_rdma.doctor.cluster import components, nodes, objects, pods, scheduler, versions
 from k8s_rdma.doctor.finding import NOT_LOOKED_AT, Kind, Subject
-from k8s_rdma.doctor.node import (
-    cni,
-    configuration,
-    hardware,
-    iommu,
-    ledger,
-    lossless,
-    memlock,
-    modules,
-    processes,
-    rdma_namespaces,
-    runtime,
-)
+from k8s_rdma.doctor.node import cni, hardware, kernel, lossless, processes, rdma_namespaces, runtime
 
-NODE = (
-    configuration,
-    hardware,
-    modules,
-    iommu,
-    rdma_namespaces,
-    lossless,
-    memlock,
-    runtime,
-    cni,
-    processes,
-    ledger,
-)
-CLUSTER = (components, versions, scheduler, objects, nodes, keys, pods)
+NODE = (hardware, kernel, rdma_namespaces, lossless, runtime, cni, processes)
+CLUSTER = (components, versions, scheduler, objects, nodes, pods)
 
 KINDS: tuple[Kind, ...] = (
     NOT_LOOKED_AT,
-    *(each for module in (*NODE, *CLUSTER) for each in vars(module).values() if isinstance(each, Kind)),
+    *(kind for module in (*NODE, *CLUSTER) for kind in vars(module).values() if isinstance(kind, Kind)),
 )
 
 SUBJECTS: dict[str, str] = {
-    each.name: each.title
+    subject.name: subject.title
     for module in (*NODE, *CLUSTER)
-    for each in vars(module).values()
-    if isinstance(each, Subject)
+    for subject in vars(module).values()
+    if isinstance(subject, Subject)
 }
 """Titles by name."""

@@ -116,7 +116,9 @@ def not_looked_at(subject: str, why: str, *, denied: bool) -> Finding:
 
 def worst(findings: Iterable[Finding]) -> Severity:
     """The worst severity; OK of none."""
-    return max((finding.severity for finding in findings), key=lambda each: each.rank, default=Severity.OK)
+    return max(
+        (finding.severity for finding in findings), key=lambda severity: severity.rank, default=Severity.OK
+    )
 
 
 def exit_status(findings: Iterable[Finding], *, strict: bool) -> int:

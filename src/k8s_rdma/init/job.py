@@ -96,7 +96,7 @@ class StoppedError(K8sRdmaError):
 class Clock(Protocol):
     """Seconds of one monotonic clock."""
 
-    def now(self) -> float:
+    def monotonic(self) -> float:
         """The time."""
         ...
 
@@ -112,7 +112,7 @@ class StoppableClock:
         """stop: set when the process is to end."""
         self._stop = stop
 
-    def now(self) -> float:
+    def monotonic(self) -> float:
         """As `time.monotonic`."""
         return time.monotonic()
 
@@ -125,9 +125,9 @@ class StoppableClock:
 
 def wait_until(clock: Clock, timeout_s: float, holds: Callable[[], bool], every_s: float = POLL_S) -> bool:
     """Wait for something to hold, at most so long; whether it does."""
-    end = clock.now() + timeout_s
+    end = clock.monotonic() + timeout_s
     while not holds():
-        if clock.now() >= end:
+        if clock.monotonic() >= end:
             return False
         clock.wait(every_s)
     return True

@@ -1,7 +1,7 @@
-"""Setup of one PF: the number of its VFs decided, the VFs made, configured, given to their driver, named.
+"""Setup of one PF: decide the number of VFs, create, configure, bind and name them; retries, outcomes.
 
-The order is the one that every driver takes: no driver on the VFs until the PF is up, has its link, and has
-the VFs' addresses, since a VF's driver asks for those once, when it is bound. (igbvf, bound to a VF of a PF
+Every driver accepts this order: no driver on the VFs until the PF is up, has its link, and has the VFs'
+addresses, since a VF's driver asks for those once, when it is bound. (igbvf, bound to a VF of a PF
 without link, takes a random MAC, or ten seconds until it has a link of its own.)
 """
 
@@ -11,24 +11,202 @@ import re
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum, unique
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from k8s_rdma.errors import KernelError
-from k8s_rdma.init.job import SetupError, refused_write, wait_until
+import structlog
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from k8s_rdma.errors import K8sRdmaError, KernelError, visible
+from k8s_rdma.init.job import Job, SetupError, StoppedError, refused_read, refused_write, wait_until
 from k8s_rdma.init.vf_settings import MOST_VFS, Configuration
 from k8s_rdma.init.vf_users import used_vfs
 from k8s_rdma.linux.vf.binding import PciDriver
-from k8s_rdma.linux.vf.creation import NetdevsOf
+from k8s_rdma.linux.vf.creation import NetdevsOf, SriovPf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from k8s_rdma.init.job import Job
+    from rich.console import RenderableType
+
+    from k8s_rdma.init.config import InitConfig
+    from k8s_rdma.init.job import Machine, Target
     from k8s_rdma.init.vf_users import Pods
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.vf.creation import VfFunction
+
+_log = structlog.get_logger()
+TELL_EVERY_S = 5.0
+
+_LONGEST = 15
+"""IFNAMSIZ without its NUL (Linux `include/uapi/linux/if.h`)."""
+_BY_KERNEL = re.compile(r"(eth|ib)\d+")
+
+_RENAMED = "4"
+"""NET_NAME_RENAMED of `name_assign_type` (Linux `Documentation/ABI/testing/sysfs-class-net`)."""
+NO_CARD = (
+    "No network card of this machine can have VFs: SR-IOV is off in the BIOS or in the card's firmware, or "
+    "this is another node than was meant."
+)
+
+
+@unique
+class Result(StrEnum):
+    """What became of a PF.
+
+    READY: as asked, and nothing was to be done. CHANGED: as asked now. REFUSED: not as asked since its VFs
+    are used; it works on with those it has. FAILED: not as asked. SKIPPED: not selected in the end.
+    NOT_THERE: a rule names it, and there is no such PF.
+    """
+
+    READY = "no change"
+    CHANGED = "changed"
+    REFUSED = "refused"
+    FAILED = "failed"
+    SKIPPED = "left out"
+    NOT_THERE = "not there"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """requested: VFs, None for all. previous, current: VFs it had and has; None where it cannot have any.
+
+    message: what was done, or why not. advice: what to do; empty when there is nothing.
+    """
+
+    pf: str
+    result: Result
+    message: str
+    advice: str = ""
+    requested: int | None = None
+    previous: int | None = None
+    current: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class PfProgress:
+    """Counts that grow as things are done, so that what fails later does not hide them.
+
+    created: VFs that there are since, None while nobody changed their number. settings: on VFs. bound: VFs
+    given to their driver. named: netdevs. notes: one sentence each.
+    """
+
+    created: int | None = None
+    settings: int = 0
+    bound: int = 0
+    named: int = 0
+    brought_up: bool = False
+    notes: tuple[str, ...] = ()
+
+    def changes(self) -> tuple[str, ...]:
+        """`7 made`, `7 bound`."""
+        counts = (
+            ("made", self.created or 0),
+            ("settings", self.settings),
+            ("bound", self.bound),
+            ("named", self.named),
+        )
+        removed = ("all removed",) if self.created == 0 else ()
+        link_up = ("PF up",) if self.brought_up else ()
+        return (*removed, *(f"{count} {change}" for change, count in counts if count), *link_up)
+
+    def describe(self) -> str:
+        """The changes and the notes."""
+        return "; ".join(filter(None, [", ".join(self.changes()), *self.notes]))
+
+
+class PfSetup:
+    """The way of one PF; a second try goes on where the first one ended."""
+
+    def __init__(self, job: Job, pods: Pods) -> None:
+        """Look who uses its VFs. What becomes of them afterwards is our own doing."""
+        self._job = job
+        vfs = job.sriov.vfs()
+        self.previous_vfs = len(vfs)
+        self.progress = PfProgress()
+        self._used: Mapping[int, str] = used_vfs(job.target.pci, vfs, pods, job.links)
+        self._waited_for: set[int] = set()
+
+    def attempt(self) -> Refused | None:
+        """Make it ready. SetupError, another KernelError or OSError when something stands against that."""
+        job = self._job
+        current = job.sriov.count()
+        count = decide(
+            requested=job.target.rule.num_vfs, total=job.sriov.total(), current=current, used=self._used
+        )
+        if isinstance(count, Refused):
+            return count
+        with probing_restored(job):
+            if count != current:
+                create_vfs(job, current, count)
+                self.progress.created = count
+            self._ready()
+        return None
+
+    def _ready(self) -> None:
+        job = self._job
+        self._bring_up()
+        vfs = self._with_netdevs([vf for vf in job.sriov.vfs() if vf.index not in self._used])
+        if any(not vf.driver for vf in vfs):
+            wait_for_link(job)
+        configuration = Configuration(job, vfs)
+        settings = configuration.apply()
+        self.progress.settings += settings
+        if settings:
+            job.log.info("vfs_configured", settings=settings)
+        stale = configuration.stale(self._addresses(vfs))
+        bound = self._bind([vf for vf in vfs if not vf.netdevs or vf.index in stale])
+        self.progress.notes = self._notes(configuration)
+        if settings or bound:
+            configuration.check(self._addresses(bound))
+        if job.config.name_vfs:
+            self.progress.named += name_netdevs(job, bound)
+
+    def _bring_up(self) -> None:
+        link = self._job.link()
+        if not link.is_up:
+            self._job.links.bring_up(link)
+            self.progress.brought_up = True
+
+    def _with_netdevs(self, vfs: Sequence[VfFunction]) -> Sequence[VfFunction]:
+        """These VFs, once drivers had time to make missing netdevs; next time those are bound anew."""
+        slow = [vf for vf in vfs if vf.driver and not vf.netdevs and vf.index not in self._waited_for]
+        if not slow:
+            return vfs
+        self._waited_for |= {vf.index for vf in slow}
+        wait_for_netdevs(self._job, slow, {})
+        return [self._job.sriov.again(vf) for vf in vfs]
+
+    def _bind(self, vfs: Sequence[VfFunction]) -> Sequence[VfFunction]:
+        """Those VFs with their new netdevs."""
+        if not vfs:
+            return ()
+        job = self._job
+        self._waited_for |= {vf.index for vf in vfs}
+        let_probe(job, True)
+        bound = wait_for_netdevs(job, vfs, bind(job, vfs))
+        self.progress.bound += len(bound)
+        job.log.info("vfs_bound", vfs=len(bound))
+        return bound
+
+    def _addresses(self, vfs: Sequence[VfFunction]) -> dict[int, str]:
+        """The hardware addresses of netdevs by VF."""
+        links = NetdevsOf(self._job.links.links())
+        return {vf.index: link.mac for vf in vfs for link in links.netdevs_of(vf)}
+
+    def _notes(self, configuration: Configuration) -> tuple[str, ...]:
+        notes = []
+        if self._used:
+            notes.append(f"used, and left as they are: {who_uses(self._used)}")
+        notes += [
+            f"its driver sets no {kind} on VFs, which keep what it gives them"
+            for kind in sorted(configuration.unsupported)
+        ]
+        return tuple(notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +221,11 @@ class Refused:
     in_use: bool = False
 
 
-def decide(*, requested: int | None, total: int, now: int, used: Mapping[int, str]) -> int | Refused:
-    """How many VFs there shall be; equal to `now` when nothing is to be done.
+def decide(*, requested: int | None, total: int, current: int, used: Mapping[int, str]) -> int | Refused:
+    """How many VFs there shall be; equal to `current` when nothing is to be done.
 
     requested: None for all. total: what the PF can have (`sriov_totalvfs`). used: who uses a VF, by its
-    index. Another number than now takes the removal of all there are (Linux `drivers/pci/iov.c`,
+    index. Another number than `current` takes the removal of all there are (Linux `drivers/pci/iov.c`,
     `sriov_numvfs_store`), so that it is refused while any is used.
     """
     count = total if requested is None else requested
@@ -59,9 +237,9 @@ def decide(*, requested: int | None, total: int, now: int, used: Mapping[int, st
         )
     if count > MOST_VFS:
         return Refused(why=f"{count} VFs asked", advice=f"set numVfs to {MOST_VFS} or less")
-    if count != now and used:
+    if count != current and used:
         return Refused(
-            why=f"{now} VFs cannot become {count} while some are used: {who_uses(used)}",
+            why=f"{current} VFs cannot become {count} while some are used: {who_uses(used)}",
             advice="end what uses them (drain the node), then run init again",
             in_use=True,
         )
@@ -77,9 +255,6 @@ def who_uses(used: Mapping[int, str]) -> str:
     )
 
 
-TELL_EVERY_S = 5.0
-
-
 def wait_for_link(job: Job) -> None:
     """For the PF's own link, as VFs without it are slow to get theirs; a PF without cable is as good."""
     path = f"class/net/{job.target.name}/carrier"
@@ -93,10 +268,10 @@ def bind(job: Job, vfs: Iterable[VfFunction]) -> dict[int, str]:
     One after the other, so that netdevs are numbered as VFs are.
     """
     failed: dict[int, str] = {}
-    written_at = job.clock.now()
+    written_at = job.clock.monotonic()
     for index, vf in enumerate(vfs):
-        if job.clock.now() - written_at >= TELL_EVERY_S:
-            written_at = job.clock.now()
+        if job.clock.monotonic() - written_at >= TELL_EVERY_S:
+            written_at = job.clock.monotonic()
             job.log.info("vfs_bound", vfs=index)
         job.clock.wait(0)
         try:
@@ -111,14 +286,14 @@ def wait_for_netdevs(
 ) -> tuple[VfFunction, ...]:
     """These VFs once each has a netdev; SetupError names one that has none in time."""
     missing = deque(vfs)
-    progress_at = job.clock.now()
+    progress_at = job.clock.monotonic()
 
     def complete() -> bool:
         nonlocal progress_at
         while missing and job.sriov.again(missing[0]).netdevs:
             missing.popleft()
-        if missing and job.clock.now() - progress_at >= TELL_EVERY_S:
-            progress_at = job.clock.now()
+        if missing and job.clock.monotonic() - progress_at >= TELL_EVERY_S:
+            progress_at = job.clock.monotonic()
             job.log.info("waiting_for_netdevs", missing=len(missing), of=len(vfs))
         return not missing
 
@@ -140,14 +315,6 @@ def _without_netdevs(
         if first.driver or first.index in failed
         else f"load its driver on the host: modprobe {job.sriov.modalias(first)}",
     )
-
-
-_LONGEST = 15
-"""IFNAMSIZ without its NUL (Linux `include/uapi/linux/if.h`)."""
-
-_BY_KERNEL = re.compile(r"(eth|ib)\d+")
-_RENAMED = "4"
-"""NET_NAME_RENAMED of `name_assign_type` (Linux `Documentation/ABI/testing/sysfs-class-net`)."""
 
 
 def name_netdevs(job: Job, vfs: Iterable[VfFunction]) -> int:
@@ -238,121 +405,142 @@ def _write(job: Job, count: int) -> None:
         raise refused_write(f"PF {job.target.name}: sriov_numvfs {count}", error) from error
 
 
-@dataclass(slots=True, kw_only=True)
-class PfProgress:
-    """Counts that grow as things are done, so that what fails later does not hide them.
-
-    created: VFs that there are since, None while nobody changed their number. settings: on VFs. bound: VFs
-    given to their driver. named: netdevs. notes: one sentence each.
-    """
-
-    created: int | None = None
-    settings: int = 0
-    bound: int = 0
-    named: int = 0
-    brought_up: bool = False
-    notes: tuple[str, ...] = ()
-
-    def changes(self) -> tuple[str, ...]:
-        """`7 made`, `7 bound`."""
-        counts = (
-            ("made", self.created or 0),
-            ("settings", self.settings),
-            ("bound", self.bound),
-            ("named", self.named),
+def make_ready(machine: Machine, config: InitConfig, pods: Pods, target: Target) -> Outcome:
+    """What became of one PF. Only what no one foresaw is raised."""
+    log = _log.bind(pf=target.name, pci=target.pci)
+    started = machine.clock.monotonic()
+    with machine.links() as links:
+        job = Job(
+            target=target,
+            sysfs=machine.sysfs,
+            sriov=SriovPf(machine.sysfs, target.pci),
+            links=links,
+            clock=machine.clock,
+            config=config,
+            log=log,
         )
-        removed = ("all removed",) if self.created == 0 else ()
-        link_up = ("PF up",) if self.brought_up else ()
-        return (*removed, *(f"{count} {change}" for change, count in counts if count), *link_up)
+        outcome = _outcome(job, pods)
+    say = {Result.FAILED: log.error, Result.REFUSED: log.warning}.get(outcome.result, log.info)
+    say(
+        "pf_ended",
+        result=outcome.result,
+        said=outcome.message,
+        advice=outcome.advice,
+        before=outcome.previous,
+        now=outcome.current,
+        duration_s=round(machine.clock.monotonic() - started, 3),
+    )
+    return outcome
 
-    def describe(self) -> str:
-        """The changes and the notes."""
-        return "; ".join(filter(None, [", ".join(self.changes()), *self.notes]))
+
+def _outcome(job: Job, pods: Pods) -> Outcome:
+    setup = None
+    for attempts_left in reversed(range(job.config.tries)):
+        try:
+            setup = setup or PfSetup(job, pods)
+            return _ended(job, setup, setup.attempt())
+        except K8sRdmaError as error:
+            failure = error
+        except OSError as error:
+            failure = refused_read(f"PF {job.target.name}", error)
+        if _is_last(failure, attempts_left) or not _rested(job, failure, attempts_left):
+            break
+    return _failed(job, setup, failure)
 
 
-class PfSetup:
-    """The way of one PF; a second try goes on where the first one ended."""
+def _is_last(failure: K8sRdmaError, attempts_left: int) -> bool:
+    return (
+        not attempts_left
+        or isinstance(failure, StoppedError)
+        or (isinstance(failure, SetupError) and failure.lasting)
+    )
 
-    def __init__(self, job: Job, pods: Pods) -> None:
-        """Look who uses its VFs. What becomes of them afterwards is our own doing."""
-        self._job = job
-        vfs = job.sriov.vfs()
-        self.previous_vfs = len(vfs)
-        self.progress = PfProgress()
-        self._used: Mapping[int, str] = used_vfs(job.target.pci, vfs, pods, job.links)
-        self._waited_for: set[int] = set()
 
-    def attempt(self) -> Refused | None:
-        """Make it ready. SetupError, another KernelError or OSError when something stands against that."""
-        job = self._job
-        now = job.sriov.count()
-        count = decide(requested=job.target.rule.num_vfs, total=job.sriov.total(), now=now, used=self._used)
-        if isinstance(count, Refused):
-            return count
-        with probing_restored(job):
-            if count != now:
-                create_vfs(job, now, count)
-                self.progress.created = count
-            self._ready()
-        return None
+def _rested(job: Job, failure: K8sRdmaError, attempts_left: int) -> bool:
+    """Wait before the next try; False when that was cut short."""
+    pause_s = job.config.backoff_s * 2 ** (job.config.tries - 1 - attempts_left)
+    job.log.warning("pf_try_failed", error=str(failure), tries_left=attempts_left, next_in_s=pause_s)
+    try:
+        job.clock.wait(pause_s)
+    except StoppedError:
+        return False
+    return True
 
-    def _ready(self) -> None:
-        job = self._job
-        self._bring_up()
-        vfs = self._with_netdevs([vf for vf in job.sriov.vfs() if vf.index not in self._used])
-        if any(not vf.driver for vf in vfs):
-            wait_for_link(job)
-        configuration = Configuration(job, vfs)
-        settings = configuration.apply()
-        self.progress.settings += settings
-        if settings:
-            job.log.info("vfs_configured", settings=settings)
-        stale = configuration.stale(self._addresses(vfs))
-        bound = self._bind([vf for vf in vfs if not vf.netdevs or vf.index in stale])
-        self.progress.notes = self._notes(configuration)
-        if settings or bound:
-            configuration.check(self._addresses(bound))
-        if job.config.name_vfs:
-            self.progress.named += name_netdevs(job, bound)
 
-    def _bring_up(self) -> None:
-        link = self._job.link()
-        if not link.is_up:
-            self._job.links.bring_up(link)
-            self.progress.brought_up = True
+def _ended(job: Job, setup: PfSetup, refused: Refused | None) -> Outcome:
+    progress = setup.progress
+    if refused is None:
+        result = Result.CHANGED if progress.changes() else Result.READY
+        return _outcome_of(job, setup, result, progress.describe(), "")
+    return _outcome_of(
+        job, setup, Result.REFUSED if refused.in_use else Result.FAILED, refused.why, refused.advice
+    )
 
-    def _with_netdevs(self, vfs: Sequence[VfFunction]) -> Sequence[VfFunction]:
-        """These VFs, once drivers had time to make missing netdevs; next time those are bound anew."""
-        slow = [vf for vf in vfs if vf.driver and not vf.netdevs and vf.index not in self._waited_for]
-        if not slow:
-            return vfs
-        self._waited_for |= {vf.index for vf in slow}
-        wait_for_netdevs(self._job, slow, {})
-        return [self._job.sriov.again(vf) for vf in vfs]
 
-    def _bind(self, vfs: Sequence[VfFunction]) -> Sequence[VfFunction]:
-        """Those VFs with their new netdevs."""
-        if not vfs:
-            return ()
-        job = self._job
-        self._waited_for |= {vf.index for vf in vfs}
-        let_probe(job, True)
-        bound = wait_for_netdevs(job, vfs, bind(job, vfs))
-        self.progress.bound += len(bound)
-        job.log.info("vfs_bound", vfs=len(bound))
-        return bound
+def _failed(job: Job, setup: PfSetup | None, failure: K8sRdmaError) -> Outcome:
+    changes = setup.progress.changes() if setup else ()
+    message = f"{failure} (done before: {', '.join(changes)})" if changes else str(failure)
+    return _outcome_of(
+        job, setup, Result.FAILED, message, failure.advice if isinstance(failure, SetupError) else ""
+    )
 
-    def _addresses(self, vfs: Sequence[VfFunction]) -> dict[int, str]:
-        """The hardware addresses of netdevs by VF."""
-        links = NetdevsOf(self._job.links.links())
-        return {vf.index: link.mac for vf in vfs for link in links.netdevs_of(vf)}
 
-    def _notes(self, configuration: Configuration) -> tuple[str, ...]:
-        notes = []
-        if self._used:
-            notes.append(f"used, and left as they are: {who_uses(self._used)}")
-        notes += [
-            f"its driver sets no {kind} on VFs, which keep what it gives them"
-            for kind in sorted(configuration.unsupported)
-        ]
-        return tuple(notes)
+def _outcome_of(job: Job, setup: PfSetup | None, result: Result, message: str, advice: str) -> Outcome:
+    try:
+        current = job.sriov.count()
+    except OSError:
+        current = None
+    return Outcome(
+        pf=job.target.name,
+        result=result,
+        message=message,
+        advice=advice,
+        requested=job.target.rule.num_vfs,
+        previous=setup.previous_vfs if setup else None,
+        current=current,
+    )
+
+
+def all_well(outcomes: Iterable[Outcome], *, keep_used_vfs: bool) -> bool:
+    """Report whether the process ended well."""
+    bad = {Result.FAILED} if keep_used_vfs else {Result.FAILED, Result.REFUSED}
+    return all(outcome.result not in bad for outcome in outcomes)
+
+
+_STYLES = {
+    Result.READY: "green",
+    Result.CHANGED: "green",
+    Result.REFUSED: "yellow",
+    Result.FAILED: "bold red",
+    Result.SKIPPED: "dim",
+    Result.NOT_THERE: "yellow",
+}
+
+
+def summary(outcomes: Sequence[Outcome]) -> RenderableType:
+    """A row a PF, and a sentence where there is none."""
+    no_card = all(outcome.result is Result.NOT_THERE for outcome in outcomes)
+    return Group(*([NO_CARD] if no_card else []), *([_table(outcomes)] if outcomes else []))
+
+
+def _table(outcomes: Sequence[Outcome]) -> Table:
+    table = Table(title="VFs of this machine's PFs", title_justify="left")
+    for heading in ("PF", "asked", "before", "now", "result", "", "what to do"):
+        table.add_column(heading, justify="right" if heading in {"asked", "before", "now"} else "left")
+    for outcome in outcomes:
+        table.add_row(*_row(outcome))
+    return table
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    style = _STYLES[outcome.result]
+    unknown = outcome.previous is None
+    return (
+        escape(visible(outcome.pf)),
+        "" if unknown else "all" if outcome.requested is None else str(outcome.requested),
+        "" if unknown else str(outcome.previous),
+        "" if outcome.current is None else str(outcome.current),
+        f"[{style}]{outcome.result}[/]",
+        escape(visible(outcome.message)),
+        escape(visible(outcome.advice)),
+    )

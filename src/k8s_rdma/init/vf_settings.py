@@ -117,7 +117,9 @@ class Configuration:
     def apply(self) -> int:
         """Set what differs, and say how many settings that were."""
         infos = self._infos()
-        return sum(self._set(vf, each) for vf, each in self._settings() if self._is_due(vf, each, infos[vf]))
+        return sum(
+            self._set(vf, setting) for vf, setting in self._settings() if self._is_due(vf, setting, infos[vf])
+        )
 
     def _is_due(self, vf: int, setting: Setting, info: VfInfo) -> bool:
         """What the driver does not tell is set while the VF has no driver, and left alone later."""

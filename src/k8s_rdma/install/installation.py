@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.install.directory import all_locked
+from k8s_rdma.install.directory import InstalledProgram, all_locked, left_for
 from k8s_rdma.install.network import ConfDirectory, Decision, Network, decide
-from k8s_rdma.install.program import InstalledProgram, left_for
 from k8s_rdma.linux.inotify import DirectoryChanges
 from k8s_rdma.signals import stop_on_signals
 
@@ -83,7 +82,7 @@ async def _reconcile_forever(keeper: _Reconciler, directories: Sequence[Path], s
             watch()
             _require(directories)
             pause_s = keeper.reconcile()
-            if keeper.is_done:
+            if keeper.is_complete:
                 return
             await _first_of(pause_s, stop)
             await _first_of(LOOK_S, stop, stirred)
@@ -105,11 +104,11 @@ def _require(directories: Sequence[Path]) -> None:
 class _Reconciler:
     """Looks, brings about, and tells what is different from before.
 
-    is_done: whether that is all that was wanted.
+    is_complete: whether that is all that was wanted.
     """
 
     def __init__(self, installation: Installation, program: Path, *, until_in_place: bool) -> None:
-        self.is_done = False
+        self.is_complete = False
         self._installation = installation
         self._program = program
         self._until_in_place = until_in_place
@@ -129,16 +128,16 @@ class _Reconciler:
             _log.info("cni_program_installed", program=str(self._installation.program.paths[0]))
         pause_s = self._rewrote(outcome) if outcome.rewritten else 0.0
         self._report(*outcome.problems, by_hand=outcome.rival if outcome.by_hand else "")
-        self.is_done = self._until_in_place and self._installation.serves(outcome)
+        self.is_complete = self._until_in_place and self._installation.serves(outcome)
         return pause_s
 
     def _rewrote(self, outcome: Outcome) -> float:
         """Once more the same is not for the other's file: somebody undoes it, and must not be raced."""
         event = "cni_conf_removed" if outcome.own is None else "cni_conf_written"
         _log.info(event, file=str(self._installation.conf.path), made_of=outcome.rival)
-        now = time.monotonic()
-        again = self._undone + 1 if outcome.own == self._wrote and now - self._wrote_at < CALM_S else 0
-        self._wrote, self._wrote_at, self._undone = outcome.own, now, again
+        now_s = time.monotonic()
+        again = self._undone + 1 if outcome.own == self._wrote and now_s - self._wrote_at < CALM_S else 0
+        self._wrote, self._wrote_at, self._undone = outcome.own, now_s, again
         if not again:
             return 0.0
         pause_s = min(2.0 ** (again - 1), LONGEST_PAUSE_S)
@@ -205,8 +204,8 @@ async def _first_of(seconds: float, *events: asyncio.Event) -> None:
     try:
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in waiting:
-            each.cancel()
+        for task in waiting:
+            task.cancel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

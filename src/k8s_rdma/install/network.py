@@ -173,7 +173,7 @@ class ConfDirectory:
         try:
             if not self._directory.path.is_dir():
                 return ()
-            names = [each for each in filter(is_read, self._directory.names()) if each != self._file]
+            names = [name for name in filter(is_read, self._directory.names()) if name != self._file]
             return tuple(name for name in names if self._calls_ours(name))
         except OSError as error:
             raise _failed(f"{self._directory.path}: cannot be looked at", error) from error

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError
-from k8s_rdma.install.program import left_for
+from k8s_rdma.install.directory import left_for
 from k8s_rdma.linux.receipts import REBUILD, Receipts
 from k8s_rdma.wire.cdi import SHARED_CLASS, SLOT_CLASS, VF_CLASS, device_of_file_name
 from k8s_rdma.wire.cni_cache import decode_cached
@@ -25,8 +25,8 @@ from k8s_rdma.wire.state import HEADER, decode_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from k8s_rdma.install.directory import InstalledProgram
     from k8s_rdma.install.network import ConfDirectory
-    from k8s_rdma.install.program import InstalledProgram
 
 OF_RUN_DIR = (
     "exclusive-devices",
@@ -113,7 +113,7 @@ def started_with_us(caches: Iterable[Path]) -> tuple[str, ...]:
     caches: directories of libcni; what is there and is no attachment does not count.
     """
     found = []
-    for path in sorted(each for cache in caches if cache.is_dir() for each in cache.iterdir()):
+    for path in sorted(entry for cache in caches if cache.is_dir() for entry in cache.iterdir()):
         with suppress(OSError, MalformedError):
             cached = decode_cached(path.read_bytes())
             if cached.stdin((PLUGIN, LEGACY_PLUGIN)) is not None:

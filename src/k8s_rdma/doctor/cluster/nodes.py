@@ -74,7 +74,7 @@ def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
             source="the extender's configuration",
         )
         return
-    names = {each.name for each in facts.published}
+    names = {node.name for node in facts.published}
     if not names and not facts.agents:
         yield NONE(
             "no node publishes itself, and no pod of k8s-rdma-node runs",
@@ -90,8 +90,8 @@ def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
             expected="publish: {rdmaNode: true}, where the extender has source: crd",
             fix="kubectl -n k8s-rdma logs ds/k8s-rdma-node -c agent; k8s-rdma doctor node there",
         )
-    for each in facts.published:
-        yield _check_node(each, facts)
+    for node in facts.published:
+        yield _check_node(node, facts)
     yield from _check_problems(facts.published)
 
 

@@ -109,7 +109,7 @@ def check_crd(facts: CrdFacts) -> Iterator[Finding]:
         (version for version in versions if version.get("name") == VERSION and version.get("served")), None
     )
     if served is None:
-        names = ", ".join(str(each.get("name")) for each in versions)
+        names = ", ".join(str(version.get("name")) for version in versions)
         yield CRD_VERSION(
             f"serves {names}", about=CRD_NAME, source="spec.versions", expected=f"{VERSION}", fix=apply
         )

@@ -33,25 +33,25 @@ _SANDBOX_FAILED = "FailedCreatePodSandBox"
 _BY_US = re.compile(r'plugin type="[^"]*k8s-rdma-cni[^"]*"(?: name="[^"]*")? failed \(add\): (.*)', re.DOTALL)
 """In its message, our plugin's own: libcni, `pluginDescription` and `AddNetworkList` in libcni/api.go."""
 _HAS_SANDBOX = frozenset({"Pulling", "Pulled", "Created", "Started", "BackOff", "Failed"})
-"""Of kubelet about a pod's containers: its network is there (pkg/kubelet/events/event.go)."""
+"""Reasons of kubelet's events once a pod's network is there (pkg/kubelet/events/event.go)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFact:
     """A pod that asks for interfaces and has not finished. node: empty while it is unbound.
 
-    placed: whether it has a placement. running: whether its containers were started. is_held: whether its
-    node tells of its interfaces; None where nobody knows, yet or at all. scheduler: whose it is.
-    key: by which its placement says it was signed (`key_named_in`). not_allowed: what of it the policy of its
-    namespace refuses now, a sentence.
-    events: of anybody, the latest last: reason and message.
+    placed: whether it has a placement. running: whether its containers were started.
+    holds_interfaces: whether its node reports its interfaces; None while that is unknown.
+    scheduler: the name in its specification. key: the one that its placement names (`key_named_in`).
+    not_allowed: a sentence on what its namespace's policy refuses now.
+    events: of any component, the latest last: reason and message.
     """
 
     name: str
     node: str
     placed: bool
     running: bool
-    is_held: bool | None = None
+    holds_interfaces: bool | None = None
     scheduler: str = "default-scheduler"
     key: str = ""
     not_allowed: str = ""
@@ -85,7 +85,7 @@ class PodFacts:
         """By name: schedulers that never ask the extender, by their configuration and by what they did."""
         extended = {scheduler.name for scheduler in self.schedulers if scheduler.has_extender}
         extended |= {pod.scheduler for pod in self.pods if pod.placed}
-        return {each.name: each for each in self.schedulers if each.name not in extended}
+        return {scheduler.name: scheduler for scheduler in self.schedulers if scheduler.name not in extended}
 
     def scheduler_names(self) -> tuple[str, ...]:
         """The names that pods can have for a scheduler that asks the extender."""
@@ -104,9 +104,9 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
     unasking = facts.profiles_without_extender()
     refused = [_not_allowed(pod) for pod in facts.pods if pod.not_allowed]
     allowed = [pod for pod in facts.pods if not pod.not_allowed]
-    found = [each for pod in allowed for each in _check_pod(pod, unasking.get(pod.scheduler), facts)]
+    found = [finding for pod in allowed for finding in _check_pod(pod, unasking.get(pod.scheduler), facts)]
     found += refused
-    yield from sorted(found, key=lambda each: -each.severity.rank)[:_SHOWN]
+    yield from sorted(found, key=lambda finding: -finding.severity.rank)[:_SHOWN]
     if len(found) > _SHOWN:
         yield WAITING(
             f"and {len(found) - _SHOWN} more pods",
@@ -123,7 +123,7 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
 def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterator[Finding]:
     """profile: its scheduler, where that never asks the extender."""
     if pod.running and (pod.placed or not facts.extender_binds):
-        if pod.is_held is False:
+        if pod.holds_interfaces is False:
             yield _without_interfaces(pod)
         return
     reason, message = pod.last_said()

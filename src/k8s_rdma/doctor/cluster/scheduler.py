@@ -89,13 +89,13 @@ def read_configuration(file: SchedulerFile) -> dict[str, Any]:
 
 def profile_names(document: dict[str, Any]) -> tuple[str, ...]:
     """What pods name the schedulers of a configuration; without profiles there is one."""
-    entries = [each for each in document.get("profiles") or () if isinstance(each, dict)] or [{}]
-    return tuple(dict.fromkeys(str(each.get("schedulerName") or DEFAULT_NAME) for each in entries))
+    entries = [profile for profile in document.get("profiles") or () if isinstance(profile, dict)] or [{}]
+    return tuple(dict.fromkeys(str(profile.get("schedulerName") or DEFAULT_NAME) for profile in entries))
 
 
 def extenders(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The entries of all extenders; every profile asks all of them."""
-    return [each for each in document.get("extenders") or () if isinstance(each, dict)]
+    return [entry for entry in document.get("extenders") or () if isinstance(entry, dict)]
 
 
 def our_entry(document: dict[str, Any], config: ExtenderConfig) -> dict[str, Any] | None:

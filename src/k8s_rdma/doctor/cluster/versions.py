@@ -166,7 +166,7 @@ def _check_ours(ours: tuple[tuple[str, str], ...]) -> Iterator[Finding]:
     for versions in (numbered, different):
         if len(versions) > 1:
             yield OURS_DIFFER(
-                f"several versions: {', '.join(f'{each} ({who})' for each, who in versions.items())}",
+                f"several versions: {', '.join(f'{key} ({source})' for key, source in versions.items())}",
                 about="k8s-rdma",
                 source="pods' images, and what processes say of themselves",
                 expected="one version, but during an update; the extender first",

@@ -23,8 +23,7 @@ from k8s_rdma import __version__
 from k8s_rdma.config.files import fit, read_yaml
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.namespace_policy import NO_POLICIES
-from k8s_rdma.doctor.cluster.components import ExtenderFacts, check_extender
-from k8s_rdma.doctor.cluster.keys import KeyFacts, check_keys
+from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts, check_extender, check_keys
 from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
     ACCOUNTS,
@@ -142,11 +141,11 @@ def of_static_pods(api: Documents) -> Iterator[SchedulerFile]:
 
 def of_config_maps(api: Documents, namespace: str) -> Iterator[SchedulerFile]:
     """Configurations under whatever key."""
-    for each in api.items(f"/api/v1/namespaces/{namespace}/configmaps"):
-        for key, text in (each.get("data") or {}).items():
+    for config_map in api.items(f"/api/v1/namespaces/{namespace}/configmaps"):
+        for key, text in (config_map.get("data") or {}).items():
             if _SCHEDULER_CONFIGURATION.search(text):
                 yield SchedulerFile(
-                    location=f"ConfigMap {namespace}/{each['metadata']['name']}, {key}", text=text
+                    location=f"ConfigMap {namespace}/{config_map['metadata']['name']}, {key}", text=text
                 )
 
 
@@ -191,7 +190,7 @@ def _config_of(container: _Container) -> str | None:
 def _on_the_host(path: str, spec: _Spec) -> str | None:
     """By the mount that it is in, the longest of several; None where it is in none of a hostPath."""
     volumes = {volume.name: volume.host_path.path for volume in spec.volumes if volume.host_path}
-    for mount in sorted(spec.containers[0].volume_mounts, key=lambda each: -len(each.mount_path)):
+    for mount in sorted(spec.containers[0].volume_mounts, key=lambda candidate: -len(candidate.mount_path)):
         mount_path = mount.mount_path.rstrip("/")
         if (path == mount_path or path.startswith(f"{mount_path}/")) and mount.name in volumes:
             inside = f"/{mount.sub_path}" if mount.sub_path else ""
@@ -223,7 +222,11 @@ def asking_pods(
         if request is None or request or PLACEMENT_ANNOTATION in _annotations(pod):
             selected.append(pod)
             refused = "" if policies is None or request is None else _not_allowed(pod, request, policies)
-            facts.append(replace(_fact(pod), is_held=_is_held(api, pod, holding), not_allowed=refused))
+            facts.append(
+                replace(
+                    _fact(pod), holds_interfaces=_holds_interfaces(api, pod, holding), not_allowed=refused
+                )
+            )
     stuck = [pod for pod, fact in zip(selected, facts, strict=True) if not (fact.running and fact.placed)]
     events = _events(api, stuck[:_LATER])
     return tuple(
@@ -278,10 +281,12 @@ def _events(api: Documents, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[t
             )
             if len(latest) > _EVENTS_OF_POD:
                 heappop(latest)
-    return {uid: tuple(each[2:] for each in sorted(latest)) for uid, latest in found.items()}
+    return {uid: tuple(event[2:] for event in sorted(latest)) for uid, latest in found.items()}
 
 
-def _is_held(api: Documents, pod: dict[str, Any], holding: Mapping[str, frozenset[str]]) -> bool | None:
+def _holds_interfaces(
+    api: Documents, pod: dict[str, Any], holding: Mapping[str, frozenset[str]]
+) -> bool | None:
     """Whether its node tells of its interfaces; None where it tells of nobody's, or the pod is young."""
     uids = holding.get(str(pod["spec"].get("nodeName") or ""))
     started = pod.get("status", {}).get("startTime")
@@ -442,14 +447,17 @@ class ClusterCollector:
                 process, leases=self._leases, lease_of_binder=binder, crd=self._crd_needed is not False
             )
             missing = tuple(
-                each for each in required if namespace and not self._may(namespace, account, each)
+                right for right in required if namespace and not self._may(namespace, account, right)
             )
             found.append((process, f"{namespace}/{account}" if namespace else "", missing))
         return RightsFacts(processes=tuple(found))
 
     def _namespace_of(self, account: str) -> str:
         """Where a service account is; empty where it is in none of our namespaces."""
-        paths = ((each, f"/api/v1/namespaces/{each}/serviceaccounts/{account}") for each in self.namespaces)
+        paths = (
+            (namespace, f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}")
+            for namespace in self.namespaces
+        )
         return next((namespace for namespace, path in paths if self.api.get(path) is not None), "")
 
     def _may(self, namespace: str, account: str, right: Right) -> bool:
@@ -469,12 +477,12 @@ class ClusterCollector:
         return bool(self.api.post(_REVIEWS, review).get("status", {}).get("allowed"))
 
     def _policies(self) -> PolicyFacts:
-        existing = {_name(each) for each in self.api.items(f"{_ADMISSION}/validatingadmissionpolicies")}
+        existing = {_name(item) for item in self.api.items(f"{_ADMISSION}/validatingadmissionpolicies")}
         bound = {
-            each.get("spec", {}).get("policyName")
-            for each in self.api.items(f"{_ADMISSION}/validatingadmissionpolicybindings")
+            item.get("spec", {}).get("policyName")
+            for item in self.api.items(f"{_ADMISSION}/validatingadmissionpolicybindings")
         }
-        extended = {each.name for each in self._profiles() if each.has_extender}
+        extended = {item.name for item in self._profiles() if item.has_extender}
         second = bool(extended) and DEFAULT_NAME not in extended
         expected = POLICIES | OF_A_SECOND_SCHEDULER if second else POLICIES
         if self._namespace_of(ACCOUNTS["extender"]):
@@ -491,22 +499,22 @@ class ClusterCollector:
             facts = self._nodes
         except (OSError, K8sRdmaError):
             return {}
-        alive = {each.name for each in facts.published if each.is_alive(facts.stale_s)}
+        alive = {node.name for node in facts.published if node.is_alive(facts.stale_s)}
         return {
-            _name(each): frozenset(
-                str(allocation["pod"]["uid"]) for allocation in each["status"].get("allocations", ())
+            _name(node): frozenset(
+                str(allocation["pod"]["uid"]) for allocation in node["status"].get("allocations", ())
             )
-            for each in self._rdma_nodes
-            if _name(each) in alive
+            for node in self._rdma_nodes
+            if _name(node) in alive
         }
 
     @cached_property
     def _nodes(self) -> NodeFacts:
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._leases}/leases"
-        renewed = {_name(each): each.get("spec", {}).get("renewTime") for each in self.api.items(leases)}
+        renewed = {_name(item): item.get("spec", {}).get("renewTime") for item in self.api.items(leases)}
         agents = (str(pod["spec"].get("nodeName", "")) for pod in self._component("node"))
         return NodeFacts(
-            published=tuple(self._published(each, renewed.get(_name(each))) for each in self._rdma_nodes),
+            published=tuple(self._published(item, renewed.get(_name(item))) for item in self._rdma_nodes),
             agents=frozenset(agents) - {""},
             lease_namespace=self._leases,
             stale_s=(self._extender or ExtenderConfig()).stale_s,

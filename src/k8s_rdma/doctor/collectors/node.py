@@ -1,17 +1,23 @@
-"""Collects the facts of a whole node, subject by subject."""
+"""Collects the facts of a whole node: hardware and kernel, container runtimes, CNI files, our processes.
+
+Source of the runtimes' configuration: containerd `docs/cri/config.md` (1.6 to 2.2), crio.conf(5).
+"""
 
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig
-from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.core.ids import pci_address
@@ -20,27 +26,29 @@ from k8s_rdma.core.options import LinkType
 from k8s_rdma.doctor.cluster.objects import check_crd
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_versions, no_node, not_compared
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.doctor.collectors.runtimes import (
-    RuntimeSetup,
-    find_runtimes,
-    ledger_facts,
-    memlock_facts,
-    needs_cdi,
-    process_facts,
-)
+from k8s_rdma.doctor.collectors.processes import ledger_facts, process_facts
 from k8s_rdma.doctor.collectors.versions import OURS, api_version, crd_facts, nodes_of, of_images
 from k8s_rdma.doctor.finding import Finding, not_looked_at
 from k8s_rdma.doctor.node.cni import OUR_PLUGINS, CniFacts, CniFile, check_cni
-from k8s_rdma.doctor.node.configuration import ConfigurationFacts, check_configuration
 from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction, check_firmware, check_hardware
-from k8s_rdma.doctor.node.iommu import IommuFacts, check_iommu
-from k8s_rdma.doctor.node.ledger import check_ledger
+from k8s_rdma.doctor.node.kernel import NEEDED, IommuFacts, ModuleFacts, State, check_iommu, check_modules
 from k8s_rdma.doctor.node.lossless import LosslessFacts, PortQos, check_lossless
-from k8s_rdma.doctor.node.memlock import check_memlock
-from k8s_rdma.doctor.node.modules import NEEDED, ModuleFacts, State, check_modules
-from k8s_rdma.doctor.node.processes import check_processes, check_vfs
+from k8s_rdma.doctor.node.processes import (
+    ConfigurationFacts,
+    check_configuration,
+    check_ledger,
+    check_processes,
+    check_vfs,
+)
 from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts, check_isolation, check_rdma_namespaces
-from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
+from k8s_rdma.doctor.node.runtime import (
+    LockingProcess,
+    MemlockFacts,
+    Runtime,
+    RuntimeFacts,
+    check_memlock,
+    check_runtime,
+)
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.kube.documents import Documents
 from k8s_rdma.linux.discovery.observation import Observer
@@ -55,10 +63,16 @@ from k8s_rdma.wire.conflist import is_read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from k8s_rdma.doctor.collectors.host import Process
     from k8s_rdma.doctor.node.processes import ProcessFacts
     from k8s_rdma.linux.discovery.pfs import Selected
     from k8s_rdma.linux.netlink.dcb import DcbState
 
+RUNTIMES = frozenset({"containerd", "crio"})
+_STARTERS = RUNTIMES | {"dockerd"}
+_CONFIG = {"containerd": "/etc/containerd/config.toml", "crio": "/etc/crio/crio.conf"}
+_CRI_PLUGINS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
+_CONF_DIR, _BIN_DIR = "/etc/cni/net.d", "/opt/cni/bin"
 _DEVICES = "bus/pci/devices"
 _NETWORK_CLASS = "0x02"
 _ROCE = "enable_roce"
@@ -67,8 +81,28 @@ _EXCLUSIVE_AT_BOOT = "netns_mode=0"
 _MODPROBE = "/etc/modprobe.d"
 
 
+class NodeQueries(Queries, Protocol):
+    """What the doctor asks of the kernel beside what the agent asks."""
+
+    def netns_mode(self) -> NetnsMode | None:
+        """See `NetlinkQueries`."""
+        ...
+
+    def dcb(self, name: str) -> DcbState | None:
+        """See `NetlinkQueries`."""
+        ...
+
+    def pauses(self, name: str) -> bool | None:
+        """See `NetlinkQueries`."""
+        ...
+
+    def devlink_flags(self, name: str) -> Mapping[str, bool]:
+        """See `NetlinkQueries`."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
-class NodeLook:
+class NodeCollector:
     """What is looked at, and by what; each thing at most once.
 
     files: where the agent's configuration is from.
@@ -115,7 +149,7 @@ class NodeLook:
             return ""
         try:
             with self.connect() as api:
-                return next((each.runtime for each in nodes_of(api, self.agent.node)), "")
+                return next((node.runtime for node in nodes_of(api, self.agent.node)), "")
         except K8sRdmaError:
             return ""
 
@@ -169,7 +203,7 @@ class NodeLook:
     def _ledger(self) -> Iterable[Finding]:
         answered = self._processes.report is not None
         path = Path(self.agent.state_dir) / "ledger.db"
-        return check_ledger(ledger_facts(path, told_by=self._processes.socket if answered else ""))
+        return check_ledger(ledger_facts(path, agent_socket=self._processes.socket if answered else ""))
 
     def _check_versions(self) -> Iterator[Finding]:
         """This node's against the API server's, and this program's against those of our pods' images."""
@@ -217,28 +251,8 @@ def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> tuple[Fin
     try:
         return tuple(check())
     except (OSError, K8sRdmaError) as error:
-        denied = any(isinstance(each, PermissionError) for each in (error, error.__cause__))
+        denied = any(isinstance(cause, PermissionError) for cause in (error, error.__cause__))
         return (not_looked_at(subject, str(error), denied=denied),)
-
-
-class NodeQueries(Queries, Protocol):
-    """What the doctor asks of the kernel beside what the agent asks."""
-
-    def netns_mode(self) -> NetnsMode | None:
-        """See `NetlinkQueries`."""
-        ...
-
-    def dcb(self, name: str) -> DcbState | None:
-        """See `NetlinkQueries`."""
-        ...
-
-    def pauses(self, name: str) -> bool | None:
-        """See `NetlinkQueries`."""
-        ...
-
-    def devlink_flags(self, name: str) -> Mapping[str, bool]:
-        """See `NetlinkQueries`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,9 +286,9 @@ class MachineCollector:
         selected = self.selected()
         return ModuleFacts(
             states={name: self._module(name, release) for name in NEEDED},
-            pf_drivers=frozenset(each.pf.driver for each in selected if each.pf.driver),
+            pf_drivers=frozenset(selection.pf.driver for selection in selected if selection.pf.driver),
             release=release,
-            rdma=self.hardware.require_rdma or any(each.pf.rdma_device for each in selected),
+            rdma=self.hardware.require_rdma or any(selection.pf.rdma_device for selection in selected),
         )
 
     def iommu_facts(self) -> IommuFacts:
@@ -288,7 +302,7 @@ class MachineCollector:
                 for argument in (self.host.read_if_any("/proc/cmdline") or "").split()
                 if "iommu" in argument
             ),
-            together={each.pf.name: self._together(each) for each in self.selected()},
+            together={selection.pf.name: self._together(selection) for selection in self.selected()},
         )
 
     def lossless_facts(self) -> LosslessFacts:
@@ -368,11 +382,188 @@ def _trust(driver: str | None, dcb: DcbState | None) -> str | None:
     return "dscp" if dcb.by_dscp else "pcp"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSetup:
+    """A runtime, and where it looks for networks and plugins."""
+
+    runtime: Runtime
+    conf_dir: str = _CONF_DIR
+    bin_dirs: tuple[str, ...] = (_BIN_DIR,)
+
+
+def find_runtimes(host: Host, kubelet_config: Callable[[], str] = str) -> tuple[RuntimeSetup, ...]:
+    """One of each that runs. OSError where processes cannot be looked at.
+
+    kubelet_config: what kubelet says of its runtime, `containerd://2.2.1`; asked where a program does not say
+        its own.
+    """
+    first: dict[str, Process] = {}
+    for process in host.processes(RUNTIMES):
+        first.setdefault(process.name, process)
+    return tuple(_of_kubelet(_setup(host, process), kubelet_config) for process in first.values())
+
+
+def _of_kubelet(setup: RuntimeSetup, kubelet_config: Callable[[], str]) -> RuntimeSetup:
+    if setup.runtime.version or setup.runtime.fault:
+        return setup
+    scheme, _, version = kubelet_config().partition("://")
+    if scheme.replace("-", "") != setup.runtime.name:
+        return setup
+    return replace(setup, runtime=replace(setup.runtime, version=version, source="kubelet"))
+
+
+def memlock_facts(host: Host) -> MemlockFacts:
+    """The limits of the processes that start containers."""
+    return MemlockFacts(
+        processes=tuple(
+            LockingProcess(name=process.name, pid=process.pid, soft_bytes=host.memlock(process.pid))
+            for process in host.processes(_STARTERS)
+        )
+    )
+
+
+def needs_cdi(plugin: DevicePluginConfig | None, mode: NetnsMode | None) -> tuple[str, ...]:
+    """The resources of the device plugin that come by CDI, by name."""
+    return tuple(_by_cdi(plugin, mode)) if plugin else ()
+
+
+def _by_cdi(plugin: DevicePluginConfig, mode: NetnsMode | None) -> Iterator[str]:
+    for resource in plugin.resources:
+        match resource:
+            case ExactResource() | SharedResource(cdi=True):
+                yield resource.name
+            case ExclusiveResource(cdi=cdi) if cdi or (cdi is None and mode is NetnsMode.EXCLUSIVE):
+                yield resource.name
+            case _:
+                pass
+
+
+class _Cni(msgspec.Struct, frozen=True):
+    conf_dir: str = ""
+    bin_dir: str = ""
+    bin_dirs: tuple[str, ...] = ()
+
+
+class _Cri(msgspec.Struct, frozen=True):
+    enable_cdi: bool | None = None
+    cdi_spec_dirs: tuple[str, ...] = ()
+    cni: _Cni = _Cni()
+
+
+class _Containerd(msgspec.Struct, frozen=True):
+    imports: tuple[str, ...] = ()
+    plugins: dict[str, Any] = {}
+
+
+class _CrioNetwork(msgspec.Struct, frozen=True):
+    network_dir: str = ""
+    plugin_dirs: tuple[str, ...] = ()
+
+
+class _CrioRuntime(msgspec.Struct, frozen=True):
+    cdi_spec_dirs: tuple[str, ...] = ()
+
+
+class _CrioTable(msgspec.Struct, frozen=True):
+    network: _CrioNetwork = _CrioNetwork()
+    runtime: _CrioRuntime = _CrioRuntime()
+
+
+class _Crio(msgspec.Struct, frozen=True):
+    crio: _CrioTable = _CrioTable()
+
+
+def _setup(host: Host, process: Process) -> RuntimeSetup:
+    path = process.option("--config", "-c") or _CONFIG[process.name]
+    runtime = Runtime(name=process.name, version=_version(host, process), config=path)
+    read = _containerd if process.name == "containerd" else _crio
+    try:
+        return read(host, runtime)
+    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        return RuntimeSetup(runtime=replace(runtime, fault=str(error)))
+
+
+def _toml(host: Host, path: str) -> dict[str, Any]:
+    return tomllib.loads(host.read_if_any(path) or "")
+
+
+def _matching(host: Host, pattern: str) -> Iterator[str]:
+    """Files that a pattern names, of which the last part may begin with `*`, in order."""
+    directory, _, last = pattern.rpartition("/")
+    for name in host.names(directory):
+        if last == name or (last.startswith("*") and name.endswith(last[1:])):
+            yield f"{directory}/{name}"
+
+
+def _containerd(host: Host, runtime: Runtime) -> RuntimeSetup:
+    """Version 2 of the file has all in one section, version 3 images and the runtime in two.
+
+    What is imported stands above the file.
+    """
+    document = msgspec.convert(_toml(host, runtime.config), _Containerd)
+    imported = (path for pattern in document.imports for path in _matching(host, pattern))
+    imports = [msgspec.convert(_toml(host, path), _Containerd) for path in imported]
+    sections = [
+        msgspec.convert(layer.plugins[name], _Cri)
+        for layer in (*reversed(imports), document)
+        for name in _CRI_PLUGINS
+        if name in layer.plugins
+    ]
+    cnis = [section.cni for section in sections]
+    one_dir = next((cni.bin_dir for cni in cnis if cni.bin_dir), _BIN_DIR)
+    return RuntimeSetup(
+        runtime=replace(
+            runtime,
+            enable_cdi=next(
+                (section.enable_cdi for section in sections if section.enable_cdi is not None), None
+            ),
+            cdi_dirs=next((section.cdi_spec_dirs for section in sections if section.cdi_spec_dirs), ()),
+        ),
+        conf_dir=next((cni.conf_dir for cni in cnis if cni.conf_dir), _CONF_DIR).rstrip("/"),
+        bin_dirs=next((cni.bin_dirs for cni in cnis if cni.bin_dirs), (one_dir,)),
+    )
+
+
+def _crio(host: Host, runtime: Runtime) -> RuntimeSetup:
+    """Drop-ins stand above the file, the last one above all."""
+    paths = (runtime.config, *_matching(host, f"{runtime.config}.d/*.conf"))
+    tables = [msgspec.convert(_toml(host, path), _Crio).crio for path in reversed(paths)]
+    networks = [table.network for table in tables]
+    cdi_dirs = (table.runtime.cdi_spec_dirs for table in tables if table.runtime.cdi_spec_dirs)
+    return RuntimeSetup(
+        runtime=replace(runtime, cdi_dirs=next(cdi_dirs, ())),
+        conf_dir=next((network.network_dir for network in networks if network.network_dir), _CONF_DIR).rstrip(
+            "/"
+        ),
+        bin_dirs=next((network.plugin_dirs for network in networks if network.plugin_dirs), (_BIN_DIR,)),
+    )
+
+
+def _version(host: Host, process: Process) -> str:
+    """As the program itself says it; empty where it is not known, or cannot be run.
+
+    What a process runs is for those alone who may look into it, as what it was called by is not.
+    """
+    places = (host.program(process.pid), *process.arguments[:1])
+    absolute = (path for path in places if path and path.startswith("/"))
+    program = next((path for path in absolute if host.path_of(path).exists()), None)
+    if program is None:
+        return ""
+    try:
+        output = host.run([program, "--version"], environment={}).decode(errors="replace")
+    except OSError:
+        return ""
+    fields = (field.removeprefix("v") for field in output.split())
+    return next((field for field in fields if field[:1].isdigit()), "")
+
+
 def cni_facts(
     host: Host, *, conf_dir: str, bin_dirs: Sequence[str], run_dir: str, calls_check: bool
 ) -> CniFacts:
     """OSError where a directory cannot be listed. run_dir: the agent's. calls_check: as in the facts."""
-    programs = {name: f"{each}/{name}" for each in reversed(bin_dirs) for name in host.names(each)}
+    programs = {
+        name: f"{directory}/{name}" for directory in reversed(bin_dirs) for name in host.names(directory)
+    }
     files = tuple(_file(host, conf_dir, name) for name in host.names(conf_dir) if is_read(name))
     broken = {name: why for name in OUR_PLUGINS & programs.keys() if (why := _fault(host, programs[name]))}
     return CniFacts(

@@ -8,7 +8,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from k8s_rdma.config.devices import MOUNT_RESOURCE
-from k8s_rdma.doctor.cluster.keys import KeyUsage
+from k8s_rdma.doctor.cluster.components import KeyUsage
 from k8s_rdma.doctor.cluster.objects import CRD_NAME, CrdFacts
 from k8s_rdma.doctor.cluster.versions import NodeVersions, tag_of
 from k8s_rdma.kube.api import ApiRefusedError
@@ -42,7 +42,7 @@ def crd_facts(api: Documents, *, needed: bool | None) -> CrdFacts:
 def _as_object(schemas: dict[str, Any] | None) -> dict[str, Any] | None:
     """As much of the definition as follows from the schemas of the version that it must serve."""
     for schema in ((schemas or {}).get("components") or {}).get("schemas", {}).values():
-        if any(each.get("kind") == KIND for each in schema.get(_GROUP_VERSION_KIND) or ()):
+        if any(entry.get("kind") == KIND for entry in schema.get(_GROUP_VERSION_KIND) or ()):
             version = {"name": VERSION, "served": True, "schema": {"openAPIV3Schema": schema}}
             return {"spec": {"versions": [version]}}
     return None

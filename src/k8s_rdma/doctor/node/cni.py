@@ -75,7 +75,7 @@ class CniFacts:
 
 def check_cni(facts: CniFacts) -> Iterator[Finding]:
     """Everything about the file that the runtime would choose."""
-    files = sorted((file for file in facts.files if is_read(file.name)), key=lambda each: each.name)
+    files = sorted((file for file in facts.files if is_read(file.name)), key=lambda file: file.name)
     if not files:
         yield NO_FILE(
             "there is no network configuration",
@@ -118,7 +118,7 @@ def _read(file: CniFile) -> ConfList:
 
 
 def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
-    """Report whether the first file, if `install-cni` made it, is of what the other file holds now."""
+    """Report whether the first file, if `install-cni` made it, is of what the other file holds state."""
     origin = read_origin((files[0].text or "").encode(errors="surrogateescape"))
     if origin is None or not origin.file:
         return
@@ -128,9 +128,9 @@ def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
     except MalformedError:
         return  # which `install-cni` waits for as well
     if types != origin.types:
-        now = f"has {', '.join(types)} now" if source else "is gone"
+        state = f"has {', '.join(types)} now" if source else "is gone"
         yield OUTDATED(
-            f"it was made of {origin.file} when that had {', '.join(origin.types)}; that {now}",
+            f"it was made of {origin.file} when that had {', '.join(origin.types)}; that {state}",
             about=files[0].name,
             source=f"{facts.directory}/{origin.file}",
             expected="what the other network plugin's file holds",
@@ -198,7 +198,7 @@ def _check_check(path: str, chosen: ConfList, earlier: tuple[str, ...]) -> Itera
     """A list that is not to be checked, or of a version without CHECK, is not."""
     version = msgspec.json.decode(chosen.fields.get("cniVersion", b'""'))
     disabled = msgspec.json.decode(chosen.fields.get("disableCheck", b"false"))
-    failing = [each for each in earlier if each in TAKE_ALL_ADDRESSES]
+    failing = [plugin for plugin in earlier if plugin in TAKE_ALL_ADDRESSES]
     if failing and version in SINCE_CHECK and disabled is not True:
         yield CHECKED(
             f"CRI-O checks every pod that it starts, and {failing[0]} fails that over our addresses: "
@@ -264,6 +264,6 @@ def _programs(plugins: list[dict[str, Any]]) -> Iterator[str]:
         nested = [plugin, plugin.get("delegate"), plugin.get("ipam")]
         if isinstance(plugin.get("delegate"), dict):
             nested.append(plugin["delegate"].get("ipam"))
-        for each in nested:
-            if isinstance(each, dict) and isinstance(each.get("type"), str) and each["type"]:
-                yield each["type"]
+        for section in nested:
+            if isinstance(section, dict) and isinstance(section.get("type"), str) and section["type"]:
+                yield section["type"]

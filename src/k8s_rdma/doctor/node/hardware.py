@@ -110,13 +110,13 @@ def _none_selected(found: tuple[FoundPf, ...]) -> Finding:
 
 def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
     by_pci = {pf.pci: pf for pf in facts.hardware.pfs}
-    for each in facts.selected:
-        source = f"/sys/bus/pci/devices/{each.pf.pci}"
-        state = by_pci.get(each.pf.pci)
-        if each.pf.num_vfs == 0:
+    for selected in facts.selected:
+        source = f"/sys/bus/pci/devices/{selected.pf.pci}"
+        state = by_pci.get(selected.pf.pci)
+        if selected.pf.num_vfs == 0:
             yield NO_VFS(
-                f"has no VFs, of {each.pf.total_vfs} that it can have",
-                about=each.pf.name,
+                f"has no VFs, of {selected.pf.total_vfs} that it can have",
+                about=selected.pf.name,
                 source=f"{source}/sriov_numvfs",
                 expected="VFs",
                 fix=_INIT,
@@ -124,14 +124,18 @@ def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
         elif state is not None and state.problems:
             for problem in state.problems:
                 yield PROBLEM(
-                    problem, about=each.pf.name, source=source, expected="none", fix="what the sentence names"
+                    problem,
+                    about=selected.pf.name,
+                    source=source,
+                    expected="none",
+                    fix="what the sentence names",
                 )
         elif state is not None:
             speed = "link speed unknown" if state.link_mbps is None else f"{state.link_mbps} Mb/s"
             rdma = state.rdma_device or "no RDMA device"
             yield PF_OK(
-                f"{state.driver}, {len(state.vfs)} of {each.pf.total_vfs} VFs, {speed}, {rdma}",
-                about=each.pf.name,
+                f"{state.driver}, {len(state.vfs)} of {selected.pf.total_vfs} VFs, {speed}, {rdma}",
+                about=selected.pf.name,
                 source=source,
             )
 
@@ -140,7 +144,9 @@ def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
     """What the card's firmware and the BIOS leave; more of it only the vendors' own tools tell."""
     for pf in facts.found:
         source = f"/sys/bus/pci/devices/{pf.pci}/sriov_totalvfs"
-        num_vfs = next((each.rule.num_vfs for each in facts.selected if each.pf.pci == pf.pci), None)
+        num_vfs = next(
+            (selected.rule.num_vfs for selected in facts.selected if selected.pf.pci == pf.pci), None
+        )
         if num_vfs is not None and num_vfs > pf.total_vfs:
             yield TOO_FEW(
                 f"the card can have {pf.total_vfs} VFs, and numVfs asks for {num_vfs}",

@@ -1,4 +1,4 @@
-"""Agent, server and device plugin: whether they live, what the agent says, and of which version they are."""
+"""Checks of our processes on a node: configuration file, versions, VFs and the ledger."""
 
 from __future__ import annotations
 
@@ -13,8 +13,97 @@ if TYPE_CHECKING:
 
     from k8s_rdma.doctor.finding import Finding
 
+CONFIGURATION = Subject("configuration", "Configuration")
+CONFIGURATION_OK = CONFIGURATION.ok()
+NO_AGENT_FILE = CONFIGURATION.warning("no-agent-file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationFacts:
+    """file: the agent's; None where there is none in any of the places `looked_for`."""
+
+    file: str | None
+    looked_for: tuple[str, ...]
+
+
+def check_configuration(facts: ConfigurationFacts) -> Iterator[Finding]:
+    """Report whether there is one."""
+    if facts.file is not None:
+        yield CONFIGURATION_OK(
+            "the agent's file, by which the rest is judged", about=facts.file, source=facts.file
+        )
+        return
+    yield NO_AGENT_FILE(
+        "there is no agent.yaml: the rest is judged by the agent's defaults",
+        source=" and ".join(facts.looked_for),
+        expected="the agent's file",
+        fix="k8s-rdma doctor node in the agent's container, or with --config FILE; docs/install.md where "
+        "nothing is installed",
+    )
+
+
+LEDGER = Subject("ledger", "Ledger")
+LEDGER_OK = LEDGER.ok()
+NONE = LEDGER.note("none")
+UNUSABLE = LEDGER.error("unusable")
+NEWER = LEDGER.error("newer")
+UNFINISHED = LEDGER.warning("unfinished")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerFacts:
+    """exists: whether there is a file. fault: why an agent could not use it; empty when it could.
+
+    newer: whether that is as a newer agent alone can. receipts: how many there are; unfinished: of those, not
+    in the phase `held`, in words. source: the agent that has it open, so that it was not read here; empty
+    without.
+    """
+
+    path: str
+    exists: bool
+    fault: str = ""
+    newer: bool = False
+    receipts: int = 0
+    unfinished: tuple[str, ...] = ()
+    source: str = ""
+
+
+def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
+    """Report whether an agent could start with it, and what it would find."""
+    if facts.source:
+        yield LEDGER_OK("the agent that runs has it open and in order", about=facts.path, source=facts.source)
+    elif not facts.exists:
+        yield NONE("there is none: no agent has run here", about=facts.path, source=facts.path)
+    elif facts.newer:
+        yield NEWER(
+            facts.fault,
+            about=facts.path,
+            source=facts.path,
+            expected="an agent of that version, or pods that hold nothing that it alone knows",
+            fix="run the newer agent again; docs/agent-updates.md, Roll back",
+        )
+    elif facts.fault:
+        yield UNUSABLE(
+            facts.fault,
+            about=facts.path,
+            source=facts.path,
+            expected="a ledger that the agent can read",
+            fix="k8s-rdma agent --config /etc/k8s-rdma/agent.yaml --rebuild-ledger",
+        )
+    elif facts.unfinished:
+        yield UNFINISHED(
+            f"of {facts.receipts} receipts these are not at their end: {'; '.join(facts.unfinished)}",
+            about=facts.path,
+            source=facts.path,
+            expected="an agent, which completes or undoes them when it starts",
+            fix="start the agent",
+        )
+    else:
+        yield LEDGER_OK(f"in order, {facts.receipts} receipts", about=facts.path, source=facts.path)
+
+
 PROCESSES = Subject("processes", "Processes")
-OK = PROCESSES.ok()
+PROCESSES_OK = PROCESSES.ok()
 AGENT_DOWN = PROCESSES.error("agent-down")
 NOT_RUNNING = PROCESSES.warning("down")
 VERSIONS = PROCESSES.warning("versions")
@@ -99,7 +188,7 @@ def _check_agent(facts: ProcessFacts, report: NodeReport) -> Finding:
     if report.agent_version != facts.version:
         return _other_version(facts, "agent", report.agent_version or "before 0.1.0", facts.socket)
     summary = f"answers, version {report.agent_version}; {len(report.allocations)} sandboxes hold interfaces"
-    return OK(summary, about="agent", source=f"{facts.socket}, generation {report.generation}")
+    return PROCESSES_OK(summary, about="agent", source=f"{facts.socket}, generation {report.generation}")
 
 
 def _other_version(facts: ProcessFacts, name: str, version: str, source: str) -> Finding:
@@ -127,7 +216,7 @@ def _check_answer(facts: ProcessFacts, name: str, answer: Answer) -> Finding:
     if answer.version and answer.version != facts.version:
         return _other_version(facts, name, answer.version, answer.url)
     summary = f"answers, version {answer.version}" if answer.version else "answers; does not tell its version"
-    return OK(summary, about=name, source=answer.url)
+    return PROCESSES_OK(summary, about=name, source=answer.url)
 
 
 def check_vfs(facts: ProcessFacts) -> Iterator[Finding]:

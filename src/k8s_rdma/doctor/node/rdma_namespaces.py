@@ -63,13 +63,17 @@ def check_rdma_namespaces(facts: RdmaFacts) -> Iterator[Finding]:
             expected="one mode, as it can only be changed while no pod has a namespace",
             fix=f"echo 'options ib_core netns_mode={value}' > /etc/modprobe.d/ib_core.conf",
         )
-    unfit = [each for each in _resources(facts) if isinstance(each, ExclusiveResource) and each.cdi is False]
+    unfit = [
+        resource
+        for resource in _resources(facts)
+        if isinstance(resource, ExclusiveResource) and resource.cdi is False
+    ]
     if facts.mode is _EXCLUSIVE and unfit:
-        for each in unfit:
+        for resource in unfit:
             yield WITHOUT_CDI(
-                f"{each.name} comes without CDI, and RDMA devices have namespaces of their own: a device's "
-                "nodes have other numbers once it is in the pod",
-                about=each.name,
+                f"{resource.name} comes without CDI, and RDMA devices have namespaces of their own: a "
+                "device's nodes have other numbers once it is in the pod",
+                about=resource.name,
                 source=facts.source,
                 expected="cdi: true, or the key left out",
                 fix="take cdi: false out of the resource",

@@ -1,4 +1,11 @@
-"""The container runtime: its age, and whether it delivers annotations and reads CDI specifications."""
+"""Checks of the container runtime (version, annotations, CDI) and of the memory that containers may lock.
+
+A container has the limit that its runtime was started with (RLIMIT_MEMLOCK; Linux
+`drivers/infiniband/core/umem.c`, ib_umem_get), except for processes that have CAP_IPC_LOCK. No container has
+it by default. Added to one (`capabilities.add`), it works for root only: Kubernetes sets no ambient
+capabilities, so execve removes permitted and effective ones from any other user whose program has none as a
+file (Linux `security/commoncap.c`, cap_bprm_creds_from_file).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +20,64 @@ if TYPE_CHECKING:
 
     from k8s_rdma.doctor.finding import Finding
 
+MEMLOCK = Subject("memlock", "Locked memory")
+MEMLOCK_OK = MEMLOCK.ok()
+LOW = MEMLOCK.warning("low")
+NO_PROCESS = MEMLOCK.warning("no-process")
+
+UNLIMITED = None
+ENOUGH_BYTES = 64 << 30
+"""More than a training job registers; a limit at or above it is deliberate."""
+_UNITS = {"crio": "crio", "containerd": "containerd", "dockerd": "docker"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockingProcess:
+    """soft_bytes: None for no limit."""
+
+    name: str
+    pid: int
+    soft_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemlockFacts:
+    """Runtimes that start containers."""
+
+    processes: tuple[LockingProcess, ...]
+
+
+def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
+    """One finding for each process that starts containers."""
+    if not facts.processes:
+        yield NO_PROCESS(
+            "no process of containerd or CRI-O is seen, so that the limit is not known",
+            source="/proc/*/limits",
+            expected="to be looked at on the node",
+            fix="run the doctor on the node, or with the node's /proc below --host-root",
+        )
+    for process in facts.processes:
+        source = f"/proc/{process.pid}/limits, Max locked memory"
+        if process.soft_bytes is UNLIMITED or process.soft_bytes >= ENOUGH_BYTES:
+            limit = "any amount of" if process.soft_bytes is UNLIMITED else f"{process.soft_bytes} bytes of"
+            yield MEMLOCK_OK(f"containers may lock {limit} memory", about=process.name, source=source)
+            continue
+        unit = _UNITS[process.name]
+        drop_in = f"/etc/systemd/system/{unit}.service.d"
+        yield LOW(
+            f"containers may lock {process.soft_bytes} bytes, but for root with the capability IPC_LOCK: "
+            "programs fail when they register more (ibv_reg_mr: Cannot allocate memory)",
+            about=process.name,
+            source=source,
+            expected="unlimited",
+            fix=f"mkdir -p {drop_in} && printf '[Service]\\nLimitMEMLOCK=infinity\\n' > {drop_in}/"
+            f"memlock.conf, then systemctl daemon-reload and systemctl restart {unit}; containers that are "
+            "made from then on have it. The capability IPC_LOCK helps those that run as root alone",
+        )
+
+
 RUNTIME = Subject("runtime", "Container runtime")
-OK = RUNTIME.ok()
+RUNTIME_OK = RUNTIME.ok()
 NONE = RUNTIME.warning("none")
 VERSION_UNKNOWN = RUNTIME.note("version-unknown")
 TOO_OLD = RUNTIME.warning("too-old")
@@ -115,7 +178,7 @@ def _check(facts: RuntimeFacts, runtime: Runtime) -> Iterator[Finding]:
     yield from found
     if not found and version is not None and version >= OLDEST[runtime.name]:
         devices = "CDI is read" if _reads_cdi(runtime, version) else "CDI is not read, and nothing needs it"
-        yield OK(
+        yield RUNTIME_OK(
             f"version {runtime.version}; {devices}",
             about=runtime.name,
             source=f"{runtime.version_source}; {runtime.config}",

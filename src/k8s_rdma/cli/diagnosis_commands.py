@@ -1,20 +1,113 @@
-"""The commands below `k8s-rdma doctor`: their options."""
+"""The commands `explain`, `top` and `doctor`; each imports its implementation when it runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from k8s_rdma.cli.options import CaFile, CertFile, Insecure, KeyFile, TokenFile, extender_address
+from k8s_rdma.wire.cluster_view import Sort
 
+if TYPE_CHECKING:
+    from k8s_rdma.cli.extender_client import ExtenderAddress
+
+Extender = Annotated[
+    str | None,
+    typer.Option(
+        "--extender",
+        metavar="URL",
+        envvar="K8S_RDMA_EXTENDER",
+        help="Where the extender is; default http://127.0.0.1:8888.",
+    ),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="Holds the bearer token that it demands.")
+]
+CertFile = Annotated[
+    Path | None,
+    typer.Option("--cert-file", metavar="FILE", help="PEM: the client certificate that it demands."),
+]
+KeyFile = Annotated[
+    Path | None, typer.Option("--key-file", metavar="FILE", help="PEM: the key of that certificate.")
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file", metavar="FILE", help="PEM: whom its certificate is from; default the system's."
+    ),
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Trust any certificate.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the extender's document.")]
+DoctorJson = Annotated[bool, typer.Option("--json", help="Print a document; docs/doctor.md has its form.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Warnings, too, make the exit status 1.")]
+explain_app = typer.Typer(no_args_is_help=True, help="Why something is as it is.")
 doctor_app = typer.Typer(
     no_args_is_help=True, help="What is wrong with a node or a cluster, and how to mend it."
 )
 
-DoctorJson = Annotated[bool, typer.Option("--json", help="Print a document; docs/doctor.md has its form.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Warnings, too, make the exit status 1.")]
+
+@explain_app.callback()
+def explain() -> None:
+    """Say why something is as it is."""
+
+
+@explain_app.command("pod")
+def explain_pod(  # noqa: PLR0913 - typer's options
+    pod: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The pod.")],
+    *,
+    node: Annotated[
+        list[str] | None, typer.Option("--node", metavar="NAME", help="This node in detail; may be repeated.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every node in detail, not in groups.")] = False,
+    as_json: Json = False,
+    extender: Extender = None,
+    token_file: TokenFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+    ca_file: CaFile = None,
+    insecure: Insecure = False,
+) -> None:
+    """Where a pod is, and for every node why it takes it or not, PF by PF; asks the extender."""
+    from k8s_rdma.cli.explain import explain as show
+
+    endpoint = extender_address(
+        extender=extender,
+        token_file=token_file,
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=ca_file,
+        insecure=insecure,
+    )
+    show(endpoint, pod, nodes=node or [], every=every, as_json=as_json)
+
+
+def top(  # noqa: PLR0913 - typer's options
+    *,
+    one_shot: Annotated[bool, typer.Option("--once", help="Show it once; so does a pipe.")] = False,
+    sort: Annotated[
+        Sort, typer.Option(help="Which nodes come first.", show_choices=True, case_sensitive=False)
+    ] = Sort.RESERVED,
+    as_json: Json = False,
+    extender: Extender = None,
+    token_file: TokenFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+    ca_file: CaFile = None,
+    insecure: Insecure = False,
+) -> None:
+    """Nodes, PFs, reservations and the pods that wait, every 2 s until Ctrl-C; asks the extender."""
+    from k8s_rdma.cli.top import top as show
+
+    endpoint = extender_address(
+        extender=extender,
+        token_file=token_file,
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=ca_file,
+        insecure=insecure,
+    )
+    show(endpoint, one_shot=one_shot, as_json=as_json, sort=sort)
 
 
 @doctor_app.callback()
@@ -65,7 +158,7 @@ def doctor_node(  # noqa: PLR0913 - typer's options
     with errors, and 2 when it could not look.
     """
     from k8s_rdma.cli.doctor import NodeOptions
-    from k8s_rdma.cli.doctor import doctor_node as look
+    from k8s_rdma.cli.doctor import doctor_node as run
 
     options = NodeOptions(
         agent=config,
@@ -78,7 +171,7 @@ def doctor_node(  # noqa: PLR0913 - typer's options
         conf_dir=conf_dir,
         bin_dir=bin_dir,
     )
-    raise typer.Exit(look(options, as_json=as_json, strict=strict))
+    raise typer.Exit(run(options, as_json=as_json, strict=strict))
 
 
 @doctor_app.command("cluster")
@@ -116,7 +209,7 @@ def doctor_cluster(  # noqa: PLR0913 - typer's options
     scheduler's configuration is found, elsewhere name it. The exit status is as that of `doctor node`.
     """
     from k8s_rdma.cli.doctor import ClusterOptions
-    from k8s_rdma.cli.doctor import doctor_cluster as look
+    from k8s_rdma.cli.doctor import doctor_cluster as run
 
     endpoint = extender_address(
         extender=extender,
@@ -134,4 +227,26 @@ def doctor_cluster(  # noqa: PLR0913 - typer's options
         host_root=host_root,
         address=endpoint if extender else None,
     )
-    raise typer.Exit(look(options, as_json=as_json, strict=strict))
+    raise typer.Exit(run(options, as_json=as_json, strict=strict))
+
+
+def extender_address(  # noqa: PLR0913 - as many as there are options
+    *,
+    extender: str | None,
+    token_file: Path | None,
+    cert_file: Path | None,
+    key_file: Path | None,
+    ca_file: Path | None,
+    insecure: bool,
+) -> ExtenderAddress:
+    """What the options say together."""
+    from k8s_rdma.cli.extender_client import DEFAULT_URL, ExtenderAddress
+
+    return ExtenderAddress(
+        url=extender or DEFAULT_URL,
+        token_file=token_file,
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=ca_file,
+        insecure=insecure,
+    )

@@ -1,4 +1,4 @@
-"""Kernel modules: of the PFs' VFs, of verbs in containers, of caps by software, of vfio-pci."""
+"""Checks of kernel modules (VF drivers, verbs, software caps, vfio-pci) and of the IOMMU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,59 @@ if TYPE_CHECKING:
 
     from k8s_rdma.doctor.finding import Finding, Kind
 
+IOMMU = Subject("iommu", "IOMMU")
+IOMMU_OK = IOMMU.ok()
+IOMMU_OFF = IOMMU.note("off")
+UNSAFE = IOMMU.warning("unsafe")
+SHARED_GROUP = IOMMU.warning("shared-group")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IommuFacts:
+    """groups: how many there are. noiommu: vfio's `enable_unsafe_noiommu_mode`.
+
+    command_line: what the kernel's says of it. together: by PF, what is in the group of its first VF as well.
+    """
+
+    groups: int
+    noiommu: bool
+    command_line: str
+    together: Mapping[str, tuple[str, ...]]
+
+
+def check_iommu(facts: IommuFacts) -> Iterator[Finding]:
+    """Report whether VFs can be handed out one by one."""
+    if facts.noiommu:
+        yield UNSAFE(
+            "vfio works without an IOMMU: a program with a VF can read and write all of the node's memory; "
+            "pods get one only with hardware.unsafeNoiommu",
+            source="/sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
+            expected="N",
+            fix="echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode, and the IOMMU on",
+        )
+    elif not facts.groups:
+        yield IOMMU_OFF(
+            "there is none, or it is off: interfaces with driver vfio-pci are refused; others do not need it",
+            source=f"/sys/kernel/iommu_groups is empty; /proc/cmdline: {facts.command_line or 'nothing'}",
+            expected="on, where pods ask for vfio-pci",
+            fix="VT-d or AMD-Vi on in the BIOS; intel_iommu=on iommu=pt on the kernel's command line; reboot",
+        )
+    for pf, functions in facts.together.items():
+        if functions:
+            yield SHARED_GROUP(
+                f"its first VF is in one IOMMU group with {', '.join(functions)}: none of them is given to "
+                "a program, which could open the others",
+                about=pf,
+                source="/sys/bus/pci/devices/*/iommu_group",
+                expected="a group for each VF",
+                fix="ACS on in the BIOS, or the card in another slot",
+            )
+    if facts.groups and not facts.noiommu and not any(facts.together.values()):
+        yield IOMMU_OK(f"{facts.groups} groups", source="/sys/kernel/iommu_groups")
+
+
 MODULES = Subject("modules", "Kernel modules")
-OK = MODULES.ok()
+MODULES_OK = MODULES.ok()
 NOT_LOADED = MODULES.warning("not-loaded")
 ABSENT = MODULES.error("absent")
 OPTIONAL_ABSENT = MODULES.note("optional-absent")
@@ -79,7 +130,7 @@ def check_modules(facts: ModuleFacts) -> Iterator[Finding]:
 def _needed(facts: ModuleFacts, name: str, why: str, kind: Kind) -> Finding:
     state = facts.states.get(name, State.ABSENT)
     if state in _AVAILABLE:
-        return OK(state.value, about=name, source=f"/sys/module/{name}")
+        return MODULES_OK(state.value, about=name, source=f"/sys/module/{name}")
     if state is State.ABSENT:
         return ABSENT(
             f"is not in kernel {facts.release}: {why}",
@@ -106,4 +157,4 @@ def _on_demand(facts: ModuleFacts, name: str, consequence: str) -> Finding:
             source=f"/lib/modules/{facts.release}/modules.dep",
         )
     description = "is loaded when it is needed" if state is State.LOADABLE else state.value
-    return OK(description, about=name, source=f"/lib/modules/{facts.release}/modules.dep")
+    return MODULES_OK(description, about=name, source=f"/lib/modules/{facts.release}/modules.dep")
