@@ -394,7 +394,7 @@ class Moves:
             self._record_namespace(port, 0)
 
     def _record_namespace(self, port: Link, inode: int) -> None:
-        state = msgspec.structs.replace(state_of(port), given=inode)
+        state = msgspec.structs.replace(state_of(port), owner_inode=inode)
         self._rtnl.change(port.index, f"{port.name}: alias", with_alias(port_alias_of(state)))
 
     def _check_mtu(self, pf: VirtualPf, step: GiveVf) -> None:
