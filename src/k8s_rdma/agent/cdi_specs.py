@@ -384,7 +384,7 @@ def device_info_file(path: str) -> str:
     if directory != DEVICE_INFO_DIR:
         _refuse(path, f"no file in {DEVICE_INFO_DIR}")
     if name in ("", ".", "..") or not name.isprintable() or len(name.encode()) > MAX_NAME_BYTES:
-        _refuse(path, "its last part is no file's name")
+        _refuse(path, "its last part is not a file name")
     return path
 
 

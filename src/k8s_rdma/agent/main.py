@@ -293,7 +293,7 @@ def _open_receipts(config: AgentConfig) -> Receipts:
     if is_lost and (marked := _markers(config).count()):
         msg = (
             f"ledger {path}: not there, or empty, though {marked} containers have something of it; "
-            f"`{REBUILD}` makes a new one of what the kernel and the container runtime know"
+            f"`{REBUILD}` makes a new one from the kernel and the container runtime"
         )
         raise CorruptLedgerError(msg)
     return Receipts(path)
@@ -395,7 +395,7 @@ async def _serve(
             for task in running:
                 task.cancel()
     if taken_away:
-        msg = f"{run_dir / 'cni.sock'} was taken away: nobody can call the agent; start it again"
+        msg = f"{run_dir / 'cni.sock'} was taken away: the CNI executable cannot call the agent; restart it"
         raise K8sRdmaError(msg)
     _log.info("agent_stopped")
 

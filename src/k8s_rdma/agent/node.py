@@ -320,7 +320,7 @@ class Node:
         missing = {interface.pf for interface in promised.interfaces} if promised else set()
         missing -= {pf.pci for pf in self.hardware.pfs}
         if missing and self.hardware.unreadable:
-            msg = f"node {self.name}: PF {', '.join(sorted(missing))} is promised and could not be looked at"
+            msg = f"node {self.name}: PF {', '.join(sorted(missing))} is promised and could not be read"
             raise K8sRdmaError(msg, reason=Reason.UNREADABLE_NODE, details=self._unreadable())
 
     def _qualified(self, rejection: Rejection) -> Rejection:

@@ -233,7 +233,7 @@ class Rebuild:
             )
             part = pod_request.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
         except K8sRdmaError as error:
-            return {}, f"; what it asked for is not known: {error}"
+            return {}, f"; its request is unknown: {error}"
         return dict(zip(entries, part.request.interfaces, strict=True)), ""
 
     def _attached_entries(self, call: AddCall) -> set[int]:
@@ -392,7 +392,7 @@ def _describe(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str
         f"{interface.ifname}: VF {interface.vf.index} of {interface.vf.pf}"
         for interface in receipt.interfaces
     )
-    parts = [f"rebuilt for {pod}: {vfs or 'what its delegate gave'}"]
+    parts = [f"rebuilt for {pod}: {vfs or 'the interface of its delegate'}"]
     if not alive:
         parts.append("its sandbox is gone; the agent ends it when it starts")
     if missing:
@@ -403,7 +403,7 @@ def _describe(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str
 def _ended(deferred_deletes: DeferredDeletes, rebuilt: Ledger) -> Iterator[RebuiltAttachment]:
     """List attachments with a deferred DEL of which the runtime has no cache any more."""
     for name in sorted(deferred_deletes.files_of_others(rebuilt.receipts)):
-        outcome = "ended while no agent answered, and what it had is not known: its addresses stay leased"
+        outcome = "ended while no agent answered; its interfaces are unknown, so its addresses stay leased"
         yield RebuiltAttachment(subject=printable(name), message=outcome, complete=False)
 
 
@@ -414,7 +414,7 @@ async def _slots(
     try:
         return {pod: devices.slots for pod, devices in (await pod_devices.all_devices()).items()}
     except K8sRdmaError as error:
-        note = f"not known, so that containers of now are not made again: {error}"
+        note = f"unknown, so that running containers' slots are not restored: {error}"
         unreadable.append(RebuiltAttachment(subject="slots", message=note, complete=False))
         return {}
     finally:
@@ -446,9 +446,9 @@ def _caches(config: AgentConfig, namespaces: Namespaces) -> tuple[Path, ...]:
     if directories := tuple(cache for cache in named if cache.is_dir()):
         return directories
     msg = (
-        f"cniCacheDirs: none is there ({', '.join(map(str, named))}), so that no attachment would be found; "
-        "name the container runtime's (is the node's root file system at hostRoot?), or make an empty one if "
-        "no pod runs here"
+        f"cniCacheDirs: none is there ({', '.join(map(str, named))}), so no attachment would be found; "
+        "name the container runtime's (is the node's root file system at hostRoot?), or create an empty one "
+        "if no pod runs here"
     )
     raise LedgerError(msg)
 

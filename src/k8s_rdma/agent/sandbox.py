@@ -60,7 +60,7 @@ def held_elsewhere(receipt: Receipt) -> K8sRdmaError:
     msg = (
         f"pod {receipt.pod.namespace}/{receipt.pod.name} still holds its interfaces, in sandbox "
         f"{receipt.attachment.container} as {receipt.attachment.ifname} of network {receipt.network}; "
-        "try again when that is gone"
+        "try again when that sandbox is gone"
     )
     return K8sRdmaError(msg, reason=Reason.HELD_BY_OLDER_SANDBOX)
 

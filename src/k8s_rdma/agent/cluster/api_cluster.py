@@ -245,7 +245,7 @@ class ApiCluster:
             raise K8sRdmaError(msg, reason=Reason.API_FAILURE) from error
         mismatch = self._why_other(pod, found)
         if found is None or mismatch:
-            msg = f"{_named(pod)}: {mismatch}; its annotations say nothing of this sandbox; try again"
+            msg = f"{_named(pod)}: {mismatch}; its annotations are not those of this sandbox; try again"
             raise K8sRdmaError(msg, reason=Reason.API_FAILURE)
         return found.annotations
 

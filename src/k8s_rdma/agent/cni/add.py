@@ -106,7 +106,8 @@ class AddCommand:
         plugins = called_plugins(stdin, conf, env, chained=conf.chained)
         if conf.chained and plugins.delegate is not None:
             refuse(
-                "delegate", "another plugin ran before this one (prevResult) and gives pods their interface"
+                "delegate",
+                "another plugin ran before this one (prevResult) and already gives pods their interface",
             )
         pod = pod_of(env)
         with self._pending_adds.register(Attachment(conf.name, env.container_id, env.ifname)) as pending:
@@ -252,7 +253,7 @@ class AddCommand:
             try:
                 await self._delete_command.end(replace(receipt, unanswered=unanswered))
             except K8sRdmaError as error:
-                failure.add_note(f"taking it back failed as well: {error}; {error.details}")
+                failure.add_note(f"undoing it failed as well: {error}; {error.details}")
             raise
         self._log_attached(receipt, part, addresses)
         return AddResult(receipt=receipt, addresses=addresses, result=result)
@@ -321,7 +322,7 @@ class StaleSandboxes:
         if receipt is None:
             return
         if not await self._worker.run(self._node.is_unfinished, receipt):
-            msg = f"container {attachment.container} has its interfaces already"
+            msg = f"container {attachment.container} already has its interfaces"
             raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
         await self._delete_command.end(receipt, now)
 

@@ -183,9 +183,9 @@ class AddCall:
         if not alone or self.env.pod_name is None or self.conf.empty_result:
             return
         msg = (
-            f"network {self.conf.name}: pod {self.pod.namespace}/{self.pod.name} asks for no RDMA interface, "
-            f"and nothing gives it its {POD_IFNAME}, without which it does not start: set `delegate` to the "
-            "configuration of the plugin that shall, or `emptyResult` to true if the runtime needs none"
+            f"network {self.conf.name}: pod {self.pod.namespace}/{self.pod.name} requests no RDMA interface, "
+            f"and no plugin gives it {POD_IFNAME}, without which it does not start: set `delegate` to the "
+            "configuration of a plugin that does, or `emptyResult` to true if the runtime needs none"
         )
         raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)
 

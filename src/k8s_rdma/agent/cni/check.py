@@ -73,7 +73,7 @@ class CheckCommand:
                 self._require_none_wanted(conf, call)
                 return
             if receipt.phase is not Phase.ATTACHED or await self._worker.run(self._node.orphaned, receipt):
-                msg = f"container {call.container_id}: its sandbox is gone or its interfaces are taken back"
+                msg = f"container {call.container_id}: its sandbox is gone, or its interfaces are released"
                 raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
             await self._require_unaltered(receipt, conf)
             await self._check_delegates(receipt, conf)
@@ -88,9 +88,7 @@ class CheckCommand:
         if interfaces_of_network(
             pod_request.request, own=conf.own_networks, attached=taken_entries, annotations=annotations
         ):
-            msg = (
-                f"container {call.container_id}: it asks for interfaces of network {conf.name}, and has none"
-            )
+            msg = f"container {call.container_id}: it requests interfaces of network {conf.name} and has none"
             raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
 
     async def _require_unaltered(self, receipt: Receipt, conf: NetConf) -> None:

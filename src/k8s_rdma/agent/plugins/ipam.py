@@ -207,7 +207,7 @@ def _refuse_twice(plugins: Mapping[str, DelegatedPlugin], results: Mapping[str, 
             if holder != ifname:
                 msg = (
                     f"plugin {ipam.plugin}: it gave {ip.address} to both {holder} and {ifname}; "
-                    "an address that is set by hand is for a network of which the pod has one interface"
+                    "a static address needs a network of which the pod has one interface"
                 )
                 raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE)
 

@@ -122,7 +122,7 @@ class Plugins:
         theirs = await self.versions(plugin)
         version = highest_common(theirs, limit)
         if version is None:
-            msg = f"plugin {plugin.plugin} speaks CNI {', '.join(theirs)}, none of which goes with {limit}"
+            msg = f"plugin {plugin.plugin} speaks CNI {', '.join(theirs)}, none compatible with {limit}"
             raise K8sRdmaError(msg, reason=Reason.INCOMPATIBLE_CNI_VERSION)
         return version
 
