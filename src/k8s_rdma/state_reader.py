@@ -104,7 +104,7 @@ def _why(error: OSError | EOFError | MalformedError) -> str:
         case MalformedError():
             return error.message
         case TimeoutError():
-            return "it takes connections but sends no report"
+            return "it accepts connections but sends no report"
         case OSError():
             return f"state.sock: {error.strerror or error}"
         case _:

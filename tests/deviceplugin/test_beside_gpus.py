@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.looks import device, seen
+from deviceplugin.inventories import device, seen
 from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.config.devices import ExclusiveResource
 from k8s_rdma.core.devices.device_plugin_api import OfferedDevice

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.looks import ALL, PF_0, PF_1, SOFT, VF_2, VF_3, device, given, node, seen
+from deviceplugin.inventories import ALL, PF_0, PF_1, SOFT, VF_2, VF_3, device, given, node, seen
 from k8s_rdma.config.devices import (
     DevicePluginConfig,
     ExactResource,

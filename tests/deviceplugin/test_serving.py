@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from deviceplugin.looks import seen
+from deviceplugin.inventories import seen
 from deviceplugin.played_agent import PlayedAgent, report
 from deviceplugin.plugin_process import MOUNT, SLOTS, follows
 from http_server.certificates import Issuer
@@ -164,7 +164,7 @@ async def test_slots_are_given_as_soon_as_the_agent_has_told_which_are_held(worl
             await kubelet.admit(pod)
         unusable = await plugin.logged("resource_unusable")
         [why] = [each["why"] for each in unusable if each["resource"] == SLOTS]
-        assert why == "the agent has not told yet which slots pods hold"
+        assert why == "the agent has not reported yet which slots pods hold"
         assert (
             f"{SLOTS}: kubelet follows it; no container can have it: {why}\n"
             in (await plugin.get("/readyz")).text

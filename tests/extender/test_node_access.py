@@ -97,7 +97,7 @@ def test_token_is_borne_and_a_wrong_one_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "wrong").write_text("wrong\n")
     server = {"tokens": tokens_of(str(tmp_path / "theirs"), field="tokenFile")}
     assert ask({"node_token_file": str(tmp_path / "ours")}, **server) == "read"
-    assert "HTTP 401: it takes `Authorization: Bearer`" in ask(
+    assert "HTTP 401: this path requires `Authorization: Bearer`" in ask(
         {"node_token_file": str(tmp_path / "wrong")}, **server
     )
 

@@ -37,12 +37,11 @@ def plugin(access: Access) -> Application:
 JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 NOT_FOUND = '{"error":{"reason":"not_found","message":"there is no such path; / lists them"}}'
 NOT_ALLOWED = (
-    '{"error":{"reason":"method_not_allowed",'
-    '"message":"this server changes nothing: GET and HEAD are all that it answers"}}'
+    '{"error":{"reason":"method_not_allowed","message":"this server is read-only: it answers GET and HEAD"}}'
 )
 UNAUTHORIZED = (
     '{"error":{"reason":"unauthorized",'
-    '"message":"it takes `Authorization: Bearer` and a token of this server"}}'
+    '"message":"this path requires `Authorization: Bearer` with a token of this server"}}'
 )
 FORBIDDEN = (
     '{"error":{"reason":"forbidden",'

@@ -14,7 +14,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import traces_of_switchdev
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.server.main import HardwareScan
-from k8s_rdma.server.main import lookout as hardware_lookout
+from k8s_rdma.server.main import cached_scan
 from k8s_rdma.wire.node_report import NodeReports
 from linux.small_machine import PF, PF1, SmallMachine, vf_pci
 
@@ -33,7 +33,7 @@ def machine(tmp_path: Path) -> SmallMachine:
 
 
 def lookout(machine: SmallMachine) -> CachedScan[Hardware]:
-    return hardware_lookout(machine.root, machine.answers, Selection())
+    return cached_scan(machine.root, machine.answers, Selection())
 
 
 def until_another(seen: Hardware, lookout: CachedScan[Hardware]) -> Hardware:

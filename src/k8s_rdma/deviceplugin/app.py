@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 INDEX = """\
 k8s-rdma: device plugin of this node
 
-GET /metrics  resources, devices and kubelet in figures (Prometheus)
+GET /metrics  metrics of resources, devices and kubelet (Prometheus)
 GET /healthz  whether this process runs, and what kubelet has of each resource
 GET /readyz   whether kubelet follows all of them
 """
@@ -104,7 +104,7 @@ def _resource_metrics(servers: Sequence[PluginServer]) -> Iterator[Metric]:
     )
     yield counter(
         f"{_PREFIX}allocations_total",
-        "Containers that were given devices.",
+        "Containers that got devices.",
         [(labels, server.resource.counts.allocations) for labels, server in resources],
     )
     yield counter(f"{_PREFIX}refusals_total", "Allocations refused, by reason.", _refusals(servers))
@@ -153,10 +153,10 @@ def _health_metrics(monitor: DeviceMonitor) -> Iterator[Metric]:
 
 def _scan_metrics(monitor: DeviceMonitor) -> Iterator[Metric]:
     scans = monitor.scan_counts
-    yield counter(f"{_PREFIX}looks_total", "Looks at the hardware.", [({}, scans.total)])
-    help_text = "Looks at the hardware that could not see everything."
+    yield counter(f"{_PREFIX}looks_total", "Scans of the hardware.", [({}, scans.total)])
+    help_text = "Scans of the hardware that were incomplete."
     yield counter(f"{_PREFIX}failed_looks_total", help_text, [({}, scans.failed)])
-    help_text = "Time since the last look at the hardware."
+    help_text = "Time since the last scan of the hardware."
     yield gauge(f"{_PREFIX}look_age_seconds", help_text, [({}, monitor.scan_age_s)])
-    help_text = "What could not be looked at the last time."
+    help_text = "Parts of the hardware that the last scan could not read."
     yield gauge(f"{_PREFIX}unreadable", help_text, [({}, len(monitor.inventory.unreadable))])

@@ -275,7 +275,7 @@ class HostScanner:
             self._last = self._scan_rdma(anew=anew)
         except (KernelError, OSError) as error:
             self._count(failed=True)
-            failure = (f"the host's RDMA devices cannot be looked at: {error}",)
+            failure = (f"the host's RDMA devices cannot be scanned: {error}",)
         if self._last is None:
             return DeviceInventory(unreadable=failure)
         return self._health.inventory(self._last, agent, now_s, unreadable=failure)

@@ -83,7 +83,7 @@ async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) ->
         raise K8sRdmaError(f"cannot serve at {path}: {why}") from error
     if identity is None or socket_at(path) != identity:
         await server.stop(None)
-        raise K8sRdmaError(f"cannot serve at {path}: somebody else has just made it")
+        raise K8sRdmaError(f"cannot serve at {path}: another process has just created it")
     return Endpoint(path=path, socket_file=identity, followers=followers, server=server)
 
 
@@ -124,7 +124,7 @@ def _diagnose(path: Path) -> str:
     """Find the reason for an error that gRPC writes to its own log only."""
     if not path.parent.is_dir():
         return f"there is no directory {path.parent}"
-    return "the directory takes no socket; may this process write to it?"
+    return "the directory takes no socket; can this process write to it?"
 
 
 class SocketFile(NamedTuple):

@@ -45,8 +45,8 @@ FORGET_AFTER_S = 3600.0
 """Time after which an absent device is no longer offered: software devices come and go under new names."""
 
 _ABSENT = "it is gone"
-_UNCLAIMED = "it is in another network namespace, and no pod was given it"
-_UNKNOWN = "it is not in the host's network namespace, and the agent does not tell whether a pod has it"
+_UNCLAIMED = "it is in another network namespace, and no pod has it"
+_UNKNOWN = "it is not in the host's network namespace, and the agent does not report whether a pod has it"
 
 
 class Health:

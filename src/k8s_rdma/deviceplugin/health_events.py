@@ -101,7 +101,7 @@ def _sentence(change: HealthChange) -> str:
     device = change.device
     location = f" (VF {device.vf} of {device.pf_name or device.pf})" if device.vf is not None else ""
     condition = "is healthy again" if change.healthy else f"is unhealthy: {change.why}"
-    times = f"; it changed {change.changes} times since it was told of last" if change.changes > 1 else ""
+    times = f"; it changed {change.changes} times since the last event" if change.changes > 1 else ""
     return f"RDMA device {device.name}{location} {condition}{times}"
 
 

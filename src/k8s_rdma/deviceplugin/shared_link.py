@@ -132,7 +132,9 @@ class SharedLink:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if ended.done():
-                raise EOFError("it ended the connection" if not ended.result() else "it spoke unasked")
+                raise EOFError(
+                    "it ended the connection" if not ended.result() else "it sent data without a request"
+                )
         finally:
             for task in (ended, change):
                 task.cancel()

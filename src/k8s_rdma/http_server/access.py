@@ -74,7 +74,7 @@ class Access:
         if self.tokens is None:
             message = "this path is not among openPaths, and there is no tokenFile whose tokens would open it"
             return error_answer(HTTPStatus.FORBIDDEN, Error(reason="forbidden", message=message))
-        message = "it takes `Authorization: Bearer` and a token of this server"
+        message = "this path requires `Authorization: Bearer` with a token of this server"
         error = Error(reason="unauthorized", message=message)
         return error_answer(HTTPStatus.UNAUTHORIZED, error, headers={"www-authenticate": "Bearer"})
 
@@ -85,7 +85,7 @@ class Access:
         if scope["path"] not in paths:
             return error_answer(404, Error(reason="not_found", message="there is no such path; / lists them"))
         if scope["method"] not in READ_METHODS:
-            message = "this server changes nothing: GET and HEAD are all that it answers"
+            message = "this server is read-only: it answers GET and HEAD"
             error = Error(reason="method_not_allowed", message=message)
             return error_answer(405, error, headers={"allow": ", ".join(READ_METHODS)})
         return None
@@ -151,7 +151,7 @@ def token_of(path: str, *, field: str, clock: Callable[[], float] = monotonic) -
 def _read_token(path: Path, field: str) -> str:
     found = _read_tokens(path, field)
     if len(found) > 1:
-        msg = f"{field} {path}: holds {len(found)} tokens, and only one can be borne"
+        msg = f"{field} {path}: holds {len(found)} tokens; only one can be sent"
         raise MalformedError(msg)
     return found[0]
 

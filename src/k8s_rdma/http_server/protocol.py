@@ -77,7 +77,7 @@ _MALFORMED = _refusal(HTTPStatus.BAD_REQUEST, Reason.MALFORMED_REQUEST, "this is
 _PIPELINED = _refusal(
     HTTPStatus.BAD_REQUEST, "pipelined", "wait for the answer before you send another request"
 )
-_NO_HOST = _refusal(HTTPStatus.BAD_REQUEST, Reason.MALFORMED_REQUEST, "wanted one Host field with a host")
+_NO_HOST = _refusal(HTTPStatus.BAD_REQUEST, Reason.MALFORMED_REQUEST, "expected one Host field with a host")
 _OTHER_PROTOCOL = _refusal(
     HTTPStatus.NOT_IMPLEMENTED, "not_implemented", "this server speaks HTTP/1.1 alone, and is no proxy"
 )

@@ -53,7 +53,7 @@ class AnswersLink(AgentLink):
         self._scan = scan
         self._clock = clock
         self._away_since: datetime | None = clock()
-        self.shown = Shown(outage_answers("not asked yet", clock()))
+        self.shown = Shown(outage_answers("not contacted yet", clock()))
         self._shown_scan: NodeReport | None = None
         self.traffic = Traffic()
 

@@ -153,9 +153,9 @@ def _node_metrics(report: NodeReport | None) -> Iterator[Metric]:
     if report.ledger == "ok":
         help_text = "Sandboxes that hold interfaces."
         yield gauge("k8s_rdma_allocations", help_text, [(node, len(report.allocations))])
-    help_text = "What the last look at the hardware could not see."
+    help_text = "Parts of the hardware that the last scan could not read."
     yield gauge("k8s_rdma_unreadable", help_text, [(node, len(report.unreadable))])
-    help_text = "What an operator should know of the node; /v1/node has the sentences."
+    help_text = "Problems of the node for its operator; /v1/node describes them."
     yield gauge("k8s_rdma_problems", help_text, [(node, len(report.problems))])
     pfs = [({**node, "pf": pf.name, "pci": pf.pci}, pf) for pf in report.pfs]
     for name, help_text, value in _pf_metrics(report):
@@ -173,7 +173,7 @@ def _pool_metrics(report: NodeReport) -> Iterator[Metric]:
             vfs.append((labels, count))
             used_vfs.append((labels, counts[pf.pci, resource]))
     yield gauge("k8s_rdma_pool_vfs", "Virtual functions of an exclusive resource.", vfs)
-    help_text = "Virtual functions of an exclusive resource that are taken, by whomever."
+    help_text = "Virtual functions of an exclusive resource that are in use, by pods or others."
     yield gauge("k8s_rdma_pool_vfs_taken", help_text, used_vfs)
 
 
@@ -187,21 +187,21 @@ def _pf_metrics(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
 
     return (
         ("vfs", "Virtual functions of no exclusive resource.", lambda pf: pf.capacity_vfs),
-        ("vfs_taken", "Of these, those that are taken, by whomever.", lambda pf: vfs[pf.pci, ""]),
+        ("vfs_taken", "Of these, those in use, by pods or others.", lambda pf: vfs[pf.pci, ""]),
         (
             "vfs_free",
-            "Of these, those that are nobody's.",
+            "Of these, those that are free.",
             lambda pf: max(0, pf.capacity_vfs - vfs[pf.pci, ""]),
         ),
         ("link_bits_per_second", "Link speed; absent while it is unknown.", bandwidth(lambda _, link: link)),
         (
             "reserved_bits_per_second",
-            "Reserved bandwidth, by whomever.",
+            "Bandwidth reserved by pods or others.",
             lambda pf: mbps[pf.pci] * _BITS_PER_MEGABIT,
         ),
         (
             "free_bits_per_second",
-            "Bandwidth of the link that nobody reserved; absent while its speed is unknown.",
+            "Bandwidth of the link that is not reserved; absent while its speed is unknown.",
             bandwidth(lambda pf, link: max(0, link - mbps[pf.pci])),
         ),
         (
@@ -228,17 +228,17 @@ def _vf_counts(report: NodeReport) -> tuple[Counter[tuple[str, str]], Counter[st
 
 def _traffic_metrics(counters: Counters) -> Iterator[Metric]:
     node, scans = {"node": counters.node}, counters.scans
-    help_text = "Looks of the agent at the hardware, and what they took."
+    help_text = "Scans of the hardware by the agent, and their duration."
     summary = SummaryMetricFamily("k8s_rdma_scan_duration_seconds", help_text, labels=("node",))
     summary.add_metric((counters.node,), scans.total, scans.seconds)
     yield summary
-    help_text = "Looks at the hardware that failed or could not see everything."
+    help_text = "Scans of the hardware that failed or were incomplete."
     yield counter("k8s_rdma_scan_errors_total", help_text, [(node, scans.failed)])
     help_text = "Samples of traffic counters that failed."
     yield counter("k8s_rdma_sample_errors_total", help_text, [(node, counters.failed_samples)])
-    help_text = "Caps kept by software that did not hold, and were put back."
+    help_text = "Software caps that were lost and restored."
     yield counter("k8s_rdma_software_caps_restored_total", help_text, [(node, counters.caps.restored)])
-    help_text = "Caps kept by software that do not hold, and cannot be put back."
+    help_text = "Software caps that are lost and cannot be restored."
     yield gauge("k8s_rdma_software_caps_lost", help_text, [(node, counters.caps.lost)])
     if counters.age_s is not None:
         yield from _vf_metrics(counters)

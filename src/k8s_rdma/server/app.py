@@ -39,7 +39,7 @@ k8s-rdma: RDMA functions of this node
 GET /getpfs        physical and virtual functions, as the RDMA hardware DaemonSet shows them (JSON)
 GET /v1/node       physical functions and allocations by pod, with an ETag for each state (JSON)
                    ?watch=<generation>&timeout_s=<seconds> waits until there is another one
-GET /metrics       the same in figures, and traffic (Prometheus)
+GET /metrics       metrics of the same, and traffic (Prometheus)
 GET /healthz       whether this server runs, and whether the agent answers it
 GET /readyz        whether it can show the node's state now
 GET /openapi.json  all of this for programs (OpenAPI 3.1)

@@ -149,7 +149,7 @@ class HardwareScan:
         try:
             hardware = self._scan()
         except OSError as error:
-            msg = f"it cannot be looked at: {error}"
+            msg = f"it cannot be scanned: {error}"
             raise KernelError(msg) from error
         if self._report is None or hardware is not self._hardware:
             self._hardware, self._report = hardware, self._reports.build(hardware, Ledger())
@@ -159,12 +159,12 @@ class HardwareScan:
         if self._cached_scan is None:
             with ExitStack() as opened:
                 queries = opened.enter_context(UnprivilegedQueries(Sysfs(self._sysfs)))
-                self._cached_scan = opened.enter_context(lookout(self._sysfs, queries, self._selection))
+                self._cached_scan = opened.enter_context(cached_scan(self._sysfs, queries, self._selection))
                 self._opened = opened.pop_all()
         return self._cached_scan.scan()
 
 
-def lookout(root: Path, queries: Queries, selection: Selection) -> CachedScan[Hardware]:
+def cached_scan(root: Path, queries: Queries, selection: Selection) -> CachedScan[Hardware]:
     """Build a scan of the machine's hardware; KernelError or OSError as `Observer.observe`."""
     sysfs = Sysfs(root)
     return CachedScan(

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.devices.device_plugin_api import Choice
     from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
 
-UNKNOWN_SLOTS = "the agent has not told yet which slots pods hold"
+UNKNOWN_SLOTS = "the agent has not reported yet which slots pods hold"
 _KINDS = frozenset({NodeKind.UVERBS, NodeKind.UMAD})
 _SHOWN = 3
 
@@ -64,7 +64,7 @@ class SlotsMode:
         """Return the CDI devices of the slots; their content need not be known yet."""
         self._slots.check_ids(ids, _unhealthy(inventory))
         for slot in sorted(self._used_slots(inventory).intersection(ids)):
-            refuse(self.resource, slot, "a pod that had it before is not taken down yet")
+            refuse(self.resource, slot, "the pod that had it before is still being taken down")
         return AllocateResponse(
             annotations=device_annotations(self.resource, ids),
             cdi_devices=tuple(

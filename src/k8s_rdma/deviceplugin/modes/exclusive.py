@@ -101,18 +101,18 @@ class ExclusiveMode:
         if not self._by_cdi(inventory):
             return "it has no uverbs device" if device.at_home and not has_verbs(device) else ""
         if device.vf is None:
-            return "it is no VF, and its nodes are to come by CDI, from the agent, which gives VFs alone"
+            return "it is not a VF, and the agent, which provides nodes by CDI, allocates VFs only"
         return (
             ""
             if inventory.held_slots is not None
-            else "the agent, which writes its CDI device, has not been seen"
+            else "the agent, which writes its CDI device, has not reported yet"
         )
 
 
 def _of_annotation(device: RdmaDevice, inventory: DeviceInventory) -> str:
     """Return the reason why the device is not the pool's yet: a pod got it by annotation."""
     allocation = (inventory.allocated or {}).get(device.name)
-    return "" if allocation is None or allocation.pool else "a pod has it that asked by annotation"
+    return "" if allocation is None or allocation.pool else "a pod has it by annotation"
 
 
 def _place(device: RdmaDevice | None) -> Place:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deviceplugin.looks import seen
+from deviceplugin.inventories import seen
 from k8s_rdma.config.devices import MountResource
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.deviceplugin.endpoint import socket_name
