@@ -161,7 +161,7 @@ def test_device_that_the_agent_gave_stands_while_the_agent_is_silent() -> None:
     assert (faults(seen), list(seen.allocated or ())) == ((), ["mlx5_1"])
     assert faults(health.inventory(away(), silent, 9 + SILENT_AGENT_GRACE_S)) == ()
     [fault] = faults(health.inventory(away(), silent, 10 + SILENT_AGENT_GRACE_S))
-    assert "the agent does not tell" in fault
+    assert "the agent does not report" in fault
     assert faults(health.inventory(away(), agent("mlx5_1"), 11 + SILENT_AGENT_GRACE_S)) == ()
 
 
