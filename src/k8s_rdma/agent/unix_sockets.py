@@ -35,54 +35,21 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-DECLARATION_CHUNK_BYTES = 64 << 10
-
-
-class CdiSocket:
-    """Serves `cdi.sock`; each connection is a device plugin.
-
-    When the agent itself stops, published specifications stay, since the next agent takes them over.
-    """
-
-    def __init__(self, shared: SharedResourceSpecs, worker: Worker) -> None:
-        """shared: used by the worker alone."""
-        self._shared = shared
-        self._worker = worker
-
-    async def talk(self, connection: socket.socket) -> None:
-        """Serve one plugin until it hangs up or breaks the protocol."""
-        plugin = object()
-        try:
-            async for line in _lines(connection):
-                written = await self._worker.run(self._shared.declare, plugin, decode_declared(line))
-                await asyncio.get_running_loop().sock_sendall(connection, encode_line(written))
-        except MalformedError as error:
-            _log.warning("shared_devices_refused", error=error.message)
-        except OSError:
-            pass  # it is gone
-        try:
-            await self._worker.run(self._shared.end, plugin)
-        except KernelError as error:
-            _log.warning("device_files_not_restored", error=error.message)
-
-
-async def _lines(connection: socket.socket) -> AsyncIterator[bytes]:
-    """Receive whole lines; MalformedError for one that is too long."""
-    loop, data = asyncio.get_running_loop(), b""
-    while chunk := await loop.sock_recv(connection, DECLARATION_CHUNK_BYTES):
-        data += chunk
-        *lines, data = data.split(b"\n")
-        for line in lines:
-            yield line
-        if len(data) > MAX_LINE_BYTES:
-            msg = f"cdi.sock: a line of more than {MAX_LINE_BYTES} bytes"
-            raise MalformedError(msg)
-
-
 RECEIVE_TIMEOUT_S = 5.0
 """The longest time for a frame: the executable reads all of its input before it connects."""
 
 CHUNK_BYTES = 256 << 10
+DECLARATION_CHUNK_BYTES = 64 << 10
+ACCEPT_PAUSE_S = 0.1
+
+LOST_CHECK_S = 2.0
+"""The interval of checks of a socket's path."""
+
+MAX_PATH_BYTES = 107
+"""The size of `sun_path` without its NUL (unix(7))."""
+
+_CREDENTIALS = struct.Struct("=iII")
+"""The layout of `struct ucred` (unix(7)): process, user, group."""
 
 
 class CniSocket:
@@ -115,52 +82,32 @@ class CniSocket:
             await asyncio.get_running_loop().sock_sendall(connection, encode_reply(reply))
 
 
-async def _receive(connection: socket.socket, descriptors: ExitStack) -> tuple[Request, int | None]:
-    data = bytearray()
-    netns = None
-    while missing := request_bytes_missing(data):
-        await _readable(connection)
-        chunk, received, _, _ = socket.recv_fds(connection, min(missing, CHUNK_BYTES), 1)
-        for descriptor in received:
-            descriptors.callback(os.close, descriptor)
-            netns = descriptor
-        if not chunk:
-            raise ConnectionResetError
-        data += chunk
-    return decode_request(data), netns
+class CdiSocket:
+    """Serves `cdi.sock`; each connection is a device plugin.
 
+    When the agent itself stops, published specifications stay, since the next agent takes them over.
+    """
 
-def _is_abandoned(connection: socket.socket, request: Request) -> bool:
-    """Report whether the caller no longer waits: its deadline has passed, or it hung up."""
-    if 0 < request.deadline_ms <= time.monotonic() * 1000:
-        return True
-    try:
-        return connection.recv(1, socket.MSG_PEEK) == b""
-    except BlockingIOError:
-        return False
+    def __init__(self, shared: SharedResourceSpecs, worker: Worker) -> None:
+        """shared: used by the worker alone."""
+        self._shared = shared
+        self._worker = worker
 
-
-async def _readable(connection: socket.socket) -> None:
-    """Wait until there is something to read; asyncio has no call that receives descriptors."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(connection, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(connection)
-
-
-ACCEPT_PAUSE_S = 0.1
-
-LOST_CHECK_S = 2.0
-"""The interval of checks of a socket's path."""
-
-_CREDENTIALS = struct.Struct("=iII")
-"""The layout of `struct ucred` (unix(7)): process, user, group."""
-
-MAX_PATH_BYTES = 107
-"""The size of `sun_path` without its NUL (unix(7))."""
+    async def talk(self, connection: socket.socket) -> None:
+        """Serve one plugin until it hangs up or breaks the protocol."""
+        plugin = object()
+        try:
+            async for line in _lines(connection):
+                written = await self._worker.run(self._shared.declare, plugin, decode_declared(line))
+                await asyncio.get_running_loop().sock_sendall(connection, encode_line(written))
+        except MalformedError as error:
+            _log.warning("shared_devices_refused", error=error.message)
+        except OSError:
+            pass  # it is gone
+        try:
+            await self._worker.run(self._shared.end, plugin)
+        except KernelError as error:
+            _log.warning("device_files_not_restored", error=error.message)
 
 
 def listen_unix(path: Path, mode: int, group: int | None = None) -> socket.socket:
@@ -189,35 +136,6 @@ def listen_unix(path: Path, mode: int, group: int | None = None) -> socket.socke
         raise K8sRdmaError(msg) from error
     listener.setblocking(False)
     return listener
-
-
-def _set_group(path: Path, group: int | None) -> None:
-    """Set the group of a file; K8sRdmaError where the process may not do that (chown(2))."""
-    if group is None:
-        return
-    try:
-        os.chown(path, -1, group)
-    except OSError as error:
-        msg = (
-            f"stateGroup: {path} cannot be given to group {group}: {error.strerror}; the agent needs to be a "
-            "member of that group (supplementalGroups of its pod)"
-        )
-        raise K8sRdmaError(msg) from error
-
-
-async def wait_until_removed(path: Path) -> None:
-    """Wait until the file at `path` was removed, replaced, or covered by a mount."""
-    identity = _identity(path)
-    while identity and _identity(path) == identity:  # noqa: ASYNC110  nobody tells of what a mount covers
-        await asyncio.sleep(LOST_CHECK_S)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 async def serve_connections(
@@ -258,11 +176,82 @@ async def serve_connections(
             connections.create_task(serve_one(connection, user))
 
 
-def _user(connection: socket.socket) -> int:
-    """Read the ID of the connected user, in this process's user namespace."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(credentials)
-    return int(user)
+async def wait_until_removed(path: Path) -> None:
+    """Wait until the file at `path` was removed, replaced, or covered by a mount."""
+    identity = _identity(path)
+    while identity and _identity(path) == identity:  # noqa: ASYNC110  nobody tells of what a mount covers
+        await asyncio.sleep(LOST_CHECK_S)
+
+
+async def _receive(connection: socket.socket, descriptors: ExitStack) -> tuple[Request, int | None]:
+    data = bytearray()
+    netns = None
+    while missing := request_bytes_missing(data):
+        await _readable(connection)
+        chunk, received, _, _ = socket.recv_fds(connection, min(missing, CHUNK_BYTES), 1)
+        for descriptor in received:
+            descriptors.callback(os.close, descriptor)
+            netns = descriptor
+        if not chunk:
+            raise ConnectionResetError
+        data += chunk
+    return decode_request(data), netns
+
+
+def _is_abandoned(connection: socket.socket, request: Request) -> bool:
+    """Report whether the caller no longer waits: its deadline has passed, or it hung up."""
+    if 0 < request.deadline_ms <= time.monotonic() * 1000:
+        return True
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+
+
+async def _readable(connection: socket.socket) -> None:
+    """Wait until there is something to read; asyncio has no call that receives descriptors."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(connection, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(connection)
+
+
+async def _lines(connection: socket.socket) -> AsyncIterator[bytes]:
+    """Receive whole lines; MalformedError for one that is too long."""
+    loop, data = asyncio.get_running_loop(), b""
+    while chunk := await loop.sock_recv(connection, DECLARATION_CHUNK_BYTES):
+        data += chunk
+        *lines, data = data.split(b"\n")
+        for line in lines:
+            yield line
+        if len(data) > MAX_LINE_BYTES:
+            msg = f"cdi.sock: a line of more than {MAX_LINE_BYTES} bytes"
+            raise MalformedError(msg)
+
+
+def _set_group(path: Path, group: int | None) -> None:
+    """Set the group of a file; K8sRdmaError where the process may not do that (chown(2))."""
+    if group is None:
+        return
+    try:
+        os.chown(path, -1, group)
+    except OSError as error:
+        msg = (
+            f"stateGroup: {path} cannot be given to group {group}: {error.strerror}; the agent needs to be a "
+            "member of that group (supplementalGroups of its pod)"
+        )
+        raise K8sRdmaError(msg) from error
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 async def _accept(loop: asyncio.AbstractEventLoop, listener: socket.socket) -> socket.socket:
@@ -277,3 +266,10 @@ async def _accept(loop: asyncio.AbstractEventLoop, listener: socket.socket) -> s
         else:
             connection.setblocking(False)
             return connection
+
+
+def _user(connection: socket.socket) -> int:
+    """Read the ID of the connected user, in this process's user namespace."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(credentials)
+    return int(user)

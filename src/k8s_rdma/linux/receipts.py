@@ -29,39 +29,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ledger import Attachment
 
-_encoder = msgspec.json.Encoder()
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_list = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_decoder = msgspec.json.Decoder(Receipt)
-
-
-def encode_receipt(receipt: Receipt) -> bytes:
-    """Encode the document of a row."""
-    return _encoder.encode(receipt)
-
-
-def decode_receipt(data: bytes) -> Receipt:
-    """Parse a row; MalformedError names the field that does not fit."""
-    return decode(_upgraded(data), _decoder, "receipt")
-
-
-def _upgraded(data: bytes) -> bytes:
-    """Convert a row into the current form.
-
-    The network's name was once beside the attachment instead of in it; then an attachment had all of the
-    pod's interfaces, in the request's order.
-    """
-    fields = decode(data, _fields, "receipt")
-    network = fields.pop("network", None)
-    if network is None or not {"attachment", "interfaces"} <= fields.keys():
-        return data
-    attachment = decode(fields["attachment"], _fields, "receipt: attachment")
-    interfaces = decode(fields["interfaces"], _list, "receipt: interfaces")
-    fields["attachment"] = msgspec.Raw(_encoder.encode({"network": network, **attachment}))
-    numbered = [{"entry": entry, **interface} for entry, interface in enumerate(interfaces)]
-    fields["interfaces"] = msgspec.Raw(_encoder.encode(numbered))
-    return _encoder.encode(fields)
-
+REBUILD = "k8s-rdma agent --rebuild-ledger"
 
 VERSION = 4
 """The current version. 0: a file without a ledger, or of a program before versions, whose attachments had no
@@ -82,91 +50,16 @@ CREATE TABLE receipts (
 ) STRICT, WITHOUT ROWID
 """
 
-
-class NewerLedgerError(LedgerError):
-    """A newer program wrote the file, which is in order; only that program can release the pods' VFs."""
-
-
-def bring_up_to_date(db: sqlite3.Connection, subject: str) -> None:
-    """Migrate the file to the current schema, within the caller's transaction.
-
-    subject: the file in words. NewerLedgerError for a newer program's file, MalformedError for an invalid
-        row.
-    """
-    version = _version(db)
-    if version > VERSION:
-        msg = (
-            f"{subject}: of version {version}, and this program knows versions up to {VERSION}: pods "
-            "hold what only a newer program takes back; run that one, end these pods or drain the node, then "
-            "go back"
-        )
-        raise NewerLedgerError(msg)
-    if version >= OLDEST:
-        return
-    if db.execute("SELECT name FROM sqlite_schema WHERE name = 'receipts'").fetchone():
-        _migrate(db)
-    else:
-        db.execute(_SCHEMA)
-    _set_version(db, OLDEST)
-
-
-def version_for(receipt: Receipt) -> int:
-    """Return the oldest version whose programs keep all of a receipt."""
-    capped = any(
-        interface.software_max_tx_rate_mbps or interface.enforce is Enforce.SOFTWARE
-        for interface in receipt.interfaces
-    )
-    return 4 if capped else OLDEST
-
-
-def raise_version(db: sqlite3.Connection, written: Iterable[Receipt]) -> None:
-    """Raise the file's version to that of new receipts, within the caller's transaction."""
-    needed = max(map(version_for, written), default=OLDEST)
-    if needed > _version(db):
-        _set_version(db, needed)
-
-
-def lower_version(db: sqlite3.Connection) -> None:
-    """Lower the file's version to that of the remaining receipts, within the caller's transaction."""
-    if _version(db) > OLDEST:
-        receipts = (decode_receipt(document) for (document,) in db.execute("SELECT document FROM receipts"))
-        _set_version(db, max(map(version_for, receipts), default=OLDEST))
-
-
-def _version(db: sqlite3.Connection) -> int:
-    [(version,)] = db.execute("PRAGMA user_version").fetchall()
-    return int(version)
-
-
-def _set_version(db: sqlite3.Connection, version: int) -> None:
-    db.execute(f"PRAGMA user_version = {version}")
-
-
-def _migrate(db: sqlite3.Connection) -> None:
-    rows = db.execute("SELECT container, ifname, document FROM receipts").fetchall()
-    db.execute("DROP TABLE receipts")
-    db.execute(_SCHEMA)
-    for container, ifname, document in rows:
-        try:
-            receipt = decode_receipt(document)
-        except MalformedError as error:
-            msg = f"row {container}/{ifname} of an older program: {error}"
-            raise MalformedError(msg) from error
-        db.execute(INSERT, (*astuple(receipt.attachment), encode_receipt(receipt)))
-
-
-REBUILD = "k8s-rdma agent --rebuild-ledger"
-
 _IN_USE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _EXPLANATIONS = {
     sqlite3.SQLITE_FULL: "its file system is full; free some space there",
     sqlite3.SQLITE_READONLY: "it cannot be written to; make file and file system writable",
 }
-
-
-class CorruptLedgerError(LedgerError):
-    """The ledger's file is corrupt; a new one can be made from the state in kernel and runtime."""
+_encoder = msgspec.json.Encoder()
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_list = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_decoder = msgspec.json.Decoder(Receipt)
 
 
 class Receipts:
@@ -297,3 +190,107 @@ class Receipts:
             f"ledger {self._path}: corrupt: {why}; `{REBUILD}` keeps it aside and makes a new one of what "
             "the kernel and the container runtime know"
         )
+
+
+class CorruptLedgerError(LedgerError):
+    """The ledger's file is corrupt; a new one can be made from the state in kernel and runtime."""
+
+
+class NewerLedgerError(LedgerError):
+    """A newer program wrote the file, which is in order; only that program can release the pods' VFs."""
+
+
+def encode_receipt(receipt: Receipt) -> bytes:
+    """Encode the document of a row."""
+    return _encoder.encode(receipt)
+
+
+def decode_receipt(data: bytes) -> Receipt:
+    """Parse a row; MalformedError names the field that does not fit."""
+    return decode(_upgraded(data), _decoder, "receipt")
+
+
+def _upgraded(data: bytes) -> bytes:
+    """Convert a row into the current form.
+
+    The network's name was once beside the attachment instead of in it; then an attachment had all of the
+    pod's interfaces, in the request's order.
+    """
+    fields = decode(data, _fields, "receipt")
+    network = fields.pop("network", None)
+    if network is None or not {"attachment", "interfaces"} <= fields.keys():
+        return data
+    attachment = decode(fields["attachment"], _fields, "receipt: attachment")
+    interfaces = decode(fields["interfaces"], _list, "receipt: interfaces")
+    fields["attachment"] = msgspec.Raw(_encoder.encode({"network": network, **attachment}))
+    numbered = [{"entry": entry, **interface} for entry, interface in enumerate(interfaces)]
+    fields["interfaces"] = msgspec.Raw(_encoder.encode(numbered))
+    return _encoder.encode(fields)
+
+
+def bring_up_to_date(db: sqlite3.Connection, subject: str) -> None:
+    """Migrate the file to the current schema, within the caller's transaction.
+
+    subject: the file in words. NewerLedgerError for a newer program's file, MalformedError for an invalid
+        row.
+    """
+    version = _version(db)
+    if version > VERSION:
+        msg = (
+            f"{subject}: of version {version}, and this program knows versions up to {VERSION}: pods "
+            "hold what only a newer program takes back; run that one, end these pods or drain the node, then "
+            "go back"
+        )
+        raise NewerLedgerError(msg)
+    if version >= OLDEST:
+        return
+    if db.execute("SELECT name FROM sqlite_schema WHERE name = 'receipts'").fetchone():
+        _migrate(db)
+    else:
+        db.execute(_SCHEMA)
+    _set_version(db, OLDEST)
+
+
+def version_for(receipt: Receipt) -> int:
+    """Return the oldest version whose programs keep all of a receipt."""
+    capped = any(
+        interface.software_max_tx_rate_mbps or interface.enforce is Enforce.SOFTWARE
+        for interface in receipt.interfaces
+    )
+    return 4 if capped else OLDEST
+
+
+def raise_version(db: sqlite3.Connection, written: Iterable[Receipt]) -> None:
+    """Raise the file's version to that of new receipts, within the caller's transaction."""
+    needed = max(map(version_for, written), default=OLDEST)
+    if needed > _version(db):
+        _set_version(db, needed)
+
+
+def lower_version(db: sqlite3.Connection) -> None:
+    """Lower the file's version to that of the remaining receipts, within the caller's transaction."""
+    if _version(db) > OLDEST:
+        receipts = (decode_receipt(document) for (document,) in db.execute("SELECT document FROM receipts"))
+        _set_version(db, max(map(version_for, receipts), default=OLDEST))
+
+
+def _version(db: sqlite3.Connection) -> int:
+    [(version,)] = db.execute("PRAGMA user_version").fetchall()
+    return int(version)
+
+
+def _set_version(db: sqlite3.Connection, version: int) -> None:
+    db.execute(f"PRAGMA user_version = {version}")
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    rows = db.execute("SELECT container, ifname, document FROM receipts").fetchall()
+    db.execute("DROP TABLE receipts")
+    db.execute(_SCHEMA)
+    for container, ifname, document in rows:
+        try:
+            receipt = decode_receipt(document)
+        except MalformedError as error:
+            msg = f"row {container}/{ifname} of an older program: {error}"
+            raise MalformedError(msg) from error
+        db.execute(INSERT, (*astuple(receipt.attachment), encode_receipt(receipt)))

@@ -43,40 +43,27 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.ipam_result import IpamResult
 
+_log = structlog.get_logger()
+
+COMPONENT = "k8s-rdma-agent"
+"""The component in the source of Events."""
+
+ANNOTATIONS_S = 5.0
+"""The longest wait of an ADD for a pod's annotations; the runtime's own deadline is minutes."""
+
+CLAIMS_S = 2.0
+"""The longest wait of ADDs without a placement for the first list of claims, once after a start."""
+
+PATIENCE_S = 30.0
+"""The time after which passing refusals are reported as well."""
+
+GAP_S = 300.0
+"""The longest pause within a streak of refusals; kubelet tries again within seconds to minutes."""
+
+_MAX_PODS = 1024
+"""The limit of remembered pods; the one with the oldest refusal makes room for a new one."""
+
 _MOST_STATUSES = 512
-
-
-@dataclass(slots=True)
-class _WrittenStatus:
-    """The status written for one sandbox: a pod with a new sandbox has lost the interfaces of the old one."""
-
-    container: ContainerId
-    entries: dict[Attachment, tuple[NetworkStatus, ...]] = field(default_factory=dict)
-
-
-class Statuses:
-    """The annotation's value by pod; the pod with the oldest write makes room for a new one."""
-
-    def __init__(self) -> None:
-        """Start without pods."""
-        self._written: OrderedDict[PodUid, _WrittenStatus] = OrderedDict()
-
-    def with_entries(self, receipt: Receipt, entries: tuple[NetworkStatus, ...]) -> str:
-        """Add an attachment's entries to those of earlier ones, and return the annotation's value."""
-        written = self._written.pop(receipt.pod.uid, None)
-        if written is None or written.container != receipt.attachment.container:
-            written = _WrittenStatus(receipt.attachment.container)
-        written.entries[receipt.attachment] = entries
-        self._written[receipt.pod.uid] = written
-        if len(self._written) > _MOST_STATUSES:
-            self._written.popitem(last=False)
-        return encode_network_status(status for entry in written.entries.values() for status in entry)
-
-    def forget(self, uid: PodUid) -> None:
-        """Forget a pod that is gone."""
-        self._written.pop(uid, None)
-
-
 _WILL_NOT_FIT_HERE = frozenset(
     {
         Reason.STALE_PLACEMENT,
@@ -87,133 +74,6 @@ _WILL_NOT_FIT_HERE = frozenset(
         Reason.NO_RDMA,
     }
 )
-
-GAP_S = 300.0
-"""The longest pause within a streak of refusals; kubelet tries again within seconds to minutes."""
-
-_MAX_PODS = 1024
-"""The limit of remembered pods; the one with the oldest refusal makes room for a new one."""
-
-
-@unique
-class Outlook(Enum):
-    """The expected end of a refusal.
-
-    PASSING: it ends by itself (CNI error 11, try again later). LASTING: another node may have the resources
-    that this one lacks. UNKNOWN: the pod or the configuration has to change, or something is broken.
-    """
-
-    PASSING = "passing"
-    LASTING = "lasting"
-    UNKNOWN = "unknown"
-
-
-def outlook(reason: Reason) -> Outlook:
-    """Classify a refusal by its reason."""
-    if STATUS[reason].cni == TRY_AGAIN_LATER:
-        return Outlook.PASSING
-    return Outlook.LASTING if reason in _WILL_NOT_FIT_HERE else Outlook.UNKNOWN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streak:
-    """Refusals of one outlook in a row; times by a monotonic clock, in seconds."""
-
-    outlook: Outlook
-    started_at: float
-    last: float
-
-    @property
-    def lasts_s(self) -> float:
-        """The time from the first refusal to the last."""
-        return self.last - self.started_at
-
-
-class Refusals:
-    """The refusals of each pod since it last got its interfaces."""
-
-    def __init__(self) -> None:
-        """Start without refusals."""
-        self._streaks: OrderedDict[PodUid, Streak] = OrderedDict()
-
-    def note(self, uid: PodUid, reason: Reason, now: float) -> Streak:
-        """Add a refusal, and return its streak."""
-        kind, previous = outlook(reason), self._streaks.pop(uid, None)
-        goes_on = previous is not None and previous.outlook is kind and now - previous.last <= GAP_S
-        streak = Streak(outlook=kind, started_at=now, last=now)
-        if previous is not None and goes_on:
-            streak = replace(previous, last=now)
-        self._streaks[uid] = streak
-        if len(self._streaks) > _MAX_PODS:
-            self._streaks.popitem(last=False)
-        return streak
-
-    def streak_of(self, uid: PodUid, now: float) -> Streak | None:
-        """Return the pod's current streak, if any."""
-        streak = self._streaks.get(uid)
-        return streak if streak is not None and now - streak.last <= GAP_S else None
-
-    def forget(self, uid: PodUid) -> None:
-        """Forget a pod that got its interfaces, or is gone."""
-        self._streaks.pop(uid, None)
-
-
-_log = structlog.get_logger()
-
-COMPONENT = "k8s-rdma-agent"
-"""The component in the source of Events."""
-
-ANNOTATIONS_S = 5.0
-"""The longest wait of an ADD for a pod's annotations; the runtime's own deadline is minutes."""
-
-CLAIMS_S = 2.0
-"""The longest wait of ADDs without a placement for the first list of claims, once after a start of the agent.
-"""
-
-PATIENCE_S = 30.0
-"""The time after which passing refusals are reported as well."""
-
-
-def open_client(config: AgentConfig) -> Client | None:
-    """Open a client with the configured credentials, None without any; inside the event loop that uses it.
-
-    MalformedError when there is no such configuration. It sends no request yet.
-    """
-    if not config.has_credentials():
-        return None
-    from k8s_rdma.kube.client import connect  # noqa: PLC0415  a third of an agent's memory
-
-    return connect(config.kubeconfig, in_cluster=config.in_cluster)
-
-
-def open_cluster(
-    config: AgentConfig,
-    keys: KeySource,
-    policies: Callable[[], NamespacePolicies],
-    api: NodePodsApi | None,
-) -> Cluster:
-    """Open the cluster of that API server, `NoCluster` without one."""
-    if api is None:
-        return NoCluster()
-    terms = Terms(
-        node=NodeName(config.node), keys=keys, policies=policies, stuck_after_s=config.stuck_after_s
-    )
-    return ApiCluster(api, terms)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """The settings of a cluster: whose pods to follow, and how to treat refused ones.
-
-    keys: verify placements. policies: limit the PFs of unsigned placements.
-    stuck_after_s: the time after which a pod is evicted whose refusals will not end on this node; None for
-        never.
-    """
-
-    node: NodeName
-    keys: KeySource = UNSIGNED
-    policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES
-    stuck_after_s: float | None = None
 
 
 class ApiCluster:
@@ -340,6 +200,142 @@ class ApiCluster:
         if _in_kubernetes(pod) and pod.uid not in (found.uid, found.annotations.get(MIRROR)):
             return f"the pod of that name has UID {found.uid}, not {pod.uid}"
         return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The settings of a cluster: whose pods to follow, and how to treat refused ones.
+
+    keys: verify placements. policies: limit the PFs of unsigned placements.
+    stuck_after_s: the time after which a pod is evicted whose refusals will not end on this node; None for
+        never.
+    """
+
+    node: NodeName
+    keys: KeySource = UNSIGNED
+    policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES
+    stuck_after_s: float | None = None
+
+
+def open_client(config: AgentConfig) -> Client | None:
+    """Open a client with the configured credentials, None without any; inside the event loop that uses it.
+
+    MalformedError when there is no such configuration. It sends no request yet.
+    """
+    if not config.has_credentials():
+        return None
+    from k8s_rdma.kube.client import connect  # noqa: PLC0415  a third of an agent's memory
+
+    return connect(config.kubeconfig, in_cluster=config.in_cluster)
+
+
+def open_cluster(
+    config: AgentConfig,
+    keys: KeySource,
+    policies: Callable[[], NamespacePolicies],
+    api: NodePodsApi | None,
+) -> Cluster:
+    """Open the cluster of that API server, `NoCluster` without one."""
+    if api is None:
+        return NoCluster()
+    terms = Terms(
+        node=NodeName(config.node), keys=keys, policies=policies, stuck_after_s=config.stuck_after_s
+    )
+    return ApiCluster(api, terms)
+
+
+class Statuses:
+    """The annotation's value by pod; the pod with the oldest write makes room for a new one."""
+
+    def __init__(self) -> None:
+        """Start without pods."""
+        self._written: OrderedDict[PodUid, _WrittenStatus] = OrderedDict()
+
+    def with_entries(self, receipt: Receipt, entries: tuple[NetworkStatus, ...]) -> str:
+        """Add an attachment's entries to those of earlier ones, and return the annotation's value."""
+        written = self._written.pop(receipt.pod.uid, None)
+        if written is None or written.container != receipt.attachment.container:
+            written = _WrittenStatus(receipt.attachment.container)
+        written.entries[receipt.attachment] = entries
+        self._written[receipt.pod.uid] = written
+        if len(self._written) > _MOST_STATUSES:
+            self._written.popitem(last=False)
+        return encode_network_status(status for entry in written.entries.values() for status in entry)
+
+    def forget(self, uid: PodUid) -> None:
+        """Forget a pod that is gone."""
+        self._written.pop(uid, None)
+
+
+@dataclass(slots=True)
+class _WrittenStatus:
+    """The status written for one sandbox: a pod with a new sandbox has lost the interfaces of the old one."""
+
+    container: ContainerId
+    entries: dict[Attachment, tuple[NetworkStatus, ...]] = field(default_factory=dict)
+
+
+class Refusals:
+    """The refusals of each pod since it last got its interfaces."""
+
+    def __init__(self) -> None:
+        """Start without refusals."""
+        self._streaks: OrderedDict[PodUid, Streak] = OrderedDict()
+
+    def note(self, uid: PodUid, reason: Reason, now: float) -> Streak:
+        """Add a refusal, and return its streak."""
+        kind, previous = outlook(reason), self._streaks.pop(uid, None)
+        goes_on = previous is not None and previous.outlook is kind and now - previous.last <= GAP_S
+        streak = Streak(outlook=kind, started_at=now, last=now)
+        if previous is not None and goes_on:
+            streak = replace(previous, last=now)
+        self._streaks[uid] = streak
+        if len(self._streaks) > _MAX_PODS:
+            self._streaks.popitem(last=False)
+        return streak
+
+    def streak_of(self, uid: PodUid, now: float) -> Streak | None:
+        """Return the pod's current streak, if any."""
+        streak = self._streaks.get(uid)
+        return streak if streak is not None and now - streak.last <= GAP_S else None
+
+    def forget(self, uid: PodUid) -> None:
+        """Forget a pod that got its interfaces, or is gone."""
+        self._streaks.pop(uid, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streak:
+    """Refusals of one outlook in a row; times by a monotonic clock, in seconds."""
+
+    outlook: Outlook
+    started_at: float
+    last: float
+
+    @property
+    def lasts_s(self) -> float:
+        """The time from the first refusal to the last."""
+        return self.last - self.started_at
+
+
+@unique
+class Outlook(Enum):
+    """The expected end of a refusal.
+
+    PASSING: it ends by itself (CNI error 11, try again later). LASTING: another node may have the resources
+    that this one lacks. UNKNOWN: the pod or the configuration has to change, or something is broken.
+    """
+
+    PASSING = "passing"
+    LASTING = "lasting"
+    UNKNOWN = "unknown"
+
+
+def outlook(reason: Reason) -> Outlook:
+    """Classify a refusal by its reason."""
+    if STATUS[reason].cni == TRY_AGAIN_LATER:
+        return Outlook.PASSING
+    return Outlook.LASTING if reason in _WILL_NOT_FIT_HERE else Outlook.UNKNOWN
 
 
 def _named(pod: Pod) -> str:

@@ -28,20 +28,8 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.placement_keys import KeySource
 
-AFTER_FAULT_S = 30.0
-
-
-async def retry_forever(work: Callable[[], Awaitable[NoReturn]], time: Time) -> NoReturn:
-    """Restart work after an unexpected error: pods start without the cluster, not without the agent."""
-    while True:
-        try:
-            await work()
-        except Exception:
-            _log.exception("cluster_fault")
-        await time.pause(AFTER_FAULT_S)
-
-
 _log = structlog.get_logger()
+AFTER_FAULT_S = 30.0
 
 
 class OwnNode:
@@ -164,3 +152,13 @@ class NodePods:
         except MalformedError:
             return None  # its ADD tells why
         return promise.placement if promise else None
+
+
+async def retry_forever(work: Callable[[], Awaitable[NoReturn]], time: Time) -> NoReturn:
+    """Restart work after an unexpected error: pods start without the cluster, not without the agent."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            _log.exception("cluster_fault")
+        await time.pause(AFTER_FAULT_S)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.rdma_node import RdmaNodeStatus
     from k8s_rdma.wire.rest import NodeReport
 
+_log = structlog.get_logger()
+
 RENEWALS = 4
 """Renewals within the duration of the Lease, as in kubelet's; readers have their own limit."""
 
@@ -50,31 +52,37 @@ first renewal after it confirms a read since, the second its result."""
 GAP_S = 1.0
 """The least time between two writes, of the status or of the capacity."""
 
+FIRST_RETRY_S = 1.0
+LAST_RETRY_S = 30.0
 LAST_STATUS_RETRY_S = 16.0
+
 REDISCOVERY_INTERVAL_S = 60.0
 """The time between two reads of the published objects: somebody may have deleted them."""
 
 _CONFLICT = 409
 
 
-class Reports(Protocol):
-    """The source of reports."""
+class Publishing:
+    """Runs the publishers that are configured."""
 
-    def now(self) -> NodeReport:
-        """Return the current report; the same object as before if nothing changed."""
-        ...
+    def __init__(
+        self, config: AgentConfig, api: PublishingApi, reports: Reports, time: Time = REAL_TIME
+    ) -> None:
+        """Send no request until `run`."""
+        publish = config.publish
+        self._time = time
+        own = OwnNode(api, NodeName(config.node), time)
+        self._work = [own.run]
+        if publish.rdma_node:
+            self._work.append(StatusPublisher(api, reports, own, publish, time).run)
+        if publish.vf_resource is not None:
+            self._work.append(CapacityPublisher(api, reports, own, publish.vf_resource, time).run)
 
-    async def wait_for_change(self, previous: NodeReport | None) -> NodeReport:
-        """Wait until the report differs from the previous one, and return it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Versions:
-    """The versions of the objects that the next writes are based on."""
-
-    published: RdmaNodeView
-    lease: LeaseView
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for work in self._work:
+                tasks.create_task(retry_forever(work, self._time))
 
 
 class StatusPublisher:
@@ -183,35 +191,6 @@ class StatusPublisher:
         await self._time.pause(self._backoff.fail())
 
 
-def timed(status: RdmaNodeStatus, previous: bytes, now: datetime) -> RdmaNodeStatus:
-    """Set the transition time of a status's condition, by the status that it replaces."""
-    try:
-        ready = decode_status(previous).ready() if previous else None
-    except MalformedError:
-        ready = None
-    changed_at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    conditions = tuple(
-        replaced(
-            condition,
-            last_transition_time=ready.last_transition_time
-            if ready is not None and ready.status == condition.status and ready.last_transition_time
-            else changed_at,
-        )
-        for condition in status.conditions
-    )
-    return replaced(status, conditions=conditions)
-
-
-def _released_vfs(previous: NodeReport, current: NodeReport) -> bool:
-    holding = {allocation.container_id for allocation in current.allocations}
-    return any(allocation.container_id not in holding for allocation in previous.allocations)
-
-
-FIRST_RETRY_S = 1.0
-LAST_RETRY_S = 30.0
-_log = structlog.get_logger()
-
-
 class CapacityPublisher:
     """Keeps the resource at the number of VFs that pods can have; unchanged while that is unknown."""
 
@@ -259,6 +238,45 @@ class CapacityPublisher:
                 wait.cancel()
 
 
+class Reports(Protocol):
+    """The source of reports."""
+
+    def now(self) -> NodeReport:
+        """Return the current report; the same object as before if nothing changed."""
+        ...
+
+    async def wait_for_change(self, previous: NodeReport | None) -> NodeReport:
+        """Wait until the report differs from the previous one, and return it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Versions:
+    """The versions of the objects that the next writes are based on."""
+
+    published: RdmaNodeView
+    lease: LeaseView
+
+
+def timed(status: RdmaNodeStatus, previous: bytes, now: datetime) -> RdmaNodeStatus:
+    """Set the transition time of a status's condition, by the status that it replaces."""
+    try:
+        ready = decode_status(previous).ready() if previous else None
+    except MalformedError:
+        ready = None
+    changed_at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    conditions = tuple(
+        replaced(
+            condition,
+            last_transition_time=ready.last_transition_time
+            if ready is not None and ready.status == condition.status and ready.last_transition_time
+            else changed_at,
+        )
+        for condition in status.conditions
+    )
+    return replaced(status, conditions=conditions)
+
+
 def amount(quantity: str | None) -> int | None:
     """Parse a whole quantity of the API server, with or without `k` for thousands; None where it is none."""
     if quantity is None:
@@ -267,24 +285,6 @@ def amount(quantity: str | None) -> int | None:
     return int(digits) * thousand if digits.isdecimal() else None
 
 
-class Publishing:
-    """Runs the publishers that are configured."""
-
-    def __init__(
-        self, config: AgentConfig, api: PublishingApi, reports: Reports, time: Time = REAL_TIME
-    ) -> None:
-        """Send no request until `run`."""
-        publish = config.publish
-        self._time = time
-        own = OwnNode(api, NodeName(config.node), time)
-        self._work = [own.run]
-        if publish.rdma_node:
-            self._work.append(StatusPublisher(api, reports, own, publish, time).run)
-        if publish.vf_resource is not None:
-            self._work.append(CapacityPublisher(api, reports, own, publish.vf_resource, time).run)
-
-    async def run(self) -> None:
-        """Publish until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for work in self._work:
-                tasks.create_task(retry_forever(work, self._time))
+def _released_vfs(previous: NodeReport, current: NodeReport) -> bool:
+    holding = {allocation.container_id for allocation in current.allocations}
+    return any(allocation.container_id not in holding for allocation in previous.allocations)

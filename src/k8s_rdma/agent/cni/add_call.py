@@ -32,91 +32,11 @@ if TYPE_CHECKING:
     from k8s_rdma.core.devices.pod_devices import SlotInUse
     from k8s_rdma.core.request import InterfaceRequest, Request
 
+
 POD_IFNAME = "eth0"
 """The name of a pod's main interface in container runtimes."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Name:
-    """An interface name and the field that it comes from."""
-
-    text: str
-    field: str
-    reason: Reason = Reason.INVALID_NETCONF
-
-    def refuse(self, why: str) -> None:
-        raise MalformedError(f"{self.field}: {shown(self.text)} {why}", reason=self.reason)
-
-
 _CONF = "network configuration: "
-
-
-def interface_names(
-    conf: NetConf,
-    interfaces: Sequence[tuple[int, InterfaceRequest]],
-    cni_ifname: str,
-    present: Set[str] = frozenset(),
-) -> tuple[str, ...]:
-    """Name an attachment's interfaces, in their order.
-
-    interfaces: with their places in the pod's request. present: names that the pod already has.
-    MalformedError names the field whose name is invalid or taken: `MALFORMED_ANNOTATION` where the pod chose
-    it, `INVALID_NETCONF` where the configuration did.
-    """
-    names: dict[str, _Name] = {}
-    unnamed = 0
-    for place, interface in interfaces:
-        if interface.options.name:
-            field = f"{ANNOTATION}[{place}].name"
-            name = _Name(interface.options.name, field, Reason.MALFORMED_ANNOTATION)
-        else:
-            name = _by_configuration(conf, place, unnamed, interface, cni_ifname)
-            unnamed += 1
-        _check(name, names, present)
-        names[name.text] = name
-    return tuple(names)
-
-
-def _by_configuration(
-    conf: NetConf, place: int, number: int, interface: InterfaceRequest, cni_ifname: str
-) -> _Name:
-    """Name an interface by the configuration.
-
-    number: how many interfaces of the attachment before it the configuration has named.
-    """
-    if conf.if0name and number == 0:
-        return _Name(conf.if0name, f"{_CONF}if0name")
-    if conf.pattern is None and not conf.chained and cni_ifname != POD_IFNAME:
-        return _Name(f"{cni_ifname}-{number}" if number else cni_ifname, "CNI_IFNAME")
-    pattern = conf.pattern or _default_pattern(conf, interface)
-    return _Name(pattern.replace(INDEX, str(place)), f"{_CONF}interfaceNames")
-
-
-def _default_pattern(conf: NetConf, interface: InterfaceRequest) -> str:
-    if conf.chained:
-        return f"rdma{INDEX}"
-    # A PCI function's name is in the result alone, and `eth0` is then another interface's.
-    return (
-        f"eth{INDEX}" if interface.options.driver is VfDriver.KERNEL else f"{VfDriver.VFIO_PCI.value}{INDEX}"
-    )
-
-
-def _check(name: _Name, names: dict[str, _Name], present: Set[str]) -> None:
-    if fault := ifname_fault(name.text):
-        name.refuse(fault)
-    if name.text in present:
-        name.refuse("is the name of an interface that the pod has already")
-    first_entry = names.get(name.text)
-    if first_entry is not None:
-        chosen = max(name, first_entry, key=_particular)
-        chosen.refuse("is also the name of another interface of the pod")
-
-
-def _particular(name: _Name) -> int:
-    """Rank the field of a name: the pod's annotation over one interface's field over a pattern."""
-    if name.reason is Reason.MALFORMED_ANNOTATION:
-        return 2
-    return 1 if name.field.endswith("if0name") else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,3 +117,83 @@ def pod_of(env: CniEnvironment) -> Pod:
         name=env.pod_name or env.container_id,
         uid=env.pod_uid or PodUid(f"container:{env.container_id}"),
     )
+
+
+def interface_names(
+    conf: NetConf,
+    interfaces: Sequence[tuple[int, InterfaceRequest]],
+    cni_ifname: str,
+    present: Set[str] = frozenset(),
+) -> tuple[str, ...]:
+    """Name an attachment's interfaces, in their order.
+
+    interfaces: with their places in the pod's request. present: names that the pod already has.
+    MalformedError names the field whose name is invalid or taken: `MALFORMED_ANNOTATION` where the pod chose
+    it, `INVALID_NETCONF` where the configuration did.
+    """
+    names: dict[str, _Name] = {}
+    unnamed = 0
+    for place, interface in interfaces:
+        if interface.options.name:
+            field = f"{ANNOTATION}[{place}].name"
+            name = _Name(interface.options.name, field, Reason.MALFORMED_ANNOTATION)
+        else:
+            name = _by_configuration(conf, place, unnamed, interface, cni_ifname)
+            unnamed += 1
+        _check(name, names, present)
+        names[name.text] = name
+    return tuple(names)
+
+
+def _by_configuration(
+    conf: NetConf, place: int, number: int, interface: InterfaceRequest, cni_ifname: str
+) -> _Name:
+    """Name an interface by the configuration.
+
+    number: how many interfaces of the attachment before it the configuration has named.
+    """
+    if conf.if0name and number == 0:
+        return _Name(conf.if0name, f"{_CONF}if0name")
+    if conf.pattern is None and not conf.chained and cni_ifname != POD_IFNAME:
+        return _Name(f"{cni_ifname}-{number}" if number else cni_ifname, "CNI_IFNAME")
+    pattern = conf.pattern or _default_pattern(conf, interface)
+    return _Name(pattern.replace(INDEX, str(place)), f"{_CONF}interfaceNames")
+
+
+def _default_pattern(conf: NetConf, interface: InterfaceRequest) -> str:
+    if conf.chained:
+        return f"rdma{INDEX}"
+    # A PCI function's name is in the result alone, and `eth0` is then another interface's.
+    return (
+        f"eth{INDEX}" if interface.options.driver is VfDriver.KERNEL else f"{VfDriver.VFIO_PCI.value}{INDEX}"
+    )
+
+
+def _check(name: _Name, names: dict[str, _Name], present: Set[str]) -> None:
+    if fault := ifname_fault(name.text):
+        name.refuse(fault)
+    if name.text in present:
+        name.refuse("is the name of an interface that the pod has already")
+    first_entry = names.get(name.text)
+    if first_entry is not None:
+        chosen = max(name, first_entry, key=_particular)
+        chosen.refuse("is also the name of another interface of the pod")
+
+
+def _particular(name: _Name) -> int:
+    """Rank the field of a name: the pod's annotation over one interface's field over a pattern."""
+    if name.reason is Reason.MALFORMED_ANNOTATION:
+        return 2
+    return 1 if name.field.endswith("if0name") else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """An interface name and the field that it comes from."""
+
+    text: str
+    field: str
+    reason: Reason = Reason.INVALID_NETCONF
+
+    def refuse(self, why: str) -> None:
+        raise MalformedError(f"{self.field}: {shown(self.text)} {why}", reason=self.reason)

@@ -32,56 +32,19 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import NodeName, PodUid
 
+
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
 """The annotation of a pod's further attachments (NPWG network custom resource definition, section 4.1), read
 by Multus."""
+
 _NAME = re.compile(r"[\w.\-]+")
 """Anything that may be a name in that annotation, a list with commas or of JSON objects."""
-
-
-def interfaces_of_network(
-    request: Request, *, own: Set[str], attached: Set[int], annotations: Mapping[str, str]
-) -> tuple[int, ...]:
-    """Select the attachment's part of a request, as indices.
-
-    own: networks of this attachment. attached: entries that other attachments of the sandbox serve.
-        MalformedError (`MALFORMED_ANNOTATION`) for an interface of a network that no attachment can be of.
-    """
-    part = []
-    for index, interface in enumerate(request.interfaces):
-        network = interface.options.network
-        if network and network not in own:
-            if not annotations.get(NETWORKS_ANNOTATION):
-                _refuse(index, network, own)
-        elif index not in attached:
-            part.append(index)
-    return tuple(part)
-
-
-def unknown_networks(request: Request, *, own: Set[str], annotations: Mapping[str, str]) -> dict[int, str]:
-    """Find networks, by index, that neither this attachment nor the pod's further ones name.
-
-    Nothing is refused for it: a network's name may differ from its definition's.
-    """
-    listed = set(_NAME.findall(annotations.get(NETWORKS_ANNOTATION, "")))
-    named = {index: interface.options.network for index, interface in enumerate(request.interfaces)}
-    return {index: name for index, name in named.items() if name and name not in own | listed}
-
-
-def _refuse(index: int, network: str, own: Set[str]) -> None:
-    msg = (
-        f"{ANNOTATION}[{index}].network: {shown(network)} is not {' nor '.join(sorted(own))}, and the pod "
-        f"has no annotation {NETWORKS_ANNOTATION} that attaches it to others"
-    )
-    raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
-
-
-_Interface = TypeVar("_Interface", InterfaceRequest, PlacedInterface)
 
 _UNPLACED = (
     "the extender did not place this pod: its schedulerName is not the one that asks it, or it requests no "
     "managed resource; correct that in what makes the pod, and make the pod anew"
 )
+_Interface = TypeVar("_Interface", InterfaceRequest, PlacedInterface)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,15 +146,6 @@ def read_pod_request(
     return found
 
 
-def _with_defaults(interface: _Interface, vlan: int, driver: VfDriver) -> _Interface:
-    options = interface.options
-    if vlan and options.vlan is None:
-        options = replace(options, vlan=vlan)
-    if driver is not VfDriver.KERNEL:
-        options = replace(options, driver=driver)
-    return replace(interface, options=options)
-
-
 def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: Policy) -> PodRequest:
     def request() -> Request:
         return read_pod(annotations, strict=policy.strict).request
@@ -211,3 +165,49 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
         why = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
         return PodRequest(request=pod_request, ignored=why)
     return PodRequest(request=pod_request, promised=promised)
+
+
+def _with_defaults(interface: _Interface, vlan: int, driver: VfDriver) -> _Interface:
+    options = interface.options
+    if vlan and options.vlan is None:
+        options = replace(options, vlan=vlan)
+    if driver is not VfDriver.KERNEL:
+        options = replace(options, driver=driver)
+    return replace(interface, options=options)
+
+
+def interfaces_of_network(
+    request: Request, *, own: Set[str], attached: Set[int], annotations: Mapping[str, str]
+) -> tuple[int, ...]:
+    """Select the attachment's part of a request, as indices.
+
+    own: networks of this attachment. attached: entries that other attachments of the sandbox serve.
+        MalformedError (`MALFORMED_ANNOTATION`) for an interface of a network that no attachment can be of.
+    """
+    part = []
+    for index, interface in enumerate(request.interfaces):
+        network = interface.options.network
+        if network and network not in own:
+            if not annotations.get(NETWORKS_ANNOTATION):
+                _refuse(index, network, own)
+        elif index not in attached:
+            part.append(index)
+    return tuple(part)
+
+
+def unknown_networks(request: Request, *, own: Set[str], annotations: Mapping[str, str]) -> dict[int, str]:
+    """Find networks, by index, that neither this attachment nor the pod's further ones name.
+
+    Nothing is refused for it: a network's name may differ from its definition's.
+    """
+    listed = set(_NAME.findall(annotations.get(NETWORKS_ANNOTATION, "")))
+    named = {index: interface.options.network for index, interface in enumerate(request.interfaces)}
+    return {index: name for index, name in named.items() if name and name not in own | listed}
+
+
+def _refuse(index: int, network: str, own: Set[str]) -> None:
+    msg = (
+        f"{ANNOTATION}[{index}].network: {shown(network)} is not {' nor '.join(sorted(own))}, and the pod "
+        f"has no annotation {NETWORKS_ANNOTATION} that attaches it to others"
+    )
+    raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
