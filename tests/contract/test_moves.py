@@ -242,5 +242,5 @@ def test_vfs_in_a_namespace_are_told_with_name_and_mac_there(lab, vf):
         assert found == {pcis[0]: ("rdma0", mac), pcis[1]: ("mine", "02:00:00:00:00:77")}
     assert lab.kernel.located(other) == {}
     lab.destroy(netns)
-    with pytest.raises(KernelError, match="gone"):
+    with pytest.raises(KernelError, match="no longer exists"):
         lab.kernel.located(netns)

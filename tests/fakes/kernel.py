@@ -66,7 +66,7 @@ def _move_to_pod(machine: FakeMachine, step: GiveVf) -> Iterator[None]:
     device = _netdev(function, step.vf)
     if device.place not in (HOST, target):
         place = machine.describe_place(device.place)
-        msg = f"{_describe(step.vf)}: wanted in {step.netns.path}, but it is in {place}"
+        msg = f"{_describe(step.vf)}: expected in {step.netns.path}, but it is in {place}"
         raise KernelError(msg)
     _check_mtu(machine, step)
     mac = step.mac or (step.home.mac if device.place == HOST else device.mac)
@@ -216,7 +216,7 @@ def _with_node_guid(config: VfConfig) -> VfConfig:
 def _check(pf: FakePf, config: VfConfig) -> None:
     for setting, description in _required_settings(config):
         if setting not in pf.supported_settings():
-            msg = f"VF {config.index} of PF {pf.pci}: {description}: {pf.driver} has no means for it"
+            msg = f"VF {config.index} of PF {pf.pci}: {description}: {pf.driver} does not support it"
             raise KernelError(msg)
     fault = _fault(pf, config)
     if fault:

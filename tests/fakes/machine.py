@@ -383,7 +383,7 @@ class FakeMachine:
     def inode(self, netns: NetnsRef) -> int:
         """The number of a namespace that exists. KernelError for one that does not."""
         if not self.alive(netns):
-            msg = f"namespace {netns.path} (inode {netns.inode}): gone"
+            msg = f"namespace {netns.path} (inode {netns.inode}): no longer exists"
             raise KernelError(msg)
         return netns.inode
 

@@ -134,11 +134,11 @@ def test_vf_that_a_program_has_open_is_waited_for_and_given_back_when_it_ends(la
     hurried = lab.another_kernel(return_timeout_s=0.5)
     with opened_by_a_program(step.pci):
         for _ in range(2):
-            with pytest.raises(KernelError, match=r"did not let go of it within 0\.5 s") as caught:
+            with pytest.raises(KernelError, match=r"did not release it within 0\.5 s") as caught:
                 hurried.apply(step.inverse)
             assert "a program has it open" in caught.value.details
         begun = time.monotonic()
-        with pytest.raises(KernelError, match="did not let go of it"):
+        with pytest.raises(KernelError, match="did not release it"):
             hurried.apply(step.inverse)
         assert time.monotonic() - begun < 0.4  # others wait for what is tried again and again
     lab.kernel.apply(step.inverse)

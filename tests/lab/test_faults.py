@@ -163,7 +163,7 @@ def test_free_vf_that_somebody_moved_away_is_foreign_until_it_is_back(node: Lone
 def test_vf_that_somebody_took_from_its_pod_comes_home_when_it_is_let_go(node: LoneNode) -> None:
     sandbox = node.add("a", CAP)
     node.sh(f"ip netns add other; ip -n {sandbox.netns} link set eth0 netns other")
-    with pytest.raises(CniFailed, match="did not come home within 10 s"):
+    with pytest.raises(CniFailed, match="did not return within 10 s"):
         node.detach(sandbox)
     assert [each["phase"] for each in node.until("report", bool)["allocations"]] == ["releasing"]
     node.sh("ip netns delete other")

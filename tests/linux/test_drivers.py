@@ -88,7 +88,7 @@ def test_ability_of_ice_ends_at_its_schedulers_largest_rate() -> None:
         ("ice", errno.EINVAL, "ice answers EINVAL: a rate is above the present link speed"),
         ("ice", errno.EOPNOTSUPP, "DCB"),
         ("igb", errno.EINVAL, "only while the link is up"),
-        ("igb", errno.ENODEV, "the PF is gone"),
+        ("igb", errno.ENODEV, "the PF no longer exists"),
         ("never_heard_of", errno.EOPNOTSUPP, "it sets no rates on VFs"),
         ("", errno.ENOMEM, "the driver answers ENOMEM: Cannot allocate memory"),
         ("mlx5_core", 9999, "mlx5_core answers 9999: "),

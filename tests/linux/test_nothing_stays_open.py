@@ -51,7 +51,7 @@ def test_looking_at_a_namespace_keeps_nothing_open(tmp_path, kind, offset):
 def test_looking_at_a_namespace_does_not_wait_when_a_fifo_lies_there(tmp_path):
     os.mkfifo(tmp_path / "a")
     with (
-        pytest.raises(KernelError, match="cannot be looked at"),
+        pytest.raises(KernelError, match="cannot be accessed"),
         Namespaces(tmp_path).opened(NetnsRef("/a", 1)),
     ):
         pass

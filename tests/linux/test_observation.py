@@ -242,7 +242,7 @@ def test_vf_of_which_its_pf_tells_nothing_is_unusable_after_a_second_look(machin
     machine.add_pf(vfs=2)
     del machine.answers.vfs[10][1]
     observer = machine.observer()
-    assert [vf.unusable for vf in only_pf(observer.observe()).vfs] == ["", "its PF tells nothing of it"]
+    assert [vf.unusable for vf in only_pf(observer.observe()).vfs] == ["", "its PF does not report it"]
     assert machine.answers.asked == [10, 10]
     observer.observe(frozenset())
     assert machine.answers.asked == [10, 10]  # what lasts is not asked about again and again
@@ -647,7 +647,7 @@ def test_vf_whose_netdev_has_a_name_that_is_no_text_is_shown_and_not_usable(mach
     machine.add_netdev(vf_pci(0), os.fsdecode(b"x\xff"), 11)
     vf, other = machine.observer().observe().pfs[0].vfs
     assert vf.netdev.encode() == rb"x\udcff"
-    assert vf.unusable == r"the name of its netdev x\udcff is no text"
+    assert vf.unusable == r"the name of its netdev x\udcff is not valid text"
     assert (other.netdev, other.unusable) == ("eth12", "")
 
 

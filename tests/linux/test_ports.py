@@ -37,7 +37,7 @@ def test_ethernet_speed_that_the_driver_does_not_tell_is_unknown(
         machine.write("class/net/eth0/speed", text)
     pf = observed(machine)
     assert pf.link_mbps is None
-    assert "eth0: its driver does not tell" in pf.problems[0]
+    assert "eth0: its driver does not report" in pf.problems[0]
 
 
 @pytest.mark.parametrize(

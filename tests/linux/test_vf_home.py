@@ -42,7 +42,7 @@ def test_netdev_is_as_at_home_whatever_it_was(rtnl, index):
 
 def test_netdev_keeps_its_name_and_the_error_says_so_when_that_of_home_is_taken(rtnl, index):
     rtnl.create("create", named(HOME.name), of_kind("bridge"))
-    with pytest.raises(KernelError, match=f"VF 4 of PF {VF.pf}: came home as mine; its name {HOME.name} is"):
+    with pytest.raises(KernelError, match=f"VF 4 of PF {VF.pf}: returned as mine; its name {HOME.name} is"):
         restore_netdev(index, VF, HOME, rtnl)
     assert rtnl.link_at(index).name == "mine"
 
@@ -75,5 +75,5 @@ def test_mac_that_is_refused_is_an_error_that_names_both(rtnl, index):
 
 def test_netdev_that_is_gone_is_an_error(rtnl, index):
     rtnl.delete(index, "delete")
-    with pytest.raises(KernelError, match=r"VF 4 of PF .*gone away"):
+    with pytest.raises(KernelError, match=r"VF 4 of PF .*disappeared"):
         restore_netdev(index, VF, HOME, rtnl)

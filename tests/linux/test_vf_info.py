@@ -133,7 +133,7 @@ def test_link_state_is_told_in_the_words_of_ip(value, state):
 
 
 def test_list_that_lacks_a_vf_is_an_error_and_not_a_shorter_list():
-    with pytest.raises(NetlinkError, match=r"VFs of link #7: .*told of 2 of 3 VFs") as failure:
+    with pytest.raises(NetlinkError, match=r"VFs of link #7: .*reported 2 of 3 VFs") as failure:
         vf_infos(pf(vf_info(0), vf_info(2), count=3), 7)
     assert failure.value.errno == errno.EPROTO
 

@@ -53,9 +53,7 @@ def test_unknown_vf_is_an_error_that_says_what_there_is(places, vf, words):
 
 @needs_namespaces
 def test_netdev_that_only_sysfs_knows_is_an_error_and_not_away(places):
-    with pytest.raises(
-        KernelError, match=r"VF 1 of PF .*: sysfs gives it \w+, of which netlink knows nothing"
-    ):
+    with pytest.raises(KernelError, match=r"VF 1 of PF .*: sysfs gives it \w+, which netlink does not list"):
         places.at_home(VfRef(PF, 1))
 
 

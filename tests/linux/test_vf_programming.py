@@ -106,7 +106,7 @@ def test_inverse_restores_both():
 @pytest.mark.parametrize(
     ("takes", "rate", "why"),
     [
-        (frozenset(), VfRate(0, 100, 200), "trust on: ice has no means for it"),
+        (frozenset(), VfRate(0, 100, 200), "trust on: ice does not support it"),
         (frozenset(Setting), VfRate(0, 2000, 0), "2000"),
         (frozenset(Setting), VfRate(7, 1, 0), "VF 7 of PF 0000:03:00.0: unknown"),
     ],

@@ -69,7 +69,7 @@ def test_netdev_without_a_function_for_rates_is_said_to_set_none(make_lab):
 def test_netdev_that_is_gone_is_said_to_be(lab):
     error = refused(lab, NOWHERE, VfRate(0, 0, 20))
     assert "ENODEV" in str(error)
-    assert error.details == "ice answers ENODEV: the PF is gone"
+    assert error.details == "ice answers ENODEV: the PF no longer exists"
 
 
 def test_setting_without_a_function_is_no_failure_of_init_and_one_with_it_is_made(lab):

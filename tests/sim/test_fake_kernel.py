@@ -199,14 +199,14 @@ def test_infiniband_vf_has_a_guid_and_no_other_setting_of_ethernet():
     assert found.pfs[0].vfs[1].admin_mac == guid
     kernel.apply(step.inverse)
     assert kernel.observe().pfs[0].vfs[1] == was
-    with pytest.raises(KernelError, match="VLAN 9: fake has no means"):
+    with pytest.raises(KernelError, match="VLAN 9: fake does not support"):
         kernel.apply(ConfigureVfs(pf=PF, configs=(VfConfig(index=1, vlan=Vlan(9)),), previous=()))
 
 
 def test_pf_takes_what_it_was_said_to_take():
     kernel = FakeKernel(FakeMachine(FakePf(name="p0", pci=PF, vfs=4, settings=frozenset({Setting.VLAN}))))
     assert kernel.observe().pfs[0].supported_settings == {Setting.VLAN}
-    with pytest.raises(KernelError, match="QoS 3: fake has no means"):
+    with pytest.raises(KernelError, match="QoS 3: fake does not support"):
         kernel.apply(SETTINGS)
     with pytest.raises(KernelError, match="vfio-pci"):
         kernel.apply(bind(kernel, 0))

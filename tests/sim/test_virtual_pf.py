@@ -83,7 +83,7 @@ def test_creating_changes_nothing_when_it_holds(rtnl):
 def test_creating_fails_when_name_or_address_is_another_pfs(rtnl, change):
     create_pf(PF, rtnl)
     before = rtnl.links()
-    with pytest.raises(KernelError, match=r"wanted .* found"):
+    with pytest.raises(KernelError, match=r"expected .* found"):
         create_pf(replace(PF, **change), rtnl)
     assert rtnl.links() == before
 

@@ -100,7 +100,7 @@ _ANY_DRIVER = {
     codes.EOPNOTSUPP: "it sets no rates on VFs of this card",
     codes.EINVAL: "it does not take these rates; any driver refuses a maximum below the minimum",
     codes.EPERM: "the agent lacks CAP_NET_ADMIN in the host's user namespace",
-    codes.ENODEV: "the PF is gone",
+    codes.ENODEV: "the PF no longer exists",
 }
 """Errors of `do_setvfinfo` and `rtnl_set_vf_rate` (net/core/rtnetlink.c)."""
 
@@ -220,7 +220,7 @@ DRIVERS: Mapping[str, Driver] = {
             codes.EINVAL: "a rate is above the link speed, or the firmware does not take it",
             codes.EOPNOTSUPP: "the firmware sets no bandwidth on VFs",
             codes.ENOSPC: "the firmware has no resources left for it",
-            codes.EACCES: "the firmware does not let this PF do so",
+            codes.EACCES: "the firmware does not permit this PF to do so",
             codes.EAGAIN: "the firmware is busy or being reset; try again",
             codes.EIO: "the firmware failed; see the kernel's log",
         },
@@ -294,7 +294,7 @@ _ANY_DRIVER_OF_SETTINGS = {
     codes.EPERM: "the agent lacks CAP_NET_ADMIN in the host's user namespace",
     codes.EAGAIN: "the VF is still being reset; try again",
     codes.EBUSY: "the VF is still being reset; try again",
-    codes.ENODEV: "the PF is gone",
+    codes.ENODEV: "the PF no longer exists",
 }
 """Errors of `do_setvfinfo` (net/core/rtnetlink.c) and those that mean the same for all drivers."""
 
@@ -319,7 +319,7 @@ SETTINGS: Mapping[str, DriverSettings] = {
         source="mellanox/mlx4/cmd.c",
         supported=frozenset({Setting.VLAN, Setting.MAC}) | _LINK | _QOS,
         errors={
-            codes.EPROTONOSUPPORT: "the firmware gives VFs no VLAN, or none of this protocol",
+            codes.EPROTONOSUPPORT: "the firmware supports no VLANs for VFs, or not this protocol",
             codes.EPERM: "it refuses this change while the VF has rates or a spoof check that depend on what "
             "was set before",
         },
@@ -358,7 +358,7 @@ SETTINGS: Mapping[str, DriverSettings] = {
         errors={
             codes.EINVAL: "it does not take this value (a VLAN's priority never), or has no such VF running",
             codes.ENOENT: "the firmware has no such VF",
-            codes.EACCES: "the firmware does not let this PF do so",
+            codes.EACCES: "the firmware does not permit this PF to do so",
             codes.EIO: "the firmware failed; see the kernel's log",
         },
     ),

@@ -221,7 +221,7 @@ class SriovKernel:
 
     def _untold(self) -> Iterator[str]:
         if self._changes.failure is not None:
-            yield f"changes are not told at once, as telling of them failed: {self._changes.failure!r}"
+            yield f"changes are reported late, because a notification failed: {self._changes.failure!r}"
 
     def _set_rates(self, step: SetRates) -> None:
         if not step.rates:
@@ -281,7 +281,7 @@ class SriovKernel:
         state = next((vf_state for vf_state in self._pfs.pf(vf.pf).vfs if vf_state.index == vf.index), None)
         link = self._places.at_home(vf)
         if state is None or link is None:
-            msg = f"{operation}: it has just gone away"
+            msg = f"{operation}: it has just disappeared"
             raise KernelError(msg)
         uses = {
             "is up": link.is_up,

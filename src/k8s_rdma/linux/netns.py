@@ -133,7 +133,7 @@ class Namespaces:
         """Open exactly this namespace. KernelError also when it no longer exists."""
         with self.opened(netns) as namespace:
             if namespace is None:
-                msg = f"namespace {netns.path} (inode {netns.inode}): gone"
+                msg = f"namespace {netns.path} (inode {netns.inode}): no longer exists"
                 raise KernelError(msg)
             yield namespace
 
@@ -195,7 +195,7 @@ def _is_network_namespace(descriptor: int) -> bool:
 
 
 def _untold(netns: NetnsRef, why: str) -> KernelError:
-    return KernelError(f"namespace {netns.path} (inode {netns.inode}): cannot be looked at: {why}")
+    return KernelError(f"namespace {netns.path} (inode {netns.inode}): cannot be accessed: {why}")
 
 
 def _call(name: str, *arguments: int) -> None:

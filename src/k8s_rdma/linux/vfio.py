@@ -78,7 +78,7 @@ def vfio_group(pci: PciAddress, sysfs: Sysfs | None = None) -> str:
     sysfs = sysfs or Sysfs()
     group, driver = _group(sysfs, pci), PciFunction(sysfs, pci).driver()
     if group is None or driver != VFIO_PCI:
-        msg = f"{pci}: no VFIO group, as {driver or 'no driver'} has it, in IOMMU group {group or 'none'}"
+        msg = f"{pci}: no VFIO group: bound to {driver or 'no driver'}, in IOMMU group {group or 'none'}"
         raise KernelError(msg)
     return f"/dev/vfio/{'noiommu-' if _is_noiommu(sysfs, pci) else ''}{group}"
 

@@ -318,7 +318,9 @@ def without_promises(
     if not grouped:
         return ability, ""
     vfs, groups = ", ".join(map(str, sorted(grouped))), ", ".join(sorted(set(grouped.values())))
-    why = f"its VFs {vfs} are in groups of devlink rates ({groups}), beside which no minimum rate holds"
+    why = (
+        f"its VFs {vfs} are in groups of devlink rates ({groups}), beside which no minimum rate is guaranteed"
+    )
     return replace(ability, min=None, weights=None), why
 
 
@@ -355,7 +357,7 @@ def ethernet_speed(sysfs: Sysfs, link: Link) -> Speed:
         return None, f"its link {state}; {_NO_RESERVATIONS}"
     speed = sysfs.number(f"class/net/{link.name}/speed")
     if speed is None or speed <= 0:
-        return None, f"its driver does not tell the link's speed; {_NO_RESERVATIONS}"
+        return None, f"its driver does not report the link's speed; {_NO_RESERVATIONS}"
     return speed, ""
 
 
@@ -372,7 +374,7 @@ def infiniband_speed(sysfs: Sysfs, link: Link, rdma_device: str) -> Speed:
         return None, f"its port is {state}, not ACTIVE (is a subnet manager running?); {_NO_RESERVATIONS}"
     found = _RATE.fullmatch(sysfs.value(f"{port}/rate") or "")
     if not found:
-        return None, f"its port does not tell its rate; {_NO_RESERVATIONS}"
+        return None, f"its port does not report its rate; {_NO_RESERVATIONS}"
     return round(float(found[1]) * 1000), ""
 
 
@@ -440,7 +442,7 @@ def _problems(context: VfContext, selected: Selected, *clauses: str) -> Iterator
         yield f"PF {pf.name}: it has no VFs, of {pf.total_vfs} that it can have; run `k8s-rdma init`"
     yield from (f"PF {pf.name}: {clause}" for clause in clauses if clause)
     if pf.pci in context.switchdev:
-        why = "traffic of its VFs needs the representors up and forwarded, which is left to whoever set it so"
+        why = "traffic of its VFs needs the representors up and forwarded, a task of whoever set the mode"
         yield f"PF {pf.name}: its embedded switch is in switchdev mode: {why}"
     if selected.objection:
         yield selected.objection

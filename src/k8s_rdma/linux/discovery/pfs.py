@@ -231,7 +231,7 @@ def _incomplete(pf: FoundPf, rule: PfRule) -> SkippedPf:
     if pf.driver is None and not pf.netdevs:
         return SkippedPf(pf, rule, Missing.DRIVER, f"{subject} is not used: no driver is bound to it")
     if pf.netdevs:
-        reason = "of which netlink knows nothing" if pf.driver else "and no driver that could have made it"
+        reason = "which netlink does not list" if pf.driver else "and no driver that could have made it"
         why = f"sysfs has {', '.join(pf.netdevs)} as its netdev, {reason}"
         return SkippedPf(pf, rule, Missing.AGREEMENT, f"{subject} is not used: {why}")
     why = "has made no netdev" if pf.netdevs is None else "has its netdev in another network namespace"

@@ -109,7 +109,7 @@ def observe_vf(
     netdev = _netdev(context, function, names)
     no_driver = _of_no_driver(driver)
     lacking = driver if driver and names is None and not no_driver else ""
-    doubt = printable(netdev.doubt) or ("" if settings else "its PF tells nothing of it")
+    doubt = printable(netdev.doubt) or ("" if settings else "its PF does not report it")
     known_settings = settings or NOTHING_TOLD
     vf = Vf(
         index=index,
@@ -168,7 +168,7 @@ def _without_netdev(driver: str) -> str:
 def _of_no_text(netdev: _Netdev) -> str:
     """Describe a netdev's name that is not text: a pod can set one, and it stays when its namespace ends."""
     shown = printable(netdev.name or "")
-    return "" if shown == (netdev.name or "") else f"the name of its netdev {shown} is no text"
+    return "" if shown == (netdev.name or "") else f"the name of its netdev {shown} is not valid text"
 
 
 def _in_use(context: VfContext, link: Link | None) -> str:

@@ -87,7 +87,7 @@ def _query(rtnl: Rtnl, index: int, filters: int) -> tuple[_VfAttributes, Mapping
     # always with counters) overflows its length: neither is a PF with fewer VFs.
     vf_count = number(link.get(_NUM_VF, b""))
     if len(vfs) != vf_count:
-        raise NetlinkError(operation, errno.EPROTO, f"the driver told of {len(vfs)} of {vf_count} VFs")
+        raise NetlinkError(operation, errno.EPROTO, f"the driver reported {len(vfs)} of {vf_count} VFs")
     return link, vfs
 
 

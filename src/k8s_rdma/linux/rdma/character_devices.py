@@ -111,7 +111,7 @@ class DeviceNodes:
             found = os.stat(self.locate(path))  # noqa: PTH116
         except OSError as error:
             missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-            return f"{path} {'is missing' if missing else f'cannot be looked at: {error.strerror}'}"
+            return f"{path} {'is missing' if missing else f'cannot be accessed: {error.strerror}'}"
         if not stat.S_ISCHR(found.st_mode):
             return f"{path} is no character device"
         numbers = os.major(found.st_rdev), os.minor(found.st_rdev)
@@ -168,5 +168,5 @@ def _as_kernel_error(operation: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        msg = f"{operation}: its character devices cannot be looked up: {error.strerror}"
+        msg = f"{operation}: its character devices cannot be read: {error.strerror}"
         raise KernelError(msg) from error

@@ -114,7 +114,7 @@ _ACTIVE = frozenset({"ACTIVE", "ACTIVE_DEFER"})
 def function_faults(function: FunctionFacts | None, pci: str = "") -> tuple[str, ...]:
     """Return the faults of a device's function; `pci` is the former one's address if it no longer exists."""
     if function is None:
-        return (f"its PCI function {pci} is gone",) if pci else ()
+        return (f"its PCI function {pci} no longer exists",) if pci else ()
     return () if function.driver else (f"no driver is bound to {function.pci}",)
 
 
@@ -311,7 +311,7 @@ class RdmaObserver:
         for device in sorted(reported, key=lambda device: device.name):
             try:
                 if printable(device.name) != device.name:
-                    unreadable[""] = f"the name of RDMA device {printable(device.name)} is no text"
+                    unreadable[""] = f"the name of RDMA device {printable(device.name)} is not valid text"
                 else:
                     found[device.name] = self._device(context, device)
             except OSError as error:

@@ -130,7 +130,7 @@ class VfBinding:
 
     def bind(self, step: BindVf) -> None:
         """Bind the VF to a program's driver; KernelError, without a change, where the host cannot."""
-        function, operation = self._function(step), f"{describe(step.vf)}: give to {step.driver}"
+        function, operation = self._function(step), f"{describe(step.vf)}: bind to {step.driver}"
         driver = PciDriver(self._sysfs, function.pci)
         if driver.name() != step.driver:
             self._require_free(function, step, operation)
@@ -140,11 +140,11 @@ class VfBinding:
 
     def unbind(self, step: UnbindVf) -> None:
         """Bind the VF to the kernel's driver and restore its netdev, unless it serves another namespace."""
-        function, operation = self._function(step), f"{describe(step.vf)}: give back to {step.kernel_driver}"
+        function, operation = self._function(step), f"{describe(step.vf)}: bind back to {step.kernel_driver}"
         driver = PciDriver(self._sysfs, function.pci)
         bound_driver = driver.name()
         if bound_driver not in (None, step.driver, step.kernel_driver):
-            msg = f"{operation}: {bound_driver} has it, which was not given it"
+            msg = f"{operation}: it is bound to {bound_driver}, which is neither driver of the step"
             raise KernelError(msg)
 
         def give_back() -> None:
@@ -164,7 +164,7 @@ class VfBinding:
         function = self._places.function(vf)
         if function.driver() in USERSPACE_DRIVERS or function.netdevs() == []:
             return
-        link, operation = self._places.at_home(vf), f"{describe(vf)}: bind anew for GUID {guid}"
+        link, operation = self._places.at_home(vf), f"{describe(vf)}: bind again for GUID {guid}"
         if link is not None and link.mac.endswith(guid):
             return
         if self._rdma.names(function.pci):
@@ -185,7 +185,7 @@ class VfBinding:
         if step.driver == VFIO_PCI:
             why = objection_to_vfio(self._sysfs, function.pci, unsafe_noiommu=self._unsafe_noiommu)
         if driver not in (None, step.kernel_driver):
-            why = f"{driver} has it"
+            why = f"it is bound to {driver}"
         elif function.netdevs() == []:
             why = "its netdev is in another namespace"
         if why:
@@ -213,8 +213,8 @@ class VfBinding:
         change.join(timeout_s)
         if change.is_alive():
             self._changing[pci] = change
-            msg = f"{operation}: the driver that had it did not let go of it within {self._timeout_s:g} s"
-            raise KernelError(msg, details="a program has it open still; it is let go when that ends")
+            msg = f"{operation}: its driver did not release it within {self._timeout_s:g} s"
+            raise KernelError(msg, details="a program still has it open; it is released when that ends")
 
     def _settle(
         self, function: PciFunction, vf: VfRef, home: VfHome, operation: str, *, mac: str | None

@@ -47,7 +47,7 @@ class VfLocator:
         except FileNotFoundError as error:
             raise self._unknown(vf) from error
         except OSError as error:
-            msg = f"{describe(vf)}: cannot be looked at: {error.strerror}"
+            msg = f"{describe(vf)}: cannot be accessed: {error.strerror}"
             raise KernelError(msg) from error
 
     def at_home(self, vf: VfRef) -> Link | None:
@@ -64,9 +64,7 @@ class VfLocator:
             found = own_link(function, names, links)
             if found is not None:
                 return found
-        msg = (
-            f"{describe(vf)}: sysfs gives it {', '.join(sorted(names or ()))}, of which netlink knows nothing"
-        )
+        msg = f"{describe(vf)}: sysfs gives it {', '.join(sorted(names or ()))}, which netlink does not list"
         raise KernelError(msg)
 
     def pf_link(self, vf: VfRef) -> Link:
@@ -82,7 +80,7 @@ class VfLocator:
 
     def let_have_mac(self, vf: VfRef, mac: str) -> None:
         """Set this administrative MAC on the PF, so that the VF may use it."""
-        operation = f"PF {vf.pf}: so that it can come home"
+        operation = f"PF {vf.pf}: MAC for its return"
         set_vfs(self._rtnl, self.pf_link(vf).index, operation, [vf_mac(vf.index, mac)])
 
     def _unknown(self, vf: VfRef) -> KernelError:

@@ -122,8 +122,8 @@ class VfMoves:
             driver = self._places.function(step.vf).driver()
             place = "it is in another namespace"
             if driver is None or driver in USERSPACE_DRIVERS:
-                place = f"{driver or 'no driver'} has it, so it has no netdev"
-            msg = f"{describe(step.vf)}: wanted in {step.netns.path}, but {place}"
+                place = f"{driver or 'no driver'} is bound to it, so it has no netdev"
+            msg = f"{describe(step.vf)}: expected in {step.netns.path}, but {place}"
             raise KernelError(msg)
         return link
 
@@ -168,10 +168,10 @@ class VfMoves:
                 self._awaited = (step.netns, alive), time.monotonic() + self._return_timeout_s
             if time.monotonic() > self._awaited[1]:
                 awaited = f"its RDMA device {elsewhere}" if link else "its netdev"
-                place = "where it is not" if alive else "which is gone"
+                place = "where it is not" if alive else "which no longer exists"
                 msg = (
-                    f"{describe(step.vf)}: {awaited} was given to {step.netns.path}, {place} now, "
-                    f"and did not come home within {self._return_timeout_s:g} s"
+                    f"{describe(step.vf)}: {awaited} was moved to {step.netns.path}, {place} now, "
+                    f"and did not return within {self._return_timeout_s:g} s"
                 )
                 raise KernelError(msg)
             time.sleep(_POLL_S)

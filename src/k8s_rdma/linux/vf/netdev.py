@@ -96,7 +96,7 @@ def apply_link_settings(link: Link, step: GiveVf, rtnl: Rtnl) -> None:
         try:
             set_mac(link, step.mac, rtnl, operation)
         except NetlinkError as error:
-            why = "the PF has given the VF another MAC, and does not trust it to choose its own"
+            why = "the PF has given the VF another MAC, and does not trust it to set its own"
             raise KernelError(str(error), details=why if error.errno in REFUSED else "") from error
 
 
@@ -124,7 +124,7 @@ def restore_netdev(
     rtnl.delete_altnames(link, operation)
     if link.name != home.name:
         if rtnl.link(home.name) is not None:
-            msg = f"{describe(vf)}: came home as {link.name}; its name {home.name} is taken there"
+            msg = f"{describe(vf)}: returned as {link.name}; its name {home.name} is taken there"
             raise NameTakenError(msg)
         rtnl.change(index, f"{operation}: name", named(home.name))
     if link.mtu != home.mtu:
@@ -134,7 +134,7 @@ def restore_netdev(
     found = _link(index, vf, rtnl)
     mac = found.mac if found.type == INFINIBAND else home.mac
     if (found.name, found.mac, found.mtu) != (home.name, mac, home.mtu):
-        msg = f"{operation}: wanted {home}, found {found.name}, {found.mac}, MTU {found.mtu}"
+        msg = f"{operation}: expected {home}, found {found.name}, {found.mac}, MTU {found.mtu}"
         raise KernelError(msg)
 
 
@@ -148,7 +148,7 @@ def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[
         if error.errno not in REFUSED:
             raise KernelError(str(error)) from error
         why = (
-            f"the PF has set the VF's MAC, and lets it have no other: "
+            f"the PF has set the VF's MAC, and accepts no other: "
             f"`ip link set dev <PF> vf {vf.index} mac {home.mac}` makes both agree"
         )
         raise OtherMacError(str(error), mac=_link(link.index, vf, rtnl).mac, details=why) from error
@@ -159,6 +159,6 @@ def _restore_mac(link: Link, vf: VfRef, home: VfHome, rtnl: Rtnl, let: Callable[
 def _link(index: int, vf: VfRef, rtnl: Rtnl) -> Link:
     link = rtnl.link_at(index)
     if link is None:
-        msg = f"{describe(vf)}: its netdev (#{index}) has just gone away again"
+        msg = f"{describe(vf)}: its netdev (#{index}) has just disappeared again"
         raise KernelError(msg)
     return link

@@ -71,7 +71,7 @@ def check_settings(step: ConfigureVfs, pf: PfState) -> None:
     """Raise KernelError for a setting that the PF's driver does not support."""
     for refused in differing_settings(step, pf):
         if refused.kind not in pf.supported_settings:
-            msg = f"{refused.setting.label}: {pf.driver} has no means for it (found {refused.found})"
+            msg = f"{refused.setting.label}: {pf.driver} does not support it (found {refused.found})"
             raise KernelError(msg)
 
 
@@ -79,7 +79,7 @@ def require_settings(step: ConfigureVfs, now: PfState) -> None:
     """Raise KernelError when the values read back differ from those written."""
     for wrong in differing_settings(step, now):
         msg = f"set {wrong.setting.label}, read back {wrong.found or 'nothing'}"
-        raise KernelError(msg, details=f"{now.driver} refused nothing, and does not hold it")
+        raise KernelError(msg, details=f"{now.driver} reported no error, but did not apply it")
 
 
 def with_read_back_settings(step: ConfigureVfs, pf: PfState, infos: Iterable[VfInfo]) -> PfState:
@@ -195,7 +195,7 @@ def write_settings_to(
 def _vf(pf: PfState, index: int) -> Vf:
     found = next((vf for vf in pf.vfs if vf.index == index), None)
     if found is None:
-        msg = f"{_named(pf, index)}: unknown: {pf.name} tells of {len(pf.vfs)} VFs"
+        msg = f"{_named(pf, index)}: unknown: {pf.name} reports {len(pf.vfs)} VFs"
         raise KernelError(msg)
     return found
 

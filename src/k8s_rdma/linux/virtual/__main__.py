@@ -41,12 +41,15 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m k8s_rdma.linux.virtual", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    create = commands.add_parser("create", help="make a PF with its VFs; holds when it is there")
+    create = commands.add_parser("create", help="create a PF with its VFs; no change when it exists")
     create.add_argument("--pci", required=True, help="the PCI address it shall bear, dddd:bb:dd.f")
     create.add_argument("--uplink", required=True, help="an existing interface that leads to the network")
     create.add_argument("--vfs", type=int, default=8, help="how many VFs (%(default)s)")
     create.add_argument("--link-mbps", type=int, default=DEFAULT_LINK_MBPS, help="link speed (%(default)s)")
-    for command in (create, commands.add_parser("destroy", help="take a PF down; holds when it is gone")):
+    for command in (
+        create,
+        commands.add_parser("destroy", help="destroy a PF; no change when it does not exist"),
+    ):
         command.add_argument("--name", required=True, help="the PF's interface name")
     return parser.parse_args()
 

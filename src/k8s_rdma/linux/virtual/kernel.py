@@ -206,7 +206,7 @@ class VirtualSriov:
             try:
                 revive_vf(pf, index, self._rtnl)
             except KernelError as error:
-                unreadable.append(Unreadable(f"VF {index} of PF {pf.pci}", f"cannot be made anew: {error}"))
+                unreadable.append(Unreadable(f"VF {index} of PF {pf.pci}", f"cannot be recreated: {error}"))
         return len(dead) > len(unreadable)
 
     def _observe_pf(
@@ -280,7 +280,7 @@ class VirtualSriov:
     def _named(self, name: str) -> Link:
         link = self._rtnl.link(name)
         if link is None:
-            msg = f"link {name}: gone"
+            msg = f"link {name}: no longer exists"
             raise KernelError(msg)
         return link
 
@@ -353,7 +353,7 @@ class Moves:
     def _rename(self, port: Link, step: GiveVf, namespace: int) -> None:
         """Set the name of a VF in the pod's namespace; KernelError when it is in another namespace."""
         if port.peer_elsewhere != self._rtnl.number_of(namespace):
-            msg = f"{_describe_move(step)}: wanted in {step.netns.path}, but it is in another namespace"
+            msg = f"{_describe_move(step)}: expected in {step.netns.path}, but it is in another namespace"
             raise KernelError(msg)
         with Rtnl(namespace) as pod_rtnl:
             found = pod_rtnl.link_at(port.peer)
@@ -407,7 +407,7 @@ class Moves:
             raise KernelError(msg)
 
     def _revive(self, pf: VirtualPf, step: BringHome) -> None:
-        self._require_free(step.home.name, f"{_describe_move(step)}: made anew as {step.home.name}")
+        self._require_free(step.home.name, f"{_describe_move(step)}: recreated as {step.home.name}")
         revive_vf(pf, step.vf.index, self._rtnl, step.home)
 
     def _require_free(self, name: str, operation: str) -> None:
@@ -418,14 +418,14 @@ class Moves:
     def _other_end(self, port: Link) -> Link:
         found = self._rtnl.link_at(port.peer)
         if found is None:
-            msg = f"{port.name}: its other end has just vanished"
+            msg = f"{port.name}: its other end has just disappeared"
             raise KernelError(msg)
         return found
 
     def _port(self, pf: VirtualPf, index: int) -> Link:
         link = self._rtnl.link(pf.port_name(index))
         if link is None:
-            msg = f"VF {index} of PF {pf.pci}: died with a namespace, and is not made anew yet"
+            msg = f"VF {index} of PF {pf.pci}: ended with a namespace and is not recreated yet"
             raise KernelError(msg)
         return link
 

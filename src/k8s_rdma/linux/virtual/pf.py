@@ -49,7 +49,7 @@ def create_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
         return
     holder = next((link for link in links if link.name == pf.name and not _unfinished(link)), None)
     if found is not None or holder is not None:
-        msg = f"virtual PF {pf.name}: wanted {pf}, found {found or (holder and pf_of(holder)) or holder}"
+        msg = f"virtual PF {pf.name}: expected {pf}, found {found or (holder and pf_of(holder)) or holder}"
         raise KernelError(msg)
     destroy_pf(pf, rtnl)
     uplink = _free_uplink(pf, rtnl)
@@ -92,7 +92,7 @@ def revive_vf(pf: VirtualPf, index: int, rtnl: Rtnl, home: VfHome | None = None)
         rtnl.delete(remains.index, f"destroy {pf.port_name(index)}")
     bridge = rtnl.link(pf.name)
     if bridge is None:
-        msg = f"virtual PF {pf.name}: gone"
+        msg = f"virtual PF {pf.name}: no longer exists"
         raise KernelError(msg)
     home = home or VfHome(name=pf.vf_name(index), mac=pf.vf_mac(index), mtu=DEFAULT_MTU)
     port = _create_vf(pf, index, home, rtnl, bridge)
@@ -144,7 +144,7 @@ def _build(pf: VirtualPf, rtnl: Rtnl, uplink: Link) -> None:
         rtnl.create(f"create {name}", named(name), u32(_TX_QUEUE_LENGTH, _SCHEDULER_QUEUE), of_kind("ifb"))
     scheduler, sink = rtnl.link(pf.scheduler_name), rtnl.link(pf.sink_name)
     if bridge is None or scheduler is None or sink is None:
-        msg = f"virtual PF {pf.name}: its links vanished while it was made"
+        msg = f"virtual PF {pf.name}: its links disappeared during creation"
         raise KernelError(msg)
     Shaper(rtnl).build(pf, scheduler.index, sink.index)
     for link in (scheduler, sink, bridge):
@@ -168,7 +168,7 @@ def _create_vf(pf: VirtualPf, index: int, home: VfHome, rtnl: Rtnl, bridge: Link
     rtnl.create(operation, named(port), enslaved_to(bridge.index), with_mtu(home.mtu), veth)
     created = rtnl.link(port)
     if created is None:
-        msg = f"virtual PF {pf.name}: port {port} vanished while it was made"
+        msg = f"virtual PF {pf.name}: port {port} disappeared during creation"
         raise KernelError(msg)
     Shaper(rtnl).police(pf, index, created.index)
     rtnl.change(created.index, f"{port}: no address of its own", without_link_local())

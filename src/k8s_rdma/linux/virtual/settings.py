@@ -180,7 +180,7 @@ class Settings:
     def _port(self, pf: VirtualPf, index: int) -> Link:
         port = self._rtnl.link(pf.port_name(index))
         if port is None:
-            msg = f"VF {index} of PF {pf.pci}: died with a namespace, and is not made anew yet"
+            msg = f"VF {index} of PF {pf.pci}: ended with a namespace and is not recreated yet"
             raise KernelError(msg)
         return port
 
@@ -301,7 +301,7 @@ class Shaper:
     def _index(self, name: str) -> int:
         link = self._rtnl.link(name)
         if link is None:
-            msg = f"link {name}: gone"
+            msg = f"link {name}: no longer exists"
             raise KernelError(msg)
         return link.index
 
