@@ -1,8 +1,8 @@
-"""Change notifications: subscriptions that mark what has changed, and scans that run again only then.
+"""Change notifications: subscriptions that record changes, and scans that run again only after a change.
 
-`Changes` keeps, for one process, what the kernel reported since it was last asked; `CachedScan` runs a scan
-when something has changed and returns the result of the one before otherwise. Files of sysfs for which the
-kernel sends no event are read again and compared.
+`Changes` collects, for one process, what the kernel has reported since the last call; `CachedScan` runs a
+scan when something has changed and otherwise returns the previous result. Files of sysfs for which the kernel
+sends no event are read again and compared.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Changes:
         while not stopping.poll(0):
             try:
                 self._notify(stopping)
-            except Exception as error:  # else its end would be silent, and nobody be told of anything
+            except Exception as error:  # otherwise the thread would end silently
                 self.failure = error
                 with self._lock:
                     self._untold = True
@@ -200,7 +200,7 @@ class Changes:
             except BlockingIOError:
                 break
             except (OSError, ValueError, struct.error):
-                # Messages were lost (ENOBUFS, told once, then the queue goes on), or one says nothing.
+                # Messages were lost (ENOBUFS, reported once), or one is malformed.
                 self._gathering.everything = interesting = True
         return interesting
 

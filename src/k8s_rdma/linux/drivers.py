@@ -67,8 +67,8 @@ def ability(
     vst: whether all its VFs have a VLAN that the PF gives them (mlx4's VST mode).
 
     The mode of the embedded switch (legacy, switchdev) makes no difference to any driver of the table: mlx5's
-    uplink keeps `mlx5e_netdev_ops`, ice and bnxt_en do not look at it (6.1 and 6.12). In switchdev mode mlx5,
-    and ice of 6.12, take rates by devlink as well: see `linux.discovery.observation`.
+    uplink keeps `mlx5e_netdev_ops`, ice and bnxt_en do not check it (6.1 and 6.12). In switchdev mode mlx5,
+    and ice of 6.12, accept rates by devlink as well: see `linux.discovery.observation`.
     """
     if link_type is LinkType.INFINIBAND:
         return NO_RATE  # IPoIB has no ndo_set_vf_rate (drivers/infiniband/ulp/ipoib/ipoib_main.c)
@@ -325,7 +325,7 @@ SETTINGS: Mapping[str, DriverSettings] = {
         },
     ),
     # Resets the VF for MAC, VLAN and trust; EBUSY until that is over (ice_check_vf_ready_for_cfg).
-    # 802.1ad in double VLAN mode only (ice_is_supported_port_vlan_proto), which nothing tells.
+    # 802.1ad in double VLAN mode only (ice_is_supported_port_vlan_proto), which no interface reports.
     "ice": DriverSettings(
         source="intel/ice/ice_sriov.c, ice_vf_lib.c",
         supported=_COMMON | _LINK | _QOS,

@@ -2,9 +2,9 @@
 
 `KnownPfs` caches the state of PFs; a PF that may have changed is read again on access.
 
-Traffic comes from the PF's driver where that counts, otherwise from the VF's netdev. A PF whose driver
-counts also counts what passes by the VF's netdev, RDMA above all. The kernel reports zeros for a driver that
-does not; then it is the VF's netdev, in whichever namespace it is.
+Traffic counters come from the PF's driver if that counts, otherwise from the VF's netdev, in whichever
+namespace that is. The PF's counters include traffic that bypasses the VF's netdev, above all RDMA. The kernel
+reports zeros for a driver that does not count.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ class KnownPfs:
         cached = self._pfs.get(pci)
         link = self._link(cached) if cached else None
         if link is None or not link.is_up or self._all_stale or link.index in self._stale:
-            self.scan()  # a link that is down does not tell of changes
+            self.scan()  # a link that is down sends no events
             cached = self._pfs.get(pci)
         if cached is None:
             msg = f"PF {pci}: there is no such PF among those that are ours"

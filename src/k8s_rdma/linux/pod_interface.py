@@ -97,7 +97,7 @@ def send_announcements(addresses: Mapping[Link, Collection[str]], rtnl: Rtnl, na
     ]
     for link, address in ready:
         if isinstance(address, ipaddress.IPv4Address):
-            # It may be gone by now; what nobody hears is found out by asking.
+            # The link may have disappeared; neighbours without the announcement resolve the address.
             with suppress(NetlinkError):
                 _ask_for_oneself(link, address, rtnl)
     advertised = [(link, address) for link, address in ready if isinstance(address, ipaddress.IPv6Address)]

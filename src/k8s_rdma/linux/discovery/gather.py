@@ -160,7 +160,7 @@ class RecordingQueries:
         self.refusals: dict[str, KernelError] = {}
 
     def links(self) -> Sequence[Link]:
-        """All netdevs."""
+        """Return all netdevs."""
         found: Sequence[Link] = self._noting("links", self._queries.links, ())
         self.link_entries = tuple(msgspec.convert(link, LinkEntry, from_attributes=True) for link in found)
         return found

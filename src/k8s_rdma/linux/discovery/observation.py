@@ -5,11 +5,10 @@ more. A disagreement that stays is reported and never taken for a smaller machin
 
 A PF's state has link speed, rates, problems and settings made by devlink.
 
-The system itself never sets rates by devlink; somebody else may have. With the drivers of the table rates
-are set through the PF's netdev, in switchdev mode as well (`linux.drivers`). mlx5 keeps one value of each
-rate, whoever set it last; what devlink set for ice, devlink alone reports. A VF in a group shares with the
-others there what the group gets of the link, so that a minimum rate is no promise to it, and neither to a
-VF beside the group.
+This software never sets rates by devlink; administrators may. With the drivers of the table rates are set
+through the PF's netdev, in switchdev mode as well (`linux.drivers`). mlx5 keeps the last value of each rate,
+by either interface; rates that devlink set for ice are reported by devlink alone. VFs in a group share the
+group's part of the link, so that a minimum rate is not guaranteed to them, nor to VFs beside the group.
 """
 
 from __future__ import annotations
@@ -85,9 +84,9 @@ class Observer:
     def observe(self, changed: Collection[int] | None = None) -> Hardware:
         """Return the machine's present state.
 
-        changed: indexes of the PFs' links whose VFs may have other settings than at the last call; None when
-            any may. Others are asked about theirs only if they are other VFs now, or their link is down.
-        KernelError when netlink cannot be asked at all, or there is no sysfs.
+        changed: indexes of the PFs' links whose VFs may have other settings than at the last call; None for
+        all. Settings of other PFs are queried only if their VFs changed or their link is down.
+        KernelError when netlink does not answer at all, or there is no sysfs.
         """
         scan = self._scan(changed)
         if scan.doubts - self._lasting:
@@ -205,8 +204,8 @@ class Observer:
         if len(vfs) != pf.num_vfs:
             msg = f"sriov_numvfs says {pf.num_vfs}, and {len(vfs)} VFs are there"
             raise KernelError(msg)
-        # Of a link that is down the kernel tells nobody (`netdev_state_change`, net/core/dev.c), and of no
-        # rate that devlink set, which the PF may tell as its own (`mlx5_eswitch_get_vport_config`).
+        # The kernel sends no event for a link that is down (`netdev_state_change`, net/core/dev.c), nor for
+        # a rate that devlink set, which the PF may report as its own (`mlx5_eswitch_get_vport_config`).
         by_devlink = context.devlink_rates.get(pf.pci, {})
         if not link.is_up or by_devlink != self._by_devlink.get(pf.pci, {}):
             changed = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.sysfs import Sysfs
 
 _LINK_TYPES = {1: LinkType.ETHERNET, 32: LinkType.INFINIBAND}
-"""By ARPHRD_* (Linux `include/uapi/linux/if_arp.h`)."""
+"""Link types by ARPHRD_* (Linux `include/uapi/linux/if_arp.h`)."""
 
 _REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+(?:vf|sf)\d+|(?:c\d+)?pf\d+hpf")
 """`phys_port_name` of the host's end of a VF, a subfunction or a host PF (Linux `net/core/devlink.c`,

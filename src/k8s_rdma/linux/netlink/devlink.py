@@ -85,7 +85,7 @@ class Devlink:
         try:
             found = _attributes(self._socket.get(self._find_family() or 0, body, operation))
         except NetlinkError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # it has none, or is gone since
+            if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # it has none, or no longer exists
                 return None
             raise
         mode = number(found[_ESWITCH_MODE])

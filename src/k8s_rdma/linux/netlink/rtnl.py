@@ -202,7 +202,7 @@ class Rtnl:
         return attributes(self.socket.get(_GETLINK, body, operation), _IFINFO.size)
 
     def create(self, operation: str, *attributes: bytes) -> None:
-        """Make a link; `operation` begins the error when it cannot be."""
+        """Create a link; `operation` begins the error on failure."""
         body = _IFINFO.pack(0, 0, 0, 0, 0) + b"".join(attributes)
         self.socket.request(_NEWLINK, body, operation, CREATE | EXCL)
 

@@ -83,7 +83,7 @@ def _query(rtnl: Rtnl, index: int, filters: int) -> tuple[_VfAttributes, Mapping
         if kind != _VF_INFO or len(vf.get(_MAC, b"")) < 4:
             raise NetlinkError(operation, errno.EPROTO, "an entry that names no VF")
         vfs[number(vf[_MAC][:4])] = vf
-    # The kernel leaves out a VF that its driver fails to tell of, and a list above 64 KiB (before Linux 5.11
+    # The kernel leaves out a VF that its driver fails to report, and a list above 64 KiB (before Linux 5.11
     # always with counters) overflows its length: neither is a PF with fewer VFs.
     vf_count = number(link.get(_NUM_VF, b""))
     if len(vfs) != vf_count:

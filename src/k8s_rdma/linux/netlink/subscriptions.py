@@ -43,7 +43,7 @@ class Gathering:
     everything: bool = False
 
     def drain(self) -> Dirty:
-        """Return the accumulated changes and start anew."""
+        """Return the accumulated changes and reset them."""
         dirty = Dirty(frozenset(self.links), self.everything)
         self.links.clear()
         self.everything = False

@@ -1,12 +1,13 @@
 """Traffic control over netlink: qdiscs, classes, filters of virtual functions, token buckets for caps.
 
-Handles are `major << 16 | minor`, as `tc` prints them in hexadecimal. A token bucket (TBF) as a netdev's
-root counts whole frames, without what a wire adds to them, of all of a netdev's queues together: as the
-root it replaces `mq`. Below it is a plain queue, which the owner of the netdev may replace.
+Handles are `major << 16 | minor`, as `tc` prints them in hexadecimal. A token bucket (TBF) as a netdev's root
+counts whole frames, without the overhead on the wire, of all queues of the netdev together: as the root it
+replaces `mq`. Below it is a plain queue, which the owner of the netdev may replace.
 
-TBF and not HTB, whose one class would do the same with two objects to be read back; not fq, whose rate is
-of each flow. No active queue management: CoDel drops what does not slow down for it, and soft-RoCE, which
-only knows to send everything again from the lost packet on (go-back-N), does not.
+TBF was chosen over HTB, whose one class would do the same with two objects to read back, and over fq, whose
+rate applies to each flow. There is no active queue management: CoDel drops packets of flows that do not slow
+down, which soft-RoCE does not, since its only reaction is to retransmit everything from the lost packet on
+(go-back-N).
 
 Source: tc(8), tc-tbf(8), Linux `include/uapi/linux/{pkt_sched,pkt_cls}.h`, `tc_act/tc_mirred.h`,
 `net/sched/sch_tbf.c`, `net/sched/sch_api.c`, 6.18.
@@ -52,8 +53,8 @@ LEAST_BURST = (64 << 10) + 64
 64 KiB and some headers) if that is; TCP does so only at rates where 4 ms are more than that."""
 
 QUEUE_PER_S = 20
-"""50 ms of the rate wait at most: less than the usual 67 ms (4.096 us * 2^14) after which a queue pair sends
-again what nobody has acknowledged, and with it all that follows."""
+"""A queue holds at most 50 ms of the rate: less than the usual 67 ms (4.096 us * 2^14) after which a queue
+pair retransmits unacknowledged packets and all that follow."""
 
 LEAST_QUEUE, MOST_QUEUE = 512 << 10, 64 << 20
 """Bytes. Senders of the same kernel wait by themselves rather than fill it: TCP with a few packets of a
@@ -93,7 +94,7 @@ _MIRRED = struct.Struct("=IIiiiiI")
 _STOLEN, _EGRESS_REDIRECT = 4, 1
 
 _SOURCE_MAC_OFFSET = -8
-"""From the network header back: 2 bytes of protocol, 6 of source MAC."""
+"""Offset from the network header back: 2 bytes of protocol, 6 of source MAC."""
 
 _STAB = 8
 _TBF_PARMS, _TBF_RATE64, _TBF_BURST = 1, 4, 6

@@ -315,7 +315,7 @@ class RdmaObserver:
                 else:
                     found[device.name] = self._device(context, device)
             except OSError as error:
-                if not is_absent(error):  # else it vanished just now, of which an event will tell
+                if not is_absent(error):  # otherwise it disappeared just now, and an event follows
                     unreadable[device.name] = f"RDMA device {device.name}: {error}"
         return found, unreadable
 

@@ -124,6 +124,6 @@ def _device(link: Link, namespace: int) -> str:
     """Return the device of a link; virtual links have a kind, those of hardware none."""
     if link.device or link.kind:
         return link.device
-    with Ethtool(namespace) as ethtool:  # Linux before 5.14 tells no IFLA_PARENT_DEV_NAME
+    with Ethtool(namespace) as ethtool:  # Linux before 5.14 has no IFLA_PARENT_DEV_NAME
         found = ethtool.driver_info(link.name)
     return found.bus_info if found else ""

@@ -148,7 +148,7 @@ class VfMoves:
                 return False
             _require_free(self._rtnl, step.home.name, operation)
             make_bare(link, pod_rtnl, operation)
-            # They would come along, and one that is another VF's name at home would keep that VF away.
+            # They would move along, and one that is another VF's original name would block its return.
             pod_rtnl.delete_altnames(link, operation)
             self._rdma.bring_home(pci, link.index, namespace, operation)
             pod_rtnl.change(link.index, operation, in_namespace(self._host), named(step.home.name))

@@ -73,7 +73,7 @@ class VfRdma:
             return {name: index for name, index in rdma.indexes().items() if name in names}
         if netdev is None:
             return {}
-        # Soft devices have no PCI function, and where ib_uverbs is not loaded none tells by sysfs.
+        # Soft devices have no PCI function, and without ib_uverbs sysfs shows none of them.
         return {
             device.name: device.index
             for device in rdma.devices()

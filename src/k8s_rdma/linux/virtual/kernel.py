@@ -273,7 +273,7 @@ class VirtualSriov:
     def _pf(self, vf: VfRef) -> VirtualPf:
         cached = self._pfs.get(vf.pf)
         bridge = self._rtnl.link(cached.name) if cached else None
-        if bridge is None or pf_of(bridge) != cached:  # never seen, or made anew with other values since
+        if bridge is None or pf_of(bridge) != cached:  # never seen, or recreated with other values since
             self._pfs = pfs_among(self._rtnl.links())
         return require(self._pfs, vf)
 
@@ -338,7 +338,7 @@ class Moves:
                 self._fetch(port, step, namespace)
                 self._restore(self._port(pf, step.vf.index), step.home)
             elif is_holder:
-                # Its namespace is gone, or whoever lives there moved it on.
+                # Its namespace has ended, or the pod moved it to another one.
                 self._revive(pf, step)
 
     def reset(self, pf: VirtualPf, vf: VfRef) -> None:

@@ -4,9 +4,9 @@ The settings are MAC, link state, trust, spoof check and VLAN. A VF's port is an
 VLAN, the uplink a tagged member of all. Frames without a VLAN use a VLAN of the bridge's own,
 `topology.NO_VLAN`, untagged on the uplink.
 
-Rates are held by the transmit scheduler of a virtual PF: HTB on an IFB that all traffic of its VFs
-passes. A class's `rate` is the reservation, its `ceil` the cap. One scheduler for all traffic makes caps hold
-between two VFs of a PF, and counts that traffic against the link, as the embedded switch of a NIC does.
+The transmit scheduler of a virtual PF enforces rates: HTB on an IFB that all traffic of its VFs passes. A
+class's `rate` is the reservation, its `ceil` the cap. One scheduler for all traffic also caps traffic between
+two VFs of a PF, and counts it against the link, as the embedded switch of a NIC does.
 """
 
 from __future__ import annotations
