@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.frame import Reply
 
 WIDE = 200
-"""Columns where nobody looks: a line of a log is not to be broken."""
+"""Columns without a terminal: lines of a log must not wrap."""
 
 
 def rebuild(config: AgentConfig) -> int:
@@ -65,7 +65,7 @@ def adopt(run_dir: Path, request: AdoptRequest, *, every: bool) -> int:
 
 
 def _incomplete(adopted: AdoptReply, request: AdoptRequest) -> bool:
-    """Whether a reset failed, one VF that was named was not reset, or not everything could be looked at."""
+    """Report whether a reset failed, a named VF was not reset, or something was unreadable."""
     failures = {"failed"} if request.vf is None else {"failed", "left alone"}
     return bool(adopted.unreadable) or any(vf.outcome in failures for vf in adopted.vfs)
 

@@ -1,4 +1,4 @@
-"""How tables look: with colours on a terminal, as plain columns of whole lines where nobody looks."""
+"""Tables: with colours on a terminal, as plain columns of whole lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line of `device-plugin` means: its own options, and those of its predecessors."""
+"""Options of `device-plugin`: its own, and those of its predecessors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from k8s_rdma.config.devices_file import Read
 
 WITHOUT_FILE = [{"mode": "exact"}, {"mode": "mount"}]
-"""What RIT's program offered, which had no file, and what its pods are to ask for in time."""
+"""Resources of RIT's program, which had no file, and the one that its pods should migrate to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class CommandLine:
 
 
 def explicit_options(options: Mapping[str, str | None]) -> dict[str, str]:
-    """Those of the command line."""
+    """The options that the command line has."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -72,7 +72,7 @@ def _check(line: CommandLine) -> None:
 
 
 def _hustcat(options: dict[str, str]) -> dict[str, Any]:
-    """What that program offered: the VFs of one PF, or every device."""
+    """The resource of that program: the VFs of one PF, or every device."""
     select: dict[str, Any] = {}
     if master := options.get("--master"):
         select = {"pfs": [master], "functions": "vf"}

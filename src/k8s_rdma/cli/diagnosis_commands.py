@@ -49,7 +49,7 @@ doctor_app = typer.Typer(
 
 @explain_app.callback()
 def explain() -> None:
-    """Say why something is as it is."""
+    """Explain a decision."""
 
 
 @explain_app.command("pod")
@@ -68,7 +68,7 @@ def explain_pod(  # noqa: PLR0913 - typer's options
     ca_file: CaFile = None,
     insecure: Insecure = False,
 ) -> None:
-    """Where a pod is, and for every node why it takes it or not, PF by PF; asks the extender."""
+    """Show where a pod is, and why each node accepts or refuses it, PF by PF. Queries the extender."""
     from k8s_rdma.cli.explain import explain as show
 
     endpoint = extender_address(
@@ -112,7 +112,7 @@ def top(  # noqa: PLR0913 - typer's options
 
 @doctor_app.callback()
 def doctor() -> None:
-    """Say what is wrong, with evidence and what to do. Changes nothing."""
+    """Show problems with evidence and remedies. Changes nothing."""
 
 
 @doctor_app.command("node")
@@ -239,7 +239,7 @@ def extender_address(  # noqa: PLR0913 - as many as there are options
     ca_file: Path | None,
     insecure: bool,
 ) -> ExtenderAddress:
-    """What the options say together."""
+    """Combine the options."""
     from k8s_rdma.cli.extender_client import DEFAULT_URL, ExtenderAddress
 
     return ExtenderAddress(

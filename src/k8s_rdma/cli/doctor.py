@@ -67,7 +67,7 @@ def print_findings(
 
 
 def document(subject: Literal["node", "cluster"], findings: Sequence[Finding]) -> DoctorDocument:
-    """What `--json` prints."""
+    """The document that `--json` prints."""
     return DoctorDocument(
         of=subject,
         version=__version__,
@@ -130,12 +130,12 @@ def _counted(count: int, severity: Severity) -> str:
 
 
 _CONTROL_PLANE = "kube-system"
-"""Where the extender is that was set up beside kube-scheduler (deploy/rbac/extender.yaml)."""
+"""Namespace of an extender set up beside kube-scheduler (deploy/rbac/extender.yaml)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """What the command line says. scheduler, extender: configuration files. address: the extender itself."""
+    """Options of the command. scheduler, extender: configuration files. address: the extender's."""
 
     kubeconfig: str | None
     namespace: str
@@ -197,18 +197,18 @@ def _metrics(extender: ExtenderClient) -> str:
 
 
 DIRECTORIES = (Path("/etc/k8s-rdma/config"), Path("/etc/k8s-rdma"))
-"""Where the chart mounts configuration files, and where they are on a node set up by hand."""
+"""Directories of configuration files: the chart's mounts, and those of a node set up by hand."""
 _NODE_NAME = "NODE_NAME"
 """The environment variable that has the node's name in the chart's pods."""
 _NAMELESS = "this node"
 _AGENT_FILE = "agent.yaml"
 _API_TIMEOUT_S = 5.0
-"""Of each question; there are a few, and most of the node can be seen without an answer."""
+"""Time limit of each request; most checks of a node work without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What the command line says; None for what it does not.
+    """Options of the command; None for those that are absent.
 
     agent, plugin: configuration files. host_root: where the node's root file system is. node: its name.
     server, plugin_url: where these processes are; empty where there should be none.
@@ -265,7 +265,7 @@ def collect_node(options: NodeOptions, queries: Queries) -> NodeCollector:
 
 
 def _agent(options: NodeOptions, file: Path | None) -> AgentConfig:
-    """Of its file; all defaults without one."""
+    """The configuration in its file; all defaults without one."""
     node = options.node or os.environ.get(_NODE_NAME) or None
     if file is None:
         return AgentConfig(node=node or _NAMELESS)

@@ -116,7 +116,7 @@ def _not_started(explanation: Explanation) -> list[str]:
 
 
 def _heading(explanation: Explanation) -> str:
-    """What verdicts on nodes are verdicts of."""
+    """The subject of the verdicts on nodes."""
     if explanation.limit_refusal:
         return "\nbut for that limit:"
     return "\nif it were scheduled now:" if explanation.places else ""
@@ -153,7 +153,7 @@ def _about(explanation: Explanation) -> Iterator[str]:
 
 
 def _request_lines(explanation: Explanation) -> Iterator[str]:
-    """What it asks for, and where it has it."""
+    """Lines on the pod's request and its placement."""
     if explanation.interfaces:
         policy = "" if explanation.policy == "any" else f", policy {escape(explanation.policy)}"
         details = f"{explanation.reserved_mbps} Mb/s reserved{policy}, priority {explanation.priority}"
@@ -176,7 +176,7 @@ def _describe_interfaces(interfaces: tuple[RequestedInterface, ...]) -> str:
 
 
 def _describe_interface(interface: RequestedInterface) -> str:
-    """As in the annotation."""
+    """Format an interface as in the annotation."""
     return escape(json.dumps(interface.interface))
 
 
@@ -204,7 +204,7 @@ def _placed(placed: Iterable[Placed]) -> str:
 
 
 def _bound_prefix(is_maximum: bool) -> str:
-    """Of what kubelet has still to choose."""
+    """The prefix for a number of devices that kubelet may still reduce."""
     return "up to " if is_maximum else ""
 
 
@@ -234,7 +234,7 @@ def _cells(pf: PfLook) -> tuple[str, ...]:
 
 
 def _goes_here(pf: PfLook) -> str:
-    """How much, and who holds what of it the hardware does not."""
+    """Format the interfaces and bandwidth on a PF, and what enforces the limits that its hardware does not."""
     limits = (("reservations", pf.min_by), ("caps", pf.max_by))
     lines = [f"{limit}: {' or '.join(holders)}" for limit, holders in limits if holders]
     much = f"{_bound_prefix(pf.devices is not None)}{pf.placed} x, {pf.placed_mbps} Mb/s"

@@ -1,4 +1,4 @@
-"""What the command line asks the extender over HTTP, and what to do when there is no answer."""
+"""HTTP client of the extender for commands, with advice when there is no answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TRUST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderAddress:
-    """Where the extender is, and how it is known.
+    """Address and credentials of the extender.
 
     token_file: with the bearer token that it demands. cert_file, key_file: PEM, the certificate that it
     demands, and its key. ca_file: PEM, whom its own certificate is from; None for the system's. insecure:
@@ -48,7 +48,7 @@ class ExtenderAddress:
 
 
 class NoAnswerError(K8sRdmaError):
-    """Nobody answers there, or with HTTP 5xx, as one that ends or a proxy before it; it may come back."""
+    """No answer, or HTTP 5xx, as from a process that ends or a proxy; a retry may succeed."""
 
     reason = Reason.NOT_READY
 
@@ -95,7 +95,7 @@ class ExtenderClient:
 
 
 def _is_distrust(error: BaseException) -> bool:
-    """Report whether somebody answered whose certificate is not to be trusted."""
+    """Report whether the server's certificate is not trusted."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
         cause = cause.__cause__ or cause.__context__

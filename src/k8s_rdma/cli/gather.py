@@ -62,7 +62,7 @@ def redacted(document: Any) -> Any:
 
 
 def is_secret(key: str) -> bool:
-    """Report whether a key's value is to be left out; where a secret is kept is none."""
+    """Report whether a key holds a secret; a secret's path is not secret."""
     return bool(_SECRET.search(key)) and not _PLACE.search(key)
 
 
@@ -137,7 +137,7 @@ def _configuration_of(path: Path) -> bytes:
 
 
 def _configuration(text: str) -> bytes:
-    """YAML, or JSON, which is YAML as well; what is neither is left out: nobody knows what it holds."""
+    """Redact YAML, or JSON, which is YAML as well; leave out other text, whose content is unknown."""
     return yaml.safe_dump(redacted(read_yaml(text)), sort_keys=False).encode()
 
 

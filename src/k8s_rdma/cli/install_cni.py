@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 WAIT_S = 2.0
-"""How long another one may take that is at work on the network configuration or the executable."""
+"""Time that another writer of the network configuration or the executable may take."""
 CRIO = Path("/run/crio/crio.sock")
 
 
@@ -43,7 +43,7 @@ class Places:
     cdi_dir: Path
 
     def own_path(self, path: Path) -> Path:
-        """Where a path of the node is for us. K8sRdmaError for one that is not absolute."""
+        """Translate a path of the node to ours. K8sRdmaError for one that is not absolute."""
         if not path.is_absolute():
             msg = f"{path}: must be an absolute path of the node"
             raise K8sRdmaError(msg)

@@ -35,7 +35,7 @@ def root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """Print the version, or leave the work to a subcommand."""
+    """Print the version, or run a subcommand."""
     if version:
         typer.echo(f"k8s-rdma {__version__}")
         raise typer.Exit
@@ -99,7 +99,7 @@ def gather(
         Path | None, typer.Option("--host-root", metavar="DIR", help="With --report: the node's root.")
     ] = None,
 ) -> None:
-    """Record this machine's network cards in a file for a bug report: no host name, no addresses.
+    """Record this machine's network cards for a bug report, without host name and addresses.
 
     With --report an archive with versions, what `doctor node` says, the agent's state, configurations and
     logs as well, secrets left out.
@@ -120,7 +120,7 @@ def gather(
 def version_command(
     *, as_json: Annotated[bool, typer.Option("--json", help="Also all versions that it speaks.")] = False
 ) -> None:
-    """Print the version, of what commit it is if that is known, and Python's."""
+    """Print the version, its commit if known, and Python's version."""
     from k8s_rdma.cli.version import tell_version
 
     tell_version(as_json=as_json)

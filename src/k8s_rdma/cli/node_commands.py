@@ -53,7 +53,7 @@ def install_cni(  # noqa: PLR0913, PLR0917  options of a command
     ] = False,
     grace_s: Grace = 10,
 ) -> None:
-    """Put the CNI executable and the network where the container runtime finds them, or take them away."""
+    """Install the CNI executable and the network for the container runtime, or remove them."""
     load_structlog()
     from k8s_rdma.cli.install_cni import desired_conflist
     from k8s_rdma.cli.install_cni import install_cni as install
@@ -91,7 +91,7 @@ def uninstall(  # noqa: PLR0913, PLR0917  options of a command
     cdi_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's cdiDir.")] = Path("/var/run/cdi"),
     grace_s: Grace = 10,
 ) -> None:
-    """Take the network, the executable and the agent's files off this node, unless pods hold interfaces.
+    """Remove the network, the executable and the agent's files from this node, unless pods hold interfaces.
 
     It refuses, and names the pods, before it removes anything. Exit status 1: run it again, as it says when.
     """

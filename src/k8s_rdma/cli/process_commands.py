@@ -29,7 +29,7 @@ _LOGGING_VALUES = frozenset(
 _LOGGING_BOOLEANS = frozenset(
     {"logtostderr", "alsologtostderr", "skip_headers", "skip_log_headers", "add_dir_header", "one_output"}
 )
-"""Of glog and klog, with which hustcat's plugin logged; they mean nothing here."""
+"""Options of glog and klog, with which hustcat's plugin logged; they have no effect here."""
 _FLAG = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(=(?P<value>.*))?", re.DOTALL)
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
@@ -99,7 +99,7 @@ class GoCommand(TyperCommand):
     """Takes options with one dash as well."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As for any command."""
+        """Rewrite options with one dash, then parse as usual."""
         return super().parse_args(ctx, with_two_dashes(args))
 
 
@@ -169,7 +169,7 @@ def agent_adopt(
     ] = False,
     run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path("/run/k8s-rdma"),
 ) -> None:
-    """Reset VFs that lie unused with rates or a VLAN that nobody accounts for, so that pods may have them.
+    """Reset unused VFs that have rates or a VLAN of no allocation, so that pods can use them.
 
     The running agent does it. VFs that a pod holds or that are in another network namespace are left alone.
     """
@@ -180,7 +180,7 @@ def agent_adopt(
 
 
 def init(config: ConfigFile = None, check_config: CheckConfig = False) -> None:
-    """Make the virtual functions of this machine's PFs, and ready them; then end."""
+    """Create and configure the virtual functions of this machine's PFs, then exit."""
     from k8s_rdma.config.files import load_config
     from k8s_rdma.init.config import InitConfig
     from k8s_rdma.init.main import run
@@ -217,7 +217,7 @@ def extender(
     check_config: CheckConfig = False,
     print_schema: PrintSchema = False,
 ) -> None:
-    """Tell kube-scheduler where pods fit, and bind them (:8888)."""
+    """Serve kube-scheduler: filter and score nodes, and bind pods (:8888)."""
     load_structlog()
     from k8s_rdma.config.files import config_schema, load_config
     from k8s_rdma.extender.config import ExtenderConfig

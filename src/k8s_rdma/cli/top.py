@@ -38,7 +38,7 @@ _FULL = 0.9
 
 
 def top(address: ExtenderAddress, *, one_shot: bool, as_json: bool, sort: Sort) -> None:
-    """Show the cluster until Ctrl-C; once where nobody looks, or if told.
+    """Show the cluster until Ctrl-C; once without a terminal, or with `one_shot`.
 
     K8sRdmaError when the extender refuses, and with `one_shot` also when it does not answer.
     """
@@ -63,7 +63,10 @@ def _view(extender: ExtenderClient, sort: Sort, rows: int) -> ClusterView:
 
 @dataclass(slots=True, kw_only=True)
 class Screen:
-    """What is shown while the extender comes and goes. fetch: asks it, for so many rows. clock: seconds."""
+    """The latest view, kept while the extender is unreachable.
+
+    fetch: queries the extender for that many rows. clock: seconds.
+    """
 
     fetch: Callable[[int], ClusterView]
     clock: Callable[[], float] = time.monotonic
@@ -81,7 +84,7 @@ class Screen:
             self._trouble, self._fetched_at = "", self.clock()
 
     def page(self, lines: int) -> RenderableType:
-        """As it is known now, in so many lines."""
+        """Render the latest view in that many lines."""
         parts: list[RenderableType] = []
         if self._trouble:
             old = f"; this is of {seconds(self.clock() - self._fetched_at)} ago" if self.view else ""

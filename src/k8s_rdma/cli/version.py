@@ -34,7 +34,7 @@ def tell_version(*, as_json: bool) -> None:
 
 
 def versions() -> VersionDocument:
-    """What this installation is."""
+    """Version and origin of this installation."""
     return VersionDocument(
         version=__version__,
         commit=commit_of(_direct_url()),
@@ -44,7 +44,7 @@ def versions() -> VersionDocument:
 
 
 def commit_of(direct_url: str | None) -> str | None:
-    """What an installer wrote down that took the package from a repository (`direct_url.json`, PEP 610)."""
+    """The commit that an installer recorded (`direct_url.json`, PEP 610)."""
     try:
         origin = msgspec.json.decode(direct_url, type=_DirectUrl).vcs_info if direct_url else None
     except msgspec.MsgspecError:

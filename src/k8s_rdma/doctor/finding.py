@@ -1,4 +1,4 @@
-"""What a check says."""
+"""Findings, their kinds and severities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @unique
 class Severity(StrEnum):
-    """How bad it is; `rank` orders them.
+    """Severity of a finding; `rank` orders them.
 
     OK: as it should be. NOTE: worth knowing, nothing to be done. WARNING: something works worse than it
     could, or may fail. ERROR: pods do not get what they ask for.
@@ -99,7 +99,7 @@ class Subject:
 
 
 NOT_LOOKED_AT = Kind("not-looked-at", Severity.WARNING, "")
-"""Of whatever subject: what could not be looked at is never passed over as if it were in order."""
+"""The kind for every subject that cannot be checked: such a subject never counts as in order."""
 
 
 def not_looked_at(subject: str, why: str, *, denied: bool) -> Finding:

@@ -71,7 +71,7 @@ _LASTING = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ERANGE}
 
 
 def refused_write(subject: str, error: OSError) -> SetupError:
-    """That the kernel did not take a value written to sysfs; `subject` was to be done."""
+    """The error for a value that the kernel refused in sysfs; `subject` names the operation."""
     number = error.errno or errno.EIO
     return SetupError(
         f"{subject}: {errno.errorcode.get(number, number)}: {os.strerror(number)}",
@@ -90,7 +90,7 @@ POLL_S = 0.05
 
 
 class StoppedError(K8sRdmaError):
-    """The process was told to end; what was begun is to be left in order."""
+    """The process must end, and leaves the machine in order."""
 
 
 class Clock(Protocol):
@@ -101,7 +101,7 @@ class Clock(Protocol):
         ...
 
     def wait(self, seconds: float) -> None:
-        """Let time pass; StoppedError when the process is told to end."""
+        """Wait; StoppedError when the process must end."""
         ...
 
 
@@ -113,11 +113,11 @@ class StoppableClock:
         self._stop = stop
 
     def monotonic(self) -> float:
-        """As `time.monotonic`."""
+        """Return `time.monotonic`."""
         return time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """As `Clock.wait`."""
+        """Wait; StoppedError when the process must end."""
         if self._stop.wait(seconds):
             msg = "stopped by a signal"
             raise StoppedError(msg)

@@ -139,7 +139,7 @@ def select_pfs(machine: Machine, config: InitConfig) -> Selecting:
 
 
 def is_fault(skipped: SkippedPf) -> bool:
-    """Whether a PF that is left out should not have been.
+    """Report whether leaving out this PF is a fault.
 
     Who names a PF wants it. A PF without driver, or without what its driver should have made, is broken;
     one that is lent to a program or another namespace, or that only a broad rule meant, is not.
@@ -148,7 +148,7 @@ def is_fault(skipped: SkippedPf) -> bool:
 
 
 def is_unfinished(skipped: SkippedPf) -> bool:
-    """Report whether its driver is still to come, or still to make its netdev."""
+    """Report whether the driver, or its netdev, is still missing."""
     match skipped.missing:
         case Missing.DRIVER | Missing.AGREEMENT:
             return True
@@ -159,7 +159,7 @@ def is_unfinished(skipped: SkippedPf) -> bool:
 
 
 def lacks_rdma(skipped: SkippedPf) -> bool:
-    """Report whether an RDMA device is what it lacks; its driver may come later than that of the netdev."""
+    """Report whether the PF lacks only an RDMA device, whose driver may load after the netdev's."""
     return skipped.missing is Missing.RDMA
 
 

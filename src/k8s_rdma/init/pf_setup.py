@@ -56,7 +56,7 @@ NO_CARD = (
 
 @unique
 class Result(StrEnum):
-    """What became of a PF.
+    """Result for a PF.
 
     READY: as asked, and nothing was to be done. CHANGED: as asked now. REFUSED: not as asked since its VFs
     are used; it works on with those it has. FAILED: not as asked. SKIPPED: not selected in the end.
@@ -182,7 +182,7 @@ class PfSetup:
         return [self._job.sriov.again(vf) for vf in vfs]
 
     def _bind(self, vfs: Sequence[VfFunction]) -> Sequence[VfFunction]:
-        """Those VFs with their new netdevs."""
+        """Bind VFs and return them with their new netdevs."""
         if not vfs:
             return ()
         job = self._job
@@ -211,7 +211,7 @@ class PfSetup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Why a PF does not get what was asked, and what to do.
+    """The reason why a PF keeps its VFs as they are, and the remedy.
 
     in_use: that VFs are used is all that stands against it; the PF works on with those it has.
     """
@@ -222,7 +222,7 @@ class Refused:
 
 
 def decide(*, requested: int | None, total: int, current: int, used: Mapping[int, str]) -> int | Refused:
-    """How many VFs there shall be; equal to `current` when nothing is to be done.
+    """Decide the number of VFs; equal to `current` when nothing changes.
 
     requested: None for all. total: what the PF can have (`sriov_totalvfs`). used: who uses a VF, by its
     index. Another number than `current` takes the removal of all there are (Linux `drivers/pci/iov.c`,
@@ -361,7 +361,7 @@ def let_probe(job: Job, probe: bool) -> None:
 
 
 def create_vfs(job: Job, previous: int, count: int) -> None:
-    """From so many VFs, none of which is used, to so many, which have no driver.
+    """Replace unused VFs by `count` VFs without a driver.
 
     Without its drivers that takes the kernel milliseconds a VF. When it fails, as many as before are made.
     """
@@ -377,7 +377,7 @@ def create_vfs(job: Job, previous: int, count: int) -> None:
 
 
 def _restore_vfs(job: Job, previous: int, error: SetupError) -> None:
-    """Undo; those come with their drivers, as nobody looks after them now."""
+    """Create the previous VFs again, with their drivers."""
     try:
         let_probe(job, True)
         if job.sriov.count() != previous:
@@ -406,7 +406,7 @@ def _write(job: Job, count: int) -> None:
 
 
 def make_ready(machine: Machine, config: InitConfig, pods: Pods, target: Target) -> Outcome:
-    """What became of one PF. Only what no one foresaw is raised."""
+    """Set up one PF and return its outcome; raise unforeseen errors only."""
     log = _log.bind(pf=target.name, pci=target.pci)
     started = machine.clock.monotonic()
     with machine.links() as links:
@@ -502,7 +502,7 @@ def _outcome_of(job: Job, setup: PfSetup | None, result: Result, message: str, a
 
 
 def all_well(outcomes: Iterable[Outcome], *, keep_used_vfs: bool) -> bool:
-    """Report whether the process ended well."""
+    """Report whether the run succeeded."""
     bad = {Result.FAILED} if keep_used_vfs else {Result.FAILED, Result.REFUSED}
     return all(outcome.result not in bad for outcome in outcomes)
 

@@ -60,7 +60,7 @@ def _hash(value: bytes, size: int) -> bytes:
 def desired_settings(
     link_type: LinkType, pf_address: str, index: int, trust: bool | None
 ) -> tuple[Setting, ...]:
-    """What a VF is to have, addresses first.
+    """The settings of a VF, addresses first.
 
     On InfiniBand its port follows the PF's; mlx5 has it down until it is told otherwise.
     pf_address: the PF's permanent hardware address; of InfiniBand's the last 8 of 20 bytes are its port GUID
@@ -76,7 +76,7 @@ def desired_settings(
 
 
 def differs(setting: Setting, info: VfInfo) -> bool | None:
-    """Report whether the PF has something else for the VF; None where its driver does not tell."""
+    """Report whether the PF has another value for the VF; None where its driver does not report it."""
     if isinstance(setting, VfMac):
         return info.mac != setting.value
     if isinstance(setting, VfTrust):
@@ -88,7 +88,7 @@ def differs(setting: Setting, info: VfInfo) -> bool | None:
 
 
 def is_applied(setting: Setting, netdev_address: str) -> bool:
-    """Report whether the VF's netdev has it; a driver takes addresses when it is bound, and not later."""
+    """Report whether the VF's netdev has the address; a driver reads addresses only when it is bound."""
     match setting:
         case VfMac(value):
             return netdev_address == value
@@ -102,7 +102,7 @@ class Configuration:
     """The settings of some VFs of one PF."""
 
     def __init__(self, job: Job, vfs: Sequence[VfFunction]) -> None:
-        """Those that these VFs are to have."""
+        """The settings of these VFs."""
         self._job = job
         self._pf = job.link()
         address = job.links.permanent_address(self._pf)
@@ -122,7 +122,7 @@ class Configuration:
         )
 
     def _is_due(self, vf: int, setting: Setting, info: VfInfo) -> bool:
-        """What the driver does not tell is set while the VF has no driver, and left alone later."""
+        """Report whether to set it; what the driver does not report is set only while the VF is unbound."""
         differing = differs(setting, info)
         return vf not in self._bound if differing is None else differing
 

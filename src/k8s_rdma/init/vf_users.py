@@ -37,7 +37,7 @@ class Pods:
 
 @contextmanager
 def ledger_held(path: Path, boot_id: str) -> Iterator[Pods]:
-    """What the agent's ledger says; meanwhile no agent can start and allocate VFs that are about to change.
+    """Read the agent's ledger; meanwhile no agent can start and allocate VFs that are about to change.
 
     Nothing is written to it, and it is not made where there is none: no agent ran on this node yet. Receipts
     of another boot hold nothing any more.
@@ -64,7 +64,7 @@ def _holders(ledger: Ledger, boot_id: str) -> dict[VfRef, str]:
 
 
 def used_vfs(pf: PciAddress, vfs: Sequence[VfFunction], pods: Pods, links: SriovLinks) -> Mapping[int, str]:
-    """Who uses each VF of a PF that is used."""
+    """The user of each used VF of a PF."""
     host = _Host(links)
     found = {vf.index: pods.holders.get(VfRef(pf, vf.index)) or host.user(vf) for vf in vfs}
     if pods.unknown:

@@ -28,7 +28,7 @@ DISTRIBUTION = "k8s-rdma"
 PROGRAM = PLUGIN
 
 CHECKOUT = Path(__file__).parents[3]
-"""Where `make cni` builds, if this package is one of a clone."""
+"""Directory where `make cni` builds, if this package is part of a clone."""
 LOCK_RETRY_S = 0.1
 
 
@@ -41,7 +41,7 @@ class NodeDirectory:
         self._leads = leads
 
     def draft(self, name: str) -> Path:
-        """Where a file is while it is being written."""
+        """The path of a file while it is being written."""
         return self.path / f".{name}.new"
 
     def names(self) -> list[str]:
@@ -51,7 +51,7 @@ class NodeDirectory:
         return sorted(found, key=os.fsencode)
 
     def read(self, name: str) -> bytes | None:
-        """What is in a file, or in what the node has where a link leads; None where there is none."""
+        """The content of a file, or of the node's file behind a link; None where there is none."""
         path = self.path / name
         try:
             return (self._leads(path) if self._leads else path).read_bytes()
@@ -59,7 +59,7 @@ class NodeDirectory:
             return None
 
     def explain_loss(self, name: str) -> str:
-        """Where a link leads out of here, to what we may not see of the node; empty where it does not."""
+        """The target of a link that leaves the directory to a place we cannot see; empty otherwise."""
         path = self.path / name
         if self._leads or not path.is_symlink():
             return ""
@@ -71,7 +71,7 @@ class NodeDirectory:
         self._write(name, mode, lambda file: file.write(data))
 
     def copy(self, source: Path, name: str, *, mode: int) -> None:
-        """As `write`; a program that runs goes on running what it was started from."""
+        """Copy a file atomically; running programs keep the old one."""
         with source.open("rb") as data:
             self._write(name, mode, lambda file: shutil.copyfileobj(data, file))
 
@@ -140,7 +140,7 @@ class NodeDirectory:
 
 @contextmanager
 def all_locked(directories: Iterable[NodeDirectory], wait_s: float) -> Iterator[None]:
-    """As `NodeDirectory.locked`, of all of them."""
+    """Lock all directories, as `NodeDirectory.locked` does."""
     with ExitStack() as stack:
         for directory in directories:
             stack.enter_context(directory.locked(wait_s))
@@ -167,7 +167,7 @@ class InstalledProgram:
         self.paths = (directory.path / PROGRAM, directory.path / LEGACY_PLUGIN)
 
     def exists(self) -> bool:
-        """Report whether a runtime could start it, this one or an older one."""
+        """Report whether an executable is there, of this version or an older one."""
         return os.access(self.paths[0], os.X_OK)
 
     def install(self, program: Path) -> bool:
@@ -229,7 +229,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _of_this_package() -> list[Path]:
-    """What the wheel brought, wherever it was installed; nothing in an editable installation."""
+    """Executables in the installed wheel; none in an editable installation."""
     try:
         files = distribution(DISTRIBUTION).files or []
     except PackageNotFoundError:
@@ -247,5 +247,5 @@ def require_program() -> Path:
 
 
 def left_for(program: Path, files: Sequence[str]) -> str:
-    """Why the executable has to stay where these files name it: without it no pod of the node would start."""
+    """The problem of an executable that these files still name: without it no pod of the node would start."""
     return f"left: {program}, which {', '.join(files)} calls; take it out there, and run this again"

@@ -35,7 +35,7 @@ LOOK_S = 10.0
 """Between two looks when nobody tells of anything: what a link leads to changes without an event, and the
 kernel gives each user so many watches and no more."""
 SETTLE_S = 0.05
-"""From an event to the look: who writes a file in place has it empty first, and then in parts."""
+"""Delay after an event: a file written in place is empty first, then partial."""
 LOCK_RETRY_S = 1.0
 LONGEST_PAUSE_S = 60.0
 CALM_S = 600.0
@@ -132,7 +132,7 @@ class _Reconciler:
         return pause_s
 
     def _rewrote(self, outcome: Outcome) -> float:
-        """Once more the same is not for the other's file: somebody undoes it, and must not be raced."""
+        """Log the write and return the pause before the next pass: another program may undo ours."""
         event = "cni_conf_removed" if outcome.own is None else "cni_conf_written"
         _log.info(event, file=str(self._installation.conf.path), made_of=outcome.rival)
         now_s = time.monotonic()
@@ -160,7 +160,7 @@ class _Reconciler:
 
 @contextmanager
 def _watching(directories: Sequence[Path], stirred: asyncio.Event) -> Iterator[Callable[[], None]]:
-    """Be told by the kernel within the block, as far as it has watches to give; the rest is looked for.
+    """Watch files within the block, as far as the kernel has watches; poll the others.
 
     What is given is to be called before every look: a directory may have been made anew.
     """
@@ -210,7 +210,7 @@ async def _first_of(seconds: float, *events: asyncio.Event) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a pass found and did.
+    """Result of one pass.
 
     replaced: whether the executable was put there. rewritten: whether our file was put there, changed or
     taken away. own: what is in it now. rival: the file that it was made of, or that has our plugin by hand.
@@ -238,11 +238,11 @@ class Installation:
 
     @property
     def has_network(self) -> bool:
-        """Report whether there is a file of ours to keep."""
+        """Report whether we keep a network's file."""
         return self._desired.network is not Network.NONE
 
     def paths(self, outcome: Outcome) -> tuple[Path, ...]:
-        """What is in place: the executable, and the file that has our plugin."""
+        """The paths of the executable, and of the file that has our plugin."""
         if not self.has_network:
             return self.program.paths
         return (
@@ -251,7 +251,7 @@ class Installation:
         )
 
     def serves(self, outcome: Outcome) -> bool:
-        """Report whether pods get our plugin now, be it by a network of before."""
+        """Report whether pods get our plugin now, also by an earlier network."""
         has_network = outcome.own is not None or outcome.by_hand
         return self.program.exists() and (has_network or not self.has_network)
 
@@ -260,7 +260,7 @@ class Installation:
         return self._watched.locked(wait_s)
 
     def locked_to_remove(self, wait_s: float) -> AbstractContextManager[None]:
-        """As `locked`, and none who keeps the executable alone, or a network: it would put back what goes."""
+        """Lock all directories against every other `install-cni`, which would restore the removed files."""
         present = [
             directory
             for directory in self._directories

@@ -33,13 +33,13 @@ MODE = 0o600
 """Others' files may hold secrets, and so may a copy of one; runtimes run as root."""
 
 _NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
-"""What reading a link says that leads to no file, besides ENOENT."""
+"""Errors besides ENOENT for a link that leads to no file."""
 _NO_OTHER = "no network of another plugin is there; install the cluster's (--wait and --follow wait for it)"
 
 
 @unique
 class Network(StrEnum):
-    """What stands in the configuration directory.
+    """The network in our file.
 
     NONE: nothing of ours, and only a removal looks at it. CHAINED: the node's first other network, and our
     plugin behind it. ALONE: our plugin.
@@ -66,7 +66,7 @@ class DesiredConflist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledConflists:
-    """What a look at the directory saw.
+    """Contents of the directory.
 
     own: what is in our file; None for no file. former: others of ours, under a name of before. rival: the
     first file of somebody else; empty for none. data: what is in it; unreadable: why that is not known.
@@ -93,7 +93,7 @@ class Decision:
 
 
 def decide(found: InstalledConflists, desired: DesiredConflist) -> Decision:
-    """What our file should be. The one of before stays while the other's cannot be understood.
+    """The content that our file should have; the previous one while the other file is malformed.
 
     Whoever has chained our plugin by hand is left alone: that is what is wanted, in a file of theirs.
     """
@@ -122,7 +122,7 @@ def _chained(found: InstalledConflists, desired: DesiredConflist) -> bytes:
 
 
 def _hidden(found: InstalledConflists, desired: DesiredConflist) -> str:
-    """Why no runtime would read our file; empty where it does."""
+    """The reason why no runtime reads our file; empty where one does."""
     if not found.rival or os.fsencode(found.rival) > os.fsencode(desired.file):
         return ""
     return f"{found.rival}: comes before {desired.file}, which no runtime would read; name ours otherwise"
@@ -210,7 +210,7 @@ class ConfDirectory:
         )
 
     def _read(self, name: str) -> tuple[bytes | None, str]:
-        """What is in a file, or why that is not known; neither where it went meanwhile.
+        """A file's content, or the reason why it is unreadable; neither where it disappeared meanwhile.
 
         A link that leads nowhere is a file to runtimes, which fail with it.
         """

@@ -170,7 +170,7 @@ NAMED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePaths:
-    """Where things are, as this process sees them.
+    """Paths of the node, as this process sees them.
 
     crio: the socket of CRI-O, which ends a pod by the list that the pod was started with. caches: of libcni.
     pci_devices: in sysfs.
@@ -185,7 +185,7 @@ class NodePaths:
 
 
 class Uninstalling:
-    """Of one node; the caller has locked its configuration directory."""
+    """Removal from one node; the caller has locked its configuration directory."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class Uninstalling:
         )
 
     def _remove_program(self) -> bool:
-        """Unless somebody's network has it, or CRI-O will call it to end pods that were started with it."""
+        """Remove the executable, unless a network names it or CRI-O needs it to end pods."""
         if files := self._conf.others_with_ours():
             self._report(left_for(self._program.paths[0], files))
             return False

@@ -23,7 +23,7 @@ _BY_EXTENDER = "the extender's metric pods_signed"
 
 
 class KeyUsage(NamedTuple):
-    """How many bound pods have a placement by a key, and what that is for: as in the extender's metrics."""
+    """The number of bound pods with a placement by a key, and the key's use, by the extender's metrics."""
 
     pods: int
     key: str
@@ -100,7 +100,7 @@ class ExtenderFacts:
 
 
 def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
-    """Report whether it is there, reachable and ready to bind."""
+    """Check that the extender runs, is reachable and is ready to bind."""
     for name, ready in facts.pods or ():
         if ready:
             yield EXTENDER_OK("the pod is ready", about=name, source="pods")

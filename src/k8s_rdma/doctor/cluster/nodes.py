@@ -1,4 +1,4 @@
-"""What nodes publish of themselves."""
+"""Checks of the RdmaNodes that nodes publish."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PublishedNode:
     problems: tuple[str, ...] = ()
 
     def is_alive(self, stale_s: float) -> bool:
-        """Report whether what it tells holds now."""
+        """Report whether the node is ready and has renewed its Lease within `stale_s`."""
         return self.ready == "True" and self.lease_age_s is not None and self.lease_age_s <= stale_s
 
 

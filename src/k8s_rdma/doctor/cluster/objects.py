@@ -72,7 +72,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RightsFacts:
-    """Of each process: its account, `namespace/name` (empty where there is none), and what it may not do."""
+    """For each process: its account, `namespace/name` (empty where there is none), and missing rights."""
 
     processes: tuple[tuple[str, str, tuple[Right, ...]], ...]
 
@@ -90,7 +90,7 @@ class PolicyFacts:
 
 
 def check_crd(facts: CrdFacts) -> Iterator[Finding]:
-    """Report whether RdmaNodes can be published as this version publishes them."""
+    """Check that the CRD accepts RdmaNodes as this version publishes them."""
     apply = "kubectl apply -f deploy/crds/rdmanodes.yaml"
     if facts.found is None:
         if facts.needed is False:
@@ -129,7 +129,7 @@ def check_crd(facts: CrdFacts) -> Iterator[Finding]:
 
 
 def check_rights(facts: RightsFacts) -> Iterator[Finding]:
-    """Of each process that talks to the API server."""
+    """Check the rights of each process that calls the API server."""
     for process, account, missing in facts.processes:
         if not account:
             yield NO_ACCOUNT(
@@ -190,7 +190,7 @@ OPTIONAL = frozenset({"device-plugin"})
 
 
 def rights(process: str, *, leases: str, lease_of_binder: tuple[str, str], crd: bool) -> tuple[Right, ...]:
-    """What a process cannot do without; what only some settings need (stuckAfterS, vfResource) is left out.
+    """Rights that a process needs, without those of optional settings (stuckAfterS, vfResource).
 
     leases: the namespace of nodes' Leases. lease_of_binder: namespace and name of the extender's. crd:
     whether nodes publish themselves, and the extender reads that.

@@ -28,7 +28,7 @@ POLICIES_UNUSABLE = PODS.error("policies-unusable")
 
 _SHOWN = 20
 _KEY_SIGN = "not made with this cluster's key"
-"""Of the message in which an agent refuses a placement (`wire.placement_annotation`)."""
+"""Part of the message in which an agent refuses a placement (`wire.placement_annotation`)."""
 _SANDBOX_FAILED = "FailedCreatePodSandBox"
 _BY_US = re.compile(r'plugin type="[^"]*k8s-rdma-cni[^"]*"(?: name="[^"]*")? failed \(add\): (.*)', re.DOTALL)
 """In its message, our plugin's own: libcni, `pluginDescription` and `AddNetworkList` in libcni/api.go."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from k8s_rdma.doctor.finding import Finding
 
 DEFAULT_NAME = "default-scheduler"
-"""Of the profile that names itself nothing else, and of pods that name none."""
+"""Name of a profile without a name, and of the scheduler for pods that name none."""
 
 _LISTS = ("profiles", "extenders")
 
@@ -57,7 +57,7 @@ class Profile:
 
 
 def profiles(facts: SchedulerFacts) -> Iterator[Profile]:
-    """Those of all configurations that can be read."""
+    """Profiles of all readable configurations."""
     for file in facts.files:
         if file.unset:
             yield Profile(name=DEFAULT_NAME, has_extender=False, location=file.location)
@@ -88,7 +88,7 @@ def read_configuration(file: SchedulerFile) -> dict[str, Any]:
 
 
 def profile_names(document: dict[str, Any]) -> tuple[str, ...]:
-    """What pods name the schedulers of a configuration; without profiles there is one."""
+    """The names of a configuration's schedulers; one scheduler where there are no profiles."""
     entries = [profile for profile in document.get("profiles") or () if isinstance(profile, dict)] or [{}]
     return tuple(dict.fromkeys(str(profile.get("schedulerName") or DEFAULT_NAME) for profile in entries))
 
@@ -99,7 +99,7 @@ def extenders(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def our_entry(document: dict[str, Any], config: ExtenderConfig) -> dict[str, Any] | None:
-    """The first of which any verb leads to one of our extender's paths, or to its port."""
+    """The first entry with a verb that leads to one of our extender's paths, or to its port."""
     return next((extender for extender in extenders(document) if _is_ours(extender, config)), None)
 
 
@@ -111,7 +111,7 @@ def paths(entry: dict[str, Any]) -> dict[str, str]:
 
 
 def wanted_paths(config: ExtenderConfig) -> dict[str, str]:
-    """Where the extender answers to each verb."""
+    """The extender's paths by verb."""
     return {
         "filterVerb": config.filter_path,
         "prioritizeVerb": config.prioritize_path,
@@ -229,7 +229,7 @@ def _without_file(file: SchedulerFile) -> Finding:
 
 
 def _unreadable(file: SchedulerFile, error: Exception, schedulers: tuple[str, ...]) -> Finding:
-    """Where others ask the extender, this one need not."""
+    """The finding for an unusable configuration; its kind depends on whether another scheduler is readable."""
     return (NOT_SEEN if schedulers else UNREADABLE)(
         f"cannot be used: {' '.join(str(error).split())}",
         about=file.location,

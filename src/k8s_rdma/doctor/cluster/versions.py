@@ -1,4 +1,4 @@
-"""Whether the versions of all that takes part go together, as docs/compatibility-versions.md has it."""
+"""Checks that versions of all components are compatible, by docs/compatibility-versions.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OURS_DIFFER = VERSIONS.warning("ours-differ")
 OLDEST, NEWEST = 28, 36
 """Minor versions of Kubernetes 1 that are supported."""
 LABEL_ONLY = (28, 29)
-"""Whose kube-scheduler heeds no annotation of a node (docs/extender.md, Configuration)."""
+"""Versions of kube-scheduler that ignore annotations of nodes (docs/extender.md, Configuration)."""
 KUBELET_BEHIND = 3
 """Minor versions (kubernetes.io, Version Skew Policy)."""
 _NUMBERED = re.compile(r"v?(\d+\.\d+\.\d+.*)")
@@ -41,7 +41,7 @@ _RUNTIMES = {"containerd": "containerd", "cri-o": "crio"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeVersions:
-    """As a Node object has them: kubelet's, `v1.36.2`, and the runtime's, `containerd://2.2.1`."""
+    """Versions in a Node object: kubelet's, `v1.36.2`, and the runtime's, `containerd://2.2.1`."""
 
     node: str
     kubelet: str
@@ -61,7 +61,7 @@ class VersionFacts:
 
 
 def not_compared() -> Finding:
-    """Where a node has no way to the API server."""
+    """The finding for a node without access to the API server."""
     return NOT_COMPARED(
         "not compared with the cluster's: the agent's file has no credentials",
         source="kubeconfig and inCluster of the agent's file",
@@ -70,7 +70,7 @@ def not_compared() -> Finding:
 
 
 def no_node(name: str) -> Finding:
-    """Where the cluster has no node of the name that the agent goes by."""
+    """The finding for an agent whose node name the cluster does not have."""
     return NO_NODE(
         f"the API server has no node {name}",
         about=name,
@@ -91,7 +91,7 @@ def check_versions(facts: VersionFacts) -> Iterator[Finding]:
 
 
 def check_touch_by(api: str, extender: ExtenderConfig | None) -> Iterator[Finding]:
-    """Report whether the extender wakes waiting pods in a way that this kube-scheduler heeds."""
+    """Check that this kube-scheduler supports the extender's way to requeue waiting pods."""
     if minor_of(api) in LABEL_ONLY and (extender is None or extender.touch_by != "label"):
         yield TOUCH_BY(
             f"kube-scheduler {api} heeds no annotation of a node: refused pods wait up to 5 minutes when "
@@ -155,7 +155,7 @@ def _check_runtimes(nodes: Iterable[NodeVersions]) -> Iterator[Finding]:
 
 
 def _check_ours(ours: tuple[tuple[str, str], ...]) -> Iterator[Finding]:
-    """Numbers are compared with numbers: a tag such as `stable` tells of no version."""
+    """Compare numbers with numbers: a tag such as `stable` is no version."""
     numbered: dict[str, str] = {}
     different: dict[str, str] = {}
     for component, version in ours:

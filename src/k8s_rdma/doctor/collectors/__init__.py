@@ -1,1 +1,1 @@
-"""Where facts come from: files of the host, its kernel, its processes, the API server."""
+"""Sources of facts: the host's files, kernel and processes, and the API server."""

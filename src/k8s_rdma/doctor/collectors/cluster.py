@@ -116,7 +116,7 @@ class _Manifest(_Pod, frozen=True):
 def seen_files(
     api: Documents, host: Host, *, namespaces: Sequence[str], named: Path | None
 ) -> Iterator[SchedulerFile]:
-    """Those of the first scheduler, then those of ConfigMaps in these namespaces.
+    """Yield files of the first scheduler, then those of ConfigMaps in these namespaces.
 
     The first one's is the file that is named, else that of this control-plane node; elsewhere its pods tell
     when they have none. OSError and K8sRdmaError where they cannot be looked at.
@@ -132,7 +132,7 @@ def seen_files(
 
 
 def of_static_pods(api: Documents) -> Iterator[SchedulerFile]:
-    """Those of kubeadm that were started without a configuration; of others only their node knows it."""
+    """Yield kubeadm's schedulers that run without a configuration file; other schedulers cannot be read."""
     for pod in api.items(_STATIC_PODS, _OF_KUBEADM):
         if _config_of(msgspec.convert(pod, _Pod).spec.containers[0]) is None:
             source = f"pod kube-system/{pod['metadata']['name']}"
@@ -203,7 +203,7 @@ _LATER = 500
 _EVENTS_OF_POD = 20
 """The latest are kept."""
 _SETTLED_S = 60.0
-"""After its start, a node has told of a pod long since (`wire.rdma_node`)."""
+"""A node reports a pod well within this time after the pod's start (`wire.rdma_node`)."""
 
 
 def asking_pods(
@@ -245,7 +245,7 @@ def _annotations(pod: dict[str, Any]) -> dict[str, str]:
 
 
 def _request(pod: dict[str, Any]) -> Request | None:
-    """What it asks for; None where its annotation is malformed, so that nobody starts it."""
+    """The pod's request; None where its annotation is malformed, so that the pod cannot start."""
     try:
         return read_request(_annotations(pod).get(ANNOTATION), strict=False).request
     except MalformedError:
@@ -253,7 +253,7 @@ def _request(pod: dict[str, Any]) -> Request | None:
 
 
 def _not_allowed(pod: dict[str, Any], request: Request, policies: NamespacePolicies) -> str:
-    """What of it the policy of its namespace refuses; empty where nothing."""
+    """The namespace policy's refusal; empty where it allows the pod."""
     try:
         policies.permit(str(pod["metadata"].get("namespace")), request)
     except MalformedError as error:
@@ -287,7 +287,7 @@ def _events(api: Documents, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[t
 def _holds_interfaces(
     api: Documents, pod: dict[str, Any], holding: Mapping[str, frozenset[str]]
 ) -> bool | None:
-    """Whether its node tells of its interfaces; None where it tells of nobody's, or the pod is young."""
+    """Report whether the node lists the pod; None where its report is unknown, or the pod is young."""
     uids = holding.get(str(pod["spec"].get("nodeName") or ""))
     started = pod.get("status", {}).get("startTime")
     if uids is None or not started:
@@ -311,7 +311,7 @@ def _fact(pod: dict[str, Any]) -> PodFact:
 
 
 POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
-"""Those of deploy/policies that every cluster should have."""
+"""Policies in deploy/policies that every cluster should have."""
 
 OF_EXTENDERS_ACCOUNT = frozenset({"k8s-rdma-extender"})
 """And those of a cluster that has the account which it narrows: an extender may run elsewhere."""
@@ -328,7 +328,7 @@ _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterCollector:
-    """What is looked at, each thing at most once.
+    """Collects the cluster's facts, each at most once.
 
     namespaces: where our objects may be, the likeliest first. host: this machine.
     scheduler_file, extender_file: configurations that the command line names.
@@ -397,7 +397,7 @@ class ClusterCollector:
 
     @property
     def _crd_needed(self) -> bool | None:
-        """Report whether the extender reads RdmaNodes; None where its configuration is not seen."""
+        """Report whether the extender reads RdmaNodes; None where its configuration is unknown."""
         return None if self._extender is None else self._extender.source == "crd"
 
     def _check_versions(self) -> Iterator[Finding]:
@@ -421,7 +421,7 @@ class ClusterCollector:
         return SchedulerFacts(files=tuple(files), extender=self._extender or ExtenderConfig())
 
     def _profiles(self) -> tuple[Profile, ...]:
-        """None where configurations cannot be looked at, which is told elsewhere."""
+        """The profiles; empty where the configuration cannot be read, which another finding reports."""
         try:
             return tuple(profiles(self._scheduler))
         except (OSError, K8sRdmaError):
@@ -453,7 +453,7 @@ class ClusterCollector:
         return RightsFacts(processes=tuple(found))
 
     def _namespace_of(self, account: str) -> str:
-        """Where a service account is; empty where it is in none of our namespaces."""
+        """The namespace of a service account; empty where none of our namespaces has it."""
         paths = (
             (namespace, f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}")
             for namespace in self.namespaces
@@ -552,7 +552,7 @@ class ClusterCollector:
         )
 
     def _namespace_policies(self) -> tuple[NamespacePolicies | None, str]:
-        """Those in force, None where they are not seen; and why they cannot be used."""
+        """The policies in force, None where unknown; and the reason why they cannot be used."""
         for namespace in self.namespaces:
             found = self.api.get(f"/api/v1/namespaces/{namespace}/configmaps/{_NAMESPACE_POLICIES}")
             text = ((found or {}).get("data") or {}).get("policies.yaml")

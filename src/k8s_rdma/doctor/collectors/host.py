@@ -41,7 +41,7 @@ class Host:
         self.root = root
 
     def path_of(self, path: str) -> Path:
-        """Where a path of the node is for us; links on the way are followed as the node sees them."""
+        """Translate a path of the node to ours; follow links as the node sees them."""
         return below(self.root, Path(path))
 
     def read(self, path: str) -> str:
@@ -49,21 +49,21 @@ class Host:
         return self.path_of(path).read_text(encoding="utf-8", errors="surrogateescape")
 
     def read_if_any(self, path: str) -> str | None:
-        """As `read`; None where there is no such file."""
+        """Read a file; None where there is no such file."""
         try:
             return self.read(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def names(self, directory: str) -> tuple[str, ...]:
-        """What a directory holds, in order; nothing where there is none."""
+        """The sorted names in a directory; none where there is no such directory."""
         try:
             return tuple(sorted(path.name for path in self.path_of(directory).iterdir()))
         except (FileNotFoundError, NotADirectoryError):
             return ()
 
     def processes(self, names: frozenset[str]) -> Iterator[Process]:
-        """Those of these names (`comm`); those that end meanwhile are none."""
+        """Yield processes with these names (`comm`); skip those that end meanwhile."""
         for pid in sorted(int(name) for name in self.names("/proc") if name.isdecimal()):
             name = (self._process_file(pid, "comm") or "").strip()
             if name in names:
@@ -71,14 +71,14 @@ class Host:
                 yield Process(pid=pid, name=name, arguments=tuple(filter(None, arguments)))
 
     def program(self, pid: int) -> str | None:
-        """What a process runs; None where the kernel does not tell us."""
+        """The path of a process's executable; None where the kernel hides it."""
         try:
             return str(self.path_of(f"/proc/{pid}").joinpath("exe").readlink())
         except OSError:
             return None
 
     def memlock(self, pid: int) -> int | None:
-        """The soft limit of a process, in bytes; None for no limit. OSError where it is not told."""
+        """The soft limit of a process, in bytes; None for no limit. OSError where it cannot be read."""
         found = re.search(r"^Max locked memory +(\S+)", self.read(f"/proc/{pid}/limits"), re.MULTILINE)
         if not found:
             msg = f"/proc/{pid}/limits: no line Max locked memory"
@@ -86,7 +86,7 @@ class Host:
         return None if found[1] == "unlimited" else int(found[1])
 
     def run(self, command: Sequence[str], *, stdin: bytes = b"", environment: dict[str, str]) -> bytes:
-        """What a program of the node prints, run in its root file system. OSError, also when it fails."""
+        """Run a program in the node's root file system and return its output. OSError, also when it fails."""
         inside = [] if self.root == Path("/") else ["chroot", str(self.root)]
         try:
             completed = subprocess.run(

@@ -82,7 +82,7 @@ _MODPROBE = "/etc/modprobe.d"
 
 
 class NodeQueries(Queries, Protocol):
-    """What the doctor asks of the kernel beside what the agent asks."""
+    """Queries that the doctor adds to the agent's."""
 
     def netns_mode(self) -> NetnsMode | None:
         """See `NetlinkQueries`."""
@@ -103,7 +103,7 @@ class NodeQueries(Queries, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeCollector:
-    """What is looked at, and by what; each thing at most once.
+    """Collects a node's facts, each at most once.
 
     files: where the agent's configuration is from.
     plugin: the device plugin's configuration, of the file `plugin_file`; None where there is none.
@@ -144,7 +144,7 @@ class NodeCollector:
         return find_runtimes(self.host, self._runtime_of_kubelet)
 
     def _runtime_of_kubelet(self) -> str:
-        """Empty where nobody can tell; why is another subject's to say."""
+        """The runtime in the Node object; empty where it cannot be read, which another subject reports."""
         if self.connect is None:
             return ""
         try:
@@ -217,7 +217,7 @@ class NodeCollector:
             yield from check_versions(VersionFacts(api=api_version(api), nodes=nodes, ours=ours))
 
     def _check_crd(self) -> Iterator[Finding]:
-        """Where this node publishes itself."""
+        """Check the CRD, where this node publishes an RdmaNode."""
         if self.connect is not None and self.agent.publish.rdma_node:
             with self.connect() as api:
                 yield from check_crd(crd_facts(api, needed=True))
@@ -281,7 +281,7 @@ class MachineCollector:
         )
 
     def module_facts(self) -> ModuleFacts:
-        """Which modules there are for the kernel that runs."""
+        """The states of modules for the running kernel."""
         release = self.host.read("/proc/sys/kernel/osrelease").strip()
         selected = self.selected()
         return ModuleFacts(
@@ -306,7 +306,7 @@ class MachineCollector:
         )
 
     def lossless_facts(self) -> LosslessFacts:
-        """What each port that is ours tells of itself."""
+        """Settings of each selected port."""
         return LosslessFacts(ports=tuple(map(self._port, self.selected())))
 
     def selected(self) -> tuple[Selected, ...]:
@@ -329,7 +329,7 @@ class MachineCollector:
         )
 
     def _is_network(self, function: PciFunction) -> bool:
-        """As `PciFunction.is_network`, and False for one that is gone meanwhile."""
+        """Report whether it is a network function; False for one that disappears meanwhile."""
         found = self.sysfs.value_if_any(f"{_DEVICES}/{function.pci}/class")
         return (found or "").startswith(_NETWORK_CLASS)
 
@@ -540,7 +540,7 @@ def _crio(host: Host, runtime: Runtime) -> RuntimeSetup:
 
 
 def _version(host: Host, process: Process) -> str:
-    """As the program itself says it; empty where it is not known, or cannot be run.
+    """The version that the program prints; empty where it is unknown or cannot be run.
 
     What a process runs is for those alone who may look into it, as what it was called by is not.
     """
@@ -585,7 +585,7 @@ def _file(host: Host, directory: str, name: str) -> CniFile:
 
 
 def _fault(host: Host, path: str) -> str:
-    """Why it does not answer VERSION, for which it needs nobody; empty when it does."""
+    """The reason why it does not answer VERSION, which needs no agent; empty when it does."""
     if not os.access(host.path_of(path), os.X_OK):
         return f"{path} is not executable"
     try:

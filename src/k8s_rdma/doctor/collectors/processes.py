@@ -30,7 +30,7 @@ _LEDGER_FILES = ("", "-wal")
 
 
 def process_facts(state_socket: Path, *, server: str | None, plugin: str | None) -> ProcessFacts:
-    """What the agent, and the two at these URLs, answer; None for those that should not be there."""
+    """Query the agent and the two URLs; None stands for a process that should not run."""
     report, why = ask_agent(state_socket)
     deletions = state_socket.with_name(DIRECTORY)
     return ProcessFacts(
@@ -79,7 +79,7 @@ def ledger_facts(path: Path, *, agent_socket: str) -> LedgerFacts:
 
 
 def ask_agent(path: Path) -> tuple[NodeReport | None, str]:
-    """What the agent says first at its `state.sock`; None, and why, when it says nothing."""
+    """The agent's first report at its `state.sock`; None and the reason when there is none."""
     try:
         with socket.socket(socket.AF_UNIX) as reader:
             reader.settimeout(_TIMEOUT_S)
@@ -102,7 +102,7 @@ def _receive(reader: socket.socket, count: int) -> bytes:
 
 
 def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
-    """Whether it is alive; its version where the document that has it is open to us.
+    """Probe a process over HTTP; read its version where we may.
 
     Whose certificate it shows does not matter: it is on this node, and is told nothing. One that ends a
     connection by TLS which it has taken demands a certificate of ours, and is alive.
@@ -124,7 +124,7 @@ def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
 
 
 def _in_openapi(text: str) -> str:
-    """Of an OpenAPI document; empty of anything else."""
+    """The version in an OpenAPI document; empty for other documents."""
     try:
         return str(json.loads(text)["info"]["version"])
     except (ValueError, LookupError, TypeError):

@@ -28,7 +28,7 @@ _FORBIDDEN = 403
 
 
 def crd_facts(api: Documents, *, needed: bool | None) -> CrdFacts:
-    """Of the object itself; of the API server's schemas, which are open to everybody, where it is not."""
+    """Facts of the CRD object; without access to it, of the API server's schemas, which anyone may read."""
     expected = frozenset(field.encode_name for field in msgspec.structs.fields(RdmaNodeStatus))
     try:
         found = api.get(_OBJECT)
@@ -40,7 +40,7 @@ def crd_facts(api: Documents, *, needed: bool | None) -> CrdFacts:
 
 
 def _as_object(schemas: dict[str, Any] | None) -> dict[str, Any] | None:
-    """As much of the definition as follows from the schemas of the version that it must serve."""
+    """The part of the definition that the schemas of the served version show."""
     for schema in ((schemas or {}).get("components") or {}).get("schemas", {}).values():
         if any(entry.get("kind") == KIND for entry in schema.get(_GROUP_VERSION_KIND) or ()):
             version = {"name": VERSION, "served": True, "schema": {"openAPIV3Schema": schema}}
@@ -51,10 +51,10 @@ def _as_object(schemas: dict[str, Any] | None) -> dict[str, Any] | None:
 UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 """Pods that are no leftovers: of evicted ones kubelet leaves the objects."""
 OURS = {"labelSelector": "app.kubernetes.io/name=k8s-rdma", **UNFINISHED}
-"""Those of the chart."""
+"""Query for the chart's pods that have not finished."""
 _IMAGE = "k8s-rdma"
 _MOUNTS = f"{MOUNT_RESOURCE.partition('/')[0]}/"
-"""Of either name that the resource had: `rdma-sriov/vf` is the older one."""
+"""The resource's two names; `rdma-sriov/vf` is the older one."""
 
 
 def api_version(api: Documents) -> str:
@@ -81,7 +81,7 @@ def of_images(pods: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def in_metrics(text: str) -> str:
-    """That of a process, in its metrics; empty where an older one does not tell it."""
+    """The version in a process's metrics; empty for older processes without it."""
     infos = (sample for sample in _samples(text) if sample.name.endswith("_build_info"))
     return next((sample.labels.get("version", "") for sample in infos), "")
 
@@ -114,7 +114,7 @@ def mounts_of(nodes: Iterable[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
 
 
 def versions_of(node: dict[str, Any]) -> NodeVersions:
-    """What a Node says of its kubelet and runtime."""
+    """The versions of kubelet and runtime in a Node's status."""
     info = (node.get("status") or {}).get("nodeInfo") or {}
     return NodeVersions(
         node=str(node["metadata"]["name"]),

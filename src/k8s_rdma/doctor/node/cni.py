@@ -1,4 +1,4 @@
-"""Which network configuration the container runtime chooses, whether ours is in it, and whether it can run.
+"""Checks of CNI: the network configuration that the runtime chooses, our plugin in it, and its executable.
 
 The runtime takes the first file by name of those that end in .conf, .conflist or .json (libcni, `ConfFiles`).
 """
@@ -118,7 +118,7 @@ def _read(file: CniFile) -> ConfList:
 
 
 def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
-    """Report whether the first file, if `install-cni` made it, is of what the other file holds state."""
+    """Check that a first file made by `install-cni` matches the network that it was made of."""
     origin = read_origin((files[0].text or "").encode(errors="surrogateescape"))
     if origin is None or not origin.file:
         return
@@ -259,7 +259,7 @@ def _check_programs(facts: CniFacts, path: str, plugins: list[dict[str, Any]]) -
 
 
 def _programs(plugins: list[dict[str, Any]]) -> Iterator[str]:
-    """Of plugins, their delegates and what gives them addresses."""
+    """Yield the executables of plugins, their delegates and their IPAM plugins."""
     for plugin in plugins:
         nested = [plugin, plugin.get("delegate"), plugin.get("ipam")]
         if isinstance(plugin.get("delegate"), dict):

@@ -61,7 +61,7 @@ class HardwareFacts:
 
 
 def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
-    """What the agent has to give."""
+    """Check the PFs that the agent uses, and those that it leaves out."""
     if facts.virtual:
         yield VIRTUAL(
             "the agent's VFs are made of ordinary Linux parts (kernel: virtual)", source="agent.yaml, kernel"
@@ -141,7 +141,7 @@ def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
 
 
 def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
-    """What the card's firmware and the BIOS leave; more of it only the vendors' own tools tell."""
+    """Check settings of firmware and BIOS, as far as sysfs and devlink show them."""
     for pf in facts.found:
         source = f"/sys/bus/pci/devices/{pf.pci}/sriov_totalvfs"
         num_vfs = next(

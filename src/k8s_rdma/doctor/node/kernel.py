@@ -35,7 +35,7 @@ class IommuFacts:
 
 
 def check_iommu(facts: IommuFacts) -> Iterator[Finding]:
-    """Report whether VFs can be handed out one by one."""
+    """Check that the IOMMU isolates VFs from each other."""
     if facts.noiommu:
         yield UNSAFE(
             "vfio works without an IOMMU: a program with a VF can read and write all of the node's memory; "
@@ -83,7 +83,7 @@ VF_DRIVERS: Mapping[str, str] = {
 
 @unique
 class State(Enum):
-    """Where a module is. BUILT_IN counts as loaded; LOADABLE is on the disk for this kernel."""
+    """A module's state. BUILT_IN counts as loaded; LOADABLE is on the disk for this kernel."""
 
     LOADED = "loaded"
     BUILT_IN = "built in"
@@ -110,11 +110,11 @@ class ModuleFacts:
 
 
 NEEDED = ("ib_uverbs", "rdma_ucm", "sch_tbf", "vfio_pci", *sorted(set(VF_DRIVERS.values())))
-"""All that `states` is to tell of."""
+"""The modules in `states`."""
 
 
 def check_modules(facts: ModuleFacts) -> Iterator[Finding]:
-    """Those that are needed here; the kernel loads queueing disciplines by itself, verbs it does not."""
+    """Check the modules that this node needs; the kernel loads queueing disciplines on demand, verbs not."""
     for driver in sorted(facts.pf_drivers):
         if vf_driver := VF_DRIVERS.get(driver):
             yield _needed(facts, vf_driver, f"the VFs of {driver} have no netdev without it", VF_DRIVER)

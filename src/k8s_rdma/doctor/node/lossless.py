@@ -1,4 +1,4 @@
-"""Whether RoCE loses frames here: PFC, pause frames, trust, ECN, by what this end of the cable can tell."""
+"""Checks of lossless Ethernet for RoCE: PFC, pause frames, trust and ECN at this end of the cable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = LOSSLESS.ok("not-needed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortQos:
-    """What a PF's port says; None for what it does not.
+    """Settings of a PF's port; None where the driver does not report one.
 
     roce: whether it is Ethernet with an RDMA device. pfc: priorities with PFC. trust: `dscp` or `pcp`.
     pause: whether it sends or heeds pause frames for the whole link. ecn: priorities for which RoCE heeds

@@ -27,7 +27,7 @@ class ConfigurationFacts:
 
 
 def check_configuration(facts: ConfigurationFacts) -> Iterator[Finding]:
-    """Report whether there is one."""
+    """Check that the agent's configuration file exists."""
     if facts.file is not None:
         yield CONFIGURATION_OK(
             "the agent's file, by which the rest is judged", about=facts.file, source=facts.file
@@ -69,7 +69,7 @@ class LedgerFacts:
 
 
 def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
-    """Report whether an agent could start with it, and what it would find."""
+    """Check that an agent can start with the ledger, and the receipts in it."""
     if facts.source:
         yield LEDGER_OK("the agent that runs has it open and in order", about=facts.path, source=facts.source)
     elif not facts.exists:
@@ -120,7 +120,7 @@ RELEASING = VFS.warning("releasing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Of a process over HTTP. version: empty where it is not said. why: no answer came; empty if one did."""
+    """An answer over HTTP. version: empty where unknown. why: the failure; empty after an answer."""
 
     url: str
     version: str = ""
@@ -146,7 +146,7 @@ class ProcessFacts:
 
 
 def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
-    """Each process, and whether they are of one version with this program."""
+    """Check that each process answers, and has this program's version."""
     if facts.report is None:
         yield AGENT_DOWN(
             f"the agent does not answer: {facts.why}; no pod gets interfaces, pods without any come and go",
@@ -220,7 +220,7 @@ def _check_answer(facts: ProcessFacts, name: str, answer: Answer) -> Finding:
 
 
 def check_vfs(facts: ProcessFacts) -> Iterator[Finding]:
-    """VFs that nobody accounts for, and those that do not come home."""
+    """Check for unmanaged VFs and for allocations that stay in release."""
     if facts.report is None:
         return
     source, bad = f"{facts.socket}, foreign", False

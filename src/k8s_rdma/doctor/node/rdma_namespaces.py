@@ -1,4 +1,4 @@
-"""Whether each network namespace has RDMA devices of its own, and what that makes of the plugin's modes."""
+"""Checks of RDMA network namespaces, and of the isolation that the device plugin's modes give with them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SHARED, _EXCLUSIVE = NetnsMode.SHARED, NetnsMode.EXCLUSIVE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaFacts:
-    """How the node shares RDMA devices between network namespaces.
+    """The node's mode of sharing RDMA devices between network namespaces.
 
     mode: None without RDMA in the kernel. persistent: the mode that /etc/modprobe.d sets at the next boot.
     plugin: the device plugin's configuration, of `source`; None where there is none.
@@ -83,7 +83,7 @@ def check_rdma_namespaces(facts: RdmaFacts) -> Iterator[Finding]:
 
 
 def check_isolation(facts: RdmaFacts) -> Iterator[Finding]:
-    """What a container can reach by each resource of the device plugin, in a sentence."""
+    """Check the devices that a container can reach by each resource of the device plugin."""
     if facts.plugin is None:
         yield NO_PLUGIN(
             "no device plugin is set up: containers get no device nodes, but netdevs and rates all the same",

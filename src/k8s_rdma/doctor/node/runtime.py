@@ -88,9 +88,9 @@ NO_CDI = RUNTIME.error("no-cdi")
 CDI_DIRECTORY = RUNTIME.error("cdi-directory")
 
 OLDEST = {"containerd": (1, 6), "crio": (1, 28)}
-"""Below these nobody has tried it. CRI-O's versions are those of Kubernetes."""
+"""Older versions are untested. CRI-O has Kubernetes' version numbers."""
 ANNOTATIONS_SINCE = {"containerd": (1, 6), "crio": (1, 29)}
-"""From which on CNI plugins that want pods' annotations are given them; CRI-O's by its sources."""
+"""The first versions that pass pods' annotations to CNI plugins; CRI-O's by its source code."""
 CDI_SINCE = {"containerd": (1, 7), "crio": (1, 23)}
 CDI_BY_DEFAULT = {"containerd": (2, 0), "crio": (1, 23)}
 DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
@@ -116,7 +116,7 @@ class Runtime:
 
     @property
     def version_source(self) -> str:
-        """Who says the version."""
+        """The source of the version."""
         return self.source or f"{self.name} --version"
 
 
@@ -140,7 +140,7 @@ def version_of(text: str) -> tuple[int, int] | None:
 
 
 def check_runtime(facts: RuntimeFacts) -> Iterator[Finding]:
-    """Each runtime by itself."""
+    """Check each runtime."""
     if not facts.runtimes:
         yield NONE(
             "neither containerd nor CRI-O runs here",
@@ -186,7 +186,7 @@ def _check(facts: RuntimeFacts, runtime: Runtime) -> Iterator[Finding]:
 
 
 def delivers_annotations(name: str, version: tuple[int, int]) -> bool:
-    """Report whether that runtime does, if the network configuration has it do so."""
+    """Report whether that runtime passes annotations, where the network configuration enables it."""
     return version >= ANNOTATIONS_SINCE[name]
 
 
