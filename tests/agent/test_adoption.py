@@ -282,7 +282,7 @@ def test_adopt_is_refused_when_the_kernel_is_silent(machine: Machine) -> None:
 def test_adopt_says_that_the_agent_is_not_running(tmp_path: Path) -> None:
     answer = adopt(tmp_path, "--all")
     assert (answer.returncode, answer.stdout) == (1, "")
-    expected = f"k8s-rdma: the agent is not running: nobody listens at {tmp_path / 'cni.sock'}\n"
+    expected = f"k8s-rdma: the agent is not running: no process listens at {tmp_path / 'cni.sock'}\n"
     assert answer.stderr == expected
     listen_unix(tmp_path / "cni.sock", 0o600).close()
     assert adopt(tmp_path, "--all").stderr == expected

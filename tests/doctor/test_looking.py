@@ -239,7 +239,7 @@ def test_deletions_that_are_left_to_the_agent_are_told_with_what_to_do(tmp_path)
         (deletions / name).touch()
     facts = process_facts(tmp_path / "state.sock", server=None, plugin=None)
     [found] = [each for each in check_processes(facts) if each.id == "processes-ends-left"]
-    assert "left to the agent: 5 (c0:eth0:net, c1:eth0:net, c2:eth0:net, ...)" in found.found
+    assert "wait for the agent: 5 (c0:eth0:net, c1:eth0:net, c2:eth0:net, ...)" in found.found
     assert (found.source, found.fix) == (str(deletions), "start the agent")
 
 

@@ -92,7 +92,7 @@ def _call(path: Path, adopt_request: AdoptRequest) -> Reply:
 def _why(path: Path, error: OSError) -> str:
     match error:
         case FileNotFoundError() | ConnectionRefusedError():
-            return f"the agent is not running: nobody listens at {path}"
+            return f"the agent is not running: no process listens at {path}"
         case PermissionError():
             return f"{path}: only the user that the agent runs as may ask it to, root as a rule"
         case TimeoutError():
@@ -111,7 +111,7 @@ def _show(adopted: AdoptReply) -> None:
     else:
         console.print("no foreign VF: nothing to adopt")
     for sentence in adopted.unreadable:
-        console.print(f"could not be looked at: {visible(sentence)}", markup=False)
+        console.print(f"cannot be checked: {visible(sentence)}", markup=False)
 
 
 def _row(vf: AdoptedVf) -> tuple[str, ...]:

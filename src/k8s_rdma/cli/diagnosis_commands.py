@@ -18,32 +18,34 @@ Extender = Annotated[
         "--extender",
         metavar="URL",
         envvar="K8S_RDMA_EXTENDER",
-        help="Where the extender is; default http://127.0.0.1:8888.",
+        help="The extender's URL; default http://127.0.0.1:8888.",
     ),
 ]
 TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="Holds the bearer token that it demands.")
+    Path | None, typer.Option("--token-file", metavar="FILE", help="The extender's bearer token.")
 ]
 CertFile = Annotated[
     Path | None,
-    typer.Option("--cert-file", metavar="FILE", help="PEM: the client certificate that it demands."),
+    typer.Option("--cert-file", metavar="FILE", help="PEM: the client certificate."),
 ]
 KeyFile = Annotated[
-    Path | None, typer.Option("--key-file", metavar="FILE", help="PEM: the key of that certificate.")
+    Path | None, typer.Option("--key-file", metavar="FILE", help="PEM: the client certificate's key.")
 ]
 CaFile = Annotated[
     Path | None,
     typer.Option(
-        "--ca-file", metavar="FILE", help="PEM: whom its certificate is from; default the system's."
+        "--ca-file",
+        metavar="FILE",
+        help="PEM: the CA of the extender's certificate; default the system's CAs.",
     ),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Trust any certificate.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the extender's document.")]
 DoctorJson = Annotated[bool, typer.Option("--json", help="Print a document; docs/doctor.md has its form.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Warnings, too, make the exit status 1.")]
-explain_app = typer.Typer(no_args_is_help=True, help="Why something is as it is.")
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 1 on warnings, too.")]
+explain_app = typer.Typer(no_args_is_help=True, help="Explain decisions of the extender.")
 doctor_app = typer.Typer(
-    no_args_is_help=True, help="What is wrong with a node or a cluster, and how to mend it."
+    no_args_is_help=True, help="Find problems of a node or a cluster, and their remedies."
 )
 
 
@@ -84,9 +86,12 @@ def explain_pod(  # noqa: PLR0913 - typer's options
 
 def top(  # noqa: PLR0913 - typer's options
     *,
-    one_shot: Annotated[bool, typer.Option("--once", help="Show it once; so does a pipe.")] = False,
+    one_shot: Annotated[
+        bool,
+        typer.Option("--once", help="Print once and exit; the default when the output is not a terminal."),
+    ] = False,
     sort: Annotated[
-        Sort, typer.Option(help="Which nodes come first.", show_choices=True, case_sensitive=False)
+        Sort, typer.Option(help="The order of nodes.", show_choices=True, case_sensitive=False)
     ] = Sort.RESERVED,
     as_json: Json = False,
     extender: Extender = None,
@@ -119,40 +124,47 @@ def doctor() -> None:
 def doctor_node(  # noqa: PLR0913 - typer's options
     *,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="The agent's; default as below.")
+        Path | None, typer.Option("--config", metavar="FILE", help="The agent's file; default as below.")
     ] = None,
     device_plugin_config: Annotated[
-        Path | None, typer.Option("--device-plugin-config", metavar="FILE", help="The device plugin's.")
+        Path | None, typer.Option("--device-plugin-config", metavar="FILE", help="The device plugin's file.")
     ] = None,
     node: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Its name; default the variable NODE_NAME, or the agent's file's."),
+        typer.Option(
+            metavar="NAME",
+            help="The node's name; default the variable NODE_NAME, or the name in the agent's file.",
+        ),
     ] = None,
     kubeconfig: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="To compare with the cluster's versions; default the agent's."),
+        typer.Option(metavar="FILE", help="For the cluster's versions; default the agent's kubeconfig."),
     ] = None,
     host_root: Annotated[
         Path | None, typer.Option("--host-root", metavar="DIR", help="The node's root file system.")
     ] = None,
     server_url: Annotated[
         str | None,
-        typer.Option("--server", metavar="URL", help="The node's server; default by its file, empty: none."),
+        typer.Option(
+            "--server", metavar="URL", help="The node's server; default from its file; empty for none."
+        ),
     ] = None,
     device_plugin_url: Annotated[
         str | None,
-        typer.Option("--device-plugin", metavar="URL", help="Default by its file, empty: none."),
+        typer.Option(
+            "--device-plugin", metavar="URL", help="The device plugin; default from its file; empty for none."
+        ),
     ] = None,
     conf_dir: Annotated[
-        str | None, typer.Option("--cni-conf-dir", metavar="DIR", help="Default by the runtime's file.")
+        str | None, typer.Option("--cni-conf-dir", metavar="DIR", help="Default from the runtime's file.")
     ] = None,
     bin_dir: Annotated[
-        str | None, typer.Option("--cni-bin-dir", metavar="DIR", help="Default by the runtime's file.")
+        str | None, typer.Option("--cni-bin-dir", metavar="DIR", help="Default from the runtime's file.")
     ] = None,
     as_json: DoctorJson = False,
     strict: Strict = False,
 ) -> None:
-    """Look at this node: cards, kernel, runtime, CNI configuration, our processes, versions.
+    """Check this node: cards, kernel, runtime, CNI configuration, our processes, versions.
 
     Files that are not named are looked for in /etc/k8s-rdma. The exit status is 0 when nothing is wrong, 1
     with errors, and 2 when it could not look.
@@ -181,19 +193,22 @@ def doctor_cluster(  # noqa: PLR0913 - typer's options
         str | None,
         typer.Option(metavar="FILE", help="Default: the service account, KUBECONFIG, ~/.kube/config."),
     ] = None,
-    namespace: Annotated[str, typer.Option(metavar="NAME", help="Where the chart is.")] = "k8s-rdma",
+    namespace: Annotated[str, typer.Option(metavar="NAME", help="The chart's namespace.")] = "k8s-rdma",
     scheduler_config: Annotated[
-        Path | None, typer.Option("--scheduler-config", metavar="FILE", help="kube-scheduler's.")
+        Path | None, typer.Option("--scheduler-config", metavar="FILE", help="kube-scheduler's file.")
     ] = None,
     extender_config: Annotated[
-        Path | None, typer.Option("--extender-config", metavar="FILE", help="Default: the chart's.")
+        Path | None,
+        typer.Option("--extender-config", metavar="FILE", help="The extender's file; default the chart's."),
     ] = None,
     host_root: Annotated[
-        Path, typer.Option("--host-root", metavar="DIR", help="This machine's, for kubeadm's files.")
+        Path, typer.Option("--host-root", metavar="DIR", help="This machine's root, for kubeadm's files.")
     ] = Path("/"),
     extender: Annotated[
         str | None,
-        typer.Option("--extender", metavar="URL", envvar="K8S_RDMA_EXTENDER", help="Ask it, too."),
+        typer.Option(
+            "--extender", metavar="URL", envvar="K8S_RDMA_EXTENDER", help="Also query this extender."
+        ),
     ] = None,
     token_file: TokenFile = None,
     cert_file: CertFile = None,
@@ -203,7 +218,7 @@ def doctor_cluster(  # noqa: PLR0913 - typer's options
     as_json: DoctorJson = False,
     strict: Strict = False,
 ) -> None:
-    """Look at the cluster: scheduler, extender, versions, definition, rights, policies, nodes, stuck pods.
+    """Check the cluster: scheduler, extender, versions, CRD, rights, policies, nodes, stuck pods.
 
     By the API server, with whatever credentials one has. On a control-plane node of kubeadm's the
     scheduler's configuration is found, elsewhere name it. The exit status is as that of `doctor node`.

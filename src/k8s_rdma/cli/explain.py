@@ -234,7 +234,7 @@ def _cells(pf: PfLook) -> tuple[str, ...]:
 
 
 def _goes_here(pf: PfLook) -> str:
-    """Format the interfaces and bandwidth on a PF, and what enforces the limits that its hardware does not."""
+    """Format the interfaces and bandwidth on a PF, and who enforces limits that hardware does not."""
     limits = (("reservations", pf.min_by), ("caps", pf.max_by))
     lines = [f"{limit}: {' or '.join(holders)}" for limit, holders in limits if holders]
     much = f"{_bound_prefix(pf.devices is not None)}{pf.placed} x, {pf.placed_mbps} Mb/s"

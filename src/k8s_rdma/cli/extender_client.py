@@ -26,7 +26,7 @@ _ADVICE = (
 )
 
 _TRUST = (
-    "give --ca-file FILE with whom its certificate is from; --insecure where it is made out to another name"
+    "give --ca-file FILE with the CA of its certificate; --insecure where the certificate has another name"
 )
 
 

@@ -58,10 +58,10 @@ app.add_typer(doctor_app, name="doctor")
 @app.command()
 def demo(
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write everything shown to FILE.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the results to FILE.")
     ] = None,
     keep_running: Annotated[
-        bool, typer.Option("--keep", help="Leave it running and say how to look around.")
+        bool, typer.Option("--keep", help="Keep it running, and print how to explore it.")
     ] = False,
 ) -> None:
     """Take pods from their annotation to bandwidth that holds, on two virtual nodes of this machine."""
@@ -87,12 +87,14 @@ def gather(
     report: Annotated[
         Path | None,
         typer.Option(
-            "--report", metavar="FILE", help="Instead an archive (.tar.gz) of all that a report needs."
+            "--report",
+            metavar="FILE",
+            help="Write an archive (.tar.gz) with everything that a bug report needs.",
         ),
     ] = None,
     log: Annotated[
         list[Path] | None,
-        typer.Option("--log", metavar="FILE", help="With --report: a log; may be repeated."),
+        typer.Option("--log", metavar="FILE", help="With --report: a log to include; may be repeated."),
     ] = None,
     config: ConfigFile = None,
     host_root: Annotated[
@@ -118,7 +120,10 @@ def gather(
 
 @app.command("version")
 def version_command(
-    *, as_json: Annotated[bool, typer.Option("--json", help="Also all versions that it speaks.")] = False
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Also print all protocol versions that it supports.")
+    ] = False,
 ) -> None:
     """Print the version, its commit if known, and Python's version."""
     from k8s_rdma.cli.version import tell_version

@@ -11,13 +11,15 @@ from k8s_rdma.cli.process_commands import load_structlog
 
 Grace = Annotated[
     float,
-    typer.Option(metavar="SECONDS", min=0, help="Between network and executable, for calls that were begun."),
+    typer.Option(
+        metavar="SECONDS", min=0, help="Time between removal of network and executable, for running calls."
+    ),
 ]
 
 
 def install_cni(  # noqa: PLR0913, PLR0917  options of a command
     directory: Annotated[
-        Path, typer.Argument(help="Where the container runtime looks for CNI plugins.")
+        Path, typer.Argument(help="The container runtime's directory of CNI plugins.")
     ] = Path("/opt/cni/bin"),
     network: Annotated[
         Literal["none", "chained", "alone"],
@@ -26,7 +28,7 @@ def install_cni(  # noqa: PLR0913, PLR0917  options of a command
         ),
     ] = "none",
     conf_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the container runtime looks for networks.")
+        Path, typer.Option(metavar="DIR", help="The container runtime's directory of networks.")
     ] = Path("/etc/cni/net.d"),
     conf_name: Annotated[
         str, typer.Option(metavar="NAME", help="Our file there; must sort before all others.")
@@ -36,20 +38,20 @@ def install_cni(  # noqa: PLR0913, PLR0917  options of a command
         typer.Option(metavar="JSON|FILE", help="Keys of our plugin's section: runDir, ipam, delegate, ..."),
     ] = "{}",
     network_name: Annotated[
-        str, typer.Option(metavar="NAME", help="With alone: what the network is called.")
+        str, typer.Option(metavar="NAME", help="With alone: the network's name.")
     ] = "k8s-rdma",
     cni_version: Annotated[
         str, typer.Option(metavar="VERSION", help="With alone: the network's version.")
     ] = "1.0.0",
     follow: Annotated[
-        bool, typer.Option("--follow", help="Stay, and keep it in place; SIGTERM leaves all as it is.")
+        bool, typer.Option("--follow", help="Keep running, and keep both in place; SIGTERM removes nothing.")
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Stay until it is in place, then end; for an init container.")
+        bool, typer.Option("--wait", help="Wait until both are in place, then exit; for an init container.")
     ] = False,
     remove: Annotated[
         bool,
-        typer.Option("--remove", help="Take network and executable away; with --follow, when told to end."),
+        typer.Option("--remove", help="Remove network and executable; with --follow, on SIGTERM."),
     ] = False,
     grace_s: Grace = 10,
 ) -> None:
@@ -73,16 +75,16 @@ def install_cni(  # noqa: PLR0913, PLR0917  options of a command
 
 def uninstall(  # noqa: PLR0913, PLR0917  options of a command
     host_root: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the node's root file system is; paths are below it.")
+        Path, typer.Option(metavar="DIR", help="The node's root file system; other paths are below it.")
     ] = Path("/"),
-    bin_dir: Annotated[Path, typer.Option(metavar="DIR", help="As `install-cni` had it.")] = Path(
+    bin_dir: Annotated[Path, typer.Option(metavar="DIR", help="As given to `install-cni`.")] = Path(
         "/opt/cni/bin"
     ),
-    conf_dir: Annotated[Path, typer.Option(metavar="DIR", help="As `install-cni` had it.")] = Path(
+    conf_dir: Annotated[Path, typer.Option(metavar="DIR", help="As given to `install-cni`.")] = Path(
         "/etc/cni/net.d"
     ),
     conf_name: Annotated[
-        str, typer.Option(metavar="NAME", help="As `install-cni` had it.")
+        str, typer.Option(metavar="NAME", help="As given to `install-cni`.")
     ] = "00-k8s-rdma.conflist",
     run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path("/run/k8s-rdma"),
     state_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's stateDir.")] = Path(

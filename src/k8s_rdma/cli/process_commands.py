@@ -38,12 +38,8 @@ MELLANOX = "Options of Mellanox/k8s-rdma-shared-dev-plugin"
 ConfigFile = Annotated[
     str | None, typer.Option("--config", metavar="FILE", help="YAML; unknown keys are refused.")
 ]
-CheckConfig = Annotated[
-    bool, typer.Option("--check-config", help="Only say whether the configuration can be used, and end.")
-]
-PrintSchema = Annotated[
-    bool, typer.Option("--print-schema", help="Print the JSON schema of the file, and end.")
-]
+CheckConfig = Annotated[bool, typer.Option("--check-config", help="Check the configuration, and exit.")]
+PrintSchema = Annotated[bool, typer.Option("--print-schema", help="Print the file's JSON schema, and exit.")]
 agent_app = typer.Typer(invoke_without_command=True)
 
 
@@ -124,12 +120,14 @@ def agent(  # noqa: PLR0913, PLR0917  options of a command
     context: typer.Context,
     config: ConfigFile = None,
     node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="Where the functions come from: linux, virtual.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="The source of virtual functions: linux, virtual.")
+    ] = None,
     rebuild_ledger: Annotated[
         bool,
         typer.Option(
             "--rebuild-ledger",
-            help="Make the ledger anew of what kernel and container runtime know; the agent must not run.",
+            help="Rebuild the ledger from kernel and container runtime; the agent must not run.",
         ),
     ] = False,
     check_config: CheckConfig = False,
@@ -161,17 +159,17 @@ def agent(  # noqa: PLR0913, PLR0917  options of a command
 def agent_adopt(
     every: Annotated[bool, typer.Option("--all", help="All foreign VFs of the node.")] = False,
     pf: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Those of one PF, or its PCI address.")
+        str | None, typer.Option(metavar="NAME", help="VFs of one PF, by name or PCI address.")
     ] = None,
-    vf: Annotated[int | None, typer.Option(metavar="N", min=0, help="This VF of the PF alone.")] = None,
+    vf: Annotated[int | None, typer.Option(metavar="N", min=0, help="Only this VF of the PF.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
     ] = False,
     run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path("/run/k8s-rdma"),
 ) -> None:
     """Reset unused VFs that have rates or a VLAN of no allocation, so that pods can use them.
 
-    The running agent does it. VFs that a pod holds or that are in another network namespace are left alone.
+    The running agent does it, except for VFs that a pod holds or that are in another network namespace.
     """
     from k8s_rdma.cli.adopt import adopt
     from k8s_rdma.wire.adopt import AdoptRequest
@@ -245,19 +243,23 @@ def device_plugin(  # noqa: PLR0913 - typer's options
     print_schema: PrintSchema = False,
     master: Annotated[
         str | None,
-        typer.Option("--master", metavar="NETDEV", help="Only this PF's VFs.", rich_help_panel=HUSTCAT),
+        typer.Option("--master", metavar="NETDEV", help="Use only this PF's VFs.", rich_help_panel=HUSTCAT),
     ] = None,
     resource_name: Annotated[
         str | None,
         typer.Option(
-            "--resource-name", metavar="NAME", help="Not tencent.com/rdma.", rich_help_panel=HUSTCAT
+            "--resource-name",
+            metavar="NAME",
+            help="The resource's name; default tencent.com/rdma.",
+            rich_help_panel=HUSTCAT,
         ),
     ] = None,
     verbosity: Annotated[
-        str | None, typer.Option("--verbosity", help="Taken, without effect; or -v.", rich_help_panel=HUSTCAT)
+        str | None,
+        typer.Option("--verbosity", help="Accepted, without effect; or -v.", rich_help_panel=HUSTCAT),
     ] = None,
     log_level: Annotated[
-        str | None, typer.Option("--log-level", help="Taken, without effect.", rich_help_panel=HUSTCAT)
+        str | None, typer.Option("--log-level", help="Accepted, without effect.", rich_help_panel=HUSTCAT)
     ] = None,
     config_file: Annotated[
         str | None,
@@ -300,7 +302,7 @@ def device_plugin(  # noqa: PLR0913 - typer's options
 
         access_of(settings.config)
         for key in settings.ignored:
-            typer.echo(f"{key}: means nothing", err=True)
+            typer.echo(f"{key}: has no effect", err=True)
         typer.echo("ok")
         return
     from k8s_rdma.deviceplugin.main import run

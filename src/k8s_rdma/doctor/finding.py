@@ -104,12 +104,14 @@ NOT_LOOKED_AT = Kind("not-looked-at", Severity.WARNING, "")
 
 def not_looked_at(subject: str, why: str, *, denied: bool) -> Finding:
     """A `NOT_LOOKED_AT` of a subject. denied: whether it is the right to look that is missing."""
-    rights = "run it as root; in a container, with the rights of the agent's"
+    rights = "run it as root; in a container, with the rights of the agent's container"
     found = NOT_LOOKED_AT(
-        f"could not be looked at: {why}",
+        f"cannot be checked: {why}",
         source="k8s-rdma doctor",
-        expected="to be looked at",
-        fix=rights if denied else "what the message names; in a container, the node's root at --host-root",
+        expected="a check",
+        fix=rights
+        if denied
+        else "correct what the message names; in a container, the node's root at --host-root",
     )
     return replace(found, subject=subject)
 

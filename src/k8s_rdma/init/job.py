@@ -57,7 +57,7 @@ NUMVFS_ADVICE = {
     errno.EPERM: _PRIVILEGE,
     errno.ENOENT: "its driver makes no VFs by sysfs: use one that does, or its module's parameter",
     errno.ERANGE: "set numVfs to the PF's sriov_totalvfs or less",
-    errno.EBUSY: "somebody else changes its VFs, or a VM holds one: end that, and run init again",
+    errno.EBUSY: "another program changes its VFs, or a VM holds one: stop it, and run init again",
     errno.ENOMEM: _ROOM,
     errno.ENOSPC: _ROOM,
     errno.EINVAL: _FIRMWARE,

@@ -153,7 +153,7 @@ class Configuration:
         infos = {info.index: info for info in self._job.links.vf_infos(self._pf.index)}
         if untold := sorted(self._desired.keys() - infos.keys()):
             raise SetupError(
-                f"PF {self._pf.name}: its driver tells nothing of VF {untold[0]} ({len(untold)} such)",
+                f"PF {self._pf.name}: its driver does not report VF {untold[0]} ({len(untold)} such)",
                 advice="run init again once its driver is done with them; see its lines in dmesg",
             )
         return infos

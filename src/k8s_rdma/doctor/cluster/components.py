@@ -56,10 +56,10 @@ def check_keys(facts: KeyFacts) -> Iterator[Finding]:
         if usage.use in ("removed", "none") and usage.pods:
             yield REMOVED(
                 f"{usage.pods} bound pods depend on {f'key {usage.key}' if usage.key else 'a key'} that the "
-                "extender does not accept: they are refused when their sandboxes are made anew",
+                "extender does not accept: agents refuse them when their sandboxes are created again",
                 source=source,
                 expected="none",
-                fix="put the key back until they have ended: docs/howto-keys.md",
+                fix="restore the key until these pods have ended: docs/howto-keys.md",
             )
 
 
@@ -106,16 +106,16 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
             yield EXTENDER_OK("the pod is ready", about=name, source="pods")
         elif any(mismatch for _, mismatch in facts.pods or ()):
             yield STANDBY(
-                "the pod is not ready, as one replica binds at a time and another one is",
+                "the pod is not ready: one replica binds at a time, and another one is the leader",
                 about=name,
                 source="pods",
             )
         else:
             yield NOT_READY(
-                "the pod is not ready, so that pods with the annotation wait",
+                "the pod is not ready: pods with the annotation wait",
                 about=name,
                 source="pods",
-                expected="ready; of several replicas the one that holds the Lease",
+                expected="ready; with several replicas the one that holds the Lease",
                 fix=f"kubectl -n {name.partition('/')[0]} logs {name.partition('/')[2]}",
             )
     if facts.pods == () and not facts.url:
@@ -133,7 +133,8 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
             about=facts.url,
             source=f"{facts.url}/readyz",
             expected="an answer",
-            fix="the extender runs there, kube-scheduler reaches it, and --extender and its options fit",
+            fix="check that the extender runs there, that kube-scheduler reaches it, and --extender "
+            "with its options",
         )
     elif facts.refused:
         yield NOT_READY(
@@ -141,16 +142,16 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
             about=facts.url,
             source=f"{facts.url}/readyz",
             expected="ready",
-            fix="what the message names; docs/extender.md, Restart and replicas",
+            fix="correct what the message names; docs/extender.md, Restart and replicas",
         )
     else:
         version = f", version {facts.version}," if facts.version else ","
         yield EXTENDER_OK(f"answers{version} and is ready", about=facts.url, source=f"{facts.url}/readyz")
         if facts.warning:
             yield NOT_RELOADED(
-                f"goes on with the keys and policies of before: {facts.warning}",
+                f"still uses the previous keys and policies: {facts.warning}",
                 about=facts.url,
                 source=f"{facts.url}/readyz",
                 expected="files that can be used",
-                fix="correct what the message names; no process starts with them as they are",
+                fix="correct what the message names; no process can start with these files",
             )

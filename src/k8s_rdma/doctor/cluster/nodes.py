@@ -70,7 +70,7 @@ def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
     yield from _check_mounts(facts.mounts)
     if not facts.needed:
         yield BY_HTTP(
-            "the extender asks nodes' servers (source: http): k8s-rdma top shows what it hears",
+            "the extender polls nodes' servers (source: http): k8s-rdma top shows their reports",
             source="the extender's configuration",
         )
         return
@@ -84,7 +84,7 @@ def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
         )
     for name in sorted(facts.agents - names):
         yield NOT_PUBLISHED(
-            "an agent should run there, and there is no RdmaNode: it does not publish, or does not start",
+            "there is no RdmaNode although an agent should run there: it does not publish, or does not start",
             about=name,
             source="rdmanodes",
             expected="publish: {rdmaNode: true}, where the extender has source: crd",
@@ -124,10 +124,10 @@ def _check_mounts(mounts: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
         suffix = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
         yield EVERY_DEVICE(
             f"is offered by {nodes[0]}{suffix}: a container of any namespace that asks for it reaches the "
-            "verbs of every device of the node, past every reservation and cap",
+            "verbs of every device of the node, beyond every reservation and cap",
             about=resource,
             source="nodes, status.allocatable",
-            expected="pods that are trusted, or k8s-rdma.io/slot in its place",
+            expected="trusted pods, or k8s-rdma.io/slot in its place",
             fix="node.devicePlugin.mount: false (without the chart, no mode: mount in resources) once pods "
             f"ask for k8s-rdma.io/slot; until then a ResourceQuota, requests.{resource}: 0, in other "
             "namespaces",
@@ -138,7 +138,7 @@ def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:
     lease = f"lease {facts.lease_namespace}/{node.name}"
     if node.lease_age_s is None:
         return NO_LEASE(
-            "has no Lease: the extender takes it for unreadable, and no pod comes there",
+            "has no Lease: the extender treats the node as unreadable and schedules no pod there",
             about=node.name,
             source=lease,
             expected="one, renewed every 10 s",
@@ -146,8 +146,9 @@ def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:
         )
     if node.lease_age_s > facts.stale_s:
         return STALE(
-            f"its Lease was renewed {node.lease_age_s:.0f} s ago: its agent is dead, or reaches no API "
-            "server; no pod comes there",
+            f"its Lease was renewed {node.lease_age_s:.0f} s ago: its agent is not running, or "
+            "cannot reach the API "
+            "server; the extender schedules no pod there",
             about=node.name,
             source=lease,
             expected=f"less than {facts.stale_s:g} s",
@@ -159,6 +160,6 @@ def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:
             about=node.name,
             source=f"rdmanode {node.name}, conditions",
             expected="Ready",
-            fix="what the message names; k8s-rdma doctor node there",
+            fix="correct what the message names; k8s-rdma doctor node there",
         )
     return NODES_OK("is ready", about=node.name, source=f"rdmanode {node.name}; {lease}")

@@ -97,7 +97,7 @@ def check_crd(facts: CrdFacts) -> Iterator[Finding]:
             yield CRD_UNUSED("is not there, and source: http needs none", about=CRD_NAME, source="API server")
         else:
             yield CRD_MISSING(
-                "is not there: no node can publish itself",
+                "does not exist: no node can publish its state",
                 about=CRD_NAME,
                 source=f"customresourcedefinitions {CRD_NAME}",
                 expected=f"{VERSION}, where agents publish or the extender has source: crd",
@@ -118,7 +118,7 @@ def check_crd(facts: CrdFacts) -> Iterator[Finding]:
     properties = schema.get("status", {}).get("properties", {})
     if missing := sorted(facts.expected - set(properties)):
         yield CRD_FIELDS(
-            f"is of an older version: it drops {', '.join(missing)} of what agents tell",
+            f"is an older version: it drops {', '.join(missing)} from agents' reports",
             about=CRD_NAME,
             source="spec.versions[].schema",
             expected="the definition of this version",
@@ -159,13 +159,13 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
     if minor is not None and minor < _POLICIES_SINCE:
         yield POLICIES_TOO_OLD(
             f"Kubernetes {facts.api} has none: an agent's account may write other nodes' objects, "
-            "the extender's may change any pod, and malformed annotations are found out at scheduling",
+            "the extender's may change any pod, and malformed annotations fail only at scheduling",
             source="/version",
         )
         return
     for name in sorted(facts.expected - facts.bound):
         yield POLICY_MISSING(
-            "is not there, or bound to nothing",
+            "does not exist, or has no binding",
             about=name,
             source="validatingadmissionpolicies, validatingadmissionpolicybindings",
             expected="the policy and its binding",

@@ -96,9 +96,9 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
     """Pods that wait for interfaces, and why; the first of many."""
     if facts.policies_failure:
         yield POLICIES_UNUSABLE(
-            f"extender and agents go on with what they have, and do not start: {facts.policies_failure}",
+            f"extender and agents keep the previous policies, and cannot restart: {facts.policies_failure}",
             source="ConfigMap k8s-rdma-policies",
-            expected="policies as of docs/namespace-policies.md",
+            expected="policies as in docs/namespace-policies.md",
             fix="correct what the message names",
         )
     unasking = facts.profiles_without_extender()
@@ -132,8 +132,8 @@ def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterat
             f"node {pod.node} refuses its placement: {message}",
             about=pod.name,
             source="events",
-            expected="a key of the extender's that all agents accept",
-            fix="agents accept the key that the extender signs by: docs/howto-keys.md",
+            expected="a signing key that all agents accept",
+            fix="give all agents the extender's signing key: docs/howto-keys.md",
         )
     elif profile is not None and not pod.running:  # before what comes of that on its node
         yield _of_other_scheduler(pod, profile, facts.scheduler_names())

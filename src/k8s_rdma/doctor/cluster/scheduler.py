@@ -229,7 +229,7 @@ def _without_file(file: SchedulerFile) -> Finding:
 
 
 def _unreadable(file: SchedulerFile, error: Exception, schedulers: tuple[str, ...]) -> Finding:
-    """The finding for an unusable configuration; its kind depends on whether another scheduler is readable."""
+    """The finding for an unusable configuration; its kind depends on the other schedulers."""
     return (NOT_SEEN if schedulers else UNREADABLE)(
         f"cannot be used: {' '.join(str(error).split())}",
         about=file.location,
@@ -264,7 +264,8 @@ def _check_entry(
         )
     if entry.get("ignorable"):
         yield IGNORABLE(
-            "ignorable: true has pods put anywhere while the extender is away, and past a refused bind",
+            "ignorable: true schedules pods on any node while the extender is down, and ignores a "
+            "refused bind",
             about="ignorable",
             source=path,
             expected="false",
@@ -272,7 +273,7 @@ def _check_entry(
         )
     if entry.get("bindVerb") and (timeout_s := _seconds(entry.get("httpTimeout"))) < TIMEOUT_S:
         yield SHORT_TIMEOUT(
-            f"httpTimeout is {timeout_s:g} s: a bind may take longer, and is then done without being known",
+            f"httpTimeout is {timeout_s:g} s: a bind may take longer, and then completes unnoticed",
             about="httpTimeout",
             source=path,
             expected=f"{TIMEOUT_S:g}s",
@@ -280,7 +281,7 @@ def _check_entry(
         )
     if not entry.get("nodeCacheCapable"):
         yield WHOLE_NODES(
-            "nodeCacheCapable is not set: whole node objects are sent, 10 KB each",
+            "nodeCacheCapable is not set: kube-scheduler sends whole node objects, 10 KB each",
             about="nodeCacheCapable",
             source=path,
             expected="true",
@@ -309,7 +310,7 @@ def _check_verbs(location: str, entry: dict[str, Any], config: ExtenderConfig) -
             )
     if "filterVerb" not in configured:
         yield NO_FILTER(
-            "there is no filterVerb: pods come to nodes that cannot keep their promise",
+            "there is no filterVerb: kube-scheduler puts pods on nodes without capacity for them",
             about="filterVerb",
             source=location,
             expected=expected["filterVerb"],

@@ -94,8 +94,8 @@ def check_touch_by(api: str, extender: ExtenderConfig | None) -> Iterator[Findin
     """Check that this kube-scheduler supports the extender's way to requeue waiting pods."""
     if minor_of(api) in LABEL_ONLY and (extender is None or extender.touch_by != "label"):
         yield TOUCH_BY(
-            f"kube-scheduler {api} heeds no annotation of a node: refused pods wait up to 5 minutes when "
-            "capacity comes free",
+            f"kube-scheduler {api} ignores annotations of nodes: refused pods wait up to 5 minutes when "
+            "capacity becomes free",
             about="touchBy",
             source="/version; the extender's configuration" + ("" if extender else ", which is not seen"),
             expected="label",
@@ -145,8 +145,8 @@ def _check_runtimes(nodes: Iterable[NodeVersions]) -> Iterator[Finding]:
             )
         elif numbers is not None and oldest is not None and not delivers_annotations(name, numbers):
             yield NO_ANNOTATIONS(
-                f"its container runtime {node.runtime} tells no plugin the pods' annotations: every pod "
-                "waits for the agent, which has to ask the API server",
+                f"its container runtime {node.runtime} passes no pod annotations to plugins: every pod "
+                "waits for the agent, which must query the API server",
                 about=node.node,
                 source=f"node {node.node}, nodeInfo",
                 expected="CRI-O 1.29 or newer; docs/compatibility-versions.md",
@@ -169,7 +169,7 @@ def _check_ours(ours: tuple[tuple[str, str], ...]) -> Iterator[Finding]:
                 f"several versions: {', '.join(f'{key} ({source})' for key, source in versions.items())}",
                 about="k8s-rdma",
                 source="pods' images, and what processes say of themselves",
-                expected="one version, but during an update; the extender first",
+                expected="one version, except during an update; the extender first",
                 fix="helm upgrade, or kubectl rollout restart; docs/extender.md",
             )
 

@@ -81,7 +81,7 @@ def check_cni(facts: CniFacts) -> Iterator[Finding]:
             "there is no network configuration",
             about=facts.directory,
             source=facts.directory,
-            expected="a file of the cluster's network plugin, and ours made of it",
+            expected="a file of the cluster's network plugin, and ours made from it",
             fix="install the cluster's network plugin, then: k8s-rdma install-cni --network chained",
         )
         return
@@ -104,7 +104,7 @@ def check_cni(facts: CniFacts) -> Iterator[Finding]:
     yield from findings
     if not findings:
         yield OK(
-            f"the runtime chooses {files[0].name}: {', '.join(chosen.types)}; all of these are there",
+            f"the runtime uses {files[0].name}: {', '.join(chosen.types)}; all of these exist",
             about=files[0].name,
             source=path,
         )
@@ -128,9 +128,9 @@ def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
     except MalformedError:
         return  # which `install-cni` waits for as well
     if types != origin.types:
-        state = f"has {', '.join(types)} now" if source else "is gone"
+        state = f"now has {', '.join(types)}" if source else "no longer exists"
         yield OUTDATED(
-            f"it was made of {origin.file} when that had {', '.join(origin.types)}; that {state}",
+            f"it was made from {origin.file} when that had {', '.join(origin.types)}; that file {state}",
             about=files[0].name,
             source=f"{facts.directory}/{origin.file}",
             expected="what the other network plugin's file holds",
@@ -143,14 +143,14 @@ def _without_us(facts: CniFacts, name: str, chosen: ConfList, later: list[CniFil
     if chosen.types[0] in MULTUS_PLUGINS:
         return MULTUS(
             "Multus is first; ours is then a network attachment definition, or in the file of Multus' main "
-            "network, which is not looked at here",
+            "network, which is not checked here",
             about=name,
             source=path,
         )
     for file in later:
         if file.text is not None and any(f'"{plugin}"' in file.text for plugin in OUR_PLUGINS):
             return OTHER_FIRST(
-                f"the runtime chooses {name}, and ours is in {file.name}, which it never reads",
+                f"the runtime uses {name}; our plugin is in {file.name}, which it never reads",
                 about=name,
                 source=path,
                 expected="the file with our plugin to be the first by name",
@@ -158,7 +158,7 @@ def _without_us(facts: CniFacts, name: str, chosen: ConfList, later: list[CniFil
                 f"{facts.directory}/{file.name}",
             )
     return NOT_OURS(
-        f"the runtime chooses {name}, and no plugin in it is ours: pods get no RDMA interfaces",
+        f"the runtime uses {name}, which does not have our plugin: pods get no RDMA interfaces",
         about=name,
         source=path,
         expected="k8s-rdma-cni behind the other plugins",
@@ -173,7 +173,7 @@ def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Findi
     yield from _check_section(facts, path, chosen, section)
     if index == 0 and not section.get("delegate") and not section.get("emptyResult"):
         yield NOTHING_BEFORE(
-            "no plugin stands before ours, and it has no delegate: pods get no ordinary interface",
+            "no plugin precedes ours, and it has no delegate: pods get no ordinary interface",
             about=f"plugins[{index}]",
             source=path,
             expected="an ordinary plugin before ours, or `delegate`, or `emptyResult: true`",
@@ -182,7 +182,7 @@ def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Findi
     capabilities = section.get("capabilities")
     if not isinstance(capabilities, dict) or capabilities.get(POD_ANNOTATIONS) is not True:
         yield NO_CAPABILITY(
-            "the runtime does not tell our plugin the pods' annotations: the agent has to ask the API "
+            "the runtime passes no pod annotations to our plugin: the agent must query the API "
             "server, and every pod waits for the agent",
             about=f"plugins[{index}].capabilities",
             source=path,
@@ -201,7 +201,8 @@ def _check_check(path: str, chosen: ConfList, earlier: tuple[str, ...]) -> Itera
     failing = [plugin for plugin in earlier if plugin in TAKE_ALL_ADDRESSES]
     if failing and version in SINCE_CHECK and disabled is not True:
         yield CHECKED(
-            f"CRI-O checks every pod that it starts, and {failing[0]} fails that over our addresses: "
+            f"CRI-O checks every pod that it starts, and {failing[0]} fails the check because of "
+            "our addresses: "
             "pods with RDMA interfaces do not start",
             about="disableCheck",
             source=path,
@@ -227,7 +228,7 @@ def _check_section(
         return
     if conf.run_dir != facts.run_dir:
         yield OTHER_RUN_DIR(
-            f"our plugin looks for the agent in {conf.run_dir}, which is in {facts.run_dir}",
+            f"our plugin expects the agent in {conf.run_dir}; its directory is {facts.run_dir}",
             about="runDir",
             source=path,
             expected=facts.run_dir,

@@ -64,7 +64,8 @@ def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
     """Check the PFs that the agent uses, and those that it leaves out."""
     if facts.virtual:
         yield VIRTUAL(
-            "the agent's VFs are made of ordinary Linux parts (kernel: virtual)", source="agent.yaml, kernel"
+            "the agent's VFs are virtual, made of ordinary Linux interfaces (kernel: virtual)",
+            source="agent.yaml, kernel",
         )
         return
     if not facts.selected:
@@ -74,7 +75,7 @@ def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
             problem.why,
             about=problem.subject,
             source="sysfs, netlink",
-            expected="to be looked at; until then the node takes no new pods",
+            expected="readable hardware; until then the node accepts no new pods",
             fix="docs/operating-a-node.md, When hardware changes while pods use it",
         )
     for sentence in facts.hardware.problems:
@@ -115,7 +116,7 @@ def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
         state = by_pci.get(selected.pf.pci)
         if selected.pf.num_vfs == 0:
             yield NO_VFS(
-                f"has no VFs, of {selected.pf.total_vfs} that it can have",
+                f"has no VFs; it supports {selected.pf.total_vfs}",
                 about=selected.pf.name,
                 source=f"{source}/sriov_numvfs",
                 expected="VFs",
@@ -128,7 +129,7 @@ def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
                     about=selected.pf.name,
                     source=source,
                     expected="none",
-                    fix="what the sentence names",
+                    fix="correct what the message names",
                 )
         elif state is not None:
             speed = "link speed unknown" if state.link_mbps is None else f"{state.link_mbps} Mb/s"
@@ -149,7 +150,7 @@ def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
         )
         if num_vfs is not None and num_vfs > pf.total_vfs:
             yield TOO_FEW(
-                f"the card can have {pf.total_vfs} VFs, and numVfs asks for {num_vfs}",
+                f"the card supports {pf.total_vfs} VFs, and numVfs is {num_vfs}",
                 about=pf.name,
                 source=source,
                 expected=f"{num_vfs} VFs",
@@ -160,11 +161,11 @@ def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
     for function in facts.plain:
         if function.driver in _SRIOV_DRIVERS:
             yield NO_SRIOV(
-                f"a card of driver {function.driver} offers no VFs: SR-IOV is off in its firmware or in the "
-                "BIOS, or the card has none",
+                f"a card with driver {function.driver} has no VFs: SR-IOV is off in its firmware or in the "
+                "BIOS, or the card does not support it",
                 about=function.netdev or function.pci,
                 source=f"/sys/bus/pci/devices/{function.pci}, no sriov_totalvfs",
-                expected="SR-IOV, if pods are to use this card",
+                expected="SR-IOV, if pods should use this card",
                 fix=_more_vfs(function.driver, function.pci, 16),
             )
     for pci, on in facts.roce:

@@ -46,7 +46,8 @@ def check_iommu(facts: IommuFacts) -> Iterator[Finding]:
         )
     elif not facts.groups:
         yield IOMMU_OFF(
-            "there is none, or it is off: interfaces with driver vfio-pci are refused; others do not need it",
+            "there is no IOMMU, or it is off: the agent refuses interfaces with driver vfio-pci; "
+            "others do not need it",
             source=f"/sys/kernel/iommu_groups is empty; /proc/cmdline: {facts.command_line or 'nothing'}",
             expected="on, where pods ask for vfio-pci",
             fix="VT-d or AMD-Vi on in the BIOS; intel_iommu=on iommu=pt on the kernel's command line; reboot",
@@ -54,8 +55,8 @@ def check_iommu(facts: IommuFacts) -> Iterator[Finding]:
     for pf, functions in facts.together.items():
         if functions:
             yield SHARED_GROUP(
-                f"its first VF is in one IOMMU group with {', '.join(functions)}: none of them is given to "
-                "a program, which could open the others",
+                f"its first VF shares an IOMMU group with {', '.join(functions)}: no program gets "
+                "one of them, because it could open the others",
                 about=pf,
                 source="/sys/bus/pci/devices/*/iommu_group",
                 expected="a group for each VF",
@@ -119,11 +120,13 @@ def check_modules(facts: ModuleFacts) -> Iterator[Finding]:
         if vf_driver := VF_DRIVERS.get(driver):
             yield _needed(facts, vf_driver, f"the VFs of {driver} have no netdev without it", VF_DRIVER)
     if facts.rdma:
-        yield _needed(facts, "ib_uverbs", "no container can speak verbs without it", NOT_LOADED)
+        yield _needed(facts, "ib_uverbs", "without it no container can use verbs", NOT_LOADED)
         why = "without it there is no /dev/infiniband/rdma_cm, which rdma_cm programs open"
         yield _needed(facts, "rdma_ucm", why, NOT_LOADED)
     if facts.software_caps:
-        yield _on_demand(facts, "sch_tbf", "no cap is kept by software, and what demands that is refused")
+        yield _on_demand(
+            facts, "sch_tbf", "software cannot enforce caps, and requests that need it are refused"
+        )
     yield _on_demand(facts, "vfio_pci", "interfaces with driver vfio-pci are refused")
 
 
@@ -156,5 +159,5 @@ def _on_demand(facts: ModuleFacts, name: str, consequence: str) -> Finding:
             about=name,
             source=f"/lib/modules/{facts.release}/modules.dep",
         )
-    description = "is loaded when it is needed" if state is State.LOADABLE else state.value
+    description = "the kernel loads it on demand" if state is State.LOADABLE else state.value
     return MODULES_OK(description, about=name, source=f"/lib/modules/{facts.release}/modules.dep")

@@ -69,7 +69,7 @@ def _check(port: PortQos) -> Iterator[Finding]:
     yield _flow_control(port)
     if port.pfc and port.trust == "pcp":
         yield TRUST_PCP(
-            "priorities are told from VLAN tags: frames without a tag are all of priority 0",
+            "the port takes priorities from VLAN tags: frames without a tag have priority 0",
             about=port.name,
             source="DCB netlink; class/net/*/qos/trust",
             expected="dscp, unless RoCE's interfaces have a VLAN",
@@ -77,7 +77,7 @@ def _check(port: PortQos) -> Iterator[Finding]:
         )
     if port.ecn is None:
         yield NOT_KNOWN(
-            "whether RoCE heeds congestion marks (ECN) is told by MLNX_OFED's files or vendors' tools alone",
+            "only MLNX_OFED's files or vendors' tools show whether RoCE uses congestion marks (ECN)",
             about=port.name,
             source=f"no /sys/class/net/{port.name}/ecn",
         )
@@ -98,7 +98,7 @@ def _check(port: PortQos) -> Iterator[Finding]:
 def _flow_control(port: PortQos) -> Finding:
     dcb, pause = f"dcb pfc show dev {port.name}", f"ethtool -a {port.name}"
     if port.pfc:
-        trust = f", trust {port.trust}" if port.trust else ", trust not told"
+        trust = f", trust {port.trust}" if port.trust else ", trust unknown"
         return PFC_ON(f"PFC on {_priorities(port.pfc)}{trust}", about=port.name, source=dcb)
     if port.pause:
         return GLOBAL_PAUSE(
@@ -110,9 +110,9 @@ def _flow_control(port: PortQos) -> Finding:
         )
     if port.pfc is None and port.pause is None:
         return NOT_KNOWN(
-            "the driver tells neither of PFC nor of pause frames", about=port.name, source=f"{dcb}; {pause}"
+            "the driver reports neither PFC nor pause frames", about=port.name, source=f"{dcb}; {pause}"
         )
-    pfc = "PFC is off" if port.pfc is not None else "the driver tells nothing of PFC"
+    pfc = "PFC is off" if port.pfc is not None else "the driver does not report PFC"
     return NO_FLOW_CONTROL(
         f"{pfc}, and there are no pause frames: RoCE loses frames when a port is full, and is slow then",
         about=port.name,

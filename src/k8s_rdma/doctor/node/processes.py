@@ -30,11 +30,11 @@ def check_configuration(facts: ConfigurationFacts) -> Iterator[Finding]:
     """Check that the agent's configuration file exists."""
     if facts.file is not None:
         yield CONFIGURATION_OK(
-            "the agent's file, by which the rest is judged", about=facts.file, source=facts.file
+            "the agent's file, which the other checks use", about=facts.file, source=facts.file
         )
         return
     yield NO_AGENT_FILE(
-        "there is no agent.yaml: the rest is judged by the agent's defaults",
+        "there is no agent.yaml: the other checks use the agent's defaults",
         source=" and ".join(facts.looked_for),
         expected="the agent's file",
         fix="k8s-rdma doctor node in the agent's container, or with --config FILE; docs/install.md where "
@@ -71,15 +71,15 @@ class LedgerFacts:
 def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
     """Check that an agent can start with the ledger, and the receipts in it."""
     if facts.source:
-        yield LEDGER_OK("the agent that runs has it open and in order", about=facts.path, source=facts.source)
+        yield LEDGER_OK("the running agent has it open and in order", about=facts.path, source=facts.source)
     elif not facts.exists:
-        yield NONE("there is none: no agent has run here", about=facts.path, source=facts.path)
+        yield NONE("there is no ledger: no agent has run here", about=facts.path, source=facts.path)
     elif facts.newer:
         yield NEWER(
             facts.fault,
             about=facts.path,
             source=facts.path,
-            expected="an agent of that version, or pods that hold nothing that it alone knows",
+            expected="an agent of that version, or no pods that need its features",
             fix="run the newer agent again; docs/agent-updates.md, Roll back",
         )
     elif facts.fault:
@@ -92,7 +92,7 @@ def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
         )
     elif facts.unfinished:
         yield UNFINISHED(
-            f"of {facts.receipts} receipts these are not at their end: {'; '.join(facts.unfinished)}",
+            f"of {facts.receipts} receipts these are unfinished: {'; '.join(facts.unfinished)}",
             about=facts.path,
             source=facts.path,
             expected="an agent, which completes or undoes them when it starts",
@@ -175,11 +175,11 @@ def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
 def _ends_left(facts: ProcessFacts) -> Finding:
     named = ", ".join(facts.leftovers[:NAMED]) + (", ..." if len(facts.leftovers) > NAMED else "")
     return ENDS_LEFT(
-        f"DELs that are left to the agent: {len(facts.leftovers)} ({named}); until it has carried them out, "
-        "nobody else gets what these pods had",
+        f"DELs that wait for the agent: {len(facts.leftovers)} ({named}); until it completes them, "
+        "no other pod gets the interfaces of these pods",
         about="agent",
         source=facts.left_in,
-        expected="none that stays",
+        expected="none that remains",
         fix="the agent's log says what fails (reconcile_failed)" if facts.report else "start the agent",
     )
 
@@ -193,7 +193,7 @@ def _check_agent(facts: ProcessFacts, report: NodeReport) -> Finding:
 
 def _other_version(facts: ProcessFacts, name: str, version: str, source: str) -> Finding:
     return VERSIONS(
-        f"is of version {version}, and this program of {facts.version}",
+        f"has version {version}, and this program has version {facts.version}",
         about=name,
         source=source,
         expected="one version on a node",
@@ -215,7 +215,7 @@ def _check_answer(facts: ProcessFacts, name: str, answer: Answer) -> Finding:
         )
     if answer.version and answer.version != facts.version:
         return _other_version(facts, name, answer.version, answer.url)
-    summary = f"answers, version {answer.version}" if answer.version else "answers; does not tell its version"
+    summary = f"answers, version {answer.version}" if answer.version else "answers, without a version"
     return PROCESSES_OK(summary, about=name, source=answer.url)
 
 
@@ -228,7 +228,7 @@ def check_vfs(facts: ProcessFacts) -> Iterator[Finding]:
         for vf in pf.foreign:
             bad = True
             yield FOREIGN(
-                f"nobody's, and taken: {vf.why}; {vf.min_tx_rate} Mb/s count as reserved",
+                f"unmanaged: {vf.why}; {vf.min_tx_rate} Mb/s count as reserved",
                 about=f"{pf.name} VF {vf.vf}",
                 source=source,
                 expected="unused, or a pod's",
@@ -238,11 +238,11 @@ def check_vfs(facts: ProcessFacts) -> Iterator[Finding]:
         if allocation.phase == "releasing":
             bad = True
             yield RELEASING(
-                f"interfaces on their way home: {len(allocation.interfaces)}",
+                f"interfaces that are being released: {len(allocation.interfaces)}",
                 about=f"{allocation.pod.namespace}/{allocation.pod.name}",
                 source=f"{facts.socket}, allocations",
                 expected="an end within seconds",
                 fix="the agent's log says what fails (reconcile_failed); docs/operating-a-node.md",
             )
     if not bad:
-        yield VFS_OK("all are home or a pod's", source=source)
+        yield VFS_OK("each VF is free or allocated to a pod", source=source)

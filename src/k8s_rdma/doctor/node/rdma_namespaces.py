@@ -58,7 +58,7 @@ def check_rdma_namespaces(facts: RdmaFacts) -> Iterator[Finding]:
     if facts.mode is not facts.persistent:
         value = int(facts.mode is _SHARED)
         yield NOT_KEPT(
-            f"the mode is {facts.mode.value}, and {facts.persistent.value} after the next boot",
+            f"the mode is {facts.mode.value}, and becomes {facts.persistent.value} after the next boot",
             source=f"{_SYSTEM}; /etc/modprobe.d",
             expected="one mode, as it can only be changed while no pod has a namespace",
             fix=f"echo 'options ib_core netns_mode={value}' > /etc/modprobe.d/ib_core.conf",
@@ -72,11 +72,11 @@ def check_rdma_namespaces(facts: RdmaFacts) -> Iterator[Finding]:
         for resource in unfit:
             yield WITHOUT_CDI(
                 f"{resource.name} comes without CDI, and RDMA devices have namespaces of their own: a "
-                "device's nodes have other numbers once it is in the pod",
+                "device's nodes change their numbers when it moves to the pod",
                 about=resource.name,
                 source=facts.source,
-                expected="cdi: true, or the key left out",
-                fix="take cdi: false out of the resource",
+                expected="cdi: true, or no key cdi",
+                fix="remove cdi: false from the resource",
             )
     else:
         yield OK(f"the mode is {facts.mode.value}", source=_SYSTEM)
@@ -86,15 +86,16 @@ def check_isolation(facts: RdmaFacts) -> Iterator[Finding]:
     """Check the devices that a container can reach by each resource of the device plugin."""
     if facts.plugin is None:
         yield NO_PLUGIN(
-            "no device plugin is set up: containers get no device nodes, but netdevs and rates all the same",
+            "no device plugin is configured: containers get netdevs and rates, but no device nodes",
             source=facts.source,
         )
     for resource in _resources(facts):
         yield _isolation(resource, facts)
     if facts.agent_file is not None and not facts.signed:
         yield UNSIGNED(
-            "placements are hints: who may edit a pod's annotations may have it given what the extender "
-            "never promised",
+            "placements are unsigned: users who can edit a pod's annotations can get interfaces "
+            "that the extender "
+            "never reserved",
             about="placementKeyFile",
             source=facts.agent_file,
             expected="a key that agents and extender share",
@@ -115,7 +116,7 @@ def _isolation(resource: Resource, facts: RdmaFacts) -> Finding:
                 "a container reaches the verbs of every matching device, of PFs also past the caps of any VF",
                 about=about,
                 source=source,
-                expected="pods that are trusted, or mode exact",
+                expected="trusted pods, or mode exact",
                 fix="mode: exact, or rdma system set netns exclusive on a node without pods",
             )
         case MountResource(scope="rdma-cm-only"):
@@ -126,7 +127,7 @@ def _isolation(resource: Resource, facts: RdmaFacts) -> Finding:
                 "the PFs, and so past every cap",
                 about=about,
                 source=source,
-                expected="pods that are trusted, or mode exact",
+                expected="trusted pods, or mode exact",
                 fix="node.devicePlugin.mount: false (without the chart, no mode: mount in resources) once "
                 "pods ask for k8s-rdma.io/slot, or rdma system set netns exclusive on a node without pods",
             )

@@ -51,9 +51,9 @@ def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
     """One finding for each process that starts containers."""
     if not facts.processes:
         yield NO_PROCESS(
-            "no process of containerd or CRI-O is seen, so that the limit is not known",
+            "no process of containerd or CRI-O is visible, so the limit is unknown",
             source="/proc/*/limits",
-            expected="to be looked at on the node",
+            expected="a visible process",
             fix="run the doctor on the node, or with the node's /proc below --host-root",
         )
     for process in facts.processes:
@@ -164,7 +164,7 @@ def _check(facts: RuntimeFacts, runtime: Runtime) -> Iterator[Finding]:
         return
     version = version_of(runtime.version)
     if version is None:
-        yield VERSION_UNKNOWN("does not say its version", about=runtime.name, source=runtime.version_source)
+        yield VERSION_UNKNOWN("does not print its version", about=runtime.name, source=runtime.version_source)
     elif version < OLDEST[runtime.name]:
         oldest = _format_version(OLDEST[runtime.name])
         yield TOO_OLD(
@@ -196,14 +196,14 @@ def _check_annotations(
     if version is None or version < OLDEST[runtime.name] or delivers_annotations(runtime.name, version):
         return
     kind = ASKED_ANNOTATIONS
-    costs = ": the agent has to ask the API server, and every pod waits for the agent"
+    costs = ": the agent must query the API server, and every pod waits for the agent"
     fix = f"update {runtime.name}"
     if facts.credentials is False:
         kind = NO_ANNOTATIONS
-        costs = ", and the agent has no credentials to ask for them: pods do not start"
+        costs = ", and the agent has no credentials to read them: pods do not start"
         fix = f"inCluster: true or kubeconfig: FILE in the agent's file, or update {runtime.name}"
     yield kind(
-        f"version {runtime.version} tells no plugin the pods' annotations{costs}",
+        f"version {runtime.version} passes no pod annotations to plugins{costs}",
         about=runtime.name,
         source=runtime.version_source,
         expected=f"{_format_version(ANNOTATIONS_SINCE[runtime.name])} or newer",
