@@ -200,12 +200,12 @@ Verb: TypeAlias = Callable[[bytearray], Awaitable[bytes]]
 View: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""For kubelet's probes, which bear neither certificate nor token."""
+"""Paths for kubelet's probes, which have neither certificate nor token."""
 
 _UNAUTHORIZED = {"www-authenticate": "Bearer"}
 
 _LAST = {"connection": "close"}
-"""Of answers to a scheduler, once its body is read, where replicas elect a leader. A Service chooses the
+"""Header of answers to a scheduler, once its body is read, if replicas elect a leader. A Service chooses the
 replica when a connection begins: one that stays open stays with a process that leads no more, or hangs."""
 
 _log = structlog.get_logger()

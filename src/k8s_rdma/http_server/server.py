@@ -77,7 +77,6 @@ class HttpServer:
                 self._tick()
         finally:
             accepting.close()
-            listener.close()
             try:
                 await self._drain(accepting)
             finally:
@@ -129,7 +128,10 @@ def listen(address: str, port: int, *, backlog: int = BACKLOG) -> socket.socket:
 
 
 class TlsListener:
-    """Listener for connections with TLS, from its creation until it is closed, as an `asyncio.Server`."""
+    """Listener for connections with TLS, from its creation until it is closed, as an `asyncio.Server`.
+
+    It closes its socket when nothing waits for it any more.
+    """
 
     def __init__(
         self,
@@ -154,19 +156,23 @@ class TlsListener:
         """Return once no connection negotiates any more."""
         await asyncio.wait([self._task])
 
-    async def _run(self) -> NoReturn:
+    async def _run(self) -> None:
+        with self._listener:
+            async with asyncio.TaskGroup() as handshakes:
+                await self._accept(handshakes)
+
+    async def _accept(self, handshakes: asyncio.TaskGroup) -> NoReturn:
         loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as handshakes:
-            while True:
-                try:
-                    accepted, (address, *_) = await loop.sock_accept(self._listener)
-                except OSError as error:
-                    _log.error("not_accepted", error=error.strerror)
-                    await asyncio.sleep(ACCEPT_RETRY_S)
-                    continue
-                handshakes.create_task(self._negotiate(accepted, address))
-                # It does not wait by itself while there are clients: those that make room for them end first.
-                await asyncio.sleep(0)
+        while True:
+            try:
+                accepted, (address, *_) = await loop.sock_accept(self._listener)
+            except OSError as error:
+                _log.error("not_accepted", error=error.strerror)
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
+            handshakes.create_task(self._negotiate(accepted, address))
+            # It does not wait by itself while there are clients: those that make room for them end first.
+            await asyncio.sleep(0)
 
     async def _negotiate(self, accepted: socket.socket, address: str) -> None:
         timeout_s = self._connections.limits.request_timeout_s
