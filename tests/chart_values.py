@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-SERVICE = {"extender": {"way": "service", "replicas": 2, "tlsSecretName": "extender-tls"}}
+SERVICE = {"extender": {"mode": "service", "replicas": 2, "tlsSecretName": "extender-tls"}}
 MUCH = {
     "hardware": {"requireRdma": False, "pfs": [{"names": ["eth1"], "numVfs": 8}]},
     "node": {
@@ -39,7 +39,7 @@ MUCH = {
 }
 GIVEN: Mapping[str, Json] = {
     "defaults": {},
-    "host-network": {"extender": {"way": "host-network"}},
+    "host-network": {"extender": {"mode": "host-network"}},
     "service": SERVICE,
     "much": MUCH,
     "uninstalling": {"node": {"uninstall": True}},

@@ -11,8 +11,8 @@ from deploy.rendering.chart import CHART, render
 
 MANIFESTS = CHART.parent / "manifests"
 
-WAYS = ("second-scheduler", "host-network")
-"""The way `service` needs certificates, which no default can bring."""
+MODES = ("second-scheduler", "host-network")
+"""The mode `service` needs certificates, which no default can bring."""
 
 GIVEN = {"namespace": {"create": True}, "placementKey": {"create": False}}
 """Nobody else makes the namespace; the key is made by hand, as kubectl cannot ask whether there is one."""
@@ -20,7 +20,7 @@ GIVEN = {"namespace": {"create": True}, "placementKey": {"create": False}}
 EVERY_RELEASE = {"scheduler": {"chosen": False}}
 """kubectl does not ask for the cluster's release, either, and kinds that an older one lacks are refused."""
 
-OF_THE_WAY = "templates/extender/"
+OF_THE_MODE = "templates/extender/"
 
 NOTICE = "# Made of deploy/chart by `make chart`; edit it there.\n"
 
@@ -28,17 +28,18 @@ NOTICE = "# Made of deploy/chart by `make chart`; edit it there.\n"
 def manifests() -> dict[str, str]:
     """All files by their path below `deploy/manifests`."""
     rendered = {
-        way: render({**GIVEN, "extender": {"way": way, **EVERY_RELEASE}}, service="kubectl") for way in WAYS
+        mode: render({**GIVEN, "extender": {"mode": mode, **EVERY_RELEASE}}, service="kubectl")
+        for mode in MODES
     }
     files = {f"base/{path.name}": NOTICE + path.read_text() for path in sorted((CHART / "crds").iterdir())}
-    for path, text in rendered[WAYS[0]].items():
-        if not path.startswith(OF_THE_WAY):
+    for path, text in rendered[MODES[0]].items():
+        if not path.startswith(OF_THE_MODE):
             files[f"base/{_file(path)}"] = _text(text)
-    for way in WAYS:
-        for path, text in rendered[way].items():
-            if path.startswith(OF_THE_WAY):
-                files[f"{way}/{_file(path)}"] = _text(text)
-    for folder in ("base", *WAYS):
+    for mode in MODES:
+        for path, text in rendered[mode].items():
+            if path.startswith(OF_THE_MODE):
+                files[f"{mode}/{_file(path)}"] = _text(text)
+    for folder in ("base", *MODES):
         names = sorted(name.partition("/")[2] for name in files if name.startswith(f"{folder}/"))
         files[f"{folder}/kustomization.yaml"] = _kustomization([] if folder == "base" else ["../base"], names)
     return files

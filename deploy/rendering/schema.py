@@ -102,7 +102,7 @@ SAID: dict[tuple[str, ...], Schema] = {
     ("node", "cni", "capabilities"): _CAPABILITIES,
     ("node", "cni", "network"): {"enum": ["chained", "alone", "none"]},
     ("node", "cni", "plugin"): _OBJECT,
-    ("extender", "way"): {"enum": ["second-scheduler", "host-network", "service"]},
+    ("extender", "mode"): {"enum": ["second-scheduler", "host-network", "service"]},
     ("extender", "replicas"): {"type": "integer", "minimum": 0, "maximum": 9},
     ("extender", "tlsSecretName"): _NAME_OR_NONE,
     ("extender", "clientNames"): _NAMES,
@@ -121,6 +121,11 @@ SAID: dict[tuple[str, ...], Schema] = {
 """Of values for which their default does not say what may be there."""
 
 
+DEPRECATED_VALUES: dict[tuple[str, ...], tuple[str, ...]] = {("extender", "way"): ("extender", "mode")}
+"""Old names of values with their new ones. An old one is accepted for one release, and wins where it is set;
+docs/upgrade.md lists them."""
+
+
 def schema_text() -> str:
     """values.schema.json."""
     return json.dumps(values_schema(), indent=2, ensure_ascii=False) + "\n"
@@ -130,6 +135,11 @@ def values_schema() -> Schema:
     """The schema: what values.yaml has, and nothing else."""
     schema = _of_default(default_values(), ())
     schema["properties"]["global"] = _OBJECT  # Helm puts one into every chart's values
+    for old, new in DEPRECATED_VALUES.items():
+        properties = schema["properties"]
+        for key in old[:-1]:
+            properties = properties[key]["properties"]
+        properties[old[-1]] = {**SAID[new], "description": f"Deprecated: use {'.'.join(new)}."}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         **schema,

@@ -244,7 +244,7 @@ async def test_section_that_is_there_twice_is_refused(tmp_path: Path):
 async def test_kube_schedulers_of_several_nodes_reach_the_extender_by_its_service(tmp_path: Path):
     values = {
         "extender": {
-            "way": "service",
+            "mode": "service",
             "replicas": 2,
             "clusterIP": CLUSTER_IP,
             "tlsSecretName": "k8s-rdma-extender-tls",

@@ -29,9 +29,9 @@ NEWEST = (1, 30)
 
 VALUES: dict[str, Json] = {
     "defaults": {},
-    "host network": {"extender": {"way": "host-network"}},
+    "host network": {"extender": {"mode": "host-network"}},
     "service": {
-        "extender": {"way": "service", "replicas": 2, "tlsSecretName": "tls", "clusterIP": "10.96.0.88"},
+        "extender": {"mode": "service", "replicas": 2, "tlsSecretName": "tls", "clusterIP": "10.96.0.88"},
         "node": {
             "agent": {"config": {"stuckAfterS": 60, "publish": {"vfResource": "k8s-rdma.io/vf"}}},
             "server": {"tls": {"secretName": "tls", "clientCa": True}, "tokensSecretName": "tokens"},

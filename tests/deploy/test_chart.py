@@ -54,6 +54,22 @@ def containers(objects: list[Json]) -> dict[str, Json]:
 # What is made of it
 
 
+@pytest.mark.parametrize("mode", ["second-scheduler", "host-network", "service"])
+def test_deprecated_name_of_a_value_renders_as_the_new_one(mode: str):
+    values = {**SERVICE["extender"], "replicas": 1} if mode == "service" else {}
+    old = {key: value for key, value in values.items() if key != "mode"} | {"way": mode}
+    assert render({**GIVEN, "extender": old}) == render({**GIVEN, "extender": {**values, "mode": mode}})
+    schema_of_values = jsonschema_rs.validator_for(schema.values_schema())
+    assert schema_of_values.is_valid({"extender": {"way": mode}})
+    assert not schema_of_values.is_valid({"extender": {"way": "any"}})
+
+
+def test_deprecated_names_are_in_the_table_of_the_upgrade_page():
+    page = (CHART.parents[1] / "docs/upgrade.md").read_text()
+    for old, new in schema.DEPRECATED_VALUES.items():
+        assert f"| `{'.'.join(old)}` | `{'.'.join(new)}` |" in page
+
+
 def test_manifests_are_what_the_chart_comes_to():
     found = {str(path.relative_to(MANIFESTS)): path.read_text() for path in MANIFESTS.rglob("*.yaml")}
     assert found == manifests(), "make chart"
@@ -126,7 +142,7 @@ def test_schema_takes_what_can_be_said(name: str):
         ({"node": {"agent": {"config": {"publish": {"leaseNamespace": "x"}}}}}, "leaseNamespace"),
         ({"hardware": {"pfs": [{"pcis": ["nonsense"]}]}}, "nonsense"),
         ({"node": {"devicePlugin": {"config": {"resources": [{"mode": "exactly"}]}}}}, "exactly"),
-        ({"extender": {"way": "first-scheduler"}}, "first-scheduler"),
+        ({"extender": {"mode": "first-scheduler"}}, "first-scheduler"),
         ({"extender": {"config": {"strategy": "binpak"}}}, "binpak"),
         ({"extender": {"config": {"port": 0}}}, "minimum"),
         ({"image": {"digest": "sha256:0"}}, "digest|sha256"),
@@ -146,7 +162,7 @@ def test_schema_has_patterns_that_go_knows():
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"way": "service"}, "extender.tlsSecretName: needed"),
+        ({"mode": "service"}, "extender.tlsSecretName: needed"),
         ({"replicas": 2}, "extender.replicas: more than one needs"),
     ],
 )
@@ -280,7 +296,7 @@ def test_clients_of_some_names_alone_are_served_where_values_say_so():
     names = {"clientNames": ["scheduler"]}
     server = {"node": {"server": {"tls": {"secretName": "tls", "clientCa": True} | names}}}
     assert of_configuration(server, "server.yaml")["tls"].items() >= names.items()
-    extender = {"extender": {"way": "service", "tlsSecretName": "tls"} | names}
+    extender = {"extender": {"mode": "service", "tlsSecretName": "tls"} | names}
     assert of_configuration(extender, "extender.yaml")["tls"].items() >= names.items()
     assert not refused(server)
     assert not refused(extender)
@@ -401,7 +417,7 @@ def test_release_without_the_apparmor_field_is_told_by_annotation_and_has_no_pol
         ("v1.36.0", {}, True),
         ("v1.35.9", {}, False),
         ("v1.36.0", {"scheduler": {"chosen": False}}, False),
-        ("v1.36.0", {"way": "host-network"}, False),
+        ("v1.36.0", {"mode": "host-network"}, False),
         ("v1.36.0", {"enabled": False}, False),
     ],
 )
@@ -415,9 +431,9 @@ def test_second_schedulers_name_is_written_into_pods_where_kubernetes_can(kubern
         assert "{schedulerName: 'mine'}" in mutation["applyConfiguration"]["expression"]
 
 
-@pytest.mark.parametrize("way", ["second-scheduler", "service"])
-def test_extender_prefers_nodes_of_the_control_plane_and_needs_none(way: str):
-    values = SERVICE if way == "service" else {}
+@pytest.mark.parametrize("mode", ["second-scheduler", "service"])
+def test_extender_prefers_nodes_of_the_control_plane_and_needs_none(mode: str):
+    values = SERVICE if mode == "service" else {}
     [pod] = [
         each["spec"]["template"]["spec"] for each in documents(render(values)) if each["kind"] == "Deployment"
     ]

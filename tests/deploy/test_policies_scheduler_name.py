@@ -85,7 +85,7 @@ def test_chart_warns_of_names_that_nobody_makes_good(kubernetes: str, warned: li
 
 @pytest.mark.parametrize(
     ("kubernetes", "extender"),
-    [("v1.29.9", {}), ("v1.36.0", {"way": "host-network"}), ("v1.36.0", {"enabled": False})],
+    [("v1.29.9", {}), ("v1.36.0", {"mode": "host-network"}), ("v1.36.0", {"enabled": False})],
 )
 def test_chart_has_it_beside_a_second_scheduler_alone(kubernetes: str, extender: dict[str, Any]):
     assert in_chart(kubernetes, extender) is None

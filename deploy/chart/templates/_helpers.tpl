@@ -29,6 +29,11 @@ app.kubernetes.io/component: extender
 {{- end -}}
 {{- end }}
 
+{{/* extender.way is its deprecated name: see DEPRECATED_VALUES in deploy/rendering/schema.py. */}}
+{{- define "k8s-rdma.extender-mode" -}}
+{{- .Values.extender.way | default .Values.extender.mode -}}
+{{- end -}}
+
 {{/* The field exists from Kubernetes 1.30 on; before, an annotation of the pod says it. */}}
 {{- define "k8s-rdma.has-apparmor-field" -}}
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
@@ -37,7 +42,7 @@ app.kubernetes.io/component: extender
 {{/* Kubernetes 1.36 writes the second scheduler's name into pods that ask for interfaces. */}}
 {{- define "k8s-rdma.chooses-scheduler" -}}
 {{- with .Values.extender }}
-{{- if and .enabled (eq .way "second-scheduler") .scheduler.chosen $.Values.policies.enabled (semverCompare ">=1.36.0-0" $.Capabilities.KubeVersion.Version) }}yes{{ end }}
+{{- if and .enabled (eq (include "k8s-rdma.extender-mode" $) "second-scheduler") .scheduler.chosen $.Values.policies.enabled (semverCompare ">=1.36.0-0" $.Capabilities.KubeVersion.Version) }}yes{{ end }}
 {{- end }}
 {{- end }}
 
