@@ -145,6 +145,7 @@ chart: $(PYTHON_READY) ## what is made of deploy/chart: the values' schema, depl
 .PHONY: tables
 tables: $(PYTHON_READY) ## the tables of docs/ that are made from the code
 	@$(RUN) python -m docs_site.reference.written
+	@$(RUN) env PYTHONPATH=tests python -m doctor.findings_page
 
 .PHONY: lock
 lock: $(PYTHON_READY) ## pin what pyproject.toml asks for; UPGRADE=1 for the newest of everything
