@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PACKAGE = str(Path(__file__).resolve().parent.parent / "src" / "k8s_rdma") + "/"
 
 MOST_FILES = {"filter": 34, "prioritize": 19, "bind": 38, "add": 39, "del": 20, "report": 12}
-MOST_FRAMES = 18
+MOST_FRAMES = {"filter": 18, "prioritize": 18, "bind": 18, "add": 11, "del": 11, "report": 10}
 """What is there now; a ceiling, and no goal: filter and bind below 20 files, ADD below 28 and 12 frames."""
 
 
@@ -78,7 +78,7 @@ def show(ways: dict[str, Way]) -> None:
 def check(ways: dict[str, Way]) -> None:
     show(ways)
     assert {name: sorted(way.files) for name, way in ways.items() if len(way.files) > MOST_FILES[name]} == {}
-    assert {name: way.depth for name, way in ways.items() if way.depth > MOST_FRAMES} == {}
+    assert {name: way.depth for name, way in ways.items() if way.depth > MOST_FRAMES[name]} == {}
 
 
 def test_ways_of_the_scheduler_pass_few_files():

@@ -147,24 +147,21 @@ def read_pod_request(
 
 
 def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: Policy) -> PodRequest:
-    def request() -> Request:
-        return read_pod(annotations, strict=policy.strict).request
-
-    text = annotations.get(PLACEMENT_ANNOTATION)
-    if not text:
-        return PodRequest(request=request())
-    keys = policy.keys()
-    try:
-        promised = decode(text, uid=uid, node=node, keys=keys)
-    except MalformedError as error:
-        return PodRequest(request=request(), ignored=str(error))
-    if keys is not None:
-        return PodRequest(request=promised.request(), promised=promised)
-    pod_request = request()
-    if not satisfies(promised.request(), pod_request):  # the policy is heeded where it is followed
-        why = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
-        return PodRequest(request=pod_request, ignored=why)
-    return PodRequest(request=pod_request, promised=promised)
+    promised, ignored = None, ""
+    if text := annotations.get(PLACEMENT_ANNOTATION):
+        keys = policy.keys()
+        try:
+            promised = decode(text, uid=uid, node=node, keys=keys)
+        except MalformedError as error:
+            ignored = str(error)
+        if promised is not None and keys is not None:
+            return PodRequest(request=promised.request(), promised=promised)
+    request = read_pod(annotations, strict=policy.strict).request
+    # The policy is not compared here: it applies where the placement is used.
+    if promised is not None and not satisfies(promised.request(), request):
+        ignored = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
+        promised = None
+    return PodRequest(request=request, promised=promised, ignored=ignored)
 
 
 def _with_defaults(interface: _Interface, vlan: int, driver: VfDriver) -> _Interface:
