@@ -44,9 +44,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     """YAML with these keys in camelCase.
 
     node: the node's name in Kubernetes.
-    kernel: where the functions come from: `linux`, the node's network cards, or `virtual`, SR-IOV made of
+    kernel: the source of VFs: `linux`, the node's network cards, or `virtual`, SR-IOV made of
         ordinary Linux parts.
-    hardware: which network cards are ours, with `linux`.
+    hardware: the network cards that the agent manages, with `linux`.
     run_dir: `cni.sock`, `state.sock` and `attachments/`; on a tmpfs that a reboot empties.
     state_group: the ID of the group that reads `state.sock` beside the agent's user; by default the agent's.
     state_dir: the ledger; on a disk that a reboot keeps.
@@ -57,15 +57,14 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     allow_unplaced: whether a pod that the extender did not place gets interfaces of what this node's ledger
         leaves free; by default where nobody signs placements. It may be given what the extender has promised
         to a pod that has not started yet.
-    ipam_timeout_s: how long an IPAM plugin may take.
-    reconcile_s: how often the agent looks for what nothing tells it of: sandboxes that are gone, and caps of
-        software that a pod took away.
+    ipam_timeout_s: the longest time for a call of an IPAM plugin.
+    reconcile_s: the interval of checks for vanished sandboxes, and for caps of software that a pod removed.
     kubeconfig, in_cluster: the credentials for the API server: a file, or the pod's service account; one of
-        them or none. Without, pods' annotations come from the runtime alone, and nobody is told of refusals.
-    publish: what is told of the node in the API server; needs credentials.
-    stuck_after_s: when a pod is evicted that has been refused all the time for what will not go away while it
-        is on this node; by default never.
-    cdi_dir: of the node, where container runtimes look for specifications of devices.
+        them or none. Without, pods' annotations come from the runtime alone, and refusals cause no events.
+    publish: the objects that the agent publishes in the API server; needs credentials.
+    stuck_after_s: the time after which a pod is evicted whose refusals will not end on this node; by default
+        never.
+    cdi_dir: the node's directory in which container runtimes read specifications of devices.
     device_plugin: the device plugin's file, where there is one: it says which VFs are whose, and what of it
         kubelet gives pods. pod_resources_timeout_s: how long an ADD waits for kubelet to say that.
     cni_cache_dirs, cni_path: of the node, where libcni keeps attachments for a runtime and for Multus, where

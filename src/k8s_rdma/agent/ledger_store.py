@@ -2,7 +2,7 @@
 
 Blocking and confined to one thread (the agent's worker). Files in `<runDir>`:
 
-`attachments/<container id>`: a file per container that has something of ours, or whose ADD is under way.
+`attachments/<container id>`: a file per container that has a receipt, or whose ADD is under way.
 With the directory there and no file in it, a DEL has nothing to do, even while the agent is dead. So a
 marker is there before the first change and after the last, and a missing directory means nothing.
 

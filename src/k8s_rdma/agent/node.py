@@ -435,7 +435,7 @@ class Node:
         return tuple((counter, holders.get(counter.vf, (None, None))[0]) for counter in counters)
 
     def adoptable(self, scope: Scope, in_use: Mapping[str, str] = NOBODYS) -> tuple[Candidate, ...]:
-        """The foreign VFs in scope, by a look at the hardware of now; see `core.allocation.candidates`.
+        """Scan for foreign VFs in scope; see `core.allocation.candidates`.
 
         MalformedError when there is no such VF, KernelError when the hardware cannot be read.
         """

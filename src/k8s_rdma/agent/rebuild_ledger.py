@@ -118,7 +118,7 @@ class Rebuild:
     """Rebuilds the ledger of one node; used from one thread.
 
     cni_path: where its plugins are, `:` between. pools: VFs of exclusive resources.
-    slots: what pods hold by kubelet's word of now, by namespace and name.
+    slots: the current slots of pods by kubelet, by namespace and name.
     rdma_device: of the function at an address, by name, wherever it is; empty for none.
     """
 

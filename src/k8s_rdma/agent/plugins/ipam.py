@@ -77,7 +77,7 @@ class IpamPlugins:
     async def delete(self, receipt: Receipt, now: CalledPlugins | None = None) -> None:
         """Give every interface's addresses back; tries all, and raises one error that names all failures.
 
-        What does not answer is not asked anew, as the container's next call waits for the end of this one.
+        A plugin that does not answer is not called again, as the container's next call waits for this one.
         now: what the configuration of now names; tried where an interface's ADD and DEL both fail by that of
             then. One with a mistake would hold up its pods for ever, also when it is corrected.
         """
