@@ -124,7 +124,7 @@ def test_configuration_is_checked_and_keys_that_mean_nothing_are_named(tmp_path:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(MELLANOX | {"mode": "hca"}))
     checked = command("-config-file", str(file), "--check-config")
-    assert (checked.exit_code, checked.stdout, checked.stderr) == (0, "ok\n", "mode: means nothing\n")
+    assert (checked.exit_code, checked.stdout, checked.stderr) == (0, "ok\n", "mode: has no effect\n")
     file.write_text("resources: []")
     refused = command("--config", str(file), "--check-config")
     assert refused.exit_code == 1
