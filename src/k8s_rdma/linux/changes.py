@@ -29,25 +29,6 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.sysfs import Sysfs
 
 
-def files_without_events(sysfs: Sysfs, hardware: Hardware) -> frozenset[str]:
-    """Return the files, by path below sysfs, whose changes no event reports.
-
-    They are the port states of InfiniBand PFs and MLNX_OFED's settings of each VF.
-    """
-    return frozenset(path for pf in hardware.pfs for path in _files(sysfs, pf))
-
-
-def _files(sysfs: Sysfs, pf: PfState) -> Iterator[str]:
-    if pf.rdma_device and pf.link_type is LinkType.INFINIBAND:
-        ports = f"class/infiniband/{pf.rdma_device}/ports"
-        for port in sysfs.names_if_any(ports) or ():
-            yield f"{ports}/{port}/state"
-    settings = f"bus/pci/devices/{pf.pci}/sriov"
-    for vf in sysfs.names_if_any(settings) or ():
-        if vf.isdecimal():
-            yield f"{settings}/{vf}/config"
-
-
 REST_MS = 50
 """Pause after each callback. An attachment makes hundreds of changes; waking for each would cost the thread
 that makes them more than the changes themselves."""
@@ -60,6 +41,7 @@ QUEUE_BYTES = 4 << 20
 
 _BATCH = 10_000
 """Most messages read before the callback runs, so that an endless stream cannot delay it."""
+T = TypeVar("T")
 
 
 class Changes:
@@ -218,23 +200,6 @@ class Changes:
         return bool(changed)
 
 
-def _contents(path: Path) -> bytes | None:
-    """Read a file; None while it cannot be read, for whatever reason. Becoming readable or not is a change.
-
-    Only regular files are opened: of a device node only the device number counts.
-    """
-    try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            return b"%d %d" % (stat.S_IFMT(found.st_mode), found.st_rdev)
-        return path.read_bytes()
-    except OSError:
-        return None
-
-
-T = TypeVar("T")
-
-
 class CachedScan(Generic[T]):
     """Runs a scan again when something has changed, and returns the previous result otherwise.
 
@@ -298,3 +263,36 @@ class CachedScan(Generic[T]):
     def _something_changed(self) -> None:
         self._due = True
         self._on_change()
+
+
+def files_without_events(sysfs: Sysfs, hardware: Hardware) -> frozenset[str]:
+    """Return the files, by path below sysfs, whose changes no event reports.
+
+    They are the port states of InfiniBand PFs and MLNX_OFED's settings of each VF.
+    """
+    return frozenset(path for pf in hardware.pfs for path in _files(sysfs, pf))
+
+
+def _files(sysfs: Sysfs, pf: PfState) -> Iterator[str]:
+    if pf.rdma_device and pf.link_type is LinkType.INFINIBAND:
+        ports = f"class/infiniband/{pf.rdma_device}/ports"
+        for port in sysfs.names_if_any(ports) or ():
+            yield f"{ports}/{port}/state"
+    settings = f"bus/pci/devices/{pf.pci}/sriov"
+    for vf in sysfs.names_if_any(settings) or ():
+        if vf.isdecimal():
+            yield f"{settings}/{vf}/config"
+
+
+def _contents(path: Path) -> bytes | None:
+    """Read a file; None while it cannot be read, for whatever reason. Becoming readable or not is a change.
+
+    Only regular files are opened: of a device node only the device number counts.
+    """
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return b"%d %d" % (stat.S_IFMT(found.st_mode), found.st_rdev)
+        return path.read_bytes()
+    except OSError:
+        return None

@@ -34,6 +34,39 @@ IGB_82576 = frozenset(
 )
 """PCI IDs of the 82576 (intel/igb/e1000_hw.h); the other cards of the driver have no rates."""
 
+_ANY_DRIVER = {
+    codes.EOPNOTSUPP: "it sets no rates on VFs of this card",
+    codes.EINVAL: "it does not take these rates; any driver refuses a maximum below the minimum",
+    codes.EPERM: "the agent lacks CAP_NET_ADMIN in the host's user namespace",
+    codes.ENODEV: "the PF no longer exists",
+}
+"""Errors of `do_setvfinfo` and `rtnl_set_vf_rate` (net/core/rtnetlink.c)."""
+
+_NETDEV = frozenset({Setting.MTU})
+"""Settings that are written to the VF's own netdev, not to its PF."""
+
+_COMMON = frozenset({Setting.VLAN, Setting.MAC, Setting.SPOOF_CHECK, Setting.TRUST})
+_LINK = frozenset({Setting.LINK_STATE})
+_QOS = frozenset({Setting.QOS})
+_INFINIBAND = {"mlx5_core": frozenset({Setting.GUID, Setting.LINK_STATE})}
+"""Settings on InfiniBand links (ipoib_netdev_ops_pf, drivers/infiniband/ulp/ipoib/ipoib_main.c: a driver's
+`set_vf_guid` and `set_vf_link_state`, which mlx5_ib has, drivers/infiniband/hw/mlx5/ib_virt.c).
+
+No driver accepts a partition key. mlx4 alone sets keys of VFs by sysfs
+(`iov/<function>/ports/<port>/pkey_idx`, drivers/infiniband/hw/mlx4/sysfs.c): indexes into the PF's table,
+which the subnet manager fills."""
+
+_ANY_DRIVER_OF_SETTINGS = {
+    codes.EOPNOTSUPP: "it has no such setting for VFs of this card, or not in this mode of its switch",
+    codes.EPROTONOSUPPORT: "it takes no VLAN protocol but 802.1Q",
+    codes.EINVAL: "it does not take this value, or has no such VF",
+    codes.EPERM: "the agent lacks CAP_NET_ADMIN in the host's user namespace",
+    codes.EAGAIN: "the VF is still being reset; try again",
+    codes.EBUSY: "the VF is still being reset; try again",
+    codes.ENODEV: "the PF no longer exists",
+}
+"""Errors of `do_setvfinfo` (net/core/rtnetlink.c) and those that mean the same for all drivers."""
+
 
 class Port(NamedTuple):
     """Facts on which a driver's ability depends; see `ability`."""
@@ -94,15 +127,6 @@ def understood_max(driver: str, max_tx_rate_mbps: int, link_mbps: int | None) ->
     qede reports the link's speed for a VF without a maximum (`qed_get_vf_config`, qlogic/qed/qed_sriov.c).
     """
     return 0 if driver == "qede" and max_tx_rate_mbps == link_mbps else max_tx_rate_mbps
-
-
-_ANY_DRIVER = {
-    codes.EOPNOTSUPP: "it sets no rates on VFs of this card",
-    codes.EINVAL: "it does not take these rates; any driver refuses a maximum below the minimum",
-    codes.EPERM: "the agent lacks CAP_NET_ADMIN in the host's user namespace",
-    codes.ENODEV: "the PF no longer exists",
-}
-"""Errors of `do_setvfinfo` and `rtnl_set_vf_rate` (net/core/rtnetlink.c)."""
 
 
 def _mlx5(_: Port) -> RateAbility:
@@ -237,21 +261,6 @@ DRIVERS: Mapping[str, Driver] = {
 """The table, by the kernel module's name as in sysfs `device/driver`."""
 
 
-_NETDEV = frozenset({Setting.MTU})
-"""Settings that are written to the VF's own netdev, not to its PF."""
-
-_COMMON = frozenset({Setting.VLAN, Setting.MAC, Setting.SPOOF_CHECK, Setting.TRUST})
-_LINK = frozenset({Setting.LINK_STATE})
-_QOS = frozenset({Setting.QOS})
-_INFINIBAND = {"mlx5_core": frozenset({Setting.GUID, Setting.LINK_STATE})}
-"""Settings on InfiniBand links (ipoib_netdev_ops_pf, drivers/infiniband/ulp/ipoib/ipoib_main.c: a driver's
-`set_vf_guid` and `set_vf_link_state`, which mlx5_ib has, drivers/infiniband/hw/mlx5/ib_virt.c).
-
-No driver accepts a partition key. mlx4 alone sets keys of VFs by sysfs
-(`iov/<function>/ports/<port>/pkey_idx`, drivers/infiniband/hw/mlx4/sysfs.c): indexes into the PF's table,
-which the subnet manager fills."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSettings:
     """One row of the table: source files, the settings that the driver supports, meanings of its errors.
@@ -286,17 +295,6 @@ def explain_setting(driver: str, errno: int) -> str:
     row = SETTINGS.get(driver)
     return meaning(driver, errno, row.errors if row else {}, _ANY_DRIVER_OF_SETTINGS)
 
-
-_ANY_DRIVER_OF_SETTINGS = {
-    codes.EOPNOTSUPP: "it has no such setting for VFs of this card, or not in this mode of its switch",
-    codes.EPROTONOSUPPORT: "it takes no VLAN protocol but 802.1Q",
-    codes.EINVAL: "it does not take this value, or has no such VF",
-    codes.EPERM: "the agent lacks CAP_NET_ADMIN in the host's user namespace",
-    codes.EAGAIN: "the VF is still being reset; try again",
-    codes.EBUSY: "the VF is still being reset; try again",
-    codes.ENODEV: "the PF no longer exists",
-}
-"""Errors of `do_setvfinfo` (net/core/rtnetlink.c) and those that mean the same for all drivers."""
 
 SETTINGS: Mapping[str, DriverSettings] = {
     # Legacy mode only, but for the MAC (mlx5_eswitch_set_vport_*). A priority alone tags with VLAN 0.

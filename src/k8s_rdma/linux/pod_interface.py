@@ -33,6 +33,22 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.rtnl import Address, HeldAddress, Link
     from k8s_rdma.linux.netns import Namespaces
 
+_ADVERTISEMENT, _TARGET_ADDRESS = 136, 2
+_OVERRIDE = 1 << 29
+_HOP_LIMIT = 255
+_ALL_NODES = "ff02::1"
+_SETTINGS = Path("/proc/sys/net/ipv6/conf")
+_WITHOUT_IPV6 = (errno.EACCES, errno.EAFNOSUPPORT, errno.EOPNOTSUPP)
+
+_IPV6_MIN_MTU = 1280
+"""RFC 8200, section 5."""
+
+ANSWER_MS = 100
+"""Time for neighbours to answer: within a network a millisecond, for busy ones a few."""
+
+USUAL_ANSWER_MS = 1000
+"""RETRANS_TIMER of RFC 4861, section 10."""
+
 
 def interfaces_in(netns: NetnsRef, namespaces: Namespaces) -> dict[str, PodInterface]:
     """Return its interfaces by name. KernelError when it no longer exists or cannot be accessed."""
@@ -50,6 +66,109 @@ def located_vfs(
     """Return VFs with their limits. links: their netdevs, in the namespace of `namespace_rtnl`."""
     qdiscs = root_qdiscs(namespace_rtnl.socket, operation) if links else {}
     return {pci: _located(link, qdiscs.get(link.index)) for pci, link in links.items()}
+
+
+def change_interface(step: ConfigureInterface | ClearInterface, namespaces: Namespaces) -> None:
+    """Apply the step in its namespace; one that no longer exists has nothing to clear."""
+    if isinstance(step, ConfigureInterface):
+        with namespaces.existing(step.netns) as namespace:
+            configure(step, namespace)
+        return
+    with namespaces.opened(step.netns) as found:
+        if found is not None:
+            clear(step, found)
+
+
+def configure(step: ConfigureInterface, namespace: int) -> None:
+    """Bring an interface up with addresses and routes; KernelError when it does not exist.
+
+    Duplicate address detection (RFC 4862) of its IPv6 addresses waits 0.1 s for answers and not 1 s, until
+    `announce` restores that. Meanwhile the addresses can be used already (optimistic, RFC 4429); where the
+    kernel does not permit this, detection also starts up to 1 s later.
+    """
+    with Rtnl(namespace) as rtnl:
+        link = link_of(step, rtnl)
+        place = f"interface {step.ifname} in {step.netns.path}"
+        addresses = [ipaddress.ip_interface(address) for address in step.addresses]
+        if any(address.version == 6 for address in addresses):
+            _let_be_optimistic(step.ifname, namespace)
+            _wait_for_answers(ANSWER_MS, link, rtnl)
+        rtnl.change(link.index, f"{place}: up", answering_for_itself(), up=True)
+        for address in addresses:
+            _add(address, link, rtnl, f"{place}: address {address}")
+        for route in step.routes:
+            rtnl.add_route(link.index, route, f"{place}: route to {route.dst}")
+
+
+def clear(step: ClearInterface, namespace: int) -> None:
+    """Take an interface down and flush its addresses; a missing one needs no change."""
+    with Rtnl(namespace) as rtnl:
+        link = rtnl.link(step.ifname)
+        if link is None:
+            return
+        make_bare(link, rtnl, f"interface {step.ifname} in {step.netns.path}")
+
+
+def announce(addresses: Mapping[str, Collection[str]], namespace: int) -> None:
+    """Announce addresses (CIDR form) on the interfaces' networks; missing interfaces are skipped."""
+    with Rtnl(namespace) as rtnl:
+        links = [link for link in rtnl.links() if link.name in addresses]
+        for link in links:
+            if any(":" in address for address in addresses[link.name]):
+                _wait_for_answers(USUAL_ANSWER_MS, link, rtnl)
+        send_announcements({link: addresses[link.name] for link in links}, rtnl, namespace)
+
+
+def make_bare(link: Link, rtnl: Rtnl, operation: str) -> None:
+    """Take a link down and delete its addresses, and with them its routes; `operation` begins an error.
+
+    Promiscuous mode is turned off as well, so that the next pod does not inherit it.
+    """
+    rtnl.quiesce(link.index, f"{operation}: down")
+    for address in rtnl.addresses(link.index):
+        rtnl.delete_address(link.index, address, f"{operation}: address {address}")
+
+
+def link_of(step: ConfigureInterface | CapInterface, rtnl: Rtnl) -> Link:
+    """Return the step's interface, in the namespace of `rtnl`; KernelError when it does not exist."""
+    link = rtnl.link(step.ifname)
+    if link is None:
+        msg = f"interface {step.ifname}: not in namespace {step.netns.path}"
+        raise KernelError(msg)
+    return link
+
+
+def send_announcements(addresses: Mapping[Link, Collection[str]], rtnl: Rtnl, namespace: int) -> None:
+    """Announce addresses (CIDR form) on links of a namespace, as far as those have a carrier.
+
+    KernelError without CAP_NET_RAW, if there are IPv6 addresses.
+    """
+    ready = [
+        (link, ipaddress.ip_interface(address).ip)
+        for link, link_addresses in addresses.items()
+        if link.is_up and link.carrier
+        for address in link_addresses
+    ]
+    for link, address in ready:
+        if isinstance(address, ipaddress.IPv4Address):
+            # The link may have disappeared; neighbours without the announcement resolve the address.
+            with suppress(NetlinkError):
+                _ask_for_oneself(link, address, rtnl)
+    advertised = [(link, address) for link, address in ready if isinstance(address, ipaddress.IPv6Address)]
+    if advertised:
+        _advertise(advertised, namespace)
+
+
+def advertisement(mac: bytes, address: ipaddress.IPv6Address) -> bytes:
+    """Encode a neighbour advertisement that overrides the caches of others (RFC 4861, section 7.2.6).
+
+    The kernel fills in the checksum. A MAC of 20 bytes (InfiniBand) is preceded by two bytes (RFC 4391,
+    section 9.3).
+    """
+    padding = bytes(-(2 + len(mac)) % 8)
+    units = (2 + len(padding) + len(mac)) // 8
+    option = struct.pack("!BB", _TARGET_ADDRESS, units) + padding + mac
+    return struct.pack("!BBHI", _ADVERTISEMENT, 0, 0, _OVERRIDE) + address.packed + option
 
 
 def _located(link: Link, qdisc: RootQdisc | None) -> LocatedVf:
@@ -76,33 +195,6 @@ def _interface(link: Link, addresses: Iterable[HeldAddress], qdisc: RootQdisc | 
         unverified=frozenset(by_state[AddressState.OPTIMISTIC]),
         max_tx_rate_mbps=qdisc.mbps if qdisc else 0,
     )
-
-
-_ADVERTISEMENT, _TARGET_ADDRESS = 136, 2
-_OVERRIDE = 1 << 29
-_HOP_LIMIT = 255
-_ALL_NODES = "ff02::1"
-
-
-def send_announcements(addresses: Mapping[Link, Collection[str]], rtnl: Rtnl, namespace: int) -> None:
-    """Announce addresses (CIDR form) on links of a namespace, as far as those have a carrier.
-
-    KernelError without CAP_NET_RAW, if there are IPv6 addresses.
-    """
-    ready = [
-        (link, ipaddress.ip_interface(address).ip)
-        for link, link_addresses in addresses.items()
-        if link.is_up and link.carrier
-        for address in link_addresses
-    ]
-    for link, address in ready:
-        if isinstance(address, ipaddress.IPv4Address):
-            # The link may have disappeared; neighbours without the announcement resolve the address.
-            with suppress(NetlinkError):
-                _ask_for_oneself(link, address, rtnl)
-    advertised = [(link, address) for link, address in ready if isinstance(address, ipaddress.IPv6Address)]
-    if advertised:
-        _advertise(advertised, namespace)
 
 
 def _ask_for_oneself(link: Link, address: ipaddress.IPv4Address, rtnl: Rtnl) -> None:
@@ -140,69 +232,6 @@ def _raw_socket() -> socket.socket:
         raise KernelError(msg) from error
 
 
-def advertisement(mac: bytes, address: ipaddress.IPv6Address) -> bytes:
-    """Encode a neighbour advertisement that overrides the caches of others (RFC 4861, section 7.2.6).
-
-    The kernel fills in the checksum. A MAC of 20 bytes (InfiniBand) is preceded by two bytes (RFC 4391,
-    section 9.3).
-    """
-    padding = bytes(-(2 + len(mac)) % 8)
-    units = (2 + len(padding) + len(mac)) // 8
-    option = struct.pack("!BB", _TARGET_ADDRESS, units) + padding + mac
-    return struct.pack("!BBHI", _ADVERTISEMENT, 0, 0, _OVERRIDE) + address.packed + option
-
-
-_SETTINGS = Path("/proc/sys/net/ipv6/conf")
-_WITHOUT_IPV6 = (errno.EACCES, errno.EAFNOSUPPORT, errno.EOPNOTSUPP)
-_IPV6_MIN_MTU = 1280
-"""RFC 8200, section 5."""
-ANSWER_MS = 100
-"""Time for neighbours to answer: within a network a millisecond, for busy ones a few."""
-USUAL_ANSWER_MS = 1000
-"""RETRANS_TIMER of RFC 4861, section 10."""
-
-
-def change_interface(step: ConfigureInterface | ClearInterface, namespaces: Namespaces) -> None:
-    """Apply the step in its namespace; one that no longer exists has nothing to clear."""
-    if isinstance(step, ConfigureInterface):
-        with namespaces.existing(step.netns) as namespace:
-            configure(step, namespace)
-        return
-    with namespaces.opened(step.netns) as found:
-        if found is not None:
-            clear(step, found)
-
-
-def configure(step: ConfigureInterface, namespace: int) -> None:
-    """Bring an interface up with addresses and routes; KernelError when it does not exist.
-
-    Duplicate address detection (RFC 4862) of its IPv6 addresses waits 0.1 s for answers and not 1 s, until
-    `announce` restores that. Meanwhile the addresses can be used already (optimistic, RFC 4429); where the
-    kernel does not permit this, detection also starts up to 1 s later.
-    """
-    with Rtnl(namespace) as rtnl:
-        link = link_of(step, rtnl)
-        place = f"interface {step.ifname} in {step.netns.path}"
-        addresses = [ipaddress.ip_interface(address) for address in step.addresses]
-        if any(address.version == 6 for address in addresses):
-            _let_be_optimistic(step.ifname, namespace)
-            _wait_for_answers(ANSWER_MS, link, rtnl)
-        rtnl.change(link.index, f"{place}: up", answering_for_itself(), up=True)
-        for address in addresses:
-            _add(address, link, rtnl, f"{place}: address {address}")
-        for route in step.routes:
-            rtnl.add_route(link.index, route, f"{place}: route to {route.dst}")
-
-
-def link_of(step: ConfigureInterface | CapInterface, rtnl: Rtnl) -> Link:
-    """Return the step's interface, in the namespace of `rtnl`; KernelError when it does not exist."""
-    link = rtnl.link(step.ifname)
-    if link is None:
-        msg = f"interface {step.ifname}: not in namespace {step.netns.path}"
-        raise KernelError(msg)
-    return link
-
-
 def _add(address: Address, link: Link, rtnl: Rtnl, operation: str) -> None:
     try:
         rtnl.add_address(link.index, address, operation)
@@ -230,32 +259,3 @@ def _wait_for_answers(milliseconds: int, link: Link, rtnl: Rtnl) -> None:
     """Set the time for neighbours to answer; without IPv6 there is no such setting."""
     with suppress(NetlinkError):
         set_ipv6_retransmission(rtnl.socket, link.index, milliseconds, link.name)
-
-
-def announce(addresses: Mapping[str, Collection[str]], namespace: int) -> None:
-    """Announce addresses (CIDR form) on the interfaces' networks; missing interfaces are skipped."""
-    with Rtnl(namespace) as rtnl:
-        links = [link for link in rtnl.links() if link.name in addresses]
-        for link in links:
-            if any(":" in address for address in addresses[link.name]):
-                _wait_for_answers(USUAL_ANSWER_MS, link, rtnl)
-        send_announcements({link: addresses[link.name] for link in links}, rtnl, namespace)
-
-
-def clear(step: ClearInterface, namespace: int) -> None:
-    """Take an interface down and flush its addresses; a missing one needs no change."""
-    with Rtnl(namespace) as rtnl:
-        link = rtnl.link(step.ifname)
-        if link is None:
-            return
-        make_bare(link, rtnl, f"interface {step.ifname} in {step.netns.path}")
-
-
-def make_bare(link: Link, rtnl: Rtnl, operation: str) -> None:
-    """Take a link down and delete its addresses, and with them its routes; `operation` begins an error.
-
-    Promiscuous mode is turned off as well, so that the next pod does not inherit it.
-    """
-    rtnl.quiesce(link.index, f"{operation}: down")
-    for address in rtnl.addresses(link.index):
-        rtnl.delete_address(link.index, address, f"{operation}: address {address}")

@@ -13,19 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-def error_name(number: int) -> str:
-    """Return an error's name as in errno(3), or the number; EOPNOTSUPP, as in the kernel, not ENOTSUP."""
-    return "EOPNOTSUPP" if number == errno.EOPNOTSUPP else errno.errorcode.get(number, str(number))
-
-
 _WITHOUT_VALUE = frozenset({errno.EINVAL, errno.EIO, errno.EOPNOTSUPP, errno.EISDIR})
 _ABSENT = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR})
-
-
-def is_absent(error: OSError) -> bool:
-    """Report whether the error means that a file, or its device, does not exist (any more)."""
-    return error.errno in _ABSENT
 
 
 class Sysfs:
@@ -112,6 +101,16 @@ class Sysfs:
             if is_absent(error):
                 return None
             raise
+
+
+def is_absent(error: OSError) -> bool:
+    """Report whether the error means that a file, or its device, does not exist (any more)."""
+    return error.errno in _ABSENT
+
+
+def error_name(number: int) -> str:
+    """Return an error's name as in errno(3), or the number; EOPNOTSUPP, as in the kernel, not ENOTSUP."""
+    return "EOPNOTSUPP" if number == errno.EOPNOTSUPP else errno.errorcode.get(number, str(number))
 
 
 def _number(path: str, text: str | None) -> int | None:

@@ -46,6 +46,28 @@ T = TypeVar("T")
 _PCI_FUNCTION = re.compile(r"(?:.*/)?[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _PCI_DEVICES = "bus/pci/devices/"
 
+_DEVICES = "bus/pci/devices"
+_NETWORK_CLASS = "0x02"
+_FUNCTION = ("class", "vendor", "device", "numa_node")
+_PF = (
+    *("revision", "subsystem_vendor", "subsystem_device", "modalias", "uevent"),
+    *("sriov_totalvfs", "sriov_numvfs", "sriov_drivers_autoprobe", "sriov_offset", "sriov_stride"),
+    *("sriov_vf_device", "sriov_vf_total_msix"),
+)
+_NETDEV = (
+    *("ifindex", "type", "address", "mtu", "flags", "operstate", "carrier", "speed", "duplex"),
+    *("dev_id", "dev_port", "phys_port_name", "phys_switch_id", "phys_port_id"),
+)
+_RDMA = ("node_type", "node_guid", "fw_ver", "hca_type", "board_id", "parent")
+_RDMA_PORT = ("state", "phys_state", "rate", "link_layer")
+_VIRTFN = re.compile(r"virtfn\d+")
+_VETH = "veth"
+
+OMITTED = (
+    "host name, IP addresses, interface aliases, serial numbers and vital product data are not recorded",
+    "the host's ends of pods' interfaces (veth) are left out",
+)
+
 
 class RecordingSysfs(Sysfs):
     """Wraps another sysfs and records what is read through it. Writes are refused (EROFS)."""
@@ -236,29 +258,6 @@ class RecordingQueries:
 def _above(path: str) -> set[str]:
     parts = path.split("/")
     return {"/".join(parts[:end]) for end in range(1, len(parts))}
-
-
-_DEVICES = "bus/pci/devices"
-_NETWORK_CLASS = "0x02"
-_FUNCTION = ("class", "vendor", "device", "numa_node")
-_PF = (
-    *("revision", "subsystem_vendor", "subsystem_device", "modalias", "uevent"),
-    *("sriov_totalvfs", "sriov_numvfs", "sriov_drivers_autoprobe", "sriov_offset", "sriov_stride"),
-    *("sriov_vf_device", "sriov_vf_total_msix"),
-)
-_NETDEV = (
-    *("ifindex", "type", "address", "mtu", "flags", "operstate", "carrier", "speed", "duplex"),
-    *("dev_id", "dev_port", "phys_port_name", "phys_switch_id", "phys_port_id"),
-)
-_RDMA = ("node_type", "node_guid", "fw_ver", "hca_type", "board_id", "parent")
-_RDMA_PORT = ("state", "phys_state", "rate", "link_layer")
-_VIRTFN = re.compile(r"virtfn\d+")
-_VETH = "veth"
-
-OMITTED = (
-    "host name, IP addresses, interface aliases, serial numbers and vital product data are not recorded",
-    "the host's ends of pods' interfaces (veth) are left out",
-)
 
 
 def gather(sysfs: Sysfs, queries: Queries) -> Machine:

@@ -44,12 +44,14 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.sysfs import Sysfs
 
-
 OWN_GROUPS = frozenset({"ice"})
 """Drivers that by themselves show their scheduler as groups, with each VF in one
 (`ice_devlink_rate_init_tx_topology`, drivers/net/ethernet/intel/ice/devlink/devlink.c, Linux 6.12)."""
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec\b.*")
 _NO_RESERVATIONS = "it takes no interfaces with a reservation"
+
+Speed = tuple[int | None, str]
+"""Mb/s and an empty text, or None and the reason why it is unknown."""
 
 
 class Observer:
@@ -343,10 +345,6 @@ def _describe(rate: DevlinkRate, group: str) -> str:
         return ""
     description = ", ".join(filter(None, found))
     return f"its rates are set by devlink ({description}); `devlink port function rate set` takes them back"
-
-
-Speed = tuple[int | None, str]
-"""Mb/s and an empty text, or None and the reason why it is unknown."""
 
 
 def ethernet_speed(sysfs: Sysfs, link: Link) -> Speed:

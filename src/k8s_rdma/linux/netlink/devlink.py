@@ -34,6 +34,19 @@ _DEV_GET, _ESWITCH_GET = 1, 29
 _BUS_NAME, _DEV_NAME, _ESWITCH_MODE = 1, 2, 25
 _MODES = ("legacy", "switchdev")
 
+_PARAM_GET = 38
+_PARAM, _NAME, _TYPE, _VALUES, _VALUE, _DATA, _CMODE = 80, 81, 83, 84, 85, 86, 87
+_FLAG = 6
+"""Type NLA_FLAG: the attribute is present for true (devlink_nl_param_value_fill_one, net/core/devlink.c)."""
+
+_PORT_GET, _RATE_GET = 5, 74
+_PORT_INDEX, _PORT_FLAVOUR, _PORT_VF, _PORT_EXTERNAL = 3, 77, 128, 149
+_TX_SHARE, _TX_MAX, _NODE_NAME, _PARENT = 166, 167, 168, 169
+_PCI_VF = 4
+_BYTES_OF_A_MEGABIT = 125_000
+
+_Attributes = dict[int, bytes]
+
 
 class DevlinkDevice(NamedTuple):
     """A devlink device: the name of its bus and its name there, `pci`, `0000:3b:00.0`."""
@@ -113,12 +126,6 @@ def _attributes(body: bytes) -> dict[int, bytes]:
     return attributes(body, _HEADER.size)
 
 
-_PARAM_GET = 38
-_PARAM, _NAME, _TYPE, _VALUES, _VALUE, _DATA, _CMODE = 80, 81, 83, 84, 85, 86, 87
-_FLAG = 6
-"""Type NLA_FLAG: the attribute is present for true (devlink_nl_param_value_fill_one, net/core/devlink.c)."""
-
-
 def devlink_flags(devlink: Devlink, bus: str, name: str) -> Mapping[str, bool]:
     """Return a parameter by device name on that bus; NetlinkError EPERM without privileges.
 
@@ -134,15 +141,6 @@ def devlink_flags(devlink: Devlink, bus: str, name: str) -> Mapping[str, bool]:
                 now = min(values, key=lambda value: number(value[_CMODE]))
                 found[device.name] = _DATA in now
     return found
-
-
-_PORT_GET, _RATE_GET = 5, 74
-_PORT_INDEX, _PORT_FLAVOUR, _PORT_VF, _PORT_EXTERNAL = 3, 77, 128, 149
-_TX_SHARE, _TX_MAX, _NODE_NAME, _PARENT = 166, 167, 168, 169
-_PCI_VF = 4
-_BYTES_OF_A_MEGABIT = 125_000
-
-_Attributes = dict[int, bytes]
 
 
 def devlink_rates(devlink: Devlink, bus: str) -> Mapping[str, Mapping[int, DevlinkRate]]:

@@ -34,6 +34,21 @@ _NDA_DST, _NTF_USE = 1, 1
 _NDTA_NAME, _NDTA_PARMS, _NDTPA_IFINDEX, _NDTPA_RETRANS_TIME = 1, 6, 1, 5
 _AF_INET, _AF_INET6 = 2, 10
 
+_GETADDR = 22
+_IFADDR = struct.Struct("=BBBBI")
+_INTERNET_FAMILIES = frozenset({2, 10})
+_SCOPE_LINK = 253
+
+_GETROUTE, _GETNEXTHOP = 26, 106
+_RTMSG = struct.Struct("=BBBBBBBBI")
+_NEXTHOP = struct.Struct("=HBBi")
+_NHMSG_BYTES, _GROUP_ENTRY_BYTES = 8, 8
+_RTA_OIF, _RTA_MULTIPATH, _RTA_TABLE, _RTA_NH_ID = 4, 9, 15, 30
+_NHA_ID, _NHA_GROUP, _NHA_OIF = 1, 2, 5
+_FAMILIES = (2, 10)
+_TABLE_MAIN, _UNICAST = 254, 1
+_OPEN_VSWITCH = "openvswitch"
+
 
 def solicit(socket: NetlinkSocket, index: int, address: IPv4Address, operation: str) -> None:
     """Solicit the neighbour with an address on a link, if none is known; do not wait for the answer."""
@@ -59,12 +74,6 @@ def _neighbour(index: int, address: IPv4Address, flags: int) -> bytes:
     return _NDMSG.pack(_AF_INET, index, 0, flags, 0) + attribute(_NDA_DST, address.packed)
 
 
-_GETADDR = 22
-_IFADDR = struct.Struct("=BBBBI")
-_INTERNET_FAMILIES = frozenset({2, 10})
-_SCOPE_LINK = 253
-
-
 def addressed_links(rtnl: Rtnl) -> frozenset[int]:
     """Return the links with an address for which `counts` is true, by one dump of all addresses."""
     found = set()
@@ -81,17 +90,6 @@ def counts(scope: int) -> bool:
     Every link that is up has an address of link scope (IPv6 link-local).
     """
     return scope < _SCOPE_LINK
-
-
-_GETROUTE, _GETNEXTHOP = 26, 106
-_RTMSG = struct.Struct("=BBBBBBBBI")
-_NEXTHOP = struct.Struct("=HBBi")
-_NHMSG_BYTES, _GROUP_ENTRY_BYTES = 8, 8
-_RTA_OIF, _RTA_MULTIPATH, _RTA_TABLE, _RTA_NH_ID = 4, 9, 15, 30
-_NHA_ID, _NHA_GROUP, _NHA_OIF = 1, 2, 5
-_FAMILIES = (2, 10)
-_TABLE_MAIN, _UNICAST = 254, 1
-_OPEN_VSWITCH = "openvswitch"
 
 
 def default_route_links(rtnl: Rtnl, links: Iterable[Link]) -> frozenset[int]:

@@ -44,52 +44,13 @@ _LINK_64_ONLY = 1 << (_LINK_64 - 1)
 _MESSAGE = struct.Struct("=BxxxII")
 _FIRST_COUNTERS = struct.Struct("=QQQQ")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkCounters:
-    """Counters of a link, as the link itself keeps them."""
-
-    tx_bytes: int
-    rx_bytes: int
-    tx_packets: int
-    rx_packets: int
-
-    @property
-    def opposite(self) -> LinkCounters:
-        """Return the counters as the other end of a pair sees them."""
-        return LinkCounters(
-            tx_bytes=self.rx_bytes,
-            rx_bytes=self.tx_bytes,
-            tx_packets=self.rx_packets,
-            rx_packets=self.tx_packets,
-        )
-
-
-def counters_of_all(socket: NetlinkSocket) -> dict[int, LinkCounters]:
-    """Return the counters of all links by index, in the namespace of this socket."""
-    answers = socket.dump(_GETSTATS, _MESSAGE.pack(0, 0, _LINK_64_ONLY), "counters of links")
-    return dict(map(_counters, answers))
-
-
-def _counters(body: bytes) -> tuple[int, LinkCounters]:
-    _, index, _ = _MESSAGE.unpack_from(body)
-    rx_packets, tx_packets, rx_bytes, tx_bytes = _FIRST_COUNTERS.unpack_from(
-        attributes(body, _MESSAGE.size)[_LINK_64]
-    )
-    return index, LinkCounters(
-        tx_bytes=tx_bytes, rx_bytes=rx_bytes, tx_packets=tx_packets, rx_packets=rx_packets
-    )
-
-
 INFINIBAND = 32
 """ARPHRD_INFINIBAND: the address of such a link is that of queue pair and port and cannot be set."""
-
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
 _NEWROUTE = 24
 _GETNSID = 90
 _DELLINKPROP = 109
-
 _ADDRESS, _IFNAME, _MTU, _LINK, _MASTER, _LINKINFO, _IFALIAS = 1, 3, 4, 5, 10, 18, 20
 _AF_SPEC, _NET_NS_FD, _EXT_MASK, _CARRIER, _LINK_NETNSID = 26, 28, 29, 33, 37
 _PROP_LIST, _ALT_IFNAME, _PARENT_DEV_NAME = 52, 53, 56
@@ -105,61 +66,17 @@ _IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_TENTATIVE, _SCOPE_LINK = 0x4, 0x8, 0
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_METRICS, _RTA_TABLE = 1, 4, 5, 6, 8, 15
 _RTAX_MTU, _RTAX_ADVMSS = 2, 8
 _TABLE_UNSPEC, _TABLE_MAIN, _PROTO_BOOT, _TYPE_UNICAST = 0, 254, 3, 1
-
 _IFINFO = struct.Struct("=BxHiII")
 _IFADDR = struct.Struct("=BBBBI")
 _RTMSG = struct.Struct("=BBBBBBBBI")
 _SHOWN = u32(_EXT_MASK, _SKIP_STATS)
-
 Address = ipaddress.IPv4Interface | ipaddress.IPv6Interface
-
-
-@unique
-class AddressState(Enum):
-    """State of an address in the kernel's duplicate address detection (RFC 4862).
-
-    TENTATIVE: not usable before detection has ended. OPTIMISTIC: usable meanwhile (RFC 4429).
-    """
-
-    VALID = auto()
-    TENTATIVE = auto()
-    OPTIMISTIC = auto()
-    DUPLICATE = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class HeldAddress:
-    """An address that a link has."""
-
-    address: Address
-    state: AddressState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """A netdev.
-
-    peer: index of the other end of a veth pair, in this namespace unless `peer_elsewhere`.
-    peer_elsewhere: this namespace's number for the peer's namespace; None when it is the same one.
-    type: ARPHRD_*, 1 for Ethernet and 32 for InfiniBand (`include/uapi/linux/if_arp.h`).
-    device: its device, a PCI address for a PCI function (since Linux 5.14).
-    altnames: alternative names, which no other link of the namespace can have either.
-    """
-
-    index: int
-    name: str
-    mac: str
-    mtu: int
-    is_up: bool
-    carrier: bool
-    kind: str
-    master: int
-    alias: str
-    peer: int
-    peer_elsewhere: int | None
-    type: int = 1
-    device: str = ""
-    altnames: tuple[str, ...] = ()
+_AF_BRIDGE = 7
+_FILTER_BRIDGE_VLANS = 2
+_VLAN_INFO = 2
+_PVID, _UNTAGGED = 2, 4
+_INFO_DATA, _VLAN_FILTERING, _DEFAULT_PVID = 2, 7, 39
+_VLAN = struct.Struct("=HH")
 
 
 class Rtnl:
@@ -309,6 +226,54 @@ class Rtnl:
             raise
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A netdev.
+
+    peer: index of the other end of a veth pair, in this namespace unless `peer_elsewhere`.
+    peer_elsewhere: this namespace's number for the peer's namespace; None when it is the same one.
+    type: ARPHRD_*, 1 for Ethernet and 32 for InfiniBand (`include/uapi/linux/if_arp.h`).
+    device: its device, a PCI address for a PCI function (since Linux 5.14).
+    altnames: alternative names, which no other link of the namespace can have either.
+    """
+
+    index: int
+    name: str
+    mac: str
+    mtu: int
+    is_up: bool
+    carrier: bool
+    kind: str
+    master: int
+    alias: str
+    peer: int
+    peer_elsewhere: int | None
+    type: int = 1
+    device: str = ""
+    altnames: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAddress:
+    """An address that a link has."""
+
+    address: Address
+    state: AddressState
+
+
+@unique
+class AddressState(Enum):
+    """State of an address in the kernel's duplicate address detection (RFC 4862).
+
+    TENTATIVE: not usable before detection has ended. OPTIMISTIC: usable meanwhile (RFC 4429).
+    """
+
+    VALID = auto()
+    TENTATIVE = auto()
+    OPTIMISTIC = auto()
+    DUPLICATE = auto()
+
+
 def of_kind(kind: str, *data: bytes) -> bytes:
     """Encode a new link's kind, and the data of that kind."""
     return nested(_LINKINFO, text(_INFO_KIND, kind), *data)
@@ -357,6 +322,72 @@ def answering_for_itself() -> bytes:
 def without_link_local() -> bytes:
     """Encode no IPv6 link-local address, so that a link that only forwards sends no frames itself."""
     return nested(_AF_SPEC, nested(_AF_INET6, attribute(_INET6_ADDR_GEN_MODE, b"\x01")))
+
+
+def vlan_bridge(default: int) -> bytes:
+    """Encode VLAN filtering for a new bridge; untagged frames are in VLAN `default` on a new port.
+
+    A kernel without such bridges (CONFIG_BRIDGE_VLAN_FILTERING) refuses it with EOPNOTSUPP.
+    """
+    data = attribute(_VLAN_FILTERING, b"\1"), attribute(_DEFAULT_PVID, struct.pack("=H", default))
+    return of_kind("bridge", nested(_INFO_DATA, *data))
+
+
+def add_untagged_vlan(rtnl: Rtnl, port: int, vlan: int, operation: str) -> None:
+    """Make a port an untagged member of a VLAN, and that VLAN the one of its untagged frames (PVID)."""
+    rtnl.socket.request(_SETLINK, _attribute(port, vlan, _PVID | _UNTAGGED), operation)
+
+
+def add_tagged_vlan(rtnl: Rtnl, port: int, vlan: int, operation: str) -> None:
+    """Make a port a tagged member of a VLAN; no change when it is one."""
+    rtnl.socket.request(_SETLINK, _attribute(port, vlan), operation)
+
+
+def remove_vlan(rtnl: Rtnl, port: int, vlan: int, operation: str) -> None:
+    """Remove a port from a VLAN; no change when it is not a member."""
+    rtnl.socket.request(_DELLINK, _attribute(port, vlan), operation)
+
+
+def bridge_vlans(rtnl: Rtnl, operation: str) -> dict[int, frozenset[int]]:
+    """Return the VLANs of every port of every bridge, by the port's index."""
+    body = _IFINFO.pack(_AF_BRIDGE, 0, 0, 0, 0) + u32(_EXT_MASK, _FILTER_BRIDGE_VLANS)
+    return dict(_vlans_of(answer) for answer in rtnl.socket.dump(_GETLINK, body, operation))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkCounters:
+    """Counters of a link, as the link itself keeps them."""
+
+    tx_bytes: int
+    rx_bytes: int
+    tx_packets: int
+    rx_packets: int
+
+    @property
+    def opposite(self) -> LinkCounters:
+        """Return the counters as the other end of a pair sees them."""
+        return LinkCounters(
+            tx_bytes=self.rx_bytes,
+            rx_bytes=self.tx_bytes,
+            tx_packets=self.rx_packets,
+            rx_packets=self.tx_packets,
+        )
+
+
+def counters_of_all(socket: NetlinkSocket) -> dict[int, LinkCounters]:
+    """Return the counters of all links by index, in the namespace of this socket."""
+    answers = socket.dump(_GETSTATS, _MESSAGE.pack(0, 0, _LINK_64_ONLY), "counters of links")
+    return dict(map(_counters, answers))
+
+
+def _counters(body: bytes) -> tuple[int, LinkCounters]:
+    _, index, _ = _MESSAGE.unpack_from(body)
+    rx_packets, tx_packets, rx_bytes, tx_bytes = _FIRST_COUNTERS.unpack_from(
+        attributes(body, _MESSAGE.size)[_LINK_64]
+    )
+    return index, LinkCounters(
+        tx_bytes=tx_bytes, rx_bytes=rx_bytes, tx_packets=tx_packets, rx_packets=rx_packets
+    )
 
 
 def _route_options(route: Route) -> bytes:
@@ -417,45 +448,6 @@ def _address_body(index: int, address: Address) -> bytes:
         return header + local + attribute(_IFA_ADDRESS, packed)
     header = _IFADDR.pack(_AF_INET6, address.network.prefixlen, _IFA_F_OPTIMISTIC, 0, index)
     return header + attribute(_IFA_LOCAL, packed) + attribute(_IFA_ADDRESS, packed)
-
-
-_AF_BRIDGE = 7
-_FILTER_BRIDGE_VLANS = 2
-_VLAN_INFO = 2
-_PVID, _UNTAGGED = 2, 4
-_INFO_DATA, _VLAN_FILTERING, _DEFAULT_PVID = 2, 7, 39
-
-_VLAN = struct.Struct("=HH")
-
-
-def vlan_bridge(default: int) -> bytes:
-    """Encode VLAN filtering for a new bridge; untagged frames are in VLAN `default` on a new port.
-
-    A kernel without such bridges (CONFIG_BRIDGE_VLAN_FILTERING) refuses it with EOPNOTSUPP.
-    """
-    data = attribute(_VLAN_FILTERING, b"\1"), attribute(_DEFAULT_PVID, struct.pack("=H", default))
-    return of_kind("bridge", nested(_INFO_DATA, *data))
-
-
-def add_untagged_vlan(rtnl: Rtnl, port: int, vlan: int, operation: str) -> None:
-    """Make a port an untagged member of a VLAN, and that VLAN the one of its untagged frames (PVID)."""
-    rtnl.socket.request(_SETLINK, _attribute(port, vlan, _PVID | _UNTAGGED), operation)
-
-
-def add_tagged_vlan(rtnl: Rtnl, port: int, vlan: int, operation: str) -> None:
-    """Make a port a tagged member of a VLAN; no change when it is one."""
-    rtnl.socket.request(_SETLINK, _attribute(port, vlan), operation)
-
-
-def remove_vlan(rtnl: Rtnl, port: int, vlan: int, operation: str) -> None:
-    """Remove a port from a VLAN; no change when it is not a member."""
-    rtnl.socket.request(_DELLINK, _attribute(port, vlan), operation)
-
-
-def bridge_vlans(rtnl: Rtnl, operation: str) -> dict[int, frozenset[int]]:
-    """Return the VLANs of every port of every bridge, by the port's index."""
-    body = _IFINFO.pack(_AF_BRIDGE, 0, 0, 0, 0) + u32(_EXT_MASK, _FILTER_BRIDGE_VLANS)
-    return dict(_vlans_of(answer) for answer in rtnl.socket.dump(_GETLINK, body, operation))
 
 
 def _vlans_of(answer: bytes) -> tuple[int, frozenset[int]]:

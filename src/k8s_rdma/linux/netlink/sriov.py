@@ -38,6 +38,10 @@ _UNTOLD = 0xFFFFFFFF
 
 _VfAttributes = dict[int, bytes]
 
+_VFINFO_LIST, _VF_INFO = 22, 1
+_MAC, _SPOOF_CHECK, _LINK_STATE, _RATE = 1, 4, 5, 6
+_TRUST, _NODE_GUID, _PORT_GUID, _VLAN_LIST, _VLAN_INFO = 9, 10, 11, 12, 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfStats:
@@ -163,11 +167,6 @@ def _counts(index: int, stats: _VfAttributes) -> VfStats:
         rx_bytes=number(stats.get(_RX_BYTES, b"")),
         tx_bytes=number(stats.get(_TX_BYTES, b"")),
     )
-
-
-_VFINFO_LIST, _VF_INFO = 22, 1
-_MAC, _SPOOF_CHECK, _LINK_STATE, _RATE = 1, 4, 5, 6
-_TRUST, _NODE_GUID, _PORT_GUID, _VLAN_LIST, _VLAN_INFO = 9, 10, 11, 12, 1
 
 
 @dataclass(frozen=True, slots=True)

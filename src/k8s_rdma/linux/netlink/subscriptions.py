@@ -23,6 +23,10 @@ _MESSAGE_AND_SCOPE = struct.Struct("=16x3xB")  # nlmsghdr, ifaddrmsg up to its s
 _UEVENT_BYTES = 8192
 _SO_RCVBUFFORCE = 33
 
+_TOKEN_BUCKET = b"/module/sch_tbf"
+
+_OF_RDMA_DEVICES = frozenset({b"pci", b"infiniband", b"infiniband_verbs", b"infiniband_mad", b"misc"})
+
 
 @dataclass(frozen=True, slots=True)
 class Dirty:
@@ -104,9 +108,6 @@ def _address(message: bytes, _gathering: Gathering) -> bool:
     return counts(_MESSAGE_AND_SCOPE.unpack_from(message)[0])
 
 
-_TOKEN_BUCKET = b"/module/sch_tbf"
-
-
 def _uevent(message: bytes, gathering: Gathering) -> bool:
     """Record a uevent: `ACTION@DEVPATH` and `KEY=value`s, each ended by NUL."""
     values = dict(line.split(b"=", 1) for line in message.split(b"\0") if b"=" in line)
@@ -129,9 +130,6 @@ def _rdma(_message: bytes, _gathering: Gathering) -> bool:
     return True
 
 
-_OF_RDMA_DEVICES = frozenset({b"pci", b"infiniband", b"infiniband_verbs", b"infiniband_mad", b"misc"})
-
-
 def _device(message: bytes, gathering: Gathering) -> bool:
     """Record a uevent of RDMA devices; those of links arrive through another family."""
     of_interest = any(
@@ -147,21 +145,33 @@ def _rdma_device(_message: bytes, gathering: Gathering) -> bool:
 
 
 LINKS = Subscription(family=ROUTE, groups=(_LINK_GROUP,), read=_link, size=_MESSAGE_AND_LINK.size)
+
+
 ADDRESSES = Subscription(
     family=ROUTE,
     groups=(_IPV4_ADDRESS_GROUP, _IPV6_ADDRESS_GROUP),
     read=_address,
     size=_MESSAGE_AND_SCOPE.size,
 )
+
+
 UEVENTS = Subscription(family=KOBJECT_UEVENT, groups=(_UEVENT_GROUP,), read=_uevent, size=_UEVENT_BYTES)
+
+
 RDMA_EVENTS = Subscription(family=RDMA, groups=(_NOTIFY_GROUP,), read=_rdma, size=1, optional=True)
 """Includes ports that got or lost their netdev; without it, uevents report added and removed RDMA devices."""
 
+
 EVERYTHING = (LINKS, ADDRESSES, UEVENTS, RDMA_EVENTS)
+
 
 DEVICE_UEVENTS = Subscription(
     family=KOBJECT_UEVENT, groups=(_UEVENT_GROUP,), read=_device, size=_UEVENT_BYTES
 )
+
+
 DEVICE_RDMA_EVENTS = replace(RDMA_EVENTS, read=_rdma_device)
+
+
 RDMA_DEVICES = (LINKS, DEVICE_UEVENTS, DEVICE_RDMA_EVENTS)
 """Subscriptions for RDMA devices, their character devices and their netdevs."""

@@ -105,6 +105,15 @@ _UNKNOWN = (errno.ENOENT, errno.EOPNOTSUPP)
 _LOOPBACK = 1
 """Index of the loopback in every namespace (LOOPBACK_IFINDEX, include/net/flow.h)."""
 
+Place = tuple[int, int]
+"""Place of a filter: the handle of its parent, and its priority."""
+
+_TABLE = 0x00100000
+"""The first u32 hash table that is not the root one."""
+
+_BUCKET, _IN_TABLE = 0xFFFFF000, 0xFFF00000
+"""The parts of a u32 filter's handle that name table and bucket, and the table alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
@@ -299,10 +308,6 @@ class Source:
         return _TABLE | int(self.mac[-2:], 16) << 12 | self.number
 
 
-Place = tuple[int, int]
-"""Place of a filter: the handle of its parent, and its priority."""
-
-
 class TrafficControl:
     """Qdiscs, classes and filters of one network namespace. Every failure is a `NetlinkError`."""
 
@@ -451,13 +456,6 @@ class TrafficControl:
         body = _header(index, handle, parent, _info(priority)) + text(_KIND, "u32")
         body += nested(_OPTIONS, attribute(_U32_SEL, selector), *options)
         self._socket.request(_NEWFILTER, body, operation, CREATE | EXCL)
-
-
-_TABLE = 0x00100000
-"""The first u32 hash table that is not the root one."""
-
-_BUCKET, _IN_TABLE = 0xFFFFF000, 0xFFF00000
-"""The parts of a u32 filter's handle that name table and bucket, and the table alone."""
 
 
 def _header(index: int, handle: int, parent: int, info: int = 0) -> bytes:

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
+_ACTIVE = frozenset({"ACTIVE", "ACTIVE_DEFER"})
+
+_CLASS = "class/infiniband"
+_VERBS = "class/infiniband_verbs"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionFacts:
@@ -108,9 +113,6 @@ class Functions:
         return self._vfs[pf].get(vf)
 
 
-_ACTIVE = frozenset({"ACTIVE", "ACTIVE_DEFER"})
-
-
 def function_faults(function: FunctionFacts | None, pci: str = "") -> tuple[str, ...]:
     """Return the faults of a device's function; `pci` is the former one's address if it no longer exists."""
     if function is None:
@@ -159,10 +161,6 @@ def link_faults(link: Link | None) -> tuple[str, ...]:
     if link is None or (link.is_up and link.carrier):
         return ()
     return (f"netdev {link.name} {'has no carrier' if link.is_up else 'is set down'}",)
-
-
-_CLASS = "class/infiniband"
-_VERBS = "class/infiniband_verbs"
 
 
 class RdmaQueries(Protocol):

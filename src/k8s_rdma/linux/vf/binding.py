@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 _DEVICES, _DRIVERS = "bus/pci/devices", "bus/pci/drivers"
 _NO_OVERRIDE = "(null)"
 
+RETURN_TIMEOUT_S = 10.0
+"""Time for a driver to release a VF, and for the kernel's driver to create its netdev and RDMA device."""
+
+_POLL_S = 0.02
+
 
 class PciDriver:
     """The driver of one function. Every failure is an OSError with the kernel's errno.
@@ -94,12 +99,6 @@ class PciDriver:
 
     def _path(self, name: str) -> str:
         return f"{_DEVICES}/{self._pci}/{name}"
-
-
-RETURN_TIMEOUT_S = 10.0
-"""Time for a driver to release a VF, and for the kernel's driver to create its netdev and RDMA device."""
-
-_POLL_S = 0.02
 
 
 class VfBinding:

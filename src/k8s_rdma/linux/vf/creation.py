@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 _SKIP_STATS = 8
 _PERM_ADDRESS = 54
 
+_NO_MEANS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
+"""Errors for a driver without the function (InfiniBand's with ENOSYS in older kernels)."""
+
+_DEVICES = "bus/pci/devices"
+
 
 @unique
 class GuidOf(Enum):
@@ -72,9 +77,6 @@ class VfLinkState:
 
 
 Setting = VfMac | VfGuid | VfTrust | VfLinkState
-
-_NO_MEANS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
-"""Errors for a driver without the function (InfiniBand's with ENOSYS in older kernels)."""
 
 
 class NetdevsOf:
@@ -179,9 +181,6 @@ def _packed(vf: int, setting: Setting) -> sriov.VfSetting:
     if setting.guid_of is GuidOf.NODE:
         return sriov.node_guid(vf, setting.value)
     return sriov.port_guid(vf, setting.value)
-
-
-_DEVICES = "bus/pci/devices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,21 +26,58 @@ if TYPE_CHECKING:
     from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, Vlan
     from k8s_rdma.linux.netlink.queries import VfInfo
 
+
 BUSY_S = 3.0
 """Time for a driver that is still resetting the VF after an earlier setting; ice itself waits up to 0.8 s."""
-
 _POLL_S = 0.1
 _BUSY = frozenset({errno.EAGAIN, errno.EBUSY})
 _FLAGS = ("trust", "spoof_check")
 NO_GUID = "00:00:00:00:00:00:00:00"
+S = TypeVar("S")
+W = TypeVar("W")
+
+_ROUNDS = 2
+"""The second round is for changes that others made since the last observation."""
 
 
-class Difference(NamedTuple):
-    """A setting to write: the required support by the driver, the setting, the present value in words."""
+def program_vfs(
+    step: ProgramVfs,
+    pf: PfState,
+    *,
+    write_rates: Callable[[Sequence[VfRate]], None],
+    write_settings: Callable[[Sequence[VfSetting]], None],
+    read: Callable[[], Sequence[VfInfo]],
+) -> PfState:
+    """Write rates and settings of a PF; returns the PF with both as read back for all its VFs.
 
-    kind: Setting
-    setting: VfSetting
-    found: str
+    Arguments and errors as with `set_rates` and `configure_vfs`. Nothing is written when any part is not
+    supported.
+    """
+    check_rates_of_vfs(step.rates, pf, present_rates(pf))
+    check_settings(step.settings, pf)
+
+    def differing(observed: PfState) -> list[VfRate | Difference]:
+        return [
+            *differing_rates(step.rates, present_rates(observed)),
+            *differing_settings(step.settings, observed),
+        ]
+
+    def write(desired: Sequence[VfRate | Difference]) -> None:
+        those_rates = [item for item in desired if isinstance(item, VfRate)]
+        settings = [item for item in desired if not isinstance(item, VfRate)]
+        if those_rates:
+            write_rates_to(pf, write_rates, those_rates)
+        if settings:
+            write_settings_to(pf, write_settings, settings)
+
+    def read_back() -> PfState:
+        infos = read()
+        return with_rates(with_read_back_settings(step.settings, pf, infos), rates_of(pf, infos))
+
+    now = write_and_verify(pf, differing=differing, write=write, read=read_back)
+    require_rates(step.rates, present_rates(now))
+    require_settings(step.settings, now)
+    return now
 
 
 def configure_vfs(
@@ -65,6 +102,40 @@ def configure_vfs(
     )
     require_settings(step, now)
     return now
+
+
+def set_rates(
+    step: SetRates,
+    pf: PfState,
+    *,
+    write: Callable[[Sequence[VfRate]], None],
+    read: Callable[[], Iterable[VfInfo]],
+    observed: Mapping[int, VfRate],
+) -> dict[int, VfRate]:
+    """Program rates of VFs of a PF; returns the rates of all its VFs as read back.
+
+    observed: the rates of all its VFs as last observed. write: as `sriov.set_rates` for its netdev. read: as
+    `vf_infos`, which holds the RTNL lock for 1-2 ms per VF; called once unless others make changes.
+    KernelError, without a change, when a rate cannot be programmed; when the driver refuses one or reports
+    another value, those before it are written.
+    """
+    check_rates_of_vfs(step, pf, observed)
+    now = write_and_verify(
+        observed,
+        differing=partial(differing_rates, step),
+        write=partial(write_rates_to, pf, write),
+        read=lambda: rates_of(pf, read()),
+    )
+    require_rates(step, now)
+    return dict(now)
+
+
+class Difference(NamedTuple):
+    """A setting to write: the required support by the driver, the setting, the present value in words."""
+
+    kind: Setting
+    setting: VfSetting
+    found: str
 
 
 def check_settings(step: ConfigureVfs, pf: PfState) -> None:
@@ -204,32 +275,6 @@ def _named(pf: PfState, index: int) -> str:
     return f"VF {index} of PF {pf.pci} ({pf.name})"
 
 
-def set_rates(
-    step: SetRates,
-    pf: PfState,
-    *,
-    write: Callable[[Sequence[VfRate]], None],
-    read: Callable[[], Iterable[VfInfo]],
-    observed: Mapping[int, VfRate],
-) -> dict[int, VfRate]:
-    """Program rates of VFs of a PF; returns the rates of all its VFs as read back.
-
-    observed: the rates of all its VFs as last observed. write: as `sriov.set_rates` for its netdev. read: as
-    `vf_infos`, which holds the RTNL lock for 1-2 ms per VF; called once unless others make changes.
-    KernelError, without a change, when a rate cannot be programmed; when the driver refuses one or reports
-    another value, those before it are written.
-    """
-    check_rates_of_vfs(step, pf, observed)
-    now = write_and_verify(
-        observed,
-        differing=partial(differing_rates, step),
-        write=partial(write_rates_to, pf, write),
-        read=lambda: rates_of(pf, read()),
-    )
-    require_rates(step, now)
-    return dict(now)
-
-
 def check_rates_of_vfs(step: SetRates, pf: PfState, observed: Mapping[int, VfRate]) -> None:
     """Raise KernelError for rates that cannot be programmed."""
     for rate in step.rates:
@@ -294,13 +339,6 @@ def differing_rates(step: SetRates, observed: Mapping[int, VfRate]) -> list[VfRa
     return sorted((rate for rate in step.rates if observed.get(rate.index) != rate), key=raised_mbps)
 
 
-S = TypeVar("S")
-W = TypeVar("W")
-
-_ROUNDS = 2
-"""The second round is for changes that others made since the last observation."""
-
-
 def write_and_verify(
     observed: S,
     *,
@@ -321,43 +359,3 @@ def write_and_verify(
         if not differing(observed):
             break
     return observed
-
-
-def program_vfs(
-    step: ProgramVfs,
-    pf: PfState,
-    *,
-    write_rates: Callable[[Sequence[VfRate]], None],
-    write_settings: Callable[[Sequence[VfSetting]], None],
-    read: Callable[[], Sequence[VfInfo]],
-) -> PfState:
-    """Write rates and settings of a PF; returns the PF with both as read back for all its VFs.
-
-    Arguments and errors as with `set_rates` and `configure_vfs`. Nothing is written when any part is not
-    supported.
-    """
-    check_rates_of_vfs(step.rates, pf, present_rates(pf))
-    check_settings(step.settings, pf)
-
-    def differing(observed: PfState) -> list[VfRate | Difference]:
-        return [
-            *differing_rates(step.rates, present_rates(observed)),
-            *differing_settings(step.settings, observed),
-        ]
-
-    def write(desired: Sequence[VfRate | Difference]) -> None:
-        those_rates = [item for item in desired if isinstance(item, VfRate)]
-        settings = [item for item in desired if not isinstance(item, VfRate)]
-        if those_rates:
-            write_rates_to(pf, write_rates, those_rates)
-        if settings:
-            write_settings_to(pf, write_settings, settings)
-
-    def read_back() -> PfState:
-        infos = read()
-        return with_rates(with_read_back_settings(step.settings, pf, infos), rates_of(pf, infos))
-
-    now = write_and_verify(pf, differing=differing, write=write, read=read_back)
-    require_rates(step.rates, present_rates(now))
-    require_settings(step.settings, now)
-    return now

@@ -31,6 +31,21 @@ if TYPE_CHECKING:
 
 _SOMEBODY = -1
 
+MAX_VFS = 256
+"""Most VFs: the last byte of a VF's MAC is its index."""
+
+MAX_NAME = 10
+"""Longest name of a PF, so that `<name>v255` fits an interface's name (15 bytes)."""
+
+DEFAULT_LINK_MBPS = 1000
+"""Link speed that two cores can saturate."""
+
+NO_VLAN = 4094
+"""VLAN of the bridge for frames without one, because a port is always in a VLAN. No VF can use it."""
+
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
+_BASE_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){4}:00")
+
 
 class PortState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """State of a VF, stored in its port's alias: at most 255 bytes of JSON.
@@ -69,22 +84,6 @@ def state_of(port: Link) -> PortState:
 def port_alias_of(state: PortState) -> str:
     """Encode the alias of a port."""
     return "" if state == PortState() else msgspec.json.encode(state).decode()
-
-
-MAX_VFS = 256
-"""Most VFs: the last byte of a VF's MAC is its index."""
-
-MAX_NAME = 10
-"""Longest name of a PF, so that `<name>v255` fits an interface's name (15 bytes)."""
-
-DEFAULT_LINK_MBPS = 1000
-"""Link speed that two cores can saturate."""
-
-NO_VLAN = 4094
-"""VLAN of the bridge for frames without one, because a port is always in a VLAN. No VF can use it."""
-
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
-_BASE_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){4}:00")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
