@@ -185,17 +185,17 @@ def test_pod_of_the_scheduler_that_asks_waits_as_any_other():
 
 def test_pod_that_names_a_scheduler_of_which_nothing_is_seen_is_told_so():
     [found] = pod(SCHEDULERS_SEEN, node="", running=False, placed=False, scheduler="rdma-sheduler")
-    assert (found.id, "nothing was seen of a scheduler of that name" in found.found) == ("pods-waiting", True)
+    assert (found.id, "no scheduler of that name is known" in found.found) == ("pods-waiting", True)
 
 
 def test_bound_pod_that_nobody_placed_is_told_of_that_whatever_its_node_says():
     [found] = pod(running=False, placed=False, events=(SHORT,))
     assert (found.id, found.found) == (
         "pods-unplaced",
-        f"was bound to w1 without a placement by default-scheduler: not by the extender; {SHORT[1]}",
+        f"was bound to w1 by default-scheduler, without the extender and without a placement; {SHORT[1]}",
     )
     [found] = pod(SCHEDULERS_SEEN[1:], running=False, placed=False)
-    assert found.fix.startswith("schedulerName: rdma-scheduler in what makes the pod")
+    assert found.fix.startswith("schedulerName: rdma-scheduler in the pod template")
     [found] = pod(SCHEDULERS_SEEN[1:], running=False, placed=False, scheduler="rdma-scheduler")
     assert "managedResources" in found.fix
 

@@ -199,7 +199,7 @@ def test_more_vfs_than_there_can_be_fail_their_pf_alone(node: Node) -> None:
         "pfs": [{"names": [PFS[0]], "numVfs": most + 1}, {"names": [PFS[1]], "numVfs": 1}],
     }
     outcomes = node.init(document)
-    assert outcomes[PFS[0]].message == f"{most + 1} VFs asked, its sriov_totalvfs is {most}"
+    assert outcomes[PFS[0]].message == f"{most + 1} VFs requested, its sriov_totalvfs is {most}"
     assert (outcomes[PFS[0]].result, outcomes[PFS[1]].result) == (Result.FAILED, Result.CHANGED)
 
 

@@ -157,7 +157,7 @@ def test_more_vfs_than_the_pf_can_have_are_refused_with_what_to_do(world: Make) 
     w = world()
     outcome = w.init(hardware={"pfs": [{"numVfs": 8}]})["enp1s0f0"]
     assert (outcome.result, outcome.current) == (Result.FAILED, 0)
-    assert outcome.message == "8 VFs asked, its sriov_totalvfs is 7"
+    assert outcome.message == "8 VFs requested, its sriov_totalvfs is 7"
     assert "set numVfs to 7 or less" in outcome.advice
     assert not w.machine.written
 
@@ -166,7 +166,7 @@ def test_failure_of_one_pf_does_not_stop_the_others(world: Make) -> None:
     w = world(replace(IGB, max_created_vfs=3), IGB2)
     outcomes = w.init()
     assert outcomes["enp1s0f0"].result is Result.FAILED
-    assert "7 VFs asked, its driver made 3" in outcomes["enp1s0f0"].message
+    assert "7 VFs requested, its driver created 3" in outcomes["enp1s0f0"].message
     assert outcomes["enp2s0f0"].result is Result.CHANGED
 
 

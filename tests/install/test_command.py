@@ -78,7 +78,7 @@ def test_nothing_is_removed_that_another_one_keeps_in_place(node: NodeFiles, pro
     before = node.state()
     with keeper.locked(0):
         done = run(node, program, "--network", "none", "--remove", "--grace-s", "0")
-    assert (done.returncode, "another `k8s-rdma install-cni` is at work there; end" in done.stderr) == (
+    assert (done.returncode, "another `k8s-rdma install-cni` is running there; stop" in done.stderr) == (
         1,
         True,
     )

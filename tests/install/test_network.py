@@ -196,7 +196,7 @@ def test_executable_stays_where_it_is_not_known_what_a_link_leads_to(
     (node.confs / "20-x.conflist").symlink_to("/of-the-node/x.conflist")
     installation = node.installation(network)
     installation.install(program)
-    told = r"20-x\.conflist: leads to /of-the-node/x\.conflist, which is not there for us"
+    told = r"20-x\.conflist: leads to /of-the-node/x\.conflist, which does not exist here"
     with pytest.raises(K8sRdmaError, match=told):
         installation.remove(0, print)
     assert (node.bin / OURS).exists()

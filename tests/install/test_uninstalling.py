@@ -128,7 +128,7 @@ def test_a_lost_ledger_is_not_taken_for_an_empty_one(host: Path) -> None:
     (host / RUN / "attachments" / "c1").touch()
     done = uninstall(host)
     assert done.returncode == 1
-    assert "not there, though 1 containers have something of it" in done.stderr
+    assert "does not exist, although 1 containers have interfaces from it" in done.stderr
     assert (host / RUN / "exclusive-devices").exists()
 
 
@@ -221,5 +221,5 @@ def test_whoever_keeps_network_or_executable_in_place_is_to_be_ended_first(host:
     with NodeDirectory(host / "node" / kept).locked(0):
         done = uninstall(host)
     assert done.returncode == 1
-    assert "another `k8s-rdma install-cni` is at work" in done.stderr
+    assert "another `k8s-rdma install-cni` is running" in done.stderr
     assert OURS in node_of(host).types()

@@ -37,7 +37,7 @@ def explicit_options(options: Mapping[str, str | None]) -> dict[str, str]:
 def read_command_line(line: CommandLine, *, default_file: Path = Path(DEFAULT_FILE)) -> Read:
     """The configuration. MalformedError names options that do not go together, or the file and the field.
 
-    default_file: what Mellanox' program reads unless told otherwise.
+    default_file: the file that Mellanox' program reads by default.
     """
     _check(line)
     read = _read(line, default_file)

@@ -36,7 +36,7 @@ class ExtenderAddress:
 
     token_file: with the bearer token that it demands. cert_file, key_file: PEM, the certificate that it
     demands, and its key. ca_file: PEM, whom its own certificate is from; None for the system's. insecure:
-    whoever answers is taken for it.
+    trust any certificate.
     """
 
     url: str = DEFAULT_URL

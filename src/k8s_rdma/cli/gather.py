@@ -1,7 +1,7 @@
 """`k8s-rdma gather`: this machine as a file; with `--report` an archive for maintainers, without secrets.
 
-Secrets are known by the names of keys, as nothing else tells a secret from a value. Our own files name
-files that hold secrets, and hold none themselves; those of other network plugins may.
+Secrets are known by the names of keys, as nothing else distinguishes a secret from a value. Our own files
+name files that hold secrets, and hold none themselves; those of other network plugins may.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _Part = tuple[str, Callable[[], bytes]]
 
 
 def gather_report(output: Path, options: NodeOptions, logs: tuple[Path, ...]) -> None:
-    """Write the archive; what cannot be had is told in it, and on standard error.
+    """Write the archive; list missing parts in it, and on standard error.
 
     K8sRdmaError when the archive cannot be written, or there is no node to be looked at.
     """

@@ -27,13 +27,13 @@ class Severity(StrEnum):
 
     @property
     def rank(self) -> int:
-        """More is worse."""
+        """The rank of the severity; higher is worse."""
         return tuple(Severity).index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing found.
+    """A result of a check.
 
     id: which kind, stable. about: on what: a PF, a file, a pod; may be empty. found: in a sentence.
     source: the file, question or process that says so. expected: what should be there. fix: a command or a
@@ -61,7 +61,7 @@ class Kind:
     def __call__(
         self, found: str, *, source: str, about: str = "", expected: str = "", fix: str = ""
     ) -> Finding:
-        """A finding of this kind, which can be encoded whatever names it was made of."""
+        """Make a finding of this kind; its texts are always encodable."""
         return Finding(
             id=self.id,
             subject=self.subject,
@@ -82,7 +82,7 @@ class Subject:
     title: str
 
     def ok(self, name: str = "ok") -> Kind:
-        """A kind of this severity, as the other three."""
+        """Make a kind of this severity; the other three do the same."""
         return Kind(f"{self.name}-{name}", Severity.OK, self.name)
 
     def note(self, name: str) -> Kind:

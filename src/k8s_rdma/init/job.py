@@ -86,7 +86,7 @@ def refused_read(subject: str, error: OSError) -> SetupError:
 
 
 POLL_S = 0.05
-"""Between looks at what tells of no change by itself, as sysfs; each is one small file or directory."""
+"""Poll interval for files without change events, as in sysfs; each poll is one small file or directory."""
 
 
 class StoppedError(K8sRdmaError):

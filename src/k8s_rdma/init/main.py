@@ -38,7 +38,7 @@ _log = structlog.get_logger()
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 WIDTH = 160
-"""Columns of the table where nobody says how wide the paper is, as in a container's log."""
+"""Columns of the table without a terminal, as in a container's log."""
 
 MAX_PARALLEL = 16
 """PFs; each waits for its own firmware most of the time."""

@@ -91,7 +91,7 @@ class Outcome:
 class PfProgress:
     """Counts that grow as things are done, so that what fails later does not hide them.
 
-    created: VFs that there are since, None while nobody changed their number. settings: on VFs. bound: VFs
+    created: VFs that there are since, None while their number is unchanged. settings: on VFs. bound: VFs
     given to their driver. named: netdevs. notes: one sentence each.
     """
 
@@ -231,16 +231,16 @@ def decide(*, requested: int | None, total: int, current: int, used: Mapping[int
     count = total if requested is None else requested
     if count > total:
         return Refused(
-            why=f"{count} VFs asked, its sriov_totalvfs is {total}",
+            why=f"{count} VFs requested, its sriov_totalvfs is {total}",
             advice=f"set numVfs to {total} or less, or raise the limit in the NIC's firmware "
             "(Mellanox: mlxconfig NUM_OF_VFS) and reboot",
         )
     if count > MOST_VFS:
-        return Refused(why=f"{count} VFs asked", advice=f"set numVfs to {MOST_VFS} or less")
+        return Refused(why=f"{count} VFs requested", advice=f"set numVfs to {MOST_VFS} or less")
     if count != current and used:
         return Refused(
             why=f"{current} VFs cannot become {count} while some are used: {who_uses(used)}",
-            advice="end what uses them (drain the node), then run init again",
+            advice="stop their users (drain the node), then run init again",
             in_use=True,
         )
     return count
@@ -384,7 +384,7 @@ def _restore_vfs(job: Job, previous: int, error: SetupError) -> None:
             _write(job, 0)
             _write(job, previous)
     except SetupError as undoing:
-        msg = f"{error}; nor back: {undoing}"
+        msg = f"{error}; restoring the previous VFs failed too: {undoing}"
         raise SetupError(msg, advice=error.advice) from error
 
 
@@ -393,8 +393,8 @@ def _write_count(job: Job, count: int) -> None:
     created = job.sriov.count()
     if created != count:
         raise SetupError(
-            f"PF {job.target.name}: {count} VFs asked, its driver made {created}",
-            advice="see its lines in dmesg, and set numVfs to what it can make",
+            f"PF {job.target.name}: {count} VFs requested, its driver created {created}",
+            advice="see its lines in dmesg, and set numVfs to a number that it can create",
         )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.vf.creation import Setting, VfFunction
 
 MOST_VFS = 1024
-"""VFs of a PF that can be told apart; the largest NICs have about 1,000."""
+"""VFs of a PF with distinct addresses; the largest NICs have about 1,000."""
 
 
 def vf_mac(pf_mac: str, index: int) -> str:
@@ -62,7 +62,7 @@ def desired_settings(
 ) -> tuple[Setting, ...]:
     """The settings of a VF, addresses first.
 
-    On InfiniBand its port follows the PF's; mlx5 has it down until it is told otherwise.
+    On InfiniBand its port follows the PF's; mlx5 has it down by default.
     pf_address: the PF's permanent hardware address; of InfiniBand's the last 8 of 20 bytes are its port GUID
     (RFC 4391, 9.1.1).
     """
@@ -145,7 +145,7 @@ class Configuration:
         ]
         if wrong:
             raise SetupError(
-                f"PF {self._pf.name}: {len(wrong)} settings did not hold: {wrong[0]}",
+                f"PF {self._pf.name}: {len(wrong)} settings are not in effect: {wrong[0]}",
                 advice="see its driver's lines in dmesg; set them with `ip link set PF vf N ...` to see why",
             )
 
@@ -170,7 +170,7 @@ class Configuration:
         if isinstance(setting, VfTrust):
             raise SetupError(
                 f"PF {self._pf.name}: its driver cannot set trust on VFs",
-                advice="take `trust` out of the rule for this PF",
+                advice="remove `trust` from the rule for this PF",
                 lasting=True,
             )
         self.unsupported.add(setting.kind)

@@ -103,7 +103,7 @@ class NodeDirectory:
             end = time.monotonic() + wait_s
             while not _lock(descriptor):
                 if time.monotonic() >= end:
-                    msg = f"{self.path}: another `k8s-rdma install-cni` is at work there; end that first"
+                    msg = f"{self.path}: another `k8s-rdma install-cni` is running there; stop it first"
                     raise K8sRdmaError(msg)
                 time.sleep(LOCK_RETRY_S)
             yield

@@ -102,9 +102,9 @@ def _require(directories: Sequence[Path]) -> None:
 
 
 class _Reconciler:
-    """Looks, brings about, and tells what is different from before.
+    """Reconciles the directories, and logs what changed.
 
-    is_complete: whether that is all that was wanted.
+    is_complete: whether the task is finished.
     """
 
     def __init__(self, installation: Installation, program: Path, *, until_in_place: bool) -> None:
@@ -147,7 +147,7 @@ class _Reconciler:
         return pause_s
 
     def _report(self, *problems: str, by_hand: str = "") -> None:
-        """by_hand: somebody's file that has our plugin; empty where ours has it."""
+        """by_hand: another file that has our plugin; empty where our file has it."""
         if (problems, by_hand) == self._last:
             return
         if problems:

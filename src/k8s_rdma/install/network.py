@@ -69,7 +69,7 @@ class InstalledConflists:
     """Contents of the directory.
 
     own: what is in our file; None for no file. former: others of ours, under a name of before. rival: the
-    first file of somebody else; empty for none. data: what is in it; unreadable: why that is not known.
+    first file of another program; empty for none. data: its content; unreadable: why that is unknown.
     """
 
     own: bytes | None
@@ -95,7 +95,7 @@ class Decision:
 def decide(found: InstalledConflists, desired: DesiredConflist) -> Decision:
     """The content that our file should have; the previous one while the other file is malformed.
 
-    Whoever has chained our plugin by hand is left alone: that is what is wanted, in a file of theirs.
+    A file in which an administrator chained our plugin by hand stays as it is.
     """
     if desired.network is Network.ALONE:
         own = lone_list(desired.name, desired.version, desired.section)
@@ -187,8 +187,8 @@ class ConfDirectory:
             raise
         if text is None and (aim := self._directory.explain_loss(name)):
             raise K8sRdmaError(
-                f"{self._directory.path / name}: leads to {aim}, which is not there for us: whether "
-                f"{PLUGIN} is called there is not known; mount that as well, or remove the link"
+                f"{self._directory.path / name}: leads to {aim}, which does not exist here: whether "
+                f"{PLUGIN} is in use there is unknown; mount the target as well, or remove the link"
             )
         return text is not None and read_origin(text) is None and names_ours(text)
 

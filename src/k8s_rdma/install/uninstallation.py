@@ -132,7 +132,7 @@ def _of_agent(path: Path) -> tuple[str, ...] | None:
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     except OSError as error:
-        msg = f"{path}: the agent does not say what pods hold: {error.strerror or error}"
+        msg = f"{path}: the agent does not report which pods hold interfaces: {error.strerror or error}"
         raise K8sRdmaError(msg) from error
     return _in_order((allocation.pod.namespace, allocation.pod.name) for allocation in report.allocations)
 
@@ -142,7 +142,7 @@ def _received(agent: socket.socket, length: int) -> bytes:
     while len(data) < length:
         chunk = agent.recv(length - len(data))
         if not chunk:
-            raise K8sRdmaError("the agent ended before it said what pods hold; try again")
+            raise K8sRdmaError("the agent stopped before it reported which pods hold interfaces; try again")
         data += chunk
     return bytes(data)
 
@@ -151,7 +151,8 @@ def _of_ledger(path: Path, attachments: Path) -> tuple[str, ...]:
     if not path.exists():
         if marked := len(list(attachments.iterdir())) if attachments.is_dir() else 0:
             msg = (
-                f"ledger {path}: not there, though {marked} containers have something of it; see `{REBUILD}`"
+                f"ledger {path}: does not exist, although {marked} containers have interfaces from it; "
+                f"see `{REBUILD}`"
             )
             raise LedgerError(msg)
         return ()

@@ -43,7 +43,7 @@ class KeyFacts:
 
 
 def check_keys(facts: KeyFacts) -> Iterator[Finding]:
-    """The keys with their pods, and keys that are missing."""
+    """Check that the extender accepts every key that bound pods depend on."""
     if not facts.usage:
         shown = Counter(facts.named).most_common(_SHOWN)
         pods, source = [f"{number} by {_named(key)}" for key, number in shown], _BY_ITSELF
@@ -83,7 +83,7 @@ NOT_RELOADED = EXTENDER.warning("not-reloaded")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderFacts:
-    """url: where it was asked; empty where nobody said. refused: what it answered, `why`: that it did not.
+    """url: its address; empty where unknown. refused: its answer when not ready; `why`: no answer.
 
     version: as it says it itself; empty where it does not, or not to us. warning: what it warns of, although
     it is ready. key_usage: whose keys signed bound pods' placements, None where it does not say.

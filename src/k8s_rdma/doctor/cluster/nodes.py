@@ -66,7 +66,7 @@ class NodeFacts:
 
 
 def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
-    """Each node that publishes itself, or should; and what nodes offer past every reservation."""
+    """Check each node that publishes itself, or should, and resources beyond reservations."""
     yield from _check_mounts(facts.mounts)
     if not facts.needed:
         yield BY_HTTP(
@@ -96,7 +96,7 @@ def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
 
 
 def _check_problems(nodes: Iterable[PublishedNode]) -> Iterator[Finding]:
-    """The different ones, each once: what is wrong with a file is wrong with it on every node."""
+    """Check problems of nodes; report a problem that many nodes share once."""
     found: dict[str, list[str]] = {}
     for node in nodes:
         for problem in node.problems:

@@ -58,7 +58,7 @@ class PodFact:
     events: tuple[tuple[str, str], ...] = ()
 
     def last_said(self) -> tuple[str, str]:
-        """The last that extender, agent or plugin said against it, and not overcome since; or nothing."""
+        """The latest failure that extender, agent or plugin reported and that still holds; or nothing."""
         for reason, message in reversed(self.events):
             if reason in _HAS_SANDBOX:
                 break
@@ -93,7 +93,7 @@ class PodFacts:
 
 
 def check_pods(facts: PodFacts) -> Iterator[Finding]:
-    """Pods that wait for interfaces, and why; the first of many."""
+    """Check pods that wait for interfaces; report the first of many."""
     if facts.policies_failure:
         yield POLICIES_UNUSABLE(
             f"extender and agents keep the previous policies, and cannot restart: {facts.policies_failure}",
@@ -164,7 +164,7 @@ def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterat
             and facts.schedulers
             and all(scheduler.name != pod.scheduler for scheduler in facts.schedulers)
         ):
-            failure = "nothing was seen of a scheduler of that name, and nothing is said of the pod"
+            failure = "no scheduler of that name is known, and the pod has no events"
         yield WAITING(
             f"is not bound by {pod.scheduler}" + (f": {failure}" if failure else ""),
             about=pod.name,
@@ -175,15 +175,15 @@ def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterat
 
 
 def _not_allowed(pod: PodFact) -> Finding:
-    state = "waits" if not pod.node else "is refused when its sandbox is made anew"
+    state = "waits" if not pod.node else "is refused when its sandbox is created again"
     if pod.node and not pod.running:
         state = f"is refused on {pod.node}"
     return NOT_ALLOWED(
         f"{state}: {pod.not_allowed}",
         about=pod.name,
         source="ConfigMap k8s-rdma-policies",
-        expected="what the policy of its namespace allows",
-        fix="ask for less, or have the policy allow it: docs/namespace-policies.md",
+        expected="a request that its namespace's policy allows",
+        fix="request less, or change the policy: docs/namespace-policies.md",
     )
 
 
@@ -192,8 +192,8 @@ def _without_interfaces(pod: PodFact) -> Finding:
         f"runs on {pod.node}, whose agent has given it no interfaces",
         about=pod.name,
         source=f"rdmanode {pod.node}, allocations",
-        expected="what it asks for",
-        fix=f"k8s-rdma doctor node on {pod.node}, CNI plugin; then make the pod anew",
+        expected="the interfaces that it requests",
+        fix=f"k8s-rdma doctor node on {pod.node}, CNI plugin; then create the pod again",
     )
 
 
@@ -203,7 +203,7 @@ def _unplaced(pod: PodFact, message: str, schedulers: tuple[str, ...]) -> Findin
     if schedulers and pod.scheduler not in schedulers:
         fix = _rename(schedulers[0])
     return UNPLACED(
-        f"was bound to {pod.node} without a placement by {pod.scheduler}: not by the extender"
+        f"was bound to {pod.node} by {pod.scheduler}, without the extender and without a placement"
         + (f"; {message}" if message else ""),
         about=pod.name,
         source="annotation k8s-rdma.io/placement",
@@ -213,14 +213,14 @@ def _unplaced(pod: PodFact, message: str, schedulers: tuple[str, ...]) -> Findin
 
 
 def _rename(scheduler: str) -> str:
-    return f"schedulerName: {scheduler} in what makes the pod; a pod's own cannot be changed"
+    return f"schedulerName: {scheduler} in the pod template; the field of a pod cannot be changed"
 
 
 def _of_other_scheduler(pod: PodFact, profile: Profile, schedulers: tuple[str, ...]) -> Finding:
     return OTHER_SCHEDULER(
-        f"is left to {profile.name}, which does not ask the extender: it gets no placement",
+        f"belongs to {profile.name}, which does not call the extender: it gets no placement",
         about=pod.name,
         source=f"spec.schedulerName; {profile.location}",
-        expected=" or ".join(schedulers) or "a scheduler that asks the extender",
+        expected=" or ".join(schedulers) or "a scheduler that calls the extender",
         fix=_rename(schedulers[0] if schedulers else "NAME"),
     )

@@ -211,7 +211,7 @@ def _scheduler_names(names: tuple[str, ...]) -> str:
 def _without_extender(file: SchedulerFile, names: tuple[str, ...], schedulers: tuple[str, ...]) -> Finding:
     verb = "does" if len(names) == 1 else "do"
     return NOT_ASKING(
-        f"{', '.join(names)} {verb} not ask the extender: pods with the annotation name "
+        f"{', '.join(names)} {verb} not call the extender: pods with the annotation must name "
         f"{' or '.join(schedulers)}",
         about=file.location,
         source=file.location,
@@ -220,7 +220,7 @@ def _without_extender(file: SchedulerFile, names: tuple[str, ...], schedulers: t
 
 def _without_file(file: SchedulerFile) -> Finding:
     return NO_CONFIGURATION(
-        "kube-scheduler runs without --config, so that no extender is asked",
+        "kube-scheduler runs without --config, so it calls no extender",
         about=file.location,
         source=file.location,
         expected="--config=FILE, with the file mounted into its pod",
@@ -256,7 +256,7 @@ def _check_entry(
     yield from _check_verbs(path, entry, config)
     if not entry.get("managedResources") and DEFAULT_NAME in names:
         yield EVERY_POD(
-            "managedResources is not set: while the extender is away, every pod of the cluster waits",
+            "managedResources is not set: while the extender is down, every pod of the cluster waits",
             about="managedResources",
             source=path,
             expected="the resources that RDMA pods request",

@@ -81,7 +81,7 @@ def no_node(name: str) -> Finding:
 
 
 def check_versions(facts: VersionFacts) -> Iterator[Finding]:
-    """The API server's, kubelets', their runtimes' and our own."""
+    """Check the versions of the API server, kubelets, their runtimes and our processes."""
     found = (*_check_kubernetes(facts), *_check_runtimes(facts.nodes), *_check_ours(facts.ours))
     yield from found
     if worst(found).rank <= Severity.NOTE.rank:

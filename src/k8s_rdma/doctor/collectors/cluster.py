@@ -332,7 +332,7 @@ class ClusterCollector:
 
     namespaces: where our objects may be, the likeliest first. host: this machine.
     scheduler_file, extender_file: configurations that the command line names.
-    ask_extender: what came of asking it; None where nobody said where it is.
+    ask_extender: queries the extender; None where its address is unknown.
     """
 
     api: Documents

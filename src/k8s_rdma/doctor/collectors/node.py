@@ -109,7 +109,7 @@ class NodeCollector:
     plugin: the device plugin's configuration, of the file `plugin_file`; None where there is none.
     server_url, plugin_url: None where there should be no such process.
     conf_dir, bin_dirs: None for those of the runtime's own configuration.
-    connect: to the API server, for versions; None where nobody has credentials.
+    connect: to the API server, for versions; None without credentials.
     """
 
     host: Host

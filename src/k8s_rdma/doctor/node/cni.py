@@ -74,7 +74,7 @@ class CniFacts:
 
 
 def check_cni(facts: CniFacts) -> Iterator[Finding]:
-    """Everything about the file that the runtime would choose."""
+    """Check the file that the runtime uses."""
     files = sorted((file for file in facts.files if is_read(file.name)), key=lambda file: file.name)
     if not files:
         yield NO_FILE(
@@ -195,7 +195,7 @@ def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Findi
 
 
 def _check_check(path: str, chosen: ConfList, earlier: tuple[str, ...]) -> Iterator[Finding]:
-    """A list that is not to be checked, or of a version without CHECK, is not."""
+    """Check that CRI-O's CHECK calls succeed; lists with disableCheck or an old version get none."""
     version = msgspec.json.decode(chosen.fields.get("cniVersion", b'""'))
     disabled = msgspec.json.decode(chosen.fields.get("disableCheck", b"false"))
     failing = [plugin for plugin in earlier if plugin in TAKE_ALL_ADDRESSES]

@@ -99,7 +99,7 @@ _AVAILABLE = (State.LOADED, State.BUILT_IN)
 class ModuleFacts:
     """states: by name, with `_` for `-`. pf_drivers: of the PFs that are ours. release: the kernel's.
 
-    rdma: whether verbs are wanted: a PF has an RDMA device, or must have one. software_caps: whether pods'
+    rdma: whether verbs are needed: a PF has an RDMA device, or must have one. software_caps: whether pods'
     caps may be kept by a queueing discipline.
     """
 

@@ -48,7 +48,7 @@ class LosslessFacts:
 
 
 def check_lossless(facts: LosslessFacts) -> Iterator[Finding]:
-    """Each port; of the switch nothing is known here, which is said once."""
+    """Check each port; one finding says that the switch cannot be checked."""
     roce = [port for port in facts.ports if port.roce]
     if not roce:
         yield NOTHING("no PF speaks RoCE, and only that needs it", source="RDMA netlink")

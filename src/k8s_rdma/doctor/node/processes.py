@@ -129,7 +129,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFacts:
-    """report: what `socket` said first; None, and `why`, when it said nothing.
+    """report: the first one from `socket`; None, and `why`, without one.
 
     server, plugin: None where there should be none. version: the doctor's own.
     leftovers: DELs that found no agent, as their files are called; in `left_in`.

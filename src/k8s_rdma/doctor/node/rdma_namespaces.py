@@ -51,7 +51,7 @@ class RdmaFacts:
 
 
 def check_rdma_namespaces(facts: RdmaFacts) -> Iterator[Finding]:
-    """The mode against what the configuration needs."""
+    """Check the mode against the needs of the configuration."""
     if facts.mode is None:
         yield NO_RDMA("the kernel knows no RDMA: no driver has loaded ib_core", source=_SYSTEM)
         return

@@ -48,7 +48,7 @@ class MemlockFacts:
 
 
 def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
-    """One finding for each process that starts containers."""
+    """Check the limit of each process that starts containers."""
     if not facts.processes:
         yield NO_PROCESS(
             "no process of containerd or CRI-O is visible, so the limit is unknown",
@@ -100,10 +100,10 @@ DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 class Runtime:
     """A runtime that runs, or is set up.
 
-    name: `containerd` or `crio`. version: as it says it itself, or `source` somebody else; empty where
-    nobody says it. config: the path of its configuration, which need not be there. fault: why that cannot be
+    name: `containerd` or `crio`. version: as the program prints it, or from `source`; empty where
+    unknown. config: the path of its configuration, which need not exist. fault: why it cannot be
     read.
-    enable_cdi: None where it is not said. cdi_dirs: empty where not said.
+    enable_cdi: None where it is not set. cdi_dirs: empty where not set.
     """
 
     name: str
