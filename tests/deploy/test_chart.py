@@ -58,7 +58,8 @@ def containers(objects: list[Json]) -> dict[str, Json]:
 def test_deprecated_name_of_a_value_renders_as_the_new_one(mode: str):
     values = {**SERVICE["extender"], "replicas": 1} if mode == "service" else {}
     old = {key: value for key, value in values.items() if key != "mode"} | {"way": mode}
-    assert render({**GIVEN, "extender": old}) == render({**GIVEN, "extender": {**values, "mode": mode}})
+    given = {"placementKey": {"create": False}}
+    assert render({**given, "extender": old}) == render({**given, "extender": {**values, "mode": mode}})
     schema_of_values = jsonschema_rs.validator_for(schema.values_schema())
     assert schema_of_values.is_valid({"extender": {"way": mode}})
     assert not schema_of_values.is_valid({"extender": {"way": "any"}})
