@@ -199,7 +199,7 @@ def _with_changes(pf: PfState, changed: Mapping[VfRef, Mapping[str, Any]]) -> Pf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """All foreign VFs, those of one PF (by its name or PCI address), or one VF of it by index."""
+    """A set of foreign VFs: all, those of one PF (by its name or PCI address), or one VF of it by index."""
 
     pf: str | None = None
     vf: int | None = None
@@ -290,12 +290,12 @@ class ForeignVf:
 
 
 def is_free(vf: Vf) -> bool:
-    """Whether an unallocated VF is nobody's and can be given: at home, no rates, nothing wrong with it."""
+    """Report whether an unallocated VF is free: on the host, without rates, and without faults."""
     return not why_not_free(vf)
 
 
 def why_not_free(vf: Vf) -> str:
-    """What makes a VF that the ledger does not know foreign, in one clause; empty for a free one."""
+    """Describe in one clause what makes a VF without a receipt foreign; empty for a free one."""
     if vf.unusable:
         return vf.unusable
     if vf.netdev is None:
@@ -325,7 +325,7 @@ def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
 
 
 def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
-    """What foreign VFs take of each PF: their minimum rates are used bandwidth."""
+    """The use of each PF by foreign VFs: their minimum rates are used bandwidth."""
     pfs = {pf.pci: pf for pf in hardware.pfs}
     usages: dict[PciAddress, list[Used]] = {}
     for foreign in foreign_vfs(hardware, ledger):
@@ -339,7 +339,7 @@ def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
 def foreign_use(
     rates: RateAbility, min_tx_rate_mbps: int, pool: str = "", pool_vfs: int = EVERY_DEVICE
 ) -> Used:
-    """What a foreign VF with this minimum rate takes of a PF.
+    """The use of a PF by a foreign VF with this minimum rate.
 
     pool: as in `core.kernel.Vf`; pool_vfs: how many VFs of the PF that has.
     """
@@ -350,7 +350,7 @@ def foreign_use(
 
 
 def used_here(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
-    """What is used by the node's own knowledge."""
+    """The use of each PF by the node's own knowledge."""
     return used_on_node(
         reported=ledger.allocations(),
         foreign=foreign_usage(hardware, ledger),

@@ -18,7 +18,7 @@ class Backoff:
 
     @property
     def failing(self) -> bool:
-        """Whether an attempt has failed since the last reset."""
+        """Report whether an attempt has failed since the last reset."""
         return self._retry_at > float("-inf")
 
     def reset(self) -> None:

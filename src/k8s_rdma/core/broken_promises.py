@@ -38,7 +38,7 @@ def lost_interfaces(pf: PfState, allocated: Iterable[tuple[str, AllocatedInterfa
 
 
 def _why_lost(pf: PfState, vf: Vf | None, interface: AllocatedInterface) -> str:
-    """In a clause; empty while it is not."""
+    """Describe in a clause why the interface is lost; empty while it is not."""
     if vf is None:
         return f"the PF has {len(pf.vfs)} VFs now"
     if vf.netdev is not None:
@@ -48,7 +48,7 @@ def _why_lost(pf: PfState, vf: Vf | None, interface: AllocatedInterface) -> str:
 
 
 def broken_promises(pf: Pf, used: Used) -> Iterator[str]:
-    """What the PF's link cannot keep of what is reserved on it, one sentence each."""
+    """Describe the reservations that the PF's link cannot keep, one sentence each."""
     if pf.link_mbps is None and used.mbps:
         yield f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link speed is unknown now"
         return
@@ -64,7 +64,7 @@ def broken_promises(pf: Pf, used: Used) -> Iterator[str]:
 
 
 def holds_its_rates(pf: PfState, interface: AllocatedInterface) -> bool:
-    """Whether the VF still has the rates that were programmed on it; true where its PF does not show it."""
+    """Report whether the VF still has its programmed rates; true where its PF does not show them."""
     rate = interface.rate()
     return all(
         (vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) == (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)

@@ -12,7 +12,7 @@ from typing import NewType
 
 
 class GangApi(Enum):
-    """Whose PodGroup says how many pods make a gang; the value is the API group.
+    """The API whose PodGroup says how many pods make a gang; the value is the API group.
 
     KUBERNETES: kube-scheduler's own, `spec.schedulingGroup` of a pod. COSCHEDULING: the plug-in of
     kubernetes-sigs/scheduler-plugins, a label of a pod.

@@ -90,7 +90,7 @@ class Inventory:
 
 
 class DeviceUse(NamedTuple):
-    """Of the VFs that an exclusive resource has of one PF: the reservations on them, Mb/s, falling.
+    """The reservations, Mb/s, falling, on the VFs that an exclusive resource has of one PF.
 
     vfs: how many the PF has. kubelet gives each to one pod at a time, so that no more than these reservations
         are ever on the PF together, however many pods may come to hold one: the largest ones count.
@@ -104,7 +104,7 @@ class DeviceUse(NamedTuple):
 
     @classmethod
     def joined(cls, uses: Sequence[DeviceUse]) -> tuple[DeviceUse, tuple[int, ...]]:
-        """All of one resource together, and what does not count then."""
+        """Join the devices of one resource; also the reservations that do not count."""
         held_vfs = sum(use.held_vfs for use in uses)
         vfs = max(held_vfs, *(use.vfs for use in uses))
         mins = tuple(sorted((rate for use in uses for rate in use.mins), reverse=True))
@@ -117,7 +117,7 @@ EVERY_DEVICE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What is taken of one PF: VFs, and the sum of reservations in Mb/s.
+    """The use of one PF: VFs, and the sum of reservations in Mb/s.
 
     vfs: of those that pods ask for by annotation. mins: all reservations one by one, falling, where the PF's
         rates are weights; empty elsewhere. devices: VFs of exclusive resources, by resource, which are
@@ -131,7 +131,7 @@ class Used:
 
     @property
     def in_use(self) -> int:
-        """All VFs that anybody has: they share the link."""
+        """The number of VFs in use, which share the link."""
         return self.vfs + sum(len(use.mins) for use in self.devices)
 
     def __add__(self, addend: Used) -> Used:
@@ -140,7 +140,7 @@ class Used:
 
     @classmethod
     def joined(cls, usages: Sequence[Used]) -> Used:
-        """All of them together, in one go: adding one after the other copies each time what is there."""
+        """Join many at once: adding one after the other would copy each time."""
         weighed = [used.mins for used in usages if used.mins]
         mins = weighed[0] if len(weighed) == 1 else tuple(sorted(chain.from_iterable(weighed), reverse=True))
         vfs, mbps = sum(used.vfs for used in usages), sum(used.mbps for used in usages)
@@ -152,7 +152,7 @@ class Used:
 
 
 def _joined_devices(uses: Iterable[DeviceUse]) -> tuple[tuple[DeviceUse, ...], list[int]]:
-    """By resource, and the reservations that do not count."""
+    """Join devices by resource; also the reservations that do not count."""
     by_resource: dict[str, list[DeviceUse]] = {}
     for use in uses:
         by_resource.setdefault(use.resource, []).append(use)
@@ -198,7 +198,7 @@ class PfRule:
 
     @property
     def names_it(self) -> bool:
-        """Whether whoever wrote it meant these very PFs, so that even one with the default route is taken."""
+        """Report whether the rule names these very PFs, even one with the default route."""
         return bool(self.names or self.pcis)
 
 

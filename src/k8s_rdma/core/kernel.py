@@ -35,7 +35,7 @@ _FLAGS = {True: "ON", False: "OFF"}
 
 
 def asked_config(index: int, options: InterfaceOptions) -> VfConfig | None:
-    """What a PF shall hold for the VF of that index; None when nothing is asked for."""
+    """The settings that a PF shall have for the VF of that index; None when nothing is requested."""
     vlan = options.vlan
     config = VfConfig(
         index=index,
@@ -50,7 +50,7 @@ def asked_config(index: int, options: InterfaceOptions) -> VfConfig | None:
 
 
 def present_config(vf: Vf, config: VfConfig) -> VfConfig:
-    """What the PF holds for a VF now of all that `config` sets.
+    """The PF's present settings for a VF, of all that `config` sets.
 
     What its driver does not tell is taken to be what a new VF has: not trusted, source addresses checked, the
     port's link; so that no pod finds a VF as permissive as another one was allowed to have it.
@@ -180,7 +180,7 @@ class PfState:
 
     @property
     def asked_of_vfs(self) -> frozenset[Setting]:
-        """What may be asked of its VFs besides rates."""
+        """The settings that pods may request for its VFs besides rates."""
         return (
             self.supported_settings | {Setting.SOFTWARE_CAPS}
             if self.software_caps
@@ -188,7 +188,7 @@ class PfState:
         )
 
     def pools(self) -> dict[str, int]:
-        """How many of its VFs exclusive resources have, by resource."""
+        """The number of its VFs in exclusive resources, by resource."""
         return dict(sorted(Counter(vf.pool for vf in self.vfs if vf.pool).items()))
 
 
@@ -202,7 +202,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One observation: the PFs seen, ordered by PCI address, and what could not be seen.
+    """One observation: the PFs, ordered by PCI address, and what was unreadable.
 
     problems: one sentence each on what is of no PF seen here, such as one that was left out.
     """
@@ -273,7 +273,7 @@ class LocatedVf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfCounters:
-    """What went through a VF since its netdev was made, in its own direction: `tx` is sent by its holder.
+    """Traffic of a VF since its netdev was made, in its own direction: `tx` is sent by its holder.
 
     rdma: the RDMA device's `hw_counters` by the kernel's names; empty where it has none.
     """
@@ -323,7 +323,7 @@ class Kernel(Protocol):
         ...
 
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
-        """What is in a namespace, whoever gave it, by name. KernelError when that cannot be told."""
+        """The interfaces in a namespace, by name. KernelError when it cannot be read."""
         ...
 
     def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:

@@ -1,4 +1,4 @@
-"""What is allocated on a node: receipts, and the questions asked of them."""
+"""Ledger: the receipts of what is allocated on a node, and queries on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from k8s_rdma.errors import LedgerError
 
 @unique
 class Phase(StrEnum):
-    """How far an attachment got.
+    """The progress of an attachment.
 
     PREPARED: the receipt is on disk, the kernel may have been changed in part; undone at the next start.
     ATTACHED: everything holds.
@@ -31,7 +31,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Attachment:
-    """What a CNI ADD makes and a DEL ends (CNI specification 1.1.0, section 2); unique on a node.
+    """The subject of a CNI ADD and DEL (CNI specification 1.1.0, section 2); unique on a node.
 
     network: the network configuration's name.
     """
@@ -85,7 +85,7 @@ class AllocatedInterface:
 
     @property
     def mac(self) -> str:
-        """Its MAC in the pod."""
+        """The interface's MAC in the pod."""
         return self.options.mac or self.home.mac
 
     @property
@@ -98,7 +98,7 @@ class AllocatedInterface:
         return slot.pool in ("", self.pool) and slot.one_device in ("", self.rdma_device, self.pci)
 
     def rate(self) -> VfRate:
-        """What is programmed on its VF."""
+        """The rates programmed on its VF."""
         least, maximum = self.set_min_tx_rate_mbps, self.set_max_tx_rate_mbps
         return VfRate(
             self.vf.index,
@@ -107,7 +107,7 @@ class AllocatedInterface:
         )
 
     def placed(self) -> PlacedInterface:
-        """What it takes of its PF: what is programmed, where that is more than was asked for."""
+        """The interface as it counts on its PF: as programmed, where that is more than requested."""
         reserved = max(self.min_tx_rate_mbps, self.rate().min_tx_rate_mbps)
         return PlacedInterface(
             pf=self.vf.pf,
@@ -119,7 +119,7 @@ class AllocatedInterface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegatedPlugin:
-    """How another plugin was called, so that what it did is undone with the configuration of then.
+    """The call of another plugin, kept so that it is undone with the same configuration.
 
     netconf: what it reads on stdin. plugin: its name. cni_path: where plugins are looked
     for. cni_args: `CNI_ARGS` as the runtime gave them.
@@ -166,11 +166,11 @@ class Receipt:
 
     @property
     def all_ipams(self) -> tuple[DelegatedPlugin, ...]:
-        """What gives addresses in any of its networks."""
+        """The IPAM plugins of all its networks."""
         return tuple(ipam for ipam in (self.ipam, *dict(self.ipams).values()) if ipam is not None)
 
     def ipam_of(self, interface: AllocatedInterface) -> DelegatedPlugin | None:
-        """What gives an interface its addresses; None when it gets none."""
+        """The IPAM plugin of an interface; None without one."""
         if not interface.is_netdev:
             return None
         return dict(self.ipams).get(interface.options.network, self.ipam)
@@ -178,12 +178,12 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """All receipts of a node. Immutable: a change is a new ledger."""
+    """The receipts of a node. Immutable: a change is a new ledger."""
 
     receipts: Mapping[Attachment, Receipt] = field(default_factory=dict)
 
     def with_receipt(self, receipt: Receipt) -> Ledger:
-        """With this receipt added or replaced. LedgerError when another attachment holds one of its VFs."""
+        """Add or replace a receipt. LedgerError when another attachment holds one of its VFs."""
         holders = self.holders()
         for interface in receipt.interfaces:
             holder = holders.get(interface.vf, receipt.attachment)
@@ -213,7 +213,7 @@ class Ledger:
         )
 
     def slots(self) -> dict[SlotInUse, tuple[AllocatedInterface, ...]]:
-        """What each slot is: of those interfaces that the sandbox has which has the slot.
+        """The interfaces of each slot: those of the sandbox that has it.
 
         None, while its attachments are not whole: what is being made or ended is nobody's.
         """
@@ -232,7 +232,7 @@ class Ledger:
         }
 
     def holders(self) -> dict[VfRef, Attachment]:
-        """Who holds each allocated VF."""
+        """The attachment that holds each allocated VF."""
         return {
             interface.vf: receipt.attachment
             for receipt in self.receipts.values()
@@ -248,7 +248,7 @@ class Ledger:
         return tuple(receipt for receipt in self.receipts.values() if receipt.pod.uid == uid)
 
     def allocations(self) -> dict[PodUid, tuple[PlacedInterface, ...]]:
-        """What each pod holds; one with receipts of no interface is not among them."""
+        """The interfaces that each pod holds; pods whose receipts have none are left out."""
         result: dict[PodUid, tuple[PlacedInterface, ...]] = {}
         for receipt in self.receipts.values():
             if not receipt.interfaces:

@@ -1,4 +1,4 @@
-"""Which MAC a VF is to have, which ones a node has, and whether one that a pod asks for is in use there."""
+"""MACs: that of a VF, those of a node, and the check that one which a pod asks for is free there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MacRanges:
 
     @classmethod
     def merge(cls, ranges: Iterable[tuple[int, int]]) -> MacRanges:
-        """Of the first and the last of each, in any order; those that meet are one."""
+        """Make ranges of pairs of first and last, in any order; adjacent ones are joined."""
         firsts, lasts = array("Q"), array("Q")
         for first, last in sorted(ranges):
             if lasts and first <= lasts[-1] + 1:
@@ -58,7 +58,7 @@ class MacRanges:
         return zip(self.firsts, self.lasts, strict=True)
 
     def first_index_in(self, macs: Sequence[int]) -> int | None:
-        """One of these numbers, which rise, that is in a range; None when none is."""
+        """The first of these rising numbers that is in a range; None when none is."""
         if not (self.firsts and macs) or macs[-1] < self.firsts[0] or macs[0] > self.lasts[-1]:
             return None
         if len(macs) > len(self.firsts):
@@ -92,7 +92,7 @@ def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
 
 
 def taken_mac(chosen: Iterable[AllocatedInterface], hardware: Hardware, ledger: Ledger) -> str:
-    """Who else has a MAC that one of these interfaces is to have, in one clause; empty when nobody has.
+    """Describe in one clause who has a MAC that one of these interfaces asks for; empty when it is free.
 
     Of two functions with one MAC a card gives the frames to either, or takes it from the first: with a PF's,
     a pod would get what is for the node. A VF that a pod has will have that of home again.

@@ -41,7 +41,7 @@ class Lot(NamedTuple):
 def share_out(
     lots: Sequence[Lot], rooms: Sequence[Room], reservations: Sequence[int], work: Work
 ) -> list[dict[int, int]] | None:
-    """How many of each lot go to each PF; None when numbers alone exclude it. OutOfWorkError on the way.
+    """Share lots out among PFs: the number of each on each; None when counting excludes it. OutOfWorkError.
 
     reservations: how many of the reserving interfaces each PF takes at most.
     """
@@ -99,7 +99,7 @@ def _flow(graph: _Graph, work: Work) -> int:
 
 
 def _levels(graph: _Graph) -> list[int]:
-    """How far each node is from the source; -1 for those that nothing reaches."""
+    """The distance of each node from the source; -1 for unreachable ones."""
     levels = [-1] * len(graph)
     levels[_SOURCE] = 0
     queue = deque([_SOURCE])
@@ -136,7 +136,7 @@ def _push(graph: _Graph, untried: Sequence[list[int]], work: Work) -> int:
 
 
 class TooFew(NamedTuple):
-    """All interfaces, as indices, that none but these offers take, which are fewer (Hall's theorem)."""
+    """Interfaces, as indices, that only these offers take, which are fewer (Hall's theorem)."""
 
     interfaces: Collection[int]
     offers: Collection[int]
@@ -239,7 +239,7 @@ class Batch(NamedTuple):
 
 
 def match_counts(numbers: Mapping[int, int], offers: Sequence[Offer], work: Work) -> Shares | Verdict:
-    """Which PF takes how many of each class; `IMPOSSIBLE` where that is proved.
+    """Find the number of each class on each PF; `IMPOSSIBLE` where there is provably none.
 
     Every PF has VFs for its share, and bandwidth as far as changes of place led there. Where all that an
     interface may reserve of a PF costs the same, it has it.
@@ -274,7 +274,7 @@ def dealt(classes: Iterable[int], shares: Shares) -> list[int]:
 
 
 def _reservations(batches: Iterable[Batch], offers: Sequence[Offer]) -> list[int]:
-    """How many interfaces with a reservation each PF takes at most: as many as of the smallest."""
+    """The most interfaces with a reservation that each PF takes: as many as of the smallest."""
     smallest: dict[int, int] = {}
     for batch in batches:
         for pf in batch.takers:
@@ -285,7 +285,7 @@ def _reservations(batches: Iterable[Batch], offers: Sequence[Offer]) -> list[int
 
 
 def crowded(batches: Iterable[Batch], rooms: Sequence[Room], work: Work) -> bool:
-    """Whether some PFs have to take more than they have, as the others have too few VFs, or do not take it.
+    """Report whether some PFs must take more than they have, as the others lack VFs or refuse.
 
     So many interfaces must come to these PFs, and even the smallest cost more than what is free of them.
     """
@@ -358,7 +358,7 @@ class _Rebalancing:
         return min(self._mbps) >= 0
 
     def run(self, work: Work) -> Shares:
-        """Until it is done, or nothing helps."""
+        """Exchange until nothing is too much, or no exchange helps."""
         while not self.is_balanced:
             if not any(self._relieve(pf, work) for pf in self._by_room() if self._mbps[pf] < 0):
                 break
@@ -383,7 +383,7 @@ class _Rebalancing:
         return False
 
     def _exchange(self, source: int, target: int, work: Work) -> tuple[int, int | None] | None:
-        """What goes to the other PF, and what comes for it, so that least is too much of both."""
+        """The best exchange of two PFs: the class that goes and the one that comes back."""
         costs, target_costs = self._costs[source], self._costs[target]
         mine, target_mbps = self._mbps[source], self._mbps[target]
         least = min(0, mine) + min(0, target_mbps)

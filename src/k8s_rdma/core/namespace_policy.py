@@ -1,4 +1,4 @@
-"""What the pods of a namespace may ask for: the operator's policies, and what holds without one.
+"""Namespace policies: what pods may request by the operator's word, and by default.
 
 A pod's annotation is its author's. What of it reaches other pods, networks or the node (another's MAC, a
 VLAN, a trusted VF, a PCI function) is the operator's to allow, by namespace. `docs/namespace-policies.md` is
@@ -59,7 +59,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespacePolicy:
-    """What pods may ask for; of a range that is None everything, as far as its key is allowed.
+    """The settings that pods may request; a range that is None allows everything of an allowed key.
 
     name: for messages. namespaces, networks: names, in which `*` stands for any characters.
     pfs: those that interfaces may be on, whether the pod selects PFs or not.
@@ -86,7 +86,7 @@ class NamespacePolicy:
         return replace(options, pf=intersection(self.pfs, options.pf) or self.pfs)
 
     def bounded(self, interfaces: Iterable[PlacedInterface]) -> tuple[PlacedInterface, ...]:
-        """What a placement that nobody signed may take: no more than the policy lets any pod have.
+        """Bound an unsigned placement by the policy.
 
         Reservations are cut to the greatest one; interfaces beyond the greatest number are left out, and
         addresses that are not allowed. The rest counts: it may have been given before the policy changed.
@@ -114,7 +114,7 @@ class NamespacePolicy:
         return address if spans is None or _within(address_number(address), spans) else None
 
     def refusals(self, interface: InterfaceRequest) -> Iterator[tuple[str, str]]:
-        """What of an interface is not allowed: key and value, and what is."""
+        """Find the settings of an interface that are not allowed: key and value, and what is allowed."""
         options = interface.options
         if options is not NO_OPTIONS:
             for key, value in _requested_options(options):
@@ -195,7 +195,7 @@ NO_POLICIES = NamespacePolicies()
 
 
 def satisfies(promised: Request, request: Request) -> bool:
-    """Whether a placement's interfaces are those that are asked for; a policy may leave them fewer PFs."""
+    """Report whether a placement's interfaces are the requested ones; a policy may leave fewer PFs."""
     return len(promised.interfaces) == len(request.interfaces) and all(
         offered == requested or _anywhere(offered) == _anywhere(requested)
         for offered, requested in zip(promised.interfaces, request.interfaces, strict=True)
@@ -239,7 +239,7 @@ def _intersect(first: frozenset[T], second: frozenset[T]) -> frozenset[T] | None
 
 
 def _intersect_vendors(first: frozenset[str], second: frozenset[str]) -> frozenset[str] | None:
-    """Of `15b3` and `15b3:1017` the second."""
+    """Intersect vendors: of `15b3` and `15b3:1017` the second stays."""
     if not (first and second):
         return first or second
     common = {

@@ -1,4 +1,4 @@
-"""What each PF offers to a request: what is free of it, which interfaces it takes, and at what cost.
+"""Offers of PFs to a request: free capacity, the interfaces that each takes, and their costs.
 
 One interface after the other where PFs differ in what they take, and at what cost.
 
@@ -75,7 +75,7 @@ class Bin:
         self.load, self.after = self.after, None
 
     def room_for(self, number: int) -> int:
-        """How many of so many it takes at once; where rates are weights, each has to be asked about."""
+        """The number of these interfaces that the PF takes at once; where rates are weights, one by one."""
         if self.load is not None:
             return 1
         return min(number, self.vfs, self.mbps // self.cost if self.cost else number)
@@ -101,7 +101,7 @@ def best_fit(kind_counts: Iterable[tuple[int, int]], offers: Sequence[Offer], wo
 def preferred_fit(
     kind_counts: Iterable[tuple[int, int]], offers: Sequence[Offer], strategy: Strategy, work: Work
 ) -> list[int] | None:
-    """As `best_fit`, but give each to the offer that the strategy would rather have it on."""
+    """Fit as `best_fit`, but by the strategy's preference."""
 
     def order(candidate: Bin) -> tuple[int, ...]:
         return *candidate.preference(strategy), candidate.index
@@ -145,7 +145,7 @@ def _room(candidate: Bin) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One PF's.
+    """The offer of one PF.
 
     room: what is free of it; no bandwidth where it takes no reservation of the request, no VFs where it
         takes nothing of it.
@@ -165,12 +165,12 @@ class Offer:
 
 
 def room_of(pf: Pf, used: Used) -> Room:
-    """What is free of a PF; an unknown link has no bandwidth to reserve."""
+    """The free capacity of a PF; an unknown link has no bandwidth to reserve."""
     return Room(max(0, (pf.link_mbps or 0) - used.mbps), max(0, pf.capacity_vfs - used.vfs))
 
 
 class Terms(NamedTuple):
-    """What PFs take, and at what cost, whatever is free of them.
+    """The interfaces that PFs take and their costs, whatever is free.
 
     Kinds that every PF takes at the same cost are one class: a thousand selectors are few of these. Classes
     are in the order of their first kinds.
@@ -221,7 +221,7 @@ def _masks(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], *, any_pf: bool) 
 
 
 def _costs(pf: Pf, kinds: Sequence[InterfaceClass], work: Work) -> tuple[int | None, ...]:
-    """What each kind costs on the PF, if the PF is what it needs."""
+    """The cost of each class on the PF; None where the PF does not take it."""
     by_software = pf.enforce is Enforce.SOFTWARE or any(kind.enforce is Enforce.SOFTWARE for kind in kinds)
     if pf.rates is EVERY_RATE and not by_software:
         return tuple([kind.min_tx_rate_mbps for kind in kinds])
@@ -230,7 +230,7 @@ def _costs(pf: Pf, kinds: Sequence[InterfaceClass], work: Work) -> tuple[int | N
 
 
 def offers(found: Terms, pfs: Sequence[Pf], used: Mapping[PciAddress, Used]) -> list[Offer]:
-    """What each PF offers on these terms."""
+    """The offers of all PFs on these terms."""
     reserving = any(kind.min_tx_rate_mbps for kind in found.kinds)
     result = []
     for pf, costs in zip(pfs, found.costs, strict=True):
@@ -248,7 +248,7 @@ def _useful(room: Room, costs: Sequence[int | None], *, reserving: bool) -> Room
 
 
 def common_costs(offers: Iterable[Offer], kinds: Sequence[InterfaceClass]) -> list[int] | None:
-    """What each kind costs wherever there is room for it; None when that differs, or minima are weights.
+    """The cost of each class, equal on all PFs; None when it differs, or minima are weights.
 
     Then a PF is told from another by its room alone.
     """

@@ -1,4 +1,4 @@
-"""What an interface may ask for besides its rates, and what of that decides which PFs can take it."""
+"""Options of interfaces besides rates, and the needs among them that decide which PFs take one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from k8s_rdma.core.ids import PciAddress
 
 @unique
 class LinkType(StrEnum):
-    """What a port speaks."""
+    """The link layer of a port."""
 
     ETHERNET = "ethernet"
     INFINIBAND = "infiniband"
@@ -27,7 +27,7 @@ class VlanProto(StrEnum):
 
 @unique
 class LinkState(StrEnum):
-    """What link a VF sees (`IFLA_VF_LINK_STATE_*`): its port's, always up, or always down."""
+    """The link state of a VF (`IFLA_VF_LINK_STATE_*`): its port's, always up, or always down."""
 
     AUTO = "auto"
     ENABLE = "enable"
@@ -36,7 +36,7 @@ class LinkState(StrEnum):
 
 @unique
 class VfDriver(StrEnum):
-    """What drives the VF while the pod has it: the kernel, as a netdev, or a program in the pod."""
+    """The driver of a pod's VF: the kernel's, as a netdev, or a program in the pod."""
 
     KERNEL = "kernel"
     VFIO_PCI = "vfio-pci"
@@ -44,7 +44,7 @@ class VfDriver(StrEnum):
 
 @unique
 class Setting(StrEnum):
-    """What a PF's driver may be able to do for a VF, by the key that asks for it.
+    """A setting that a PF's driver may support for VFs, by the key that requests it.
 
     VLAN_PROTO: another tag than 802.1Q's. VFIO_PCI: whether the VFs can be given as PCI functions.
     SOFTWARE_CAPS: caps by `core.rates.Enforce.SOFTWARE`, of which older agents and some kernels know nothing.
@@ -66,7 +66,7 @@ class Setting(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PfSelector:
-    """Which PFs: each of the sets that is not empty must hold the PF's value.
+    """Selects PFs: each set that is not empty must hold the PF's value.
 
     names: of netdevs. vendors: PCI vendor, or vendor and device: `15b3`, `15b3:1017`.
     """
@@ -79,7 +79,7 @@ class PfSelector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What of an interface's options a PF must meet. mtu: bytes, 0 for any."""
+    """The needs of an interface that a PF must meet. mtu: bytes, 0 for any."""
 
     pf: PfSelector | None = None
     link_type: LinkType | None = None
@@ -92,7 +92,7 @@ NO_NEEDS = Needs()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceOptions:
-    """All optional; what is not asked for stays as it is on the VF.
+    """Optional settings of an interface; the VF keeps its own where none is requested.
 
     name: in the pod; empty for the one that the network's pattern gives.
     network: which network's addresses; empty for the network that the pod is attached to.
@@ -122,7 +122,7 @@ NO_OPTIONS = InterfaceOptions()
 
 @lru_cache(maxsize=1024)
 def needs_of(options: InterfaceOptions, *, software_caps: bool = False) -> Needs:
-    """What these options need of a PF, and caps of software; `NO_NEEDS` itself where that is nothing."""
+    """The needs of these options, and of caps in software; `NO_NEEDS` itself for none."""
     requested = {
         Setting.VLAN: options.vlan,
         Setting.QOS: options.qos,

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemainingItems:
-    """What is still to be placed.
+    """The items still to be placed.
 
     types: the rates' indices in the whole demand; sizes, counts: their values and numbers.
     starts[i]: how many interfaces are larger than type i. largest[n], smallest[n]: the sum of the n
@@ -85,7 +85,7 @@ class RemainingItems:
 
 
 class Reach:
-    """Which sums the types from the i-th on can make, as bit sets, each made when first asked for.
+    """The sums that the types from the i-th on can make, as bit sets, each made on first use.
 
     With a grain above 1 rates are rounded down to multiples of it: the answer may then be a wrong
     yes, never a wrong no, and costs as much less. The grain is chosen so that rounding blurs a sum
@@ -124,7 +124,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which fills are wanted.
+    """The constraints on fills.
 
     room: its mbps no more than the largest sum that its VFs can hold.
     waste: bandwidth that may stay unused, from and to (inclusive).
@@ -177,7 +177,7 @@ class Patterns:
                 self._branch(stack, (index, mbps, waste, vfs, leftover, fill))
 
     def _possible(self, index: int, mbps: int, waste: int, vfs: int) -> bool:
-        """Whether the types from `index` on may still make a fill: by sum, by number, by exact sums."""
+        """Report whether types from `index` on may still make a fill: by sum, number, exact sums."""
         needed = mbps - waste
         if self._total[index] < needed or (
             self._vfs_matter and not self._vfs_allow(index, mbps, needed, vfs)
@@ -191,7 +191,7 @@ class Patterns:
         return mbps >= least_waste and self._reach.between(index, needed, mbps - least_waste)
 
     def _vfs_allow(self, index: int, mbps: int, needed: int, vfs: int) -> bool:
-        """Whether the VFs hold enough bandwidth, and the bandwidth enough interfaces for the later rooms."""
+        """Report whether VFs and bandwidth suffice for the later rooms."""
         remaining = self._remaining
         start = remaining.starts[index]
         if remaining.largest[min(start + vfs, remaining.number)] - remaining.largest[start] < needed:
@@ -223,7 +223,7 @@ class Patterns:
                 stack.append((index + 1, mbps, allowed, vfs - number, remainder, (index, number, fill)))
 
     def _below_ceiling(self, index: int, limit: int) -> int:
-        """How many of a type the first entry may have."""
+        """The most items of a type that the first entry may have."""
         if self._query.ceiling is None:
             return limit
         first, number = self._query.ceiling
@@ -249,7 +249,7 @@ class _Level:
 
 
 class Search:
-    """One search. `run` again after OutOfWorkError goes on: what has failed is remembered."""
+    """A search. `run` again after OutOfWorkError goes on: failures are remembered."""
 
     def __init__(self, demand: Demand, rooms: Sequence[Room]) -> None:
         mean = demand.total // len(demand.descending)
@@ -267,7 +267,7 @@ class Search:
         self._vfs = [*accumulate((room.vfs for room in reversed(self._rooms)), initial=0)][::-1]
 
     def run(self, work: Work) -> list[dict[int, int]] | None:
-        """For each room the number of each rate; None when no packing exists. OutOfWorkError on the way."""
+        """Find for each room the number of each rate; None when no packing exists. OutOfWorkError."""
         self._work = work
         levels: list[_Level] = []
         state: _State | None = (0, self._demand.counts, None)

@@ -55,7 +55,7 @@ def score(
 
 
 def _worth(pf: Pf, used: Used, strategy: Strategy) -> int:
-    """In thousandths."""
+    """The worth of a PF to the strategy, in thousandths."""
     amounts = used.vfs, pf.capacity_vfs, used.mbps, pf.link_mbps or 0
     if strategy is Strategy.BINPACK:
         return fullness(*amounts)
@@ -85,7 +85,7 @@ class PlacedInterface:
     entry: int | None = None
 
     def entry_at(self, position: int) -> int:
-        """Which of the pod's interfaces it is, if it is at that place of all that are placed."""
+        """The entry of the pod's interface at that index of all that are placed."""
         return position if self.entry is None else self.entry
 
     def as_request(self) -> InterfaceRequest:
@@ -110,7 +110,7 @@ class Placement:
     policy: PfPolicy = PfPolicy.ANY
 
     def usage(self, inventory: Inventory) -> dict[PciAddress, Used]:
-        """What this placement takes of each PF."""
+        """The use of each PF by this placement."""
         return usage_of(self.interfaces, inventory)
 
     def request(self) -> Request:
@@ -120,12 +120,12 @@ class Placement:
         )
 
     def devices(self) -> dict[str, int]:
-        """How many devices of each exclusive resource the interfaces are; empty where none is one."""
+        """The number of devices of each exclusive resource among the interfaces."""
         return dict(Counter(placed.pool for placed in by_entry(self.interfaces).values() if placed.pool))
 
 
 def by_entry(interfaces: Iterable[PlacedInterface]) -> dict[int, PlacedInterface]:
-    """Each of a pod's interfaces once, in its order, however many PFs it may come to be on."""
+    """Map a pod's interfaces by entry, each once, however many PFs it may be on."""
     found: dict[int, PlacedInterface] = {}
     for index, placed in enumerate(interfaces):
         found.setdefault(placed.entry_at(index), placed)
@@ -144,7 +144,7 @@ def unique_interfaces(interfaces: Sequence[PlacedInterface]) -> Sequence[PlacedI
 
 
 def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dict[PciAddress, Used]:
-    """What placed interfaces take of each PF; by their reservations alone of PFs that the inventory lacks."""
+    """The use of each PF by placed interfaces; of PFs that the inventory lacks, by reservations alone."""
     rates: dict[PciAddress, list[int]] = {}
     devices: dict[tuple[PciAddress, str], list[PlacedInterface]] = {}
     for interface in interfaces:
@@ -159,7 +159,7 @@ def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dic
 
 
 def usage(pf: Pf | None, min_tx_rates_mbps: Sequence[int]) -> Used:
-    """What VFs with these reservations take of a PF, which may not be known."""
+    """The use of a PF, which may be unknown, by VFs with these reservations."""
     count = len(min_tx_rates_mbps)
     if pf is None:
         return Used(count, sum(min_tx_rates_mbps))
@@ -169,7 +169,7 @@ def usage(pf: Pf | None, min_tx_rates_mbps: Sequence[int]) -> Used:
 
 
 def _device_usage(pf: Pf | None, resource: str, interfaces: Sequence[PlacedInterface]) -> Used:
-    """What interfaces take of a PF that are devices of one resource, or may come to be."""
+    """The use of a PF by interfaces that are, or may become, devices of one resource."""
     held_vfs = sum(interface.entry is None for interface in interfaces)
     vfs = max(held_vfs, EVERY_DEVICE if pf is None else pf.pools.get(resource, EVERY_DEVICE))
     rates = (placed.min_tx_rate_mbps for placed in interfaces)
@@ -209,7 +209,7 @@ def fits(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """Why there is no placement on a node.
+    """The reason why there is no placement on a node.
 
     reason: `NO_RDMA` (no PF at all), `EXCEEDS_CAPACITY` (would not fit on the empty node),
         `NO_SUCH_PF` (would fit on the empty node, but for which PFs the request wants: by selector, link type
@@ -292,7 +292,7 @@ def _place_devices(
     used: Mapping[PciAddress, Used],
     devices: Sequence[tuple[str, int]],
 ) -> Placement | Rejection:
-    """All that kubelet may choose, if it fits whatever that is (`core.devices.placement`)."""
+    """Place devices so that whatever kubelet chooses fits (`core.devices.placement`)."""
     asked_wrongly = misasked(request, devices)
     if asked_wrongly:
         return _rejection(
@@ -328,7 +328,7 @@ def _too_light(
     inventory: Inventory,
     used: Mapping[PciAddress, Used],
 ) -> dict[PciAddress, Used]:
-    """What a choice of kubelet's takes that does not fit although the largest one does; empty for none.
+    """The use by a choice of kubelet's that does not fit although the largest does; empty for none.
 
     There may be one where rates are weights, as all are shares of the largest one there (`core.weights`):
     the largest reservations below each are weighed as well.

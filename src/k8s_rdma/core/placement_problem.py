@@ -70,7 +70,7 @@ def assign(classes: Sequence[int], offers: Sequence[Offer], work: Work) -> list[
 
 
 def _order(kinds: Sequence[int], offers: Sequence[Offer]) -> Sequence[int]:
-    """Where no order is demanded, the interfaces that fewest PFs take come first."""
+    """Order the interfaces: those that fewest PFs take come first, unless an order is given."""
     if any(offer.round_robin for offer in offers):
         return sorted(range(len(kinds)), key=kinds.__getitem__)
     takers = {kind: sum(offer.costs[kind] is not None for offer in offers) for kind in set(kinds)}
@@ -104,7 +104,7 @@ def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[i
 def _searched(
     costs: Sequence[int], offers: Sequence[Offer], board: _Board, work: Work
 ) -> list[int] | Verdict:
-    """By what packing the least costs says, and by a search of everything."""
+    """Search by packing the least costs, then by a search of everything."""
     falling = sorted(range(len(costs)), key=costs.__getitem__, reverse=True)
     packed = arrange([costs[index] for index in falling], [offer.room for offer in offers], work)
     if isinstance(packed, Verdict):
@@ -132,7 +132,7 @@ def _rows(offers: Sequence[Offer]) -> list[tuple[int | None, ...]]:
 
 
 class _Berth(NamedTuple):
-    """What is left of an offer after some interfaces went there."""
+    """The rest of an offer after some interfaces were placed on it."""
 
     mbps: int
     vfs: int
@@ -252,7 +252,7 @@ _GREEDY_PERCENT = 30
 
 
 class Offered(NamedTuple):
-    """What PFs offer to interfaces: the class of each (`core.offers.Terms`), the terms, and the offers."""
+    """The offers to interfaces: the class of each (`core.offers.Terms`), the terms, and the offers."""
 
     classes: list[int]
     terms: Terms
@@ -261,7 +261,7 @@ class Offered(NamedTuple):
 
 @dataclass(slots=True)
 class PlacementProblem:
-    """What is to be placed, and where.
+    """The interfaces to be placed, and the PFs.
 
     kinds: of interfaces, distinct, the largest reservation first. class_indexes: the kind of each interface,
         rising.
@@ -286,7 +286,7 @@ class PlacementProblem:
 
     @property
     def rates(self) -> list[int]:
-        """What each reserves, Mb/s."""
+        """The reservation of each interface, Mb/s."""
         return [self.kinds[kind].min_tx_rate_mbps for kind in self.class_indexes]
 
     @property
@@ -328,7 +328,7 @@ class PlacementProblem:
         return replace(self, kinds=kinds, inventory=inventory, found=None)
 
     def offered(self, used: Usage, work: Work) -> Offered:
-        """What the PFs offer to the interfaces. OutOfWorkError on the way."""
+        """Compute the offers to the interfaces. OutOfWorkError."""
         if self.found is None:
             self.found = terms(self.kinds, self.inventory.pfs, work, any_pf=self.any_pf)
         class_indexes = [self.found.class_of[kind] for kind in self.class_indexes]
@@ -350,7 +350,7 @@ def choose(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdi
 
 
 def _too_much(task: PlacementProblem, used: Usage) -> bool:
-    """Whether sums alone exclude it, before it is known which PFs take what; no reservation costs less."""
+    """Report whether sums alone exclude it, whatever PFs take; no reservation costs less."""
     free, rates = rooms(task.inventory, used), task.rates
     if len(rates) > sum([room.vfs for room in free]) or sum(rates) > sum([room.mbps for room in free]):
         return True
@@ -380,7 +380,7 @@ def _anywhere(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Ve
 
 
 def _preferred(task: PlacementProblem, used: Usage, work: Work) -> list[int] | None:
-    """By the strategy's own way; None where that leads nowhere, or takes too long for so many."""
+    """Place by the strategy's preference; None where that fails, or takes too long for so many."""
     needed = PREFERENCE * len(task.class_indexes) * len(task.inventory.pfs)
     if needed > work.remaining * _GREEDY_PERCENT // 100:
         return None
@@ -394,12 +394,12 @@ def _preferred(task: PlacementProblem, used: Usage, work: Work) -> list[int] | N
 
 
 def rooms(inventory: Inventory, used: Usage) -> list[Room]:
-    """What is free of each PF."""
+    """The free capacity of each PF."""
     return [room_of(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
 
 
 def _place_in_one_group(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
-    """All on one of the groups: on the first that takes them, the one that the strategy prefers first.
+    """Place all on one group of PFs: the first that takes them, in the strategy's order.
 
     Each may take its part of the work that is left, so that a hard one does not keep from trying the next.
     """
@@ -436,7 +436,7 @@ def _roomy(task: PlacementProblem, used: Usage) -> list[tuple[Pf, ...]]:
 
 
 def _place_spread(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
-    """Each on a PF of its own."""
+    """Place each interface on a PF of its own."""
     found = matched(task, used, work)
     if isinstance(found, TooFew):
         return Verdict.IMPOSSIBLE
@@ -445,7 +445,7 @@ def _place_spread(task: PlacementProblem, used: Usage, work: Work) -> list[int] 
 
 
 def matched(task: PlacementProblem, used: Usage, work: Work) -> list[int] | TooFew:
-    """Each on one of its own, of the PFs that are left beside; or what there are too few of them for."""
+    """Match each interface with a PF of its own besides these; or the interfaces with too few PFs."""
     [free] = task.groups()
     if len(task.class_indexes) > len(free):
         return TooFew(range(len(task.class_indexes)), range(len(free)))

@@ -38,7 +38,7 @@ def hand_over(receipt: Receipt) -> tuple[Step, ...]:
 
 
 def claims(receipt: Receipt) -> tuple[Step, ...]:
-    """What `hand_over` does, apart: what fails when it is undone fails alone. Its inverses end an attachment.
+    """The steps of `hand_over` apart, so that each undo fails alone. Their inverses end an attachment.
 
     A VF that moves loses its addresses (Linux `__dev_change_net_namespace`), so they need no undoing; and
     what the pod has under an interface's name may be somebody else's if that VF was never given.

@@ -1,4 +1,4 @@
-"""What is programmed on a VF for an interface's rates, what it costs the PF's link, and who then holds them.
+"""Programming of rates: what a driver takes, what that costs on the link, and what enforces it.
 
 A reservation is rounded up to what the driver takes and a cap down. A reservation that the driver does not
 take at all is not programmed: the sums of reservations are accounted all the same. A cap that it does not
@@ -68,14 +68,14 @@ def enforcement(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Enforce:
 
 
 class Enforcers(NamedTuple):
-    """Who would hold a reservation, and who a cap; `accounted`: nobody, only sums are."""
+    """What enforces a reservation and a cap; `accounted`: only the sums are kept."""
 
     min: Literal["hardware", "accounted"]
     max: Literal["hardware", "software", "accounted"]
 
 
 def enforcers(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Enforcers:
-    """Of an interface that comes to be on a PF as it is now."""
+    """The enforcers of an interface that is placed on the PF as it is now."""
     found = programmed(pf, request)
     least: Literal["hardware", "accounted"] = "hardware" if found.min_held else "accounted"
     if found.software_max_tx_rate_mbps:
@@ -84,14 +84,14 @@ def enforcers(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Enforcers:
 
 
 def reserved(pf: Pf, min_tx_rate_mbps: int) -> int:
-    """What a reservation takes of the PF's link, Mb/s: as much as is programmed for it, or would be."""
+    """The cost of a reservation on the PF's link, Mb/s: as much as is programmed for it, or would be."""
     if pf.rates is EVERY_RATE or not min_tx_rate_mbps:
         return min_tx_rate_mbps
     return _reservation(pf, min_tx_rate_mbps) or min_tx_rate_mbps
 
 
 def objection(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
-    """Why the PF does not take the interface whatever is free of it, in one clause; empty when it does."""
+    """Describe in one clause why the PF never takes the interface; empty when it does."""
     enforce = enforcement(pf, request)
     if enforce is Enforce.SOFTWARE:
         lacks_software_caps = (
@@ -114,7 +114,7 @@ def objection(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
 
 
 def objection_cause(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
-    """As `objection`, and without a number."""
+    """Describe the objection without numbers."""
     if enforcement(pf, request) is Enforce.SOFTWARE:
         return _software_objection(pf, request)
     bound = "maximum" if programmed(pf, request).min_held else "minimum"
@@ -122,7 +122,7 @@ def objection_cause(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
 
 
 def demand(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
-    """What makes an objection one: `enforcement by hardware is demanded`."""
+    """The demand behind an objection: `enforcement by hardware is demanded`."""
     return f"enforcement by {enforcement(pf, request)} is demanded"
 
 
@@ -132,7 +132,7 @@ def takes_rates(pf: Pf) -> bool:
 
 
 def _software_objection(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
-    """What keeps software from capping the interface: it needs a netdev, and a kernel that can limit one."""
+    """Describe why software cannot cap the interface: it needs a netdev, and a kernel that can limit one."""
     if Setting.VFIO_PCI in request.needs.settings:
         return _NOT_VFIO
     return "" if Setting.SOFTWARE_CAPS in pf.supported_settings else NOT_BY_SOFTWARE
@@ -143,7 +143,7 @@ def _reservation(pf: Pf, rate: int) -> int | None:
 
 
 def _cap(pf: Pf, rate: int) -> int | None:
-    """None also for a cap that the driver does not take and that the link itself holds."""
+    """The cap to program; None also where the driver takes none and the link itself holds it."""
     rate_range = pf.rates.max
     if not rate or rate_range is None or not takes_rates(pf):
         return None

@@ -39,7 +39,7 @@ def quantity(text: str) -> Fraction:
 
 
 def covers(evicted: Iterable[Demand], required: Iterable[Demand]) -> bool:
-    """Whether evicting the former frees at least as much of everything as evicting the latter would."""
+    """Report whether evicting the former frees at least as much of everything as the latter."""
     freed, needed = list(evicted), list(required)
     if len(freed) < len(needed):
         return False

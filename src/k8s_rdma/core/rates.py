@@ -51,7 +51,7 @@ def _refusal(rate: VfRate, ability: RateAbility) -> str:
 
 
 def _outside(rate_name: str, mbps: int, supported: RateRange | None) -> str:
-    """Why a driver would not take a rate; empty when it would."""
+    """Describe why the driver does not take a rate; empty when it does."""
     if mbps == 0:
         return ""
     if supported is None:
@@ -69,7 +69,7 @@ MAX_RATE_MBPS = 2**32 - 1
 
 @unique
 class Enforce(StrEnum):
-    """How rates are to be enforced; a PF's configuration says it, and an interface may demand more.
+    """The enforcement of rates that a PF's configuration asks for; an interface may demand more.
 
     HARDWARE: by the NIC, read back; what its driver cannot program is refused.
     SOFTWARE: caps by a queueing discipline on the VF's netdev in the pod, which sees what the pod's kernel
@@ -112,7 +112,7 @@ class RateRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateAbility:
-    """What can be programmed on the VFs of a PF.
+    """The rates that can be programmed on the VFs of a PF.
 
     min, max: the minimum and maximum transmit rates that it takes; None when it refuses any but 0.
     sum_checked: whether it refuses minimum rates that add up to more than the link.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @unique
 class Detail(StrEnum):
-    """How much a refusal tells of the node that refuses; nodes whose texts are equal are shown as one.
+    """The detail of refusals; nodes with equal texts are shown as one.
 
     NUMBERS: what is free of it. CAUSE: what is missing, but no number of its own.
     """
@@ -55,12 +55,12 @@ class RefusalMessage(NamedTuple):
 
     @classmethod
     def nameless(cls, numbers: str, cause: str) -> RefusalMessage:
-        """What names no PF."""
+        """A message that names no PF."""
         return cls(numbers, numbers, cause)
 
     @classmethod
     def joined(cls, messages: Sequence[RefusalMessage]) -> RefusalMessage:
-        """One clause after the other."""
+        """Join clauses to one message."""
         return messages[0] if len(messages) == 1 else cls(*map("; ".join, zip(*messages, strict=True)))
 
 
@@ -147,16 +147,16 @@ class Scene:
 
     @property
     def pfs(self) -> str:
-        """What has that."""
+        """The PFs that the amounts are of."""
         return f"{count(len(self.free), 'PF')} {'has' if len(self.free) == 1 else 'have'}"
 
     @property
     def condition(self) -> str:
-        """Of what there is."""
+        """The condition on the PFs."""
         return "when empty" if self.empty else "free"
 
     def only_needs(self) -> RefusalMessage:
-        """What is needed, where it is drivers that keep it from fitting."""
+        """Explain the need, where only drivers keep it from fitting."""
         return RefusalMessage.nameless(self.needs, self.needs)
 
     def impossible(self) -> RefusalMessage:
@@ -181,7 +181,7 @@ class Scene:
         )
 
     def undecided(self) -> RefusalMessage:
-        """What is known, and how to make the request decidable."""
+        """Explain what is known, and how to make the request decidable."""
         why = (
             f"the search for an arrangement of {len(self.demand.sizes)} distinct rates "
             "ended at its work budget: fewer distinct rates (such as multiples of 1000 Mb/s), "
@@ -209,14 +209,14 @@ class Scene:
         return RefusalMessage.nameless(numbers, f"{self.needs}; {cause}")
 
     def _none_large_enough(self, best: Room) -> str:
-        """For an interface larger than what any PF has free."""
+        """Explain an interface larger than the free capacity of any PF."""
         needs = self.needs
         if len(self.demand.sizes) > 1:
             needs = f"needs an interface of {self.demand.sizes[0]} Mb/s"
         return f"{needs}; best PF has {best.mbps} Mb/s and {count(best.vfs, 'VF')} {self.condition}"
 
     def _too_few_places(self) -> str:
-        """For more interfaces of some rate, or larger, than there is room for; empty when it is not that."""
+        """Explain more interfaces of a rate, or larger, than PFs take; empty when that is not the cause."""
         needed = 0
         for size, number in zip(self.demand.sizes, self.demand.counts, strict=True):
             needed += number
@@ -257,7 +257,7 @@ _MAX_CLAUSES = 3
 
 
 class _Clause(NamedTuple):
-    """What some PFs, by their names, have against it; the cause without numbers of theirs.
+    """A clause about some PFs, with their names; the cause has no numbers of theirs.
 
     names: keys, each once, though interfaces that differ in something else are refused with the same words.
     """
@@ -349,7 +349,7 @@ def _rounded(rates: Sequence[tuple[int, int]], offers: Sequence[Offer]) -> Itera
 
 
 def _weighed(class_indexes: Sequence[int], offers: Sequence[Offer]) -> Iterator[_Clause]:
-    """Where the reservations would add up, but some VF would get less than its own."""
+    """Explain PFs where the sum would fit, but some VF would get less than its reservation."""
     if not any(offer.round_robin for offer in offers) or len(class_indexes) * len(offers) > _WEIGHED:
         return
     least = [
@@ -422,7 +422,7 @@ def _apart(task: PlacementProblem, used: Usage, work: Work, *, empty: bool) -> R
 
 
 def _together(task: PlacementProblem, free: Sequence[Free], *, empty: bool) -> RefusalMessage:
-    """What the best of the groups lacks."""
+    """Explain what the best of the groups lacks."""
     group_noun = _TOGETHER[task.policy]
     needs = f"needs {needed(task.requested_classes)}"
     even = " even when empty" if empty else ""
@@ -492,7 +492,7 @@ def explain_refusal(
 
 
 def _offered(task: PlacementProblem, used: Usage) -> Offered | None:
-    """None where the request and the node are too large for even that."""
+    """Compute the offers; None where request and node are too large even for that."""
     try:
         return task.offered(used, Work(_TERMS))
     except OutOfWorkError:
@@ -512,12 +512,12 @@ def _reason(task: PlacementProblem, verdict: Verdict, work: Work) -> Reason:
 
 
 def _by_choice(task: PlacementProblem, work: Work) -> bool:
-    """Whether it may fit on the empty node but for which PFs it wants; drivers are not blamed unproved."""
+    """Report whether only its choice of PFs excludes it on the empty node, not drivers."""
     return task.choosy and choose(task.anywhere(), {}, work) is not Verdict.IMPOSSIBLE
 
 
 def _plain(task: PlacementProblem, work: Work) -> list[int] | Verdict:
-    """On the empty node, if drivers could do everything, and nothing but rates was asked for."""
+    """Place the rates alone on the empty node, as if drivers could do everything."""
     return choose(task.plain(), {}, work)
 
 
@@ -529,7 +529,7 @@ def _by_policy(task: PlacementProblem, used: Usage, work: Work) -> bool:
 
 
 def _free_for(task: PlacementProblem, offered: Offered, free: Sequence[Free]) -> list[Free]:
-    """What is free for these: where they need something, all of the PFs that take any of them."""
+    """The free capacity for these: where they need something, of the PFs that take any of them."""
     if not task.needy:
         return [Free(offer.pf, offer.room) for offer in offered.offers]
     return [candidate for candidate, offer in zip(free, offered.offers, strict=True) if offer.accepts_any]

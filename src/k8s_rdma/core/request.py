@@ -24,7 +24,7 @@ _MAX_LISTED = 3
 
 
 class InterfaceClass(NamedTuple):
-    """All that tells an interface from another for a placement; not its name, MAC or VLAN."""
+    """The properties of an interface that matter to placement; not its name, MAC or VLAN."""
 
     min_tx_rate_mbps: int
     max_tx_rate_mbps: int
@@ -43,7 +43,7 @@ def meets(pf: Pf, needs: Needs) -> bool:
 
 
 class PfMasks:
-    """Which PFs meet needs, as a set of bits (bit n: the PF at place n).
+    """The PFs that meet needs, as a bit set (bit n: the PF at index n).
 
     Found by the selector's values, of which there may be many, and not PF by PF: it does what `meets` does
     in a tenth of the time.
@@ -126,7 +126,7 @@ def is_chosen(pf: Pf, needs: Needs) -> bool:
 
 
 def unmet(pf: Pf, needs: Needs) -> str:
-    """Why the PF is not what is needed, in one clause without its name; empty when it is."""
+    """Describe in one clause, without its name, why the PF does not meet the needs; empty when it does."""
     if meets(pf, needs):
         return ""
     if needs.pf is not None and not selects(needs.pf, pf):
@@ -139,7 +139,7 @@ def unmet(pf: Pf, needs: Needs) -> str:
 
 
 def unmet_cause(pf: Pf, needs: Needs) -> str:
-    """As `unmet`, and without a number that is this PF's."""
+    """Describe the unmet need without numbers of this PF."""
     otherwise = (needs.pf is None or selects(needs.pf, pf)) and needs.link_type in (None, pf.link_type)
     if otherwise and needs.mtu > pf.mtu:
         return f"its MTU is below {needs.mtu}"
@@ -230,7 +230,7 @@ def satisfies_policy(
     pfs: Iterable[Pf],
     sibling_pfs: Collection[PciAddress] = (),
 ) -> bool:
-    """Whether interfaces on these of the PFs, one for each time that it is named, are as the policy says."""
+    """Report whether interfaces on these PFs, one for each time a PF is named, satisfy the policy."""
     if policy is PfPolicy.SPREAD_PFS and len(set(chosen)) < len(chosen):
         return False
     return any({pf.pci for pf in group}.issuperset(chosen) for group in groups(policy, pfs, sibling_pfs))
@@ -244,7 +244,7 @@ _SOFTWARE = Enforce.SOFTWARE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceRequest:
-    """One interface.
+    """A requested interface.
 
     min_tx_rate_mbps: reserved bandwidth, Mb/s (10^6 bit/s); 0 reserves nothing.
     max_tx_rate_mbps: cap, Mb/s; 0 is no cap.
@@ -274,14 +274,14 @@ class InterfaceRequest:
             raise ValueError(msg)
 
     def __hash__(self) -> int:
-        """Of the options where there are any: hashing so many fields is slow, and few requests have them."""
+        """Hash the rates, and the options where there are any: so many fields are slow."""
         options = None if self.options is NO_OPTIONS else self.options
         return hash((self.min_tx_rate_mbps, self.max_tx_rate_mbps, self.enforce, options))
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What of a request decides where it can be placed; requests that differ in names alone have one shape.
+    """The part of a request that placement depends on; requests that differ in names alone share it.
 
     Made once a request, and not once a node: interfaces are a thousand, and so are nodes.
 
@@ -300,7 +300,7 @@ class Shape:
         object.__setattr__(self, "_hash", hash((self.kind_at, self.kinds)))
 
     def __hash__(self) -> int:
-        """Of the interfaces: few requests differ in the policy alone, and an enumeration's hash is slow."""
+        """Hash the interfaces: few requests differ in the policy alone, and an enumeration's hash is slow."""
         return self._hash
 
     @classmethod
@@ -341,7 +341,7 @@ class Request:
         object.__setattr__(self, "shape", Shape.from_interfaces(self.interfaces, self.policy, self.devices))
 
     def __hash__(self) -> int:
-        """Of the shape: few requests differ in names alone."""
+        """Hash the shape: few requests differ in names alone."""
         return hash(self.shape)
 
     def __bool__(self) -> bool:

@@ -56,7 +56,7 @@ def claims_on_node(
     promised: Mapping[PodUid, tuple[PlacedInterface, ...]],
     entries: Mapping[PodUid, Collection[int]] = MappingProxyType({}),
 ) -> dict[PodUid, tuple[PlacedInterface, ...]]:
-    """What each pod takes by that rule; arguments as there."""
+    """The interfaces of each pod by that rule; arguments as there."""
     claims = dict(reported)
     for uid, interfaces in promised.items():
         if uid not in reported:
@@ -74,7 +74,7 @@ def claims_on_node(
 def outstanding(
     claims: Mapping[PodUid, Placement], ledger: Ledger, *, requester: PodUid, entries: Collection[int]
 ) -> tuple[PlacedInterface, ...]:
-    """Of all that was promised, what nobody holds.
+    """The promised interfaces that no receipt holds.
 
     requester, entries: the pod that wants these of its interfaces now; its own promise of them does not
         count.
@@ -106,7 +106,7 @@ def sibling_pfs(ledger: Ledger, *, requester: PodUid, entries: Collection[int]) 
 def inherited_placement(
     node: NodeName, request: Request, entries: Sequence[int], older: Iterable[Receipt]
 ) -> Placement | None:
-    """Where a pod's sandboxes of before had these of its interfaces; None when not all of them, or not so."""
+    """The placement of these interfaces in the pod's earlier sandboxes; None unless they had all."""
     previous = {
         interface.entry: PlacedInterface(
             pf=interface.vf.pf,

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Room(NamedTuple):
-    """What is free of a PF: unreserved Mb/s, and VFs."""
+    """The free capacity of a PF: unreserved Mb/s, and VFs."""
 
     mbps: int
     vfs: int
 
 
 class Verdict(Enum):
-    """Why there is no packing: it is proved that none exists, or the work budget ended before an answer."""
+    """The reason for no packing: there is provably none, or the work budget ended before an answer."""
 
     IMPOSSIBLE = auto()
     UNDECIDED = auto()
@@ -65,7 +65,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is to be placed: distinct positive rates, largest first, and how often each occurs.
+    """The rates to be placed: distinct, positive, largest first, and how often each occurs.
 
     descending: every single rate; largest: `largest[i]` is the sum of the i largest.
     """
@@ -124,7 +124,7 @@ MAX_BITS = 1 << 21
 
 
 def surely_too_much(demand: Demand, rooms: Sequence[Room], work: Work) -> bool:
-    """Whether counting alone excludes a packing: sums, places for large rates, VFs against bandwidth."""
+    """Report whether counting excludes a packing: sums, places for large rates, VFs and bandwidth."""
     if demand.total > sum(room.mbps for room in rooms):
         return True
     if len(demand.descending) > sum(room.vfs for room in rooms):
@@ -147,7 +147,7 @@ def _too_few_places(demand: Demand, rooms: Sequence[Room], work: Work) -> bool:
 
 
 def places(size: int, rooms: Sequence[Room]) -> int:
-    """How many interfaces of this rate the rooms take."""
+    """The number of interfaces of this rate that the rooms take."""
     return sum(min(room.vfs, room.mbps // size) for room in rooms)
 
 

@@ -1,4 +1,4 @@
-"""Whether software can keep caps, and which it does not: whoever is in a pod may change them."""
+"""Caps in software: whether the kernel can keep them, and which were altered inside a pod."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def software_capped(receipt: Receipt) -> tuple[AllocatedInterface, ...]:
 
 
 def altered_caps(receipt: Receipt, found: Mapping[PciAddress, LocatedVf]) -> Iterator[AlteredCap]:
-    """Those that do not hold. found: the VFs in the pod's namespace."""
+    """Find the caps that do not hold. found: the VFs in the pod's namespace."""
     for interface in software_capped(receipt):
         observed, expected = found.get(PciAddress(interface.pci)), interface.software_max_tx_rate_mbps
         if observed is None:

@@ -34,7 +34,7 @@ class VfRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfHome:
-    """What a VF's netdev was on the host before it was given away, to be so again afterwards."""
+    """The state of a VF's netdev on the host before it was moved, restored afterwards."""
 
     name: str
     mac: str
@@ -75,7 +75,7 @@ class Vlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfConfig:
-    """What the PF holds for a VF besides its rates; None leaves that as it is.
+    """The PF's settings for a VF besides its rates; None leaves one as it is.
 
     mac: administrative, `aa:bb:cc:dd:ee:ff`. guid: of the port and the node, `aa:bb:cc:dd:ee:ff:00:11`.
     node_guid: the node's where that is another than the port's; of no meaning without `guid`.
@@ -125,7 +125,7 @@ class ProgramVfs:
 
     @property
     def inverse(self) -> ProgramVfs:
-        """All as before."""
+        """Set everything as it was before."""
         return ProgramVfs(rates=self.rates.inverse, settings=self.settings.inverse)
 
 

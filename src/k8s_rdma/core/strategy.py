@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @unique
 class Strategy(StrEnum):
-    """Which of the nodes that fit are the better ones, and which of a node's PFs.
+    """The preference among nodes that fit, and among a node's PFs.
 
     BINPACK: the fuller, so that large holes stay for large pods. SPREAD: the emptier. BALANCED: those on
     which VFs and bandwidth run out together.
@@ -36,7 +36,7 @@ def fullness(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
 
 
 def gap(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
-    """How far apart the shares taken are, in thousandths; where there is no bandwidth none is left behind."""
+    """The distance of the two used shares, in thousandths; 0 where there is no bandwidth."""
     return abs(_share(vfs, capacity_vfs) - _share(mbps, link_mbps)) if link_mbps else 0
 
 
@@ -45,7 +45,7 @@ def _share(used: int, capacity: int) -> int:
 
 
 class Standing(NamedTuple):
-    """What is free of a PF, or of several together, and what they have: Mb/s, and VFs."""
+    """The free and the whole capacity of PFs: Mb/s, and VFs."""
 
     mbps: int
     vfs: int
@@ -59,7 +59,7 @@ class Standing(NamedTuple):
 
     @classmethod
     def total(cls, standings: Iterable[Standing]) -> Standing:
-        """That of several."""
+        """The sum over several PFs."""
         return cls(*map(sum, zip(*standings, strict=True)))
 
     @property
@@ -68,7 +68,7 @@ class Standing(NamedTuple):
         return self.capacity_vfs - self.vfs, self.capacity_vfs, self.link_mbps - self.mbps, self.link_mbps
 
     def minus(self, mbps: int, vfs: int) -> Standing:
-        """After so much was taken."""
+        """The standing after so much was taken."""
         return self._replace(mbps=self.mbps - mbps, vfs=self.vfs - vfs)
 
 

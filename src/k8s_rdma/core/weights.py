@@ -20,7 +20,7 @@ _NO_LIMIT = 1 << 62
 
 
 def shares(mins: Sequence[int], max_weight: int) -> list[int]:
-    """Each VF's share of the round, 1 to `max_weight`; all 0 where no VF has a minimum.
+    """The share of each VF in a round, 1 to `max_weight`; all 0 where no VF has a minimum.
 
     mins: minimum rates of the VFs in use, Mb/s; once one has one, a VF with 0 has share 1.
     max_weight: the largest share there is (`RateAbility.weights`).
@@ -35,7 +35,7 @@ def _share(rate: int, largest: int, max_weight: int) -> int:
 
 
 def effective_mins(mins: Sequence[int], link_mbps: int, max_weight: int) -> list[int]:
-    """What each VF gets at least when all send as much as they can, Mb/s, rounded down.
+    """The bandwidth of each VF when all send as much as they can, Mb/s, rounded down.
 
     Where no VF has a minimum, all are served alike. Arguments as in `shares`.
     """
@@ -45,7 +45,7 @@ def effective_mins(mins: Sequence[int], link_mbps: int, max_weight: int) -> list
 
 
 def may_fall_short(pf: Pf, current: Used, added: Used, largest: int) -> bool:
-    """Whether some VF may get less than its minimum: False is certain, and found without looking at each.
+    """Report whether some VF may get less than its minimum; False is certain.
 
     current: what is used of a PF whose rates are weights. added: at most so much more, of which no minimum is
         above `largest`.
@@ -57,7 +57,7 @@ def may_fall_short(pf: Pf, current: Used, added: Used, largest: int) -> bool:
 
 
 class Load(NamedTuple):
-    """What the VFs in use weigh: their largest minimum, the sum of their shares, and what that may be.
+    """The load of the VFs in use: their largest minimum, the sum of their shares, and its limit.
 
     limit: with more shares together than this, some VF gets less than its minimum.
     """
@@ -104,7 +104,7 @@ class RoundRobin:
         )
 
     def load(self, largest: int = 0) -> Load:
-        """Of the VFs in use, if one of them or one that joins had this minimum."""
+        """The load of the VFs in use, if one of them or one that joins had this minimum."""
         if self.mins:
             largest = max(largest, self.mins[0])
         found = self._loads.get(largest)
@@ -123,7 +123,7 @@ class RoundRobin:
         return Load(largest, total, limit)
 
     def join(self, load: Load, rate: int) -> Load:
-        """With one more VF. Those that join do so from the largest minimum to the smallest."""
+        """The load with one more VF. VFs join from the largest minimum to the smallest."""
         if rate > load.largest:
             load = self.load(rate)
         if not load.largest:

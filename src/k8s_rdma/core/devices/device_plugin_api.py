@@ -11,7 +11,7 @@ DEVICE_PLUGIN_VERSION = "v1beta1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginOptions:
-    """Which of the calls that a plugin need not have it wants to be called."""
+    """The optional calls that a plugin implements."""
 
     pre_start_required: bool = False
     preferred_allocation: bool = False
@@ -19,7 +19,7 @@ class PluginOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginRegistration:
-    """How a plugin makes itself known. endpoint: its socket's name in the directory of kubelet's."""
+    """The registration of a plugin. endpoint: its socket's name in kubelet's directory."""
 
     resource: str
     endpoint: str
@@ -60,7 +60,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateResponse:
-    """What a container gets (`ContainerAllocateResponse`). cdi_devices: qualified names."""
+    """The devices of a container (`ContainerAllocateResponse`). cdi_devices: qualified names."""
 
     envs: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class AllocateResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """Where a device of others is attached, such as a GPU.
+    """The place where another device, such as a GPU, is attached.
 
     pcie_path: PCI bridges and switches from the root port down. numa_node: None where that is not known.
     """

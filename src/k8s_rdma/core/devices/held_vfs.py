@@ -50,12 +50,12 @@ class HeldVf(NamedTuple):
 
     @property
     def ref(self) -> VfRef:
-        """Which it is."""
+        """The VF's reference."""
         return VfRef(self.pf.pci, self.vf.index)
 
 
 def vfs_by_device(hardware: Hardware, ledger: Ledger) -> dict[str, HeldVf]:
-    """All VFs, by the names that their RDMA devices have at home, and by PCI address.
+    """Map VFs by the names that their RDMA devices have on the host, and by PCI address.
 
     ledger: tells of what pods have, whose RDMA devices the host's namespace may not have.
     """
@@ -131,7 +131,7 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
 
 
 def _refused(device: HeldDevice, held_vf: HeldVf | None, holder: Pod | None) -> tuple[Reason, str] | None:
-    """Why the pod cannot have the device now, whatever its rates; None when it can."""
+    """The reason why the pod cannot have the device now, whatever its rates; None when it can."""
     if held_vf is None:
         return Reason.UNKNOWN_DEVICE, f"device {device}, which kubelet gave the pod, is no VF of this node"
     vf = f"device {device}: VF {held_vf.vf.index} of PF {held_vf.pf.name}"
@@ -149,7 +149,7 @@ def _refused(device: HeldDevice, held_vf: HeldVf | None, holder: Pod | None) -> 
 
 
 def _foreseen(placed: Iterable[PlacedInterface], promised: Placement | None) -> bool:
-    """Whether it was promised there: the file that says what is in which pool may have changed since."""
+    """Report whether it was promised there: the file of pools may have changed since."""
     pools = {(interface.pf, interface.pool) for interface in promised.interfaces} if promised else set()
     return all((place.pf, place.pool) in pools for place in placed)
 

@@ -107,7 +107,7 @@ HARMLESS_OPTIONS = frozenset({"name", "network"})
 
 
 class Possible(NamedTuple):
-    """One of the pod's interfaces, on a PF of whose devices it may come to be."""
+    """A possible place of one interface: a PF whose devices kubelet may choose for it."""
 
     pf: Pf
     resource: str
@@ -127,7 +127,7 @@ def options_refused(options: InterfaceOptions) -> tuple[str, ...]:
 
 
 def devices_on(request: Request, inventory: Inventory) -> tuple[tuple[str, int], ...]:
-    """What of the request's devices are VFs of the node: how many of which resource, in order of names."""
+    """Count the request's devices that are VFs of the node, by resource, in order of names."""
     if not request.devices:
         return ()
     return tuple(
@@ -138,7 +138,7 @@ def devices_on(request: Request, inventory: Inventory) -> tuple[tuple[str, int],
 
 
 def too_few(inventory: Inventory, devices: Sequence[tuple[str, int]]) -> str:
-    """Which resource the node has not as many devices of, whoever holds them; empty when it has."""
+    """Name a resource with fewer devices on the node than requested, free or not; empty without one."""
     for resource, number in devices:
         total_vfs = sum(pf.pools.get(resource, 0) for pf in inventory.pfs)
         if number > total_vfs:
@@ -149,7 +149,7 @@ def too_few(inventory: Inventory, devices: Sequence[tuple[str, int]]) -> str:
 def possible(
     request: Request, inventory: Inventory, devices: Sequence[tuple[str, int]]
 ) -> Iterator[Possible]:
-    """All that kubelet may choose: each interface in turn, on each PF. devices: as many as interfaces."""
+    """List kubelet's choices: each interface in turn, on each PF. devices: as many as interfaces."""
     resources = [resource for resource, number in devices for _ in range(number)]
     for entry, (resource, interface) in enumerate(zip(resources, request.interfaces, strict=True)):
         for pf in inventory.pfs:
@@ -158,7 +158,7 @@ def possible(
 
 
 def misasked(request: Request, devices: Sequence[tuple[str, int]]) -> str:
-    """Why the request cannot be of these devices, whatever is free; empty when it can."""
+    """The reason why the request can never be of these devices; empty when it can."""
     interfaces, device_count = len(request.interfaces), sum(number for _, number in devices)
     places = (
         f"its containers request {' and '.join(f'{number} of {resource}' for resource, number in devices)}, "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerDevices:
-    """Of one resource and one container; ids as the resource's plugin listed them."""
+    """The devices of one resource and one container; ids as the resource's plugin listed them."""
 
     container: str
     resource: str
@@ -22,7 +22,7 @@ class ContainerDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodDevices:
-    """Of all containers of a pod; kubelet's API knows no UIDs.
+    """The devices of all containers of a pod; kubelet's API knows no UIDs.
 
     Nor does it know init containers that run to their end: what they were given is seen only as far as it was
     given on to the pod's other containers (`pkg/kubelet/apis/podresources/server_v1.go`).
@@ -44,7 +44,7 @@ class PodDevices:
 
 
 def _by_numbers(device_id: str) -> tuple[list[str], list[int], str]:
-    """Its words, then the numbers among them, then the id itself, so that no two are equal."""
+    """Sort an id by its text, then by its numbers, then by itself, so that no two are equal."""
     return (
         re.split(r"[0-9]+", device_id),
         [int(digits) for digits in re.findall(r"[0-9]+", device_id)],
@@ -68,7 +68,7 @@ class SlotInUse:
 
     @property
     def device(self) -> str:
-        """Its CDI device."""
+        """The name of the slot's CDI device."""
         return slot_device(self.resource, self.id)
 
     @property

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @unique
 class Functions(StrEnum):
-    """Which functions are meant."""
+    """The functions that a selector matches."""
 
     ANY = "any"
     VF = "vf"
@@ -46,7 +46,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSelector:
-    """All that is not empty must match, each by any of its values; vendors as in `core.inventory.PfRule`."""
+    """Selects functions: each set that is not empty must hold their value; vendors as in `PfRule`."""
 
     pfs: tuple[PfChoice, ...] = ()
     pcis: frozenset[str] = frozenset()

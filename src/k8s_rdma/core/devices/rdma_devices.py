@@ -70,7 +70,7 @@ INFINIBAND = "/dev/infiniband"
 
 @unique
 class NodeKind(StrEnum):
-    """What a character device of an RDMA device is for: verbs, management datagrams, a subnet manager."""
+    """The use of an RDMA device's character device: verbs, management datagrams, a subnet manager."""
 
     UVERBS = "uverbs"
     UMAD = "umad"
@@ -79,7 +79,7 @@ class NodeKind(StrEnum):
 
 @unique
 class NetnsMode(StrEnum):
-    """Whether all namespaces see every RDMA device, or each its own only (as it must be to give one away)."""
+    """The visibility of RDMA devices: in all namespaces, or each in its own only, which moving one needs."""
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
@@ -145,7 +145,7 @@ class AllocatedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInventory:
-    """One look at a node's RDMA devices.
+    """An observation of a node's RDMA devices.
 
     devices: by name, also those that pods have (no faults of theirs because they are away) and those that
         vanished.
