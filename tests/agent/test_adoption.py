@@ -238,7 +238,7 @@ def test_adopt_fails_when_not_everything_could_be_looked_at(machine: Machine) ->
         it.leave_behind("f0", 1, 60)
         answer = await it.adopt("--all")
         assert answer.returncode == 1
-        assert "could not be looked at: PF f1: no answer" in answer.stdout
+        assert "cannot be checked: PF f1: no answer" in answer.stdout
         assert not it.rates()
 
     run(machine, scenario)
