@@ -81,7 +81,7 @@ class Processes:
 PFS_PER_NODE = 2
 VFS_PER_PF = 64
 LINK_MBPS = 1000
-"""What two cores can fill."""
+"""The rate that two cores can fill."""
 
 CONTROL_ADDRESS = "10.250.0.1"
 

@@ -111,7 +111,7 @@ T = TypeVar("T")
 _OK = 200
 
 _IDLE_S = 90.0
-"""How long a connection is kept for the next request (Go's `DefaultTransport.IdleConnTimeout`)."""
+"""The time that an idle connection is kept for the next request (Go's `DefaultTransport.IdleConnTimeout`)."""
 
 
 class ExtenderError(K8sRdmaError):

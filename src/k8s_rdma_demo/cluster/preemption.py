@@ -164,7 +164,7 @@ class _Later:
 _DISRUPTION = "DisruptionTarget"
 _BY_PREEMPTION = "PreemptionByScheduler"
 _NO_CLAIMS = "no new claims to deallocate"
-"""What the plugin DynamicResources, which comes first, says of a pod without resource claims."""
+"""The message of the plugin DynamicResources, which runs first, on a pod without resource claims."""
 
 _NOT_FOUND = 404
 _log = structlog.get_logger()

@@ -221,7 +221,7 @@ def _covers(budget: JsonObject, pod: JsonObject) -> bool:
 
 
 _NOT_COUNTED = frozenset({"metadata", "kind", "apiVersion"})
-"""What may change without a new generation."""
+"""The fields that may change without a new generation."""
 
 
 def new_object(obj: JsonObject, *, has_status: bool) -> JsonObject:
