@@ -45,7 +45,7 @@ DeviceText = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{4}$", description="a
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Which RDMA devices; all that is given must match, each by any of its values. Empty: every one.
+    """Selects RDMA devices; each set must match by any of its values. Empty: every device.
 
     pfs: PFs by netdev or PCI address, and their VFs; `enp1s0f0#0-3,6` for some of the VFs alone.
     pcis: of the devices' own functions. vendors: PCI vendor, or vendor and device; drivers; both of the PF.
@@ -78,7 +78,7 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
 
 class SharedSelector(Selector, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """As `Selector`, and by what may change while a pod has a device.
+    """Selects as `Selector`, and by what may change while a pod has a device.
 
     device_ids: PCI device of the devices' own functions, `1017`. if_names: of their own netdevs.
     rdma_devices: by name.
@@ -133,7 +133,7 @@ class MountResource(
 class ExclusiveResource(
     _Resource, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag="exclusive"
 ):
-    """Each RDMA device for one container; VFs among them are in this resource's pool.
+    """A resource whose RDMA devices are for one container each; VFs among them are in its pool.
 
     share: how many further containers may ask for `<name>-shared`, to get what their pod holds; 0: none.
         Needs CDI and the agent.
@@ -154,14 +154,14 @@ class ExclusiveResource(
             _refuse(f"name: with share there is {shared}, which has more than 63 characters after the /")
 
     def pool(self) -> Pool:
-        """What is this resource's, but for what a resource before it selects."""
+        """The pool of this resource, without what an earlier resource selects."""
         return Pool(resource=self.name, selector=self.select.to_core())
 
 
 class SharedResource(
     _Resource, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag="shared"
 ):
-    """All matching devices for everybody who asks.
+    """A resource that gives all matching devices to every container that requests it.
 
     count: of holders at a time. most_per_container: of them one container's.
     cdi: whether the device nodes come by CDI, from a specification that the agent writes.
@@ -221,7 +221,7 @@ class DevicePluginConfig(
             _refuse("kubeconfig and inCluster: both are set, and one of them says it all")
 
     def resource_names(self) -> tuple[str, ...]:
-        """All resources that kubelet is told of."""
+        """The names of all resources that are registered with kubelet."""
         shared = (
             shared_resource(resource.name)
             for resource in self.resources

@@ -57,7 +57,7 @@ _NO_NETDEV = "."
 
 
 class Selectors(msgspec.Struct, frozen=True, kw_only=True, rename={"device_ids": "deviceIDs"}):
-    """All that are not empty must match, each by any of its values."""
+    """Selectors of that program: each set that is not empty must match by any of its values."""
 
     vendors: tuple[str, ...] = ()
     device_ids: tuple[str, ...] = ()
@@ -192,13 +192,13 @@ def _select(entry: Entry, path: str) -> dict[str, Any]:
 
 
 def _netdevs(names: Sequence[str]) -> list[str]:
-    """Those that a netdev can have; where none is, one that selects nothing, as no name would select all."""
+    """Keep names that a netdev can have; without any, one that selects nothing."""
     netdevs = [name for name in names if is_netdev_name(name)]
     return netdevs or [_NO_NETDEV for _ in names[:1]]
 
 
 def _names_of_nothing(entries: Sequence[Entry]) -> Iterator[str]:
-    """Where names are that no netdev can have, such as patterns: that program takes them, for nothing."""
+    """Find names that no netdev can have, such as patterns, which have no effect."""
     for index, entry in enumerate(entries):
         for key, names in (("devices", entry.devices), ("selectors.ifNames", entry.selectors.if_names)):
             for position, name in enumerate(names):
@@ -224,7 +224,7 @@ _decoder = msgspec.json.Decoder(object)
 
 
 def load_device_config(path: str | None, overrides: Mapping[str, Any], *, cdi: bool = False) -> Read:
-    """As `load_config`, which reads whatever is not Mellanox' by its keys. cdi: for all of that file's.
+    """Load a configuration of either program, told apart by its keys. cdi: for all of that file's.
 
     MalformedError as well for cdi with another file, whose resources say for themselves.
     """
@@ -239,7 +239,7 @@ def load_device_config(path: str | None, overrides: Mapping[str, Any], *, cdi: b
 
 
 def load_mellanox_config(path: str, overrides: Mapping[str, Any], *, cdi: bool) -> Read:
-    """Of a file that can be no other's. MalformedError names it, and the field."""
+    """Load a file that can be no other's. MalformedError names it, and the field."""
     try:
         document = decode(Path(path).read_bytes(), _decoder, path)
     except OSError as error:
@@ -258,7 +258,7 @@ def _from_mellanox(document: object, path: str, overrides: Mapping[str, Any], *,
 
 
 def _json(path: str) -> object:
-    """None for what is no JSON, or cannot be read: `load_config` says so."""
+    """Read JSON; None for what is none, or unreadable: `load_config` reports that."""
     try:
         return msgspec.json.decode(Path(path).read_bytes())
     except (OSError, msgspec.DecodeError):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """As its own, but without the last one of a key's values taking the place of those before."""
+        """Construct a mapping, and refuse duplicate keys."""
         keys: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
@@ -48,7 +48,7 @@ def read_yaml(text: str) -> Any:
 
 
 def yaml_words(error: yaml.YAMLError) -> str:
-    """Where a text is no YAML and why, in one line, without the text, which may be secret."""
+    """Describe in one line where a text is no YAML and why, without the text, which may be secret."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
@@ -180,7 +180,7 @@ class Listening(Protocol):
 
 
 def convert(kind: type[T], document: object) -> T:
-    """As `msgspec.convert`, but no text may have control characters.
+    """Convert as `msgspec.convert`, but refuse control characters in texts.
 
     Patterns do not see to that: Python's `$` also matches before a newline at the end of a text, and what
     Python has in its place no other reader of a model's schema knows.
@@ -233,7 +233,7 @@ def _read(path: str) -> Any:
 
 
 def _refusal(kind: type[Any], settings: Any, path: str | None, overrides: Mapping[str, Any]) -> str:
-    """What does not fit, and where it was written."""
+    """Describe what does not fit, and where it is written."""
     lines, previous = [], ""
     for fault in faults(kind, settings):
         key = fault.field.partition(".")[0].partition("[")[0]
@@ -258,7 +258,7 @@ def port_of(config: Listening, environment: Mapping[str, str]) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with the file, in one line."""
+    """Describe the file's fault in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, yaml.YAMLError):
@@ -282,7 +282,7 @@ class Fault:
 
 
 def faults(kind: Any, value: object) -> tuple[Fault, ...]:
-    """What does not fit, `MOST` at most; keys that are not known before others. () where all fits."""
+    """Find what does not fit, `MOST` at most; unknown keys first. () where all fits."""
     return tuple(islice(_faults(kind, value, ""), MAX_FAULTS))
 
 
@@ -360,7 +360,7 @@ def _in_fields(struct: type[msgspec.Struct], value: dict[Any, Any], field: str) 
 
 
 def _in_its_words(refusal: BaseException, field: str) -> Iterator[Fault]:
-    """What a model says of fields that fit one by one; its sentence begins with their names."""
+    """Convert a model's own check to a fault; its sentence begins with the fields' names."""
     if refusal.__cause__ is not None:
         names, _, why = str(refusal.__cause__).partition(": ")
         yield Fault(_below(field, names), why)

@@ -45,7 +45,7 @@ def is_netdev_name(text: str) -> bool:
 
 
 class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """One rule; see `core.inventory.PfRule`. numVfs: a number, or `all`."""
+    """A rule; see `core.inventory.PfRule`. numVfs: a number, or `all`."""
 
     names: tuple[NetdevText, ...] = ()
     pcis: tuple[PciText, ...] = ()

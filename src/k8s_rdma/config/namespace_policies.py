@@ -186,7 +186,7 @@ def _vlans(text: int | str) -> Span:
 
 
 def _addresses(key: str, text: str, octets: int) -> Span:
-    """Of a prefix all addresses that begin so."""
+    """The span of addresses with a prefix."""
     first, _, last = text.lower().partition("-")
     missing = octets - len(first.split(":"))
     mask = (1 << 8 * octets) - 1

@@ -67,7 +67,7 @@ def extender_keys(path: str | None, clock: Callable[[], float] = monotonic) -> K
 
 
 def agent_keys(path: str | None) -> KeySource:
-    """As `extender_keys`, of one who verifies alone and must not have a private key."""
+    """Load the keys of a process that verifies only and must not have a private key."""
     if path is None:
         return UNSIGNED
     return Reloaded(lambda: _load_verifying(Path(path)), Path(path))
@@ -116,7 +116,7 @@ def _read(path: Path) -> dict[Path, Sequence[Key]]:
 
 
 def _keys(file: Path) -> Sequence[Key]:
-    """Those of a file: of PEM several, of anything else one."""
+    """Read the keys of a file: of PEM several, of anything else one."""
     content = file.read_bytes().strip()
     if _PEM in content:
         return tuple(_pem_keys(file, content))

@@ -72,7 +72,7 @@ class Renewable(Protocol):
 
     @property
     def failure(self) -> str:
-        """Why the files of now hold none; empty while they do."""
+        """The reason why the present files are unusable; empty while they are usable."""
         ...
 
     def __call__(self) -> object:
@@ -81,19 +81,19 @@ class Renewable(Protocol):
 
 
 def failures_of(*values: Renewable) -> tuple[str, ...]:
-    """Why what the files hold now is not in force, of each value where it is not; looks at the files."""
+    """The reasons why files' present content is not in force; reads the files."""
     for value in values:
         value()
     return tuple(value.failure for value in values if value.failure)
 
 
 def files_of(directory: Path) -> list[Path]:
-    """Its files by name, but not hidden ones, where kubelet keeps the real files (`..data`). OSError."""
+    """The directory's files by name, without hidden ones such as kubelet's `..data`. OSError."""
     return sorted(path for path in directory.iterdir() if not path.name.startswith("."))
 
 
 def _identity(path: Path) -> Identity:
-    """What differs once a file, or one of a directory, was written or replaced; None while there is none."""
+    """The identity of a file, or of a directory's files, which changes with each write; None without."""
     try:
         stat = path.stat()
         if S_ISDIR(stat.st_mode):

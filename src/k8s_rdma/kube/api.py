@@ -77,7 +77,7 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """All objects there are, with those of the pages before; what was known and is not among them is gone."""
+    """The complete list, with the pages before it; objects that are not on it are gone."""
 
     items: tuple[T, ...]
 
@@ -135,7 +135,7 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What an Event is about: an object of core/v1, and the namespace that the Event is in."""
+    """The object of core/v1 that an Event is about, and the namespace of the Event."""
 
     kind: str
     namespace: str
@@ -231,7 +231,7 @@ class ClusterApi(Protocol):
         ...
 
     async def get_min_count(self, gang: Gang) -> int:
-        """How many of the gang's pods are to be bound together, as its PodGroup says now; 0 for no number.
+        """Read the number of the gang's pods to bind together from its PodGroup; 0 for no number.
 
         ApiRefusedError with 404 where that is asked for by a field of the pod and there is no PodGroup.
         """
@@ -249,7 +249,7 @@ class ClusterApi(Protocol):
         ...
 
     async def label_pod(self, pod: Pod, key: str, value: str) -> PodView:
-        """As `touch_pod`, but for a label."""
+        """Touch a pod as `touch_pod`, by a label."""
         ...
 
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""What all calls of the API server through lightkube share: names in paths, errors, list and watch."""
+"""Calls of the API server through lightkube: names in paths, errors, list and watch."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _api_error(operation: str, code: int, why: str) -> ApiRefusedError | ApiUnce
 
 
 def _message(response: httpx2.Response) -> str:
-    """Of the Status object, or what HTTP has for the code."""
+    """The message of the Status object, or HTTP's phrase for the code."""
     try:
         return str(response.json()["message"])
     except (ValueError, LookupError, TypeError):

@@ -73,7 +73,7 @@ class PodGroupObject(msgspec.Struct, NamespacedResource):
 
     @property
     def min_count(self) -> int:
-        """How many pods are to be bound together; 0 where its policy is another one."""
+        """The number of pods to bind together; 0 where its policy is another one."""
         gang = self.spec.schedulingPolicy.gang
         return gang.minCount if gang else 0
 
@@ -94,7 +94,7 @@ class CoschedulingPodGroupObject(msgspec.Struct, NamespacedResource):
 
     @property
     def min_count(self) -> int:
-        """How many pods are to be bound together."""
+        """The number of pods to bind together."""
         return self.spec.minMember
 
 
@@ -367,16 +367,16 @@ class Client(RdmaNodes):
         return pod.view() if pod else None
 
     async def get_min_count(self, gang: Gang) -> int:
-        """As `kube.client.get_min_count`."""
+        """Implement `ClusterApi.get_min_count`."""
         return await get_min_count(self._client, gang)
 
     async def get_whole_pod(self, namespace: str, name: str) -> PodView | None:
-        """As `get_pod`."""
+        """Read a pod with all of its annotations; None without it."""
         pod = await self._pod(namespace, name)
         return pod.whole() if pod else None
 
     async def annotate_pod(self, pod: Pod, key: str, value: str) -> None:
-        """As `touch_pod`."""
+        """Patch the pod as `touch_pod`."""
         await self.touch_pod(pod, key, value)
 
     async def touch_pod(self, pod: Pod, key: str, value: str) -> PodView:
@@ -385,7 +385,7 @@ class Client(RdmaNodes):
             return await self._patch_pod(pod, {"annotations": {key: value}})
 
     async def label_pod(self, pod: Pod, key: str, value: str) -> PodView:
-        """As `touch_pod`."""
+        """Patch the pod as `touch_pod`."""
         with named_errors(f"label pod {pod.namespace}/{pod.name}"):
             return await self._patch_pod(pod, {"labels": {key: value}})
 
@@ -422,16 +422,16 @@ class Client(RdmaNodes):
             await self._patch_node(node, {"annotations": {key: value}})
 
     async def label_node(self, node: NodeName, key: str, value: str) -> None:
-        """As `annotate_node`."""
+        """Patch the node as `annotate_node`."""
         with named_errors(f"label node {node}"):
             await self._patch_node(node, {"labels": {key: value}})
 
     async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
-        """As `kube.client.get_lease`."""
+        """Implement `LeaseApi.get_lease`."""
         return await get_lease(self._client, namespace, name)
 
     async def write_lease(self, lease: LeaseView) -> LeaseView:
-        """As `kube.client.write_lease`."""
+        """Implement `LeaseApi.write_lease`."""
         return await write_lease(self._client, lease)
 
     async def follow_pods(self) -> AsyncIterator[Event[PodView]]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class ClientCertificate:
-    """That of a lightkube client: of the connections that it makes from now on."""
+    """The client certificate of a lightkube client, for connections that it makes from now on."""
 
     def __init__(self, http: httpx2.Client | httpx2.AsyncClient) -> None:
         self._transports: tuple[Any, ...] = (
@@ -73,13 +73,13 @@ class ClientCertificate:
             transport.close()
 
     async def aclose(self) -> None:
-        """As `close`. Calls and watches that are under way end as if their connection were lost."""
+        """Close; calls and watches under way end as if their connection were lost."""
         for transport in self._transports:
             await transport.aclose()
 
 
 def _load(context: ssl.SSLContext, certificate: str, source: str) -> None:
-    """By a file in memory: ssl takes nothing but paths, and a container's root may be read-only."""
+    """Load by a file in memory: ssl takes only paths, and a container's root may be read-only."""
     with os.fdopen(os.memfd_create("client-certificate"), "w", encoding="utf-8") as file:
         file.write(certificate)
         file.flush()
@@ -94,7 +94,7 @@ _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1
 
 
 class _Status(msgspec.Struct, frozen=True):
-    """What is empty counts as not set."""
+    """The status of an ExecCredential; empty counts as not set."""
 
     token: str | None = None
     certificate: str | None = msgspec.field(name="clientCertificateData", default=None)
@@ -126,7 +126,7 @@ def tell_plugin(plugin: UserExec, cluster: dict[str, Any], *, of_cluster: bool) 
 
 
 def _cluster_info(cluster: dict[str, Any]) -> dict[str, Any]:
-    """As `ExecCluster` has it: certificates by their bytes alone."""
+    """The cluster as of `ExecCluster`: certificates by their bytes alone."""
     cluster_info = {
         key: value for key, value in cluster.items() if key not in ("certificate-authority", "extensions")
     }
@@ -185,7 +185,7 @@ def _answer(plugin: UserExec, timeout_s: float) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """One or both. certificate: its chain and its key, PEM. expires: None where nobody says when."""
+    """A token, a certificate, or both. certificate: its chain and its key, PEM. expires: None for never."""
 
     token: str | None = field(default=None, repr=False)
     certificate: str | None = field(default=None, repr=False)
@@ -242,7 +242,7 @@ def usable_credentials(kubeconfig: str | None, *, in_cluster: bool = False) -> I
 
 
 def credentials(kubeconfig: str | None = None, *, in_cluster: bool = False) -> SingleConfig:
-    """By that file; or else the service account, the files of `KUBECONFIG`, or `~/.kube/config`.
+    """Load the file; without one, the service account, the files of `KUBECONFIG`, or `~/.kube/config`.
 
     in_cluster: the service account and nothing else. To be called in `usable_credentials`.
     """
@@ -257,7 +257,7 @@ def credentials(kubeconfig: str | None = None, *, in_cluster: bool = False) -> S
 
 
 def _files() -> list[Path]:
-    """Those that kubectl would read: of several, who is not there does not matter."""
+    """The files that kubectl would read: missing ones of several do not matter."""
     named = os.environ.get("KUBECONFIG") or _DEFAULT
     paths = [_expanded(name) for name in named.split(os.pathsep) if name]
     if found := [path for path in paths if path.exists()]:
@@ -304,7 +304,7 @@ def _resolve(entry: _Json, directory: Path) -> None:
 
 
 def _merged(*documents: _Json) -> _Json:
-    """All in one: of entries with the same name, and of what is set twice, the first counts."""
+    """Merge files: of entries with the same name, and of settings that occur twice, the first counts."""
     current = next(filter(None, (source.get("current-context") for source in documents)), "")
     merged: _Json = {"current-context": current, **{kind: {} for kind in _KINDS}}
     for document in documents:
@@ -315,7 +315,7 @@ def _merged(*documents: _Json) -> _Json:
 
 
 def _chosen(document: _Json) -> SingleConfig:
-    """By the current context. A context without a user is nobody's, as to kubectl."""
+    """Choose the current context. A context without a user is anonymous, as to kubectl."""
     name = document["current-context"]
     if not name:
         msg = "no current-context; kubectl config use-context NAME sets it"
@@ -331,7 +331,7 @@ def _chosen(document: _Json) -> SingleConfig:
 
 
 def _user(document: _Json, name: str, path: str) -> User:
-    """What is empty counts as not set, as to client-go."""
+    """Read a user; empty counts as not set, as to client-go."""
     user = _named(document, "users", name, path, User)
     if impersonated := document["users"][name].get("as"):
         msg = f"{path}: its user acts as {impersonated!r}, which is not supported; use that one's credentials"
@@ -389,7 +389,7 @@ class Fetched(httpx2.Auth):
         self._fetching = asyncio.Lock()
 
     def sync_auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
-        """Of a blocking client."""
+        """Authenticate a blocking client's request."""
         if (sent := self._usable()) is not None:
             response = yield _bearing(sent, request)
             if response.status_code != _UNAUTHORIZED:
@@ -404,7 +404,7 @@ class Fetched(httpx2.Auth):
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """As `sync_auth_flow`; what it waits for is waited for elsewhere, and by one call for all."""
+        """Authenticate a request; one refresh in another thread serves all concurrent calls."""
         if (sent := self._usable()) is not None:
             response = yield _bearing(sent, request)
             if response.status_code != _UNAUTHORIZED:

@@ -27,7 +27,7 @@ class Documents:
     """Objects as JSON. Blocking; of one thread. A context manager."""
 
     def __init__(self, kubeconfig: str | None = None, *, timeout_s: float = 10.0) -> None:
-        """By a kubeconfig file, or else as `kube.credentials` finds them.
+        """Connect by a kubeconfig file, or as `kube.credentials` finds one.
 
         MalformedError when there is no such configuration.
         """
@@ -46,7 +46,7 @@ class Documents:
 
     @property
     def url(self) -> str:
-        """Of the API server."""
+        """The URL of the API server."""
         return str(self._http.base_url).rstrip("/")
 
     def now(self) -> datetime:
@@ -54,7 +54,7 @@ class Documents:
         return self._now or datetime.now(UTC)
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-        """What is at a path; None where there is nothing (404). ApiRefusedError and the like else."""
+        """Read the document at a path; None where there is none (404). ApiRefusedError and the like."""
         try:
             with named_errors(f"get {path}"):
                 return self._document(self._http.get(path, params=dict(query or {})))

@@ -125,7 +125,7 @@ _CONFLICT = 409
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teller:
-    """Who tells, on which node. repeat_s: the least time between two writes of one event."""
+    """The component and node that record. repeat_s: the least time between two writes of one event."""
 
     component: str
     node: NodeName
@@ -152,7 +152,7 @@ class EventRecorder:
         teller: Teller,
         now: Callable[[], datetime],
     ) -> None:
-        """Nothing was told. now: the time of day, with a time zone."""
+        """Begin without events. now: the time of day, with a time zone."""
         self._teller = teller
         self._api = api
         self._outbox = outbox
@@ -176,7 +176,7 @@ class EventRecorder:
             await self._write(note)
 
     def forget(self, uid: str) -> None:
-        """What comes of that object from now on is told as new."""
+        """Forget the object: its next events are new ones."""
         for key in [key for key in self._recorded if key[0] == uid]:
             del self._recorded[key]
 
@@ -219,7 +219,7 @@ class EventRecorder:
         )
 
     def _name(self, about: Subject, now: datetime) -> str:
-        """As client-go names them: an object's events sort by their time. No two get the same."""
+        """A unique name as client-go's: an object's events sort by their time."""
         self._named_at_us = max(int(now.timestamp() * 1e6), self._named_at_us + 1)
         return f"{about.name[:_MOST_OF_NAME].rstrip('.-')}.{self._named_at_us:x}"
 

@@ -82,7 +82,7 @@ async def call(
     timeout_s: float,
     wait_for_ready: bool = False,
 ) -> Answer:
-    """One question, one answer. grpc.aio.AioRpcError as gRPC has it; MalformedError.
+    """Make a unary call. grpc.aio.AioRpcError as gRPC has it; MalformedError.
 
     wait_for_ready: whether a server that is not there yet is waited for.
     """

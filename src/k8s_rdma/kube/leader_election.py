@@ -81,11 +81,11 @@ class LeaderElector:
 
     @property
     def noticed_s(self) -> float:
-        """How long after another took the Lease a holder may take itself for one."""
+        """The time for which a former holder may take itself for the holder."""
         return _BINDING * self._terms.lease_s
 
     def holds(self) -> bool:
-        """Whether a bind may begin now, by the clock."""
+        """Report whether a bind may begin now, by the clock."""
         return self._is_leader and self._clock() < self._renew_deadline
 
     async def confirm(self) -> str:
@@ -133,7 +133,7 @@ class LeaderElector:
             _log.info("lease_released", lease=self.name)
 
     async def _read_lease(self) -> str:
-        """Why the Lease is not this process's; empty when it is."""
+        """The reason why the Lease is not this process's; empty when it is."""
         try:
             lease = await self._api.get_lease(self._terms.namespace, self._terms.name)
         except API_ERRORS as error:

@@ -15,11 +15,11 @@ class PodResources(Protocol):
     """Answers come from kubelet's memory. K8sRdmaError (`KUBELET_FAILURE`) when there is none in time."""
 
     async def of_pod(self, namespace: str, name: str) -> PodDevices:
-        """What one pod holds; K8sRdmaError also where kubelet knows no such pod, as after its start."""
+        """Read a pod's devices; K8sRdmaError also where kubelet knows no such pod, as after its start."""
         ...
 
     async def all(self) -> tuple[PodDevices, ...]:
-        """What every active pod holds."""
+        """Read the devices of all active pods."""
         ...
 
     async def close(self) -> None:

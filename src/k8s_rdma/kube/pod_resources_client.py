@@ -37,7 +37,7 @@ class PodResourcesClient:
         self._channel = grpc_calls.connect(socket)
 
     async def of_pod(self, namespace: str, name: str) -> PodDevices:
-        """What one pod holds. Where Get has no answer, List has.
+        """Read a pod's devices, by List where Get has no answer.
 
         A pod that kubelet does not know is not one that holds nothing. After its start kubelet knows no pods,
         until the API server has told it, and an ADD that was begun for the one before goes on (CRI-O 1.36,
@@ -57,7 +57,7 @@ class PodResourcesClient:
         raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE)
 
     async def all(self) -> tuple[PodDevices, ...]:
-        """What every active pod holds."""
+        """Read the devices of all active pods."""
         return await self._list(self._deadline())
 
     async def close(self) -> None:

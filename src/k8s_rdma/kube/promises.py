@@ -1,4 +1,4 @@
-"""What a bound pod was promised, by its placement annotation: one reading, of the extender and of agents."""
+"""Promises of bound pods by their placement annotations, read alike by extender and agents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 
 
 def promised_to(pod: PodView, keys: PlacementKeys | None, policies: NamespacePolicies) -> Promise | None:
-    """As `read_promise`; None, and a line of log, also when the pod has one that does not count."""
+    """Read a promise; None, and a line of log, also when the pod has one that does not count."""
     try:
         return read_promise(pod, keys, policies)
     except MalformedError as error:
@@ -33,7 +33,7 @@ def promised_to(pod: PodView, keys: PlacementKeys | None, policies: NamespacePol
 
 
 def read_promise(pod: PodView, keys: PlacementKeys | None, policies: NamespacePolicies) -> Promise | None:
-    """What a bound pod's placement annotation promises it; None when it has none.
+    """Read what a bound pod's placement annotation promises; None when it has none.
 
     MalformedError when it has one that does not count. Without keys anybody may have written it, so it counts
     only if it gives what the pod asks for, and no more than its namespace may have: then it says no more than

@@ -1,4 +1,4 @@
-"""What nodes publish in the API server, as values and two Protocols: for who writes it and who reads it.
+"""Published nodes in the API server: values, and a Protocol each for writers and readers.
 
 `kube.client` is the implementation; errors as in `kube.api.ClusterApi`.
 """
@@ -38,7 +38,7 @@ class PublishedApi(Protocol):
     """The calls of who reads."""
 
     def follow_rdma_nodes(self) -> AsyncIterator[Event[RdmaNodeView]]:
-        """As `ClusterApi.follow_pods`, the list in pages."""
+        """List and watch as `ClusterApi.follow_pods`, the list in pages."""
         ...
 
     def follow_leases(self, namespace: str) -> AsyncIterator[Event[LeaseView]]:
@@ -74,11 +74,11 @@ class PublishingApi(Protocol):
         ...
 
     async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
-        """As `LeaseApi.get_lease`."""
+        """Implement `LeaseApi.get_lease`."""
         ...
 
     async def write_lease(self, lease: LeaseView) -> LeaseView:
-        """As `LeaseApi.write_lease`."""
+        """Implement `LeaseApi.write_lease`."""
         ...
 
     async def set_capacity(self, node: NodeName, resource: str, count: int) -> None:

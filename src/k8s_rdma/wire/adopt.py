@@ -21,7 +21,7 @@ Outcome = Literal["reset", "would reset", "left alone", "failed"]
 
 
 class AdoptRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which VFs, as `core.allocation.Scope`, and whether only to say what would be done."""
+    """The VFs to adopt, as `core.allocation.Scope`, or only to say what would be done."""
 
     pf: str | None = None
     vf: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -29,7 +29,7 @@ class AdoptRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class AdoptedVf(msgspec.Struct, frozen=True, kw_only=True):
-    """One VF: what it was (rates in Mb/s; netdev null when not at home), what became of it, and why."""
+    """A VF: its former state (rates in Mb/s; netdev null when not on the host), the outcome, and why."""
 
     pf: str
     pci: str
@@ -43,7 +43,7 @@ class AdoptedVf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdoptReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of each VF, and what could not be looked at."""
+    """The outcome for each VF, and what was unreadable."""
 
     vfs: tuple[AdoptedVf, ...] = ()
     unreadable: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ def encode_adopt(request: AdoptRequest, deadline_ms: int) -> Request:
 
 
 def decode_adopt(request: Request) -> AdoptRequest:
-    """What a request carries; MalformedError names the field that does not fit."""
+    """Decode a request; MalformedError names the field that does not fit."""
     return decode(request.stdin, _request_decoder, "adopt")
 
 
@@ -76,5 +76,5 @@ def encode_adopted(adopted: AdoptReply) -> Reply:
 
 
 def decode_adopted(reply: Reply) -> AdoptReply:
-    """What a reply carries; MalformedError names the field that does not fit."""
+    """Decode a reply; MalformedError names the field that does not fit."""
     return decode(reply.stdout, _reply_decoder, "answer of the agent")

@@ -248,7 +248,7 @@ def _check_vlan(options: InterfaceOptions, path: str) -> None:
 
 
 def _check_link_type(options: InterfaceOptions, found: Mapping[str, object], path: str) -> None:
-    """What is set by the PF of an Ethernet port, and of an InfiniBand port, has no meaning on the other."""
+    """Check that settings of Ethernet and of InfiniBand ports are not mixed."""
     ethernet = [key for key in ("vlan", "mac", "trust", "spoof_check") if key in found]
     infiniband = [key for key in ("guid", "pkey") if key in found]
     if infiniband and options.link_type is LinkType.ETHERNET:
@@ -260,7 +260,7 @@ def _check_link_type(options: InterfaceOptions, found: Mapping[str, object], pat
 
 
 def _check_driver(options: InterfaceOptions, found: Mapping[str, object], path: str) -> None:
-    """With vfio-pci the pod gets no netdev that could have an MTU or addresses."""
+    """Check that nothing of a netdev (MTU, addresses) is requested with vfio-pci."""
     if options.driver is VfDriver.VFIO_PCI:
         for key in ("mtu", "network"):
             if key in found:
@@ -330,7 +330,7 @@ def parse_request(text: str | None) -> Request:
 
 
 def read_request(text: str | None, *, strict: bool) -> ReadRequest:
-    """As `parse_request`, but for `strict=False` unknown keys are warnings instead of errors.
+    """Read a request; unknown keys are errors, and with `strict=False` warnings.
 
     A key that differs from a known one in letter case alone is then taken as that one, as the original
     system did: ignoring it would silently drop a reservation.
@@ -348,7 +348,7 @@ def read_request(text: str | None, *, strict: bool) -> ReadRequest:
 
 
 def read_pod(annotations: Mapping[str, str], *, strict: bool) -> ReadRequest:
-    """What a pod with these annotations asks for: `read_request`, and its policy.
+    """Read the request of a pod with these annotations: `read_request`, and its policy.
 
     The policy of a pod that asks for no interface is not looked at. MalformedError as for both.
     """

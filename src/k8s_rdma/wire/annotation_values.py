@@ -71,7 +71,7 @@ def tokens(text: str) -> object:
 
 
 def kind(value: object) -> str:
-    """What a value is, for messages."""
+    """The JSON type of a value, for messages."""
     match value:
         case None:
             return "null"
@@ -108,12 +108,12 @@ def text(value: object, path: str, subject: str) -> str:
 
 
 def choice(value: object, path: str, choices: type[E]) -> E:
-    """One of the words of an enumeration, as they are written there."""
+    """Read a member of an enumeration by its value."""
     return choice_by_name(value, path, {choice.value: choice for choice in choices})
 
 
 def choice_by_name(value: object, path: str, choices: Mapping[str, E]) -> E:
-    """What one of these words stands for."""
+    """Read a value by its name."""
     if not isinstance(value, str):
         refuse(path, f"is {kind(value)}; known are {', '.join(choices)}")
     if value not in choices:

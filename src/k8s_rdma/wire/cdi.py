@@ -48,7 +48,7 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What a container that gets the device is given; env: `NAME=value`."""
+    """The edits of a container that gets the device; env: `NAME=value`."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -88,7 +88,7 @@ def qualified_name(device: str, *, vendor: str = VENDOR, device_class: str = VF_
 
 
 def vfio_nodes(group: str) -> tuple[DeviceNode, ...]:
-    """Of a VF that a program in the container drives.
+    """The device nodes of a VF that a program in the container drives.
 
     group: the device node of its IOMMU group, such as `/dev/vfio/42`.
     """

@@ -18,7 +18,7 @@ MAX_ROWS = 10_000
 
 @unique
 class Sort(StrEnum):
-    """Which nodes come first.
+    """The order of nodes.
 
     RESERVED, VFS: those with the largest share of their bandwidth or VFs taken. PODS: with most pods. AGE:
     not heard from for longest. PROBLEMS: with problems, then as RESERVED. NAME: by name.
@@ -64,7 +64,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """All nodes together; PFs of those that can be read. pods: placements, each node's counted."""
+    """The sums over all nodes; PFs of readable ones. pods: placements, each node's counted."""
 
     nodes: int
     unreadable: int

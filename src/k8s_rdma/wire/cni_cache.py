@@ -1,4 +1,4 @@
-"""What container runtimes keep of an attachment: the configuration of its ADD, and the result.
+"""Caches of container runtimes: the configuration of an attachment's ADD, and the result.
 
 Source: libcni 1.1 (`cachedInfo` in libcni/api.go), which containerd, CRI-O and Multus use: one file for each
 attachment, `<cache directory>/results/<network>-<container>-<interface>`, from ADD to DEL.
@@ -30,7 +30,7 @@ class _Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CachedAttachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One attachment; `config` is the list of plugins, or the single one, as the runtime read it."""
+    """A cached attachment; `config` is the list of plugins, or the single one, as the runtime read it."""
 
     kind: str
     container_id: str
@@ -59,7 +59,7 @@ class CachedAttachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         return {interface.name: interface.pci for interface in result.interfaces or () if interface.pci}
 
     def stdin(self, types: Collection[str]) -> bytes | None:
-        """What a plugin of one of these types was given on ADD; None when there is none such.
+        """The configuration that a plugin of one of these types got on ADD; None without such a plugin.
 
         Of the results before it nothing is known but that there were any: `prevResult` is then an empty one.
         """

@@ -36,7 +36,7 @@ _REQUIRED: Mapping[Command, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CniEnvironment:
-    """One call of a plugin.
+    """The environment of a plugin call.
 
     container_id, ifname: empty for GC, STATUS and VERSION, which concern no container.
     netns: the namespace's path; None when the runtime gave none (DEL after it vanished).
@@ -92,7 +92,7 @@ def parse_environment(variables: Mapping[str, str]) -> CniEnvironment:
 
 
 def ifname_fault(name: str) -> str | None:
-    """What makes this no name of a network interface; None when it is one.
+    """Describe why this is no name of a network interface; None when it is one.
 
     Source: `dev_valid_name` in net/core/dev.c, 6.1, and the specification's rule for `CNI_IFNAME`.
     """

@@ -74,7 +74,7 @@ def interfaces_in_pod(result: msgspec.Raw | bytes) -> Mapping[str, ToldInterface
 
 
 def addresses_of(result: msgspec.Raw | bytes, ifnames: Collection[str]) -> dict[str, bytes]:
-    """What an IPAM plugin gave each of these interfaces, as a result of its own; of those that got any.
+    """Split a result by interface: the addresses of each that has any, as a result of its own.
 
     Routes are not told by interface, and left out.
     """
@@ -125,7 +125,7 @@ def check_version(version: str) -> None:
 
 
 def decode_versions(stdout: bytes) -> tuple[str, ...]:
-    """What a plugin answers to VERSION; MalformedError when that is no such answer."""
+    """Decode a plugin's answer to VERSION; MalformedError when it is none."""
     return decode(stdout, _decoder, "VERSION result").supported_versions
 
 
@@ -252,7 +252,7 @@ def encode_error(error: K8sRdmaError, version: str) -> bytes:
 
 
 def decode_error(stdout: bytes) -> str | None:
-    """What a plugin's error document says, in one line; None when it printed none."""
+    """Decode a plugin's error document to one line; None when it printed none."""
     try:
         error = decode(stdout, _error_decoder, "CNI error")
     except MalformedError:

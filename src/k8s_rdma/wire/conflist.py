@@ -51,7 +51,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Plugin(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a plugin's section, what libcni itself decodes: it refuses the whole file over these."""
+    """The part of a plugin's section that libcni decodes: a fault there refuses the whole file."""
 
     type: str
     capabilities: dict[str, bool] | None = None
@@ -111,7 +111,7 @@ def _text(name: str, key: str, fields: Mapping[str, msgspec.Raw]) -> str:
 
 
 def read_origin(data: bytes) -> Origin | None:
-    """What a file of ours was made of; None for a file that is not ours, whatever it holds."""
+    """Read the origin of a file of ours; None for any other file."""
     try:
         origin = decode(data, _fields_decoder, "").get(ORIGIN_KEY)
         return None if origin is None else decode(origin, _made_of_decoder, "")
@@ -230,7 +230,7 @@ def _check_types(name: str, types: Iterable[str]) -> None:
 
 
 def _versions(name: str, fields: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
-    """Of the list's versions, those that our plugin speaks too; UnfitError when there is none.
+    """The list's versions that our plugin speaks too; UnfitError when there is none.
 
     A list without one is of 0.1.0, and stays so: the other plugin's results would change with it.
     """

@@ -63,7 +63,7 @@ def _registration_from(message: pb.RegisterRequest) -> PluginRegistration:
 
 
 def _devices_to(devices: Sequence[OfferedDevice]) -> pb.ListAndWatchResponse:
-    """Made in place: messages that are made first and then put together take twice the time."""
+    """Fill a response in place: separate messages take twice the time."""
     message = pb.ListAndWatchResponse()
     for device in devices:
         listed = message.devices.add(ID=device.id, health=_UNHEALTHY if device.unhealthy else _HEALTHY)

@@ -23,7 +23,7 @@ SeverityText = Literal["ok", "note", "warning", "error"]
 
 
 class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding; see `doctor.finding.Finding`."""
+    """A finding; see `doctor.finding.Finding`."""
 
     id: str
     subject: str
@@ -36,7 +36,7 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """All findings of one run. of: the subject. worst: the highest severity. version: the program's."""
+    """The findings of a run. of: the subject. worst: the highest severity. version: the program's."""
 
     format: int = FORMAT
     of: Literal["node", "cluster"]

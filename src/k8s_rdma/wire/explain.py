@@ -15,7 +15,7 @@ PATH = "/v1/explain"
 
 
 class ExtenderState(msgspec.Struct, frozen=True, kw_only=True):
-    """Who answers.
+    """The state of the extender that answers.
 
     role: `active`; `standby`, which answers from its own caches; or `starting`. missing: what it waits for.
     """
@@ -25,14 +25,14 @@ class ExtenderState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestedInterface(msgspec.Struct, frozen=True, kw_only=True):
-    """So many interfaces that are alike, in the annotation's words."""
+    """A number of equal interfaces, in the annotation's words."""
 
     count: int
     interface: dict[str, Any]
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What of a pod's interfaces is on one PF; name: null where the node's report has no such PF.
+    """The pod's interfaces on one PF; name: null where the node's report has no such PF.
 
     at_most: whether kubelet may have chosen less of the PF's devices, which the node has not reported yet.
     """
@@ -69,7 +69,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """What the namespace's pods hold together against its limit; null for none."""
+    """The use of the namespace's limit; null for none."""
 
     used_mbps: int
     limit_mbps: int | None
@@ -106,7 +106,7 @@ class PfLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
 
 
 class NodeLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """One node's answer.
+    """The verdict on one node.
 
     verdict: `unreadable`: nothing is known of it; `unknown`: it was not searched in the time of this answer.
     why: as the scheduler is told; empty where it fits. evictable: whether evicting pods might help.

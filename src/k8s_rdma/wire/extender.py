@@ -48,7 +48,7 @@ _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 
 
 class PodMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of the pod's metadata what this system reads."""
+    """The part of a pod's metadata that this system reads."""
 
     name: str
     namespace: str
@@ -59,14 +59,14 @@ class PodMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PodSpec(PodSpecDemand, frozen=True, kw_only=True):
-    """Of the pod's specification what this system reads."""
+    """The part of a pod's specification that this system reads."""
 
     priority: int | None = None
     scheduling_group: SchedulingGroup | None = None
 
 
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of the pod's status what this system reads.
+    """The part of a pod's status that this system reads.
 
     nominated_node_name: where preemption made room for it, empty if nowhere.
     """
@@ -98,7 +98,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def devices(self) -> tuple[tuple[str, int], ...]:
-        """How many devices of which extended resources it has; ValueError when a quantity is none."""
+        """The devices of extended resources that the pod has; ValueError for a bad quantity."""
         return devices_of(self.spec)
 
     @property
@@ -124,7 +124,7 @@ class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
 
     @property
     def count(self) -> int:
-        """How many nodes there are to choose from."""
+        """The number of candidate nodes."""
         return len((self.node_names if self.nodes is None else self.nodes.items) or ())
 
     def candidates(self) -> list[Candidate]:
@@ -262,7 +262,7 @@ def _candidate(raw: msgspec.Raw, index: int) -> Candidate:
 
 
 class VictimMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of a victim's metadata what this system reads."""
+    """The part of a victim's metadata that this system reads."""
 
     uid: str
     name: str = ""
@@ -271,7 +271,7 @@ class VictimMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class VictimStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of a victim's status what this system reads."""
+    """The part of a victim's status that this system reads."""
 
     start_time: str = ""
 
@@ -285,7 +285,7 @@ class VictimPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Victims(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """Whom the scheduler would evict from a node; how many of these evictions no disruption budget allows."""
+    """The scheduler's victims on a node, and the number of evictions that no disruption budget allows."""
 
     pods: list[VictimPod] | None = None
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
@@ -298,7 +298,7 @@ class MetaPod(msgspec.Struct, frozen=True):
 
 
 class MetaVictims(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """As `Victims`, by UID."""
+    """Victims by UID."""
 
     pods: list[MetaPod] | None = None
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)

@@ -1,4 +1,4 @@
-"""What `k8s-rdma-cni` and the agent say to each other on `cni.sock`: one request and one reply a connection.
+"""Frames between `k8s-rdma-cni` and the agent on `cni.sock`: a connection has one request and one reply.
 
 Protocol version 1, little endian, every length known before the bytes that it counts:
 
@@ -37,7 +37,7 @@ MAX_EXIT_STATUS = 255
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of the runtime, as the shim passes it on.
+    """A call of the runtime, as the shim passes it on.
 
     env: the CNI_* variables.
     stdin: the network configuration, not parsed.
@@ -54,14 +54,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What the shim prints and exits with."""
+    """The shim's output and exit status."""
 
     exit_status: int
     stdout: bytes
 
 
 def request_bytes_missing(data: bytes | bytearray) -> int:
-    """How many bytes to read next, at least, for the request that begins with `data`; 0 when it is whole.
+    """The least number of bytes missing from a request that begins with `data`; 0 when it is complete.
 
     MalformedError as soon as the header shows that no request will come of it, so that a limit is
     enforced before its bytes are read.
@@ -100,7 +100,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def reply_bytes_missing(data: bytes | bytearray) -> int:
-    """How many bytes to read next, at least, for the reply that begins with `data`; 0 when it is whole.
+    """The least number of bytes missing from a reply that begins with `data`; 0 when it is complete.
 
     MalformedError as for `request_bytes_missing`.
     """

@@ -1,4 +1,4 @@
-"""What an IPAM plugin prints, in any version, as values.
+"""Results of IPAM plugins, in any version, as values.
 
 Source: CNI specification 1.1.0, section 5 "Delegated plugins (IPAM)", and earlier versions: in 0.1.0 and
 0.2.0 it is one IPv4 and one IPv6 address, each with routes of its own.
@@ -52,7 +52,7 @@ class IpConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IpamResult:
-    """What an IPAM plugin gave one interface; a route without a gateway of its own got its subnet's."""
+    """The addresses of one interface; a route without a gateway of its own has its subnet's."""
 
     ips: tuple[IpConfig, ...] = ()
     routes: tuple[Route, ...] = ()
@@ -152,7 +152,7 @@ def _route(route: _Route, configs: Sequence[IpConfig], path: str) -> Route:
 
 
 def _gateway(text: str | None, version: int, path: str) -> IPv4Address | IPv6Address | None:
-    """None for none, and for the unspecified address, by which `ip route` means the link itself."""
+    """Read a gateway; None for none, and for the unspecified address, which means the link itself."""
     if not text:
         return None
     gateway = _parsed(ip_address, text, path, "no address")

@@ -72,7 +72,7 @@ def shown(key: str) -> str:
 
 
 def _syntax(data: bytes | bytearray | str | msgspec.Raw) -> str:
-    """Where text stops being JSON, as people count characters; empty where Python's reader takes it.
+    """Describe where the text is no JSON, by character; empty where Python's reader takes it.
 
     Empty as well for what is too long to be read a second time, into several times its memory.
     """

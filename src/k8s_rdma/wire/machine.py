@@ -39,7 +39,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 class Repeated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One block, its sections as in `wire.machine.Machine`, not yet read."""
+    """A block, its sections as in `wire.machine.Machine`, not decoded yet."""
 
     count: int
     each: dict[str, str]
@@ -243,7 +243,7 @@ VfIndex = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the file is.
+    """The header of the file.
 
     machine: in one line. source: what recorded it, or the documentation that it is made from.
     kernel: its release. replaced: what does not stand in the file as it was. unreadable: what the recording
@@ -294,7 +294,7 @@ class VfEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class DevlinkRateEntry(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What devlink was told of a VF's rates, as `linux.netlink.queries.DevlinkRate`."""
+    """A VF's rates in devlink, as `linux.netlink.queries.DevlinkRate`."""
 
     min_tx_rate_mbps: int = 0
     max_tx_rate_mbps: int = 0
@@ -373,7 +373,7 @@ def encode_machine(machine: Machine) -> str:
 
 
 def _flat(tree: Any) -> dict[str, Entry]:
-    """By path; MalformedError when a path is given twice, or as a directory and as something else."""
+    """Flatten entries by path; MalformedError when a path occurs twice, or as a directory and otherwise."""
     leaves = sorted(_leaves(tree, ""), key=lambda leaf: leaf[0].split("/"))
     for (previous, _), (following, _) in itertools.pairwise(leaves):
         if following == previous or following.startswith(f"{previous}/"):

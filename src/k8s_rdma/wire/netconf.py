@@ -93,7 +93,7 @@ class Attachment(msgspec.Struct, frozen=True, rename={"container_id": "container
 
 
 class RuntimeConfig(msgspec.Struct, frozen=True):
-    """Of what the runtime fills in by capability, what this system reads."""
+    """The part of the runtime's configuration (capabilities) that this system reads."""
 
     pod_annotations: dict[str, str] | msgspec.UnsetType | None = msgspec.field(
         name=POD_ANNOTATIONS, default=msgspec.UNSET
@@ -103,7 +103,7 @@ class RuntimeConfig(msgspec.Struct, frozen=True):
 
 
 class Subnetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """What the interfaces get whose `network` names it; ipam as written, l2enable as in `NetConf`."""
+    """The settings of interfaces whose `network` names it; ipam as written, l2enable as in `NetConf`."""
 
     ipam: msgspec.Raw = msgspec.Raw()
     l2enable: bool = False
@@ -156,28 +156,28 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def chained(self) -> bool:
-        """Whether another plugin ran before this one; of ADD alone, as `prevResult` is our own later."""
+        """Report whether another plugin ran before this one; on ADD alone: later `prevResult` is our own."""
         return bool(self.prev_result)
 
     @property
     def own_networks(self) -> frozenset[str]:
-        """What an interface's `network` may be for it to be of this attachment."""
+        """The values of an interface's `network` that belong to this attachment."""
         return frozenset({self.name, *self.networks})
 
     @property
     def driver(self) -> VfDriver:
-        """What drives all VFs while pods have them."""
+        """The driver of all VFs while pods have them."""
         return VfDriver.VFIO_PCI if any(self.dpdk.values()) else VfDriver.KERNEL
 
     @property
     def attachments_to_keep(self) -> frozenset[Attachment] | None:
-        """What the runtime holds valid, by either of the keys that it may use (GC); None for not told."""
+        """The attachments that the runtime holds valid, by either of the keys of GC; None without one."""
         valid = self.valid_attachments if self.valid_attachments is not None else self.attachments
         return None if valid is None else frozenset(valid)
 
     @property
     def device_id(self) -> str:
-        """Which of the devices that kubelet gave the pod this network attaches; empty where that is not told.
+        """The device, of those that kubelet allocated, that this network attaches; empty where not given.
 
         Multus tells it in either place, of a network attachment definition that names a resource.
         """
@@ -185,7 +185,7 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def device_info_file(self) -> str:
-        """Where the runtime wants to read which device was given; empty for nowhere."""
+        """The file in which the runtime expects the device's information; empty for none."""
         return (self.runtime_config and self.runtime_config.device_info_file) or ""
 
     @property
@@ -232,7 +232,7 @@ def decode_netconf(stdin: bytes, *, strict: bool = True) -> NetConf:
 
 
 def decode_network(stdin: bytes) -> tuple[str, str]:
-    """Nothing but the network's name and the version to answer in; MalformedError names the key.
+    """Decode only the network's name and the version to answer in; MalformedError names the key.
 
     For DEL: it undoes by what was recorded, and a pod must not hang in Terminating over the configuration of
     now.
@@ -248,7 +248,7 @@ def decode_fields(stdin: bytes) -> dict[str, msgspec.Raw]:
 
 
 def plugin_type(document: msgspec.Raw, key: str) -> str | None:
-    """Which plugin an object names; None for an empty object, or none at all.
+    """The plugin that an object names; None for an empty object, or none at all.
 
     key: where the object stands; MalformedError (`INVALID_NETCONF`) names it.
     """
@@ -328,7 +328,7 @@ def _check_pattern(pattern: str) -> None:
 
 
 def _check_dpdk(dpdk: Mapping[str, str]) -> None:
-    """Only one key says anything: which function is given, and what drives it at home, is seen."""
+    """Check the section dpdk: only its driver is read, the rest is observed."""
     for key in dpdk:
         if key not in _DPDK_KEYS:
             refuse(f"dpdk.{shown(key)}", describe_unknown(key, _DPDK_KEYS))

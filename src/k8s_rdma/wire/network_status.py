@@ -40,7 +40,7 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def device_info(interface: AllocatedInterface) -> DeviceInfo:
-    """What an interface is made of."""
+    """The device of an interface."""
     pci = PciDevice(
         pci_address=interface.pci, rdma_device=interface.rdma_device, pf_pci_address=interface.vf.pf
     )
@@ -63,7 +63,7 @@ class _Dns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NetworkStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
-    """One interface.
+    """The status of one interface.
 
     name: the network's. interface: its name in the pod; of a PCI function, which has none, the one that it
     would have. default: never, a pod's default network is another plugin's. cdi_device: of a PCI function for

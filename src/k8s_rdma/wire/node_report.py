@@ -89,7 +89,7 @@ def node_report(
     ledger: Ledger,
     caps_lost: Mapping[VfRef, str] = NO_LOST_CAPS,
 ) -> NodeReport:
-    """What the node has and who holds it. caps_lost: as for `NodeReports.of`."""
+    """Make the report of what the node has and who holds it. caps_lost: as for `NodeReports.of`."""
     foreign: dict[str, list[ForeignVf]] = {}
     for vf in foreign_vfs(hardware, ledger):
         entry = ForeignVf(
@@ -130,7 +130,7 @@ def _mac_range(found: tuple[int, int]) -> MacRange:
 def _with_problems(
     hardware: Hardware, ledger: Ledger, caps_lost: Mapping[VfRef, str]
 ) -> Iterator[tuple[PfState, Iterable[str]]]:
-    """Each PF, and which promises on it do not hold now."""
+    """List each PF with the promises on it that do not hold now."""
     used, inventory = used_here(hardware, ledger), hardware.inventory(NodeName(""))
     attached = [
         (f"{receipt.pod.namespace}/{receipt.pod.name}", interface)
@@ -231,7 +231,7 @@ def _interface(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: b
 
 
 def _enforced(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: bool) -> Enforced:
-    """By what is programmed, as long as the PF still shows it; a cap also by a link that is no faster.
+    """The enforcement as programmed, while the PF still shows it; a cap also by a link that is no faster.
 
     No minimum is held by a PF that takes none any more, as beside groups of VFs that somebody made. A cap
     that is software's is so until a look finds it lost.

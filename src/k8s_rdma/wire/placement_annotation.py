@@ -227,7 +227,7 @@ def decode(text: str, *, uid: PodUid, node: NodeName, keys: PlacementKeys | None
 
 
 def decode_own(text: str, *, uid: PodUid, node: NodeName, keys: PlacementKeys | None) -> Promise:
-    """What this very pod was promised on this very node.
+    """Decode the promise of this very pod on this very node.
 
     MalformedError: as `decode_promise`; `STALE_PLACEMENT` when it was made for another pod or node (an
     annotation copied along with a pod's manifest, a pod moved by hand).
@@ -293,7 +293,7 @@ def _signer(keys: Sequence[VerifyingKey], message: bytes, signature: str) -> Ver
 
 
 def _ending(field: str, signature: str) -> str:
-    """What a signed document ends in, after all that is signed."""
+    """The end of a signed document, after the signed part."""
     return f',"{field}":"{signature}"}}'
 
 
@@ -310,7 +310,7 @@ def _pools(placement: Placement) -> tuple[_Pool, ...]:
 
 
 def _on_every_pf(document: _Document, table: Sequence[InterfaceOptions]) -> Iterator[PlacedInterface]:
-    """What a pod that holds exclusive devices may come to have."""
+    """The interfaces that a pod with exclusive devices may get, on every PF."""
     places = sum(len(_pool_of(document, index).pfs) for index in range(len(document.interfaces)))
     if places > _MOST_PLACES:
         _refuse(f"interfaces: on {places} PFs together, which is more than {_MOST_PLACES}")
@@ -396,7 +396,7 @@ _LONGEST_UID = PodUid("u" * 36)
 
 
 def annotation_bytes(annotations: Mapping[str, str]) -> int:
-    """As the API server counts them."""
+    """The size of the annotations as the API server counts it."""
     return sum(_bytes(key) + _bytes(value) for key, value in annotations.items())
 
 

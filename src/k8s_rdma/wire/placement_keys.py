@@ -96,12 +96,12 @@ class PublicKey:
 
     @cached_property
     def id(self) -> str:
-        """By what `openssl pkey -pubin -outform DER | sha256sum` prints."""
+        """The key's id: the start of what `openssl pkey -pubin -outform DER | sha256sum` prints."""
         return sha256(SPKI_PREFIX + self.raw).hexdigest()[:_ID_DIGITS]
 
     @cached_property
     def prefix(self) -> str:
-        """What each signature begins with."""
+        """The prefix of the key's signatures."""
         return f"{self.algorithm}:{self.id}:"
 
     def verify(self, message: bytes, signature: str) -> bool:
@@ -162,13 +162,13 @@ class PlacementKeys:
 
     @classmethod
     def from_keys(cls, signer: SignerKey | None, verifiers: Iterable[VerifyingKey] = ()) -> PlacementKeys:
-        """Each key once, however often it is there."""
+        """Collect keys, each once."""
         first: tuple[VerifyingKey, ...] = () if signer is None else (signer.verifier,)
         return cls(signer=signer, accepted=tuple({key.id: key for key in (*first, *verifiers)}.values()))
 
     @classmethod
     def shared(cls, secret: bytes) -> PlacementKeys:
-        """One secret, that signs and verifies."""
+        """Make keys of one secret that signs and verifies."""
         return cls.from_keys(SharedKey(secret))
 
 
@@ -177,7 +177,7 @@ class KeySource(Protocol):
 
     @property
     def failure(self) -> str:
-        """Why what the files hold now is not in force; empty where it is."""
+        """The reason why the files' present content is not in force; empty where it is."""
         ...
 
     def __call__(self) -> PlacementKeys | None:

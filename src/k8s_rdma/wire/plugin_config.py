@@ -30,7 +30,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def ipam_config(fields: Mapping[str, msgspec.Raw], ipam: msgspec.Raw, network: str) -> bytes:
-    """What an IPAM plugin reads, of our own configuration's fields.
+    """The configuration of an IPAM plugin, of our own configuration's fields.
 
     ipam: which of its objects to follow. network: see `ipam_network`.
     """
@@ -49,7 +49,7 @@ def ipam_network(name: str, *, chained: bool, network: str = "") -> str:
 
 
 def delegate_config(fields: Mapping[str, msgspec.Raw], delegate: msgspec.Raw) -> bytes:
-    """What a delegate reads: its own object with our network's name, version and runtime configuration.
+    """The configuration of a delegate: its own object with our name, version and runtime part.
 
     The pod's annotations are in that where its object asks for this capability. MalformedError
     (`INVALID_NETCONF`) when `delegate` is no object.

@@ -1,4 +1,4 @@
-"""What a pod's specification asks of its node (`core/v1` PodSpec), as far as anybody here looks at it.
+"""Pod specifications (`core/v1` PodSpec): what pods request of their node.
 
 How a pod says which PodGroup it belongs to.
 
@@ -86,12 +86,12 @@ class PodSpecDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def minds_neighbours(self) -> bool:
-        """Whether it may matter to the pod which other pods its node has, beside what is left of it."""
+        """Report whether it may matter to the pod which other pods its node has."""
         return bool(self.affinity or self.topology_spread_constraints or self.resource_claims)
 
 
 def demand_of(spec: PodSpecDemand) -> Demand | None:
-    """What the pod's resource requests add up to; None when it may take anything else of its node.
+    """The sum of the pod's resource requests; None when it may take anything else of its node.
 
     That is a port of the host's, a volume of which a node has a limited number or that one pod has alone, a
     claimed device, resources of the pod as a whole, affinity to other pods. Source: `PodRequests`,
@@ -107,12 +107,12 @@ def demand_of(spec: PodSpecDemand) -> Demand | None:
 
 
 def requested(spec: PodSpecDemand, resource: str) -> Fraction:
-    """How much of one resource the scheduler counts for the pod; ValueError when a quantity is none."""
+    """The amount of a resource that the scheduler counts for the pod; ValueError for a bad quantity."""
     return dict(_requested(spec)).get(resource, _ZERO)
 
 
 def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
-    """How many devices of which extended resources its containers have while it runs, by name.
+    """The devices of extended resources that its containers have while it runs, by name.
 
     ValueError when a quantity is none. kubelet gives a container what its limits say, and an init container's
     devices to those after it; those alone are told of by its PodResources API, and so is one that goes on.
@@ -131,7 +131,7 @@ def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
 
 @lru_cache(maxsize=4096)
 def _devices(limits: tuple[_Amounts, ...]) -> tuple[tuple[str, int], ...]:
-    """One object for all pods of an owner."""
+    """Share one object among all pods of an owner."""
     together: dict[str, Fraction] = {}
     for limit in limits:
         _add(together, tuple((name, text) for name, text in limit if "/" in name))
@@ -159,7 +159,7 @@ def _have_ports(containers: list[Container]) -> bool:
 def _sum(
     containers: tuple[_Amounts, ...], inits: tuple[tuple[bool, _Amounts], ...], overhead: _Amounts
 ) -> Demand:
-    """Those that run together, or the largest that runs before them if that is more; and the overhead.
+    """Sum the containers that run together, or take the largest init container; and the overhead.
 
     Pods of one owner ask for the same, and share one object.
     """

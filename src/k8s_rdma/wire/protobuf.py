@@ -39,7 +39,7 @@ class Method(Generic[Asked, Answer]):
 
     @property
     def path(self) -> str:
-        """As HTTP/2 has it, `/v1beta1.DevicePlugin/Allocate`."""
+        """The method's HTTP/2 path, such as `/v1beta1.DevicePlugin/Allocate`."""
         return f"/{self.service}/{self.name}"
 
 

@@ -1,4 +1,4 @@
-"""What a PF's driver does with rates, in the words of a node's report and of its `RdmaNode` object."""
+"""Rates that a PF's driver supports, in the words of a node's report and of its `RdmaNode` object."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """What a PF's driver does with rates, as `core.rates.RateAbility`."""
+    """The rates that a PF's driver supports, as `core.rates.RateAbility`."""
 
     min: Range | None
     max: Range | None
@@ -29,7 +29,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class PfRates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What a PF's driver does with minimum and maximum rates; a range that is absent takes none but 0."""
+    """The minimum and maximum rates of a PF's driver; a range that is absent takes none but 0."""
 
     min: Range | None = None
     max: Range | None = None

@@ -62,7 +62,7 @@ class ForeignUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class PoolVfs(msgspec.Struct, frozen=True, kw_only=True):
-    """How many VFs of a PF an exclusive device-plugin resource has."""
+    """The number of a PF's VFs in an exclusive device-plugin resource."""
 
     resource: Resource
     vfs: Vfs
@@ -116,7 +116,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodAllocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod holds on the node, in all of its sandboxes."""
+    """The interfaces of a pod on the node, in all of its sandboxes."""
 
     pod: Holder
     interfaces: Annotated[tuple[HeldInterfaces, ...], Meta(max_length=bounds.MAX_VFS)]
@@ -133,7 +133,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What kubectl prints: how many PFs, and what of them is free of what there is.
+    """The columns of kubectl: the number of PFs, and their free and whole capacity.
 
     devices: VFs of exclusive resources; absent where there are none.
     """
@@ -186,7 +186,7 @@ def decode_status(data: bytes | msgspec.Raw) -> RdmaNodeStatus:
 
 
 def _contradictions(status: RdmaNodeStatus) -> Iterator[str]:
-    """What no schema says, or one that an API server has not been given yet."""
+    """Find contradictions that no schema excludes, or one that the API server lacks."""
     yield from _twice("pfs[].pci", (pf.pci for pf in status.pfs))
     for pf in status.pfs:
         yield from _twice(f"pools[].resource of PF {pf.pci}", (pool.resource for pool in pf.pools))
@@ -206,7 +206,7 @@ def _contradictions(status: RdmaNodeStatus) -> Iterator[str]:
 
 
 def _most_macs(pf: PfStatus) -> int:
-    """Its own, and of each VF one at home and one in a pod: no node keeps others from more."""
+    """The most MACs of a PF: its own, and of each VF one on the host and one in a pod."""
     return 1 + 2 * (pf.capacity_vfs + sum(pool.vfs for pool in pf.pools))
 
 
@@ -250,7 +250,7 @@ def _beyond_bounds(report: NodeReport, why: str) -> RdmaNodeStatus:
 
 
 def vfs_for_pods(status: RdmaNodeStatus) -> int:
-    """How many VFs pods can have by annotation, together: all such but those that somebody else holds."""
+    """The number of VFs that pods can have by annotation: all but those that are foreign."""
     return sum(max(0, _unmanaged_mbps(pf)) for pf in status.pfs)
 
 
@@ -282,7 +282,7 @@ def _pf(pf: PfReport) -> PfStatus:
 
 
 def _allocations(allocations: Iterable[Allocation]) -> tuple[PodAllocation, ...]:
-    """By pod. One that got nothing but its ordinary interface is left out: some agents tell of those, too."""
+    """Group allocations by pod; pods with only their ordinary interface are left out."""
     pods: dict[str, Pod] = {}
     alike: dict[str, dict[_Kind, list[int | None]]] = {}
     for allocation in allocations:
@@ -313,7 +313,7 @@ def _interfaces(kind: _Kind, entries: Sequence[int | None]) -> HeldInterfaces:
 
 
 def _summary(pfs: Sequence[PfStatus], allocations: Sequence[PodAllocation]) -> Summary:
-    """What is free by the report alone: of what pods were promised and do not hold yet it does not know."""
+    """Sum up what is free by the report alone, without what pods were promised and do not hold yet."""
     vfs = {pf.pci: _unmanaged_mbps(pf) for pf in pfs}
     mbps = {pf.pci: (pf.link_mbps or 0) - sum(use.vfs * use.min_mbps for use in pf.foreign) for pf in pfs}
     for allocated in (interface for allocation in allocations for interface in allocation.interfaces):

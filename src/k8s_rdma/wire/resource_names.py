@@ -87,10 +87,10 @@ def encode_line(message: Declared | Written) -> bytes:
 
 
 def decode_declared(line: bytes) -> Declared:
-    """What a plugin declares; MalformedError names the field."""
+    """Decode a plugin's declaration; MalformedError names the field."""
     return decode(line, _declared, "cdi.sock")
 
 
 def decode_written(line: bytes) -> Written:
-    """What the agent answers; MalformedError names the field."""
+    """Decode the agent's answer; MalformedError names the field."""
     return decode(line, _written, "cdi.sock")

@@ -36,7 +36,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Enforced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """Who holds an interface's rates: `hardware`, `accounted` (the sums alone), or null without a rate.
+    """The enforcement of an interface's rates: `hardware`, `accounted` (sums alone), or null without one.
 
     A cap may be `software`'s: a queueing discipline in the pod, which sees nothing of what hardware sends.
     """
@@ -76,7 +76,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sandbox of a pod holds; `phase` as in `core.ledger.Phase`.
+    """The interfaces of one sandbox; `phase` as in `core.ledger.Phase`.
 
     slots: CDI devices that were written for it (`core.devices.pod_devices`).
     """

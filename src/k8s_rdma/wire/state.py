@@ -36,7 +36,7 @@ MAX_BODY_BYTES = 16 << 20
 
 @unique
 class Kind(IntEnum):
-    """What a message is."""
+    """The kind of a message."""
 
     REPORT = 1
     COUNTERS = 2
@@ -44,7 +44,7 @@ class Kind(IntEnum):
 
 
 class VfTraffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What went through a VF, as `core.kernel.VfCounters`, and who held it when it was looked at.
+    """The traffic of a VF, as `core.kernel.VfCounters`, and its holder at that time.
 
     pf: PCI address. pf_name: empty for a PF that is not there any more. ifname: the interface's name in
         the pod.
