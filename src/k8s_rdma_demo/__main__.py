@@ -32,7 +32,7 @@ SCENES: tuple[tuple[str, str], ...] = (
     ("crash", "kill -9 of the agent in the middle of an ADD"),
 )
 WIDTH = 110
-"""Of what is written to a file or a pipe."""
+"""The width, in columns, of output to a file or a pipe."""
 
 KEEPS_PODS = frozenset({"examples", "sixty"})
 """Scenes whose pods the next one goes on with."""

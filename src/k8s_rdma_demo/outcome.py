@@ -18,7 +18,7 @@ TOLERANCE = 0.1
 """Caps and reservations hold within this part of themselves."""
 
 TCP_SHARE = 1448 / 1514
-"""Of a frame's bytes, and so the most of a rate that TCP can show."""
+"""The share of a frame's bytes that is payload: TCP reaches at most this share of a rate."""
 
 BAR_WIDTH = 24
 
