@@ -274,7 +274,7 @@ class World:
     def start(self) -> None:
         """A new agent, which first undoes what the one before left behind."""
         self.life = life = Life()
-        self.left_deletions = DeferredDeletes(self.directory / "run" / "deletions")
+        self.deferred_deletes = DeferredDeletes(self.directory / "run" / "deletions")
         self._receipts = Receipts(self._state / "ledger.db")
         plugins = MortalPlugins(self.book, life)
         host = Host(
@@ -284,7 +284,7 @@ class World:
             worker=Turn(),
             receipts=MortalReceipts(self._receipts, life, self._keep),
             markers=MortalMarkers(Markers(self.directory / "run" / "attachments"), life),
-            deferred_deletes=MortalDeletions(self.left_deletions, life),
+            deferred_deletes=MortalDeletions(self.deferred_deletes, life),
             files=MortalFiles(HostFiles(self.directory / "host"), life),
             device_nodes=FakeNodes(self.hardware),
             cdi_dir="/var/run/cdi",

@@ -126,9 +126,9 @@ async def test_pod_ends_while_the_agent_is_dead(node: Node, tmp_path: Path):
         await kubelet.running("p")
         node.kill_agent()
         await kubelet.delete_pod("p")
-        await kubelet.until(lambda: len(node.left_deletions()) == 1)
+        await kubelet.until(lambda: len(node.deferred_deletions()) == 1)
         node.start_agent()
-        assert node.left_deletions() == []
+        assert node.deferred_deletions() == []
         await nothing_is_left(kubelet, node)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
-from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_vfs, returned, used_here
+from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_vfs, returned, used_locally
 from k8s_rdma.core.allocation import with_allocations as given_to_pod
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Used
@@ -57,7 +57,7 @@ def test_foreign_usage_leaves_out_what_the_ledger_holds() -> None:
 
 def test_used_here_adds_ledger_and_foreign() -> None:
     held = Ledger().with_receipt(receipt("a", interface(PF0, 1, minimum=300)))
-    found = used_here(altered(2, netdev=None, min_tx_rate_mbps=50), held)
+    found = used_locally(altered(2, netdev=None, min_tx_rate_mbps=50), held)
     assert found == {PF0: Used(2, 350)}
 
 
@@ -172,7 +172,7 @@ def test_choose_vfs_programs_what_the_driver_takes_and_accounts_that() -> None:
         (0, 0),
     ]
     held = Ledger().with_receipt(receipt("a", *chosen))
-    assert used_here(after, held) == {PF0: Used(1, 200), PF1: Used(1, 150)}
+    assert used_locally(after, held) == {PF0: Used(1, 200), PF1: Used(1, 150)}
 
 
 def test_used_here_tells_the_minima_one_by_one_where_they_are_weights() -> None:
@@ -182,7 +182,7 @@ def test_used_here_tells_the_minima_one_by_one_where_they_are_weights() -> None:
     )
     rated = replace(weighted.pfs[0].vfs[3], min_tx_rate_mbps=300)
     first = replace(weighted.pfs[0], vfs=(*weighted.pfs[0].vfs[:3], rated))
-    found = used_here(hardware(first, weighted.pfs[1]), held)
+    found = used_locally(hardware(first, weighted.pfs[1]), held)
     assert found == {PF0: Used(3, 400, (300, 100)), PF1: Used(1, 100)}
 
 

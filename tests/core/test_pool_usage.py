@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
-from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_vfs, used_here
+from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_vfs, used_locally
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import DeviceUse, Used
 from k8s_rdma.core.ledger import Ledger
@@ -47,7 +47,7 @@ def test_capacity_is_without_the_vfs_of_pools_which_are_counted_by_resource() ->
 
 def test_interface_of_a_pool_takes_bandwidth_and_none_of_the_vfs() -> None:
     there = hardware(pooled(pf_state(PF0), 1, 3))
-    assert used_here(there, held(1, 3, minimum=300)) == {
+    assert used_locally(there, held(1, 3, minimum=300)) == {
         PF0: Used(0, 600, devices=(DeviceUse(RDMA, 2, (300, 300), 2),))
     }
 
@@ -91,7 +91,7 @@ def test_placement_in_a_pool_fits_whatever_vfs_are_taken_and_as_long_as_there_is
 
 def test_vf_of_a_pool_has_its_share_where_rates_are_weights() -> None:
     there = hardware(pooled(pf_state(PF0, rates=WEIGHTS), 0, 1))
-    used, pf = used_here(there, held(0, minimum=400)), there.inventory(W1).pf(PF0)
+    used, pf = used_locally(there, held(0, minimum=400)), there.inventory(W1).pf(PF0)
     assert pf is not None
     round_robin = RoundRobin.for_pf(pf, used[PF0] + Used(2, 0, devices=(DeviceUse(RDMA, 2, (0,)),)))
     assert round_robin is not None

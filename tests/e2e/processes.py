@@ -153,7 +153,7 @@ class NodeProcesses:
     def markers(self) -> list[str]:
         return sorted(path.name for path in (self.run_dir / "attachments").iterdir())
 
-    def left_deletions(self) -> list[str]:
+    def deferred_deletions(self) -> list[str]:
         """DELs that found no agent, and are left to the next one."""
         return sorted(path.name for path in (self.run_dir / "deletions").glob("*"))
 
@@ -170,7 +170,7 @@ class NodeProcesses:
         others = {
             "leases": self.leases(),
             "markers": self.markers(),
-            "deletions": self.left_deletions(),
+            "deletions": self.deferred_deletions(),
             "allocations": report.allocations if report else (),
         }
         return found | {what: left for what, left in others.items() if left}

@@ -53,12 +53,12 @@ def test_pods_end_while_the_agent_is_dead(node: Node, containerd: Containerd) ->
     node.kill_agent()
     end(containerd, ends)
     assert containerd.cri.list_sandboxes() == [stays]
-    assert node.left_deletions() == [f"{ends}:eth0:net"]
+    assert node.deferred_deletions() == [f"{ends}:eth0:net"]
     assert len(node.leases("pods")) == 1
     assert len(node.leases("rdma")) == 4
     node.start_agent()
     assert node.markers() == [stays]
-    assert node.left_deletions() == []
+    assert node.deferred_deletions() == []
     assert len(node.leases("rdma")) == 2
     assert sorted(interfaces(node, containerd, stays)) == ["eth0", "rdma0", "rdma1"]
     end(containerd, stays)

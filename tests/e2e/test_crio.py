@@ -127,7 +127,7 @@ def test_pod_ends_while_the_agent_is_dead(node: Node, crio: Crio) -> None:
     assert len(node.leases("pods")) == 1
     node.kill_agent()
     end(crio, sandbox)
-    assert node.left_deletions() == [f"{sandbox}:eth0:net"]
+    assert node.deferred_deletions() == [f"{sandbox}:eth0:net"]
     assert node.leases("pods") == []
     node.start_agent()
     assert node.leftovers() == {}

@@ -45,7 +45,7 @@ def test_agent_killed_during_an_add_leaves_nothing_behind(
         # The runtime's own DEL found no agent either, and is left to the next one.
         assert failed.value.leftover is None
         [container] = node.markers()
-        assert node.left_deletions() == [f"{container}:eth0:net"]
+        assert node.deferred_deletions() == [f"{container}:eth0:net"]
         assert node.leases("pods") == []
         node.start_agent()
 
@@ -74,7 +74,7 @@ def test_network_that_is_taken_from_a_pod_while_the_agent_is_dead_is_gone_once_i
         node.kill_agent()
         for _ in range(2):
             await runtime.detach(sandbox)
-        assert node.left_deletions() == [f"{sandbox.container_id}:eth0:net"]
+        assert node.deferred_deletions() == [f"{sandbox.container_id}:eth0:net"]
         assert node.rates() != node.pristine["rates"]
         node.start_agent()
         assert node.leftovers() == {}
@@ -94,13 +94,13 @@ def test_agent_killed_while_it_carries_out_what_was_left_goes_on_with_it(node: N
         node.kill_agent()
         for each in sandboxes:
             await runtime.detach(each)
-        left, deaths = node.left_deletions(), 0
+        left, deaths = node.deferred_deletions(), 0
         while len(left) > 1:
             starting = node.start("agent", node.config("agent", node.document()))
-            node.wait("the next one", lambda before=left: node.left_deletions() != before)
+            node.wait("the next one", lambda before=left: node.deferred_deletions() != before)
             starting.kill()
             starting.wait(node.deadline_s)
-            left, deaths = node.left_deletions(), deaths + 1
+            left, deaths = node.deferred_deletions(), deaths + 1
         assert deaths
         node.start_agent()
         assert node.leftovers() == {}

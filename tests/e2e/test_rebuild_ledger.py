@@ -188,7 +188,7 @@ def test_end_that_was_left_to_the_agent_is_told_where_the_runtime_forgot_what_it
         cache(node).mkdir(parents=True)
         node.kill_agent()
         await runtime.delete(sandbox)
-        [left] = node.left_deletions()
+        [left] = node.deferred_deletions()
         spoilt(node, lost)
         if refused_before:
             refused = node.start("agent", node.config("agent", node.document()))

@@ -166,7 +166,7 @@ async def cut_short(life: Life, *, older: bool) -> None:
         assert failed.value.leftover is not None
         await runtime.delete(failed.value.leftover)
     else:
-        assert [each.split(":")[1:] for each in node.left_deletions()] == [["eth0", "net"]]
+        assert [each.split(":")[1:] for each in node.deferred_deletions()] == [["eth0", "net"]]
         life.stop()
         life.start()
     assert node.leftovers() == {}
@@ -234,9 +234,9 @@ async def restarts(life: Life, runtime: CniRuntime, all_holds: Callable[..., Non
     assert refused.value.code == TRY_AGAIN_LATER
     await runtime.delete(await runtime.add(pod("plain")))
     await runtime.delete(going)
-    assert node.left_deletions() == [f"{going.container_id}:eth0:net"]
+    assert node.deferred_deletions() == [f"{going.container_id}:eth0:net"]
     life.start()
-    assert node.left_deletions() == []
+    assert node.deferred_deletions() == []
     assert going.container_id not in node.markers()
     await runtime.delete(await runtime.add(pod("coming", {"min_tx_rate": 20})))
     all_holds()

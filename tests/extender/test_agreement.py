@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as replace_struct
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
-from k8s_rdma.core.allocation import choose_vfs, decide, used_here
+from k8s_rdma.core.allocation import choose_vfs, decide, used_locally
 from k8s_rdma.core.allocation import with_allocations as given_to_pod
 from k8s_rdma.core.ids import ContainerId, NodeName
 from k8s_rdma.core.inventory import Generation, Used
@@ -107,7 +107,7 @@ def test_extender_decides_as_the_agent_does(first, second, pods, foreign, reques
         reported=facts.reported, foreign=facts.foreign, promised={}, inventory=facts.inventory
     )
     assert facts.inventory == seen.inventory(W1)
-    assert used == used_here(seen, ledger)
+    assert used == used_locally(seen, ledger)
     by_agent = decide(node=W1, request=request, promised=None, hardware=seen, ledger=ledger)
     assert place(request, facts.inventory, used) == by_agent
 

@@ -42,7 +42,7 @@ def test_nothing_is_said_of_pfs_when_the_kernel_can_or_does_not_say(answer):
 @pytest.mark.parametrize("answer", [errno.ENOENT, errno.EOPNOTSUPP])
 def test_no_pf_takes_caps_of_software_when_the_kernel_cannot(answer):
     shown = ability(answer).shown_in(SEEN)
-    assert [Setting.SOFTWARE_CAPS in pf.asked_of_vfs for pf in shown.pfs] == [False, False]
+    assert [Setting.SOFTWARE_CAPS in pf.requestable_settings for pf in shown.pfs] == [False, False]
 
 
 @pytest.mark.parametrize(

@@ -82,13 +82,13 @@ def test_more_deletions_than_the_kernel_keeps_tell_to_look(tmp_path: Path, delet
     assert deletions.drain() is None
 
 
-def test_stirrings_tell_of_what_comes_goes_and_is_moved_and_of_the_directory_made_again(
+def test_changes_tell_of_what_comes_goes_and_is_moved_and_of_the_directory_made_again(
     tmp_path: Path,
 ) -> None:
     watched = tmp_path / "watched"
     watched.mkdir()
-    with DirectoryChanges() as stirrings:
-        stirrings.watch([watched, tmp_path, tmp_path / "missing"])
+    with DirectoryChanges() as changes:
+        changes.watch([watched, tmp_path, tmp_path / "missing"])
         for stir in (
             (watched / "a").touch,
             lambda: (watched / "a").rename(tmp_path / "b"),
@@ -97,26 +97,26 @@ def test_stirrings_tell_of_what_comes_goes_and_is_moved_and_of_the_directory_mad
             watched.rmdir,
             watched.mkdir,
         ):
-            assert not told(stirrings)
+            assert not told(changes)
             stir()
-            assert told(stirrings)
-            stirrings.forget()
+            assert told(changes)
+            changes.forget()
         (watched / "in the new one").touch()
-        assert not told(stirrings), "it is another directory"
-        stirrings.watch([watched, tmp_path])
+        assert not told(changes), "it is another directory"
+        changes.watch([watched, tmp_path])
         (watched / "and now").touch()
-        assert told(stirrings)
+        assert told(changes)
 
 
-def test_stirrings_tell_of_what_is_written_in_place_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_changes_tell_of_what_is_written_in_place_where_that_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with DirectoryChanges() as without, DirectoryChanges(contents=True) as stirrings:
-        for each in (without, stirrings):
+    with DirectoryChanges() as without, DirectoryChanges(contents=True) as changes:
+        for each in (without, changes):
             each.watch([tmp_path])
         for stir in (lambda: (tmp_path / "file").write_text("x"), lambda: (tmp_path / "file").chmod(0o600)):
             stir()
-            assert told(stirrings)
-            stirrings.forget()
+            assert told(changes)
+            changes.forget()
         assert not told(without)
 
 
@@ -125,10 +125,10 @@ echo 0 > /proc/sys/user/max_inotify_watches || exit 77
 exec "$0" -c '
 import errno, pathlib, sys
 from k8s_rdma.linux.inotify import DirectoryChanges
-with DirectoryChanges() as stirrings:
-    stirrings.watch([pathlib.Path(sys.argv[1], "missing")])
+with DirectoryChanges() as changes:
+    changes.watch([pathlib.Path(sys.argv[1], "missing")])
     try:
-        stirrings.watch([pathlib.Path(sys.argv[1])])
+        changes.watch([pathlib.Path(sys.argv[1])])
     except OSError as error:
         sys.exit(error.errno != errno.ENOSPC)
 sys.exit(2)

@@ -8,7 +8,7 @@ import pytest
 
 from contract.lab import state_of
 from contract.linux_lab import run
-from k8s_rdma.core.allocation import is_free, why_not_free
+from k8s_rdma.core.allocation import foreign_reason, is_free
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.step import SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
@@ -71,7 +71,7 @@ def test_vf_with_rates_by_devlink_is_not_free_until_they_are_taken_back(switched
     found = state_of(lab, VfRef(lab.pcis[0], 2))
     assert (found.min_tx_rate_mbps, found.max_tx_rate_mbps) == (100, 200)
     words = "its rates are set by devlink (tx_share 100 Mb/s, tx_max 200 Mb/s)"
-    assert why_not_free(found) == f"{words}; {TAKE_BACK}"
+    assert foreign_reason(found) == f"{words}; {TAKE_BACK}"
     assert free(lab) == [0, 1, 3]
     lab.devices[0].rate_by_devlink(2, "tx_share", "0", "tx_max", "0")
     assert lab.kernel.observe() == before
@@ -97,7 +97,7 @@ def test_vf_in_a_group_is_not_free_and_its_pf_promises_nothing_beside_it(switche
     assert lab.kernel.observe() == before
     lab.devices[0].rate_by_devlink(3, "parent", "tenants")
     pf, other = lab.kernel.observe().pfs
-    assert why_not_free(pf.vfs[3]) == f"its rates are set by devlink (group tenants); {TAKE_BACK}"
+    assert foreign_reason(pf.vfs[3]) == f"its rates are set by devlink (group tenants); {TAKE_BACK}"
     assert free(lab) == [0, 1, 2]
     assert (pf.rates, other.rates) == (replace(lab.rates, min=None, weights=None), lab.rates)
     assert any("VFs 3 are in groups of devlink rates (tenants)" in problem for problem in pf.problems)
@@ -129,7 +129,7 @@ def test_rates_by_devlink_end_with_switchdev_mode_and_stay_on_the_vf(switched):
     lab.devices[0].rate_by_devlink(1, "tx_max", "300mbit")
     lab.devices[0].become("legacy")
     found = state_of(lab, VfRef(lab.pcis[0], 1))
-    assert why_not_free(found) == "rates that are not ours: min 0, max 300 Mb/s"
+    assert foreign_reason(found) == "rates that are not ours: min 0, max 300 Mb/s"
     lab.kernel.reset(VfRef(lab.pcis[0], 1))
     assert free(lab) == [0, 1, 2, 3]
 

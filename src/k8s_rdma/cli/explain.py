@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from k8s_rdma.cli.extender_client import ExtenderAddress
-    from k8s_rdma.wire.explain import Explanation, Group, NodeLook, PfLook, Place, Placed, RequestedInterface
+    from k8s_rdma.wire.explain import (
+        Explanation,
+        Group,
+        NodeExplanation,
+        PfExplanation,
+        Place,
+        Placed,
+        RequestedInterface,
+    )
 
 _MOST_KINDS = 8
 _VERDICTS = {
@@ -87,7 +95,7 @@ class _Page:
             self._console.print(f"  such as {names}")
         self._console.print()
 
-    def _node(self, node: NodeLook) -> None:
+    def _node(self, node: NodeExplanation) -> None:
         verdict = _VERDICTS[node.verdict] + (f", score {node.score} of 10" if node.score is not None else "")
         never = "" if node.evictable else "; no eviction would help"
         self._console.print(
@@ -96,7 +104,7 @@ class _Page:
         if node.pfs:
             self._pfs([node])
 
-    def _pfs(self, nodes: Iterable[NodeLook]) -> None:
+    def _pfs(self, nodes: Iterable[NodeExplanation]) -> None:
         rows = table("node", *_HEADINGS, right=_NUMBERS)
         for node in nodes:
             for index, pf in enumerate(node.pfs):
@@ -216,11 +224,11 @@ def _because(group: Group) -> str:
     return f": {escape(group.why)}{never}"
 
 
-def _named(node: NodeLook) -> str:
+def _named(node: NodeExplanation) -> str:
     return escape(node.node) if node.score is None else f"{escape(node.node)} (score {node.score})"
 
 
-def _cells(pf: PfLook) -> tuple[str, ...]:
+def _cells(pf: PfExplanation) -> tuple[str, ...]:
     link = "?" if pf.link_mbps is None else str(pf.link_mbps)
     return (
         escape(pf.name),
@@ -233,7 +241,7 @@ def _cells(pf: PfLook) -> tuple[str, ...]:
     )
 
 
-def _goes_here(pf: PfLook) -> str:
+def _goes_here(pf: PfExplanation) -> str:
     """Format the interfaces and bandwidth on a PF, and who enforces limits that hardware does not."""
     limits = (("reservations", pf.min_by), ("caps", pf.max_by))
     lines = [f"{limit}: {' or '.join(holders)}" for limit, holders in limits if holders]

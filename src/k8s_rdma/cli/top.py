@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.cluster_view import NodeRow, PendingRow, PfRow, Sort
 
 REFRESH_S = 2.0
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _OTHER_ROWS = 9
 """Lines of a screen that are neither a node's nor a pod's."""
 
@@ -115,7 +115,7 @@ def _show(live: Live, screen: Screen) -> None:
         if live.console.size != size:
             size = live.console.size
             live.update(screen.page(size.height), refresh=True)
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def page(view: ClusterView, *, plain: bool, lines: int | None) -> Group:

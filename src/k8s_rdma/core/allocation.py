@@ -52,7 +52,7 @@ def decide(  # noqa: PLR0913 - all that a decision rests on
     sibling_pfs: the PFs that other interfaces of the pod are on already.
     """
     inventory = hardware.inventory(node)
-    used = used_here(hardware, ledger)
+    used = used_locally(hardware, ledger)
     if promised is not None and fits(promised.interfaces, inventory, used, request.policy, sibling_pfs):
         return promised
     return place(request, inventory, total(used, usage_of(outstanding, inventory)), sibling_pfs=sibling_pfs)
@@ -243,7 +243,7 @@ def _user(vf: Vf, in_use: Mapping[str, str]) -> str:
 
 
 def _judged(pf: PfState, vf: Vf, holder: Receipt | None, user: str) -> Candidate:
-    foreign = "" if holder else why_not_free(vf)
+    foreign = "" if holder else foreign_reason(vf)
     reason = ""
     if holder is not None:
         reason = f"held by pod {holder.pod.namespace}/{holder.pod.name}"
@@ -291,10 +291,10 @@ class ForeignVf:
 
 def is_free(vf: Vf) -> bool:
     """Report whether an unallocated VF is free: on the host, without rates, and without faults."""
-    return not why_not_free(vf)
+    return not foreign_reason(vf)
 
 
-def why_not_free(vf: Vf) -> str:
+def foreign_reason(vf: Vf) -> str:
     """Describe in one clause what makes a VF without a receipt foreign; empty for a free one."""
     if vf.unusable:
         return vf.unusable
@@ -320,7 +320,7 @@ def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
         )
         for pf in hardware.pfs
         for vf in pf.vfs
-        if vf.index not in allocated.get(pf.pci, ()) and (why := why_not_free(vf))
+        if vf.index not in allocated.get(pf.pci, ()) and (why := foreign_reason(vf))
     )
 
 
@@ -349,7 +349,7 @@ def foreign_use(
     return Used(0, min_tx_rate_mbps, mins, (DeviceUse(pool, pool_vfs, (min_tx_rate_mbps,), held_vfs=1),))
 
 
-def used_here(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
+def used_locally(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
     """The use of each PF by the node's own knowledge."""
     return used_on_node(
         reported=ledger.allocations(),

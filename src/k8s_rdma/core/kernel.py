@@ -179,7 +179,7 @@ class PfState:
     mac: str = field(default="", compare=False)
 
     @property
-    def asked_of_vfs(self) -> frozenset[Setting]:
+    def requestable_settings(self) -> frozenset[Setting]:
         """The settings that pods may request for its VFs besides rates."""
         return (
             self.supported_settings | {Setting.SOFTWARE_CAPS}
@@ -224,7 +224,7 @@ class Hardware:
                     rates=pf.rates,
                     enforce=pf.enforce,
                     driver=pf.driver,
-                    supported_settings=pf.asked_of_vfs,
+                    supported_settings=pf.requestable_settings,
                     link_type=pf.link_type,
                     mtu=pf.mtu,
                     vendor=pf.vendor,

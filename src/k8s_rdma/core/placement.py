@@ -6,7 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.placement import devices_on, explain_device_refusal, misasked, possible, too_few
+from k8s_rdma.core.devices.placement import (
+    device_mismatch,
+    devices_on,
+    explain_device_refusal,
+    possible,
+    too_few,
+)
 from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used, total
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
@@ -293,7 +299,7 @@ def _place_devices(
     devices: Sequence[tuple[str, int]],
 ) -> Placement | Rejection:
     """Place devices so that whatever kubelet chooses fits (`core.devices.placement`)."""
-    asked_wrongly = misasked(request, devices)
+    asked_wrongly = device_mismatch(request, devices)
     if asked_wrongly:
         return _rejection(
             inventory, Reason.DEVICES_DIFFER, RefusalMessage.nameless(asked_wrongly, asked_wrongly)

@@ -81,7 +81,7 @@ def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[i
     """OutOfWorkError on the way."""
     numbers = Counter(kinds)
     least = [min((cost for cost in row if cost is not None), default=None) for row in _rows(offers)]
-    if any(least[kind] is None for kind in numbers) or _assignment_too_much(numbers, least, offers):
+    if any(least[kind] is None for kind in numbers) or _exceeds_assignment(numbers, least, offers):
         return Verdict.IMPOSSIBLE
     chosen = best_fit([(kind, len(list(group))) for kind, group in groupby(kinds)], offers, work)
     if chosen is not None:
@@ -116,7 +116,7 @@ def _searched(
     return board.search(work) or Verdict.IMPOSSIBLE
 
 
-def _assignment_too_much(
+def _exceeds_assignment(
     numbers: Mapping[int, int], least: Sequence[int | None], offers: Sequence[Offer]
 ) -> bool:
     """Report whether sums alone exclude it."""
@@ -131,7 +131,7 @@ def _rows(offers: Sequence[Offer]) -> list[tuple[int | None, ...]]:
     return list(zip(*(offer.costs for offer in offers), strict=True))
 
 
-class _Berth(NamedTuple):
+class _RemainingOffer(NamedTuple):
     """The rest of an offer after some interfaces were placed on it."""
 
     mbps: int
@@ -139,7 +139,7 @@ class _Berth(NamedTuple):
     load: Load | None
 
 
-_Berths = tuple[_Berth, ...]
+_Berths = tuple[_RemainingOffer, ...]
 
 
 @dataclass(slots=True)
@@ -159,7 +159,9 @@ class _Board:
         self._kinds = kinds
         self._offers = offers
         self._start: _Berths = tuple(
-            _Berth(offer.room.mbps, offer.room.vfs, offer.round_robin.load() if offer.round_robin else None)
+            _RemainingOffer(
+                offer.room.mbps, offer.room.vfs, offer.round_robin.load() if offer.round_robin else None
+            )
             for offer in offers
         )
         self._remaining_costs = [*accumulate(reversed(costs), initial=0)][::-1]
@@ -170,7 +172,7 @@ class _Board:
 
     def holds(self, chosen: Sequence[int]) -> bool:
         """Report whether every offer takes what is to go there."""
-        berths: list[_Berth] = list(self._start)
+        berths: list[_RemainingOffer] = list(self._start)
         for index, kind in zip(chosen, self._kinds, strict=True):
             after = self._berth_after(berths[index], index, kind)
             if after is None:
@@ -204,7 +206,7 @@ class _Board:
         Nor does it make one that offers do, which take all alike and of which as much is left.
         """
         kind = self._kinds[depth]
-        visited: set[tuple[int, _Berth]] = set()
+        visited: set[tuple[int, _RemainingOffer]] = set()
         tries = []
         for offer in range(floor, len(berths)):
             key = self._alike[offer], berths[offer]
@@ -223,7 +225,7 @@ class _Board:
                 return (*level.berths[:offer], after, *level.berths[offer + 1 :])
         return None
 
-    def _berth_after(self, berth: _Berth, offer: int, kind: int) -> _Berth | None:
+    def _berth_after(self, berth: _RemainingOffer, offer: int, kind: int) -> _RemainingOffer | None:
         """The berth with one more interface of the kind; None when that does not fit."""
         cost = self._offers[offer].costs[kind]
         if cost is None or not berth.vfs or cost > berth.mbps:
@@ -233,7 +235,7 @@ class _Board:
             load = round_robin.join(load, cost)
             if not load.is_within_limit:
                 return None
-        return _Berth(berth.mbps - cost, berth.vfs - 1, load)
+        return _RemainingOffer(berth.mbps - cost, berth.vfs - 1, load)
 
     def _room_for(self, depth: int, berths: _Berths) -> bool:
         """Report whether what comes from this interface on could be held by as much of one piece."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.devices.rdma_devices import RdmaDevice
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.kube.api import about_node
-from k8s_rdma.kube.event_recorder import EventRecorder, Outbox, Teller
+from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
 from k8s_rdma.kube.time import REAL_TIME
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class NodeEvents:
 
     def __init__(self, api: EventsApi, node: NodeName, time: Time = REAL_TIME) -> None:
         self._outbox = Outbox(time)
-        teller = Teller(component=COMPONENT, node=node, repeat_s=REPEAT_S)
+        teller = EventSource(component=COMPONENT, node=node, repeat_s=REPEAT_S)
         self._events = EventRecorder(api, self._outbox, teller=teller, now=time.now)
         self._about = about_node(node)
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 _CONFLICT = 409
 _READ_AGAIN_S = 5.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 class BindingWriter:
@@ -121,7 +121,7 @@ class BindingWriter:
         """Return when nothing is undecided any more, or after that time; logs what is left then."""
         began = self._clock()
         while self.undecided() and self._clock() - began < within_s:  # noqa: ASYNC110  it ends in many places
-            await asyncio.sleep(min(_LOOK_S, within_s))
+            await asyncio.sleep(min(_POLL_S, within_s))
         if undecided := self.undecided():
             _log.error("binds_left_in_doubt", pods=undecided, settle_s=self._settle_s)
 

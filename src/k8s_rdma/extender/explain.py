@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from k8s_rdma.core.devices.placement import devices_on, misasked, possible
+from k8s_rdma.core.devices.placement import device_mismatch, devices_on, possible
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.offers import room_of
@@ -29,7 +29,15 @@ from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, Infeasible
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.pod_explanation import KnownPod, PodExplainer, requested_interfaces
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
-from k8s_rdma.wire.explain import Explanation, ExtenderState, Group, Limit, NodeLook, PfLook, Refused
+from k8s_rdma.wire.explain import (
+    Explanation,
+    ExtenderState,
+    Group,
+    Limit,
+    NodeExplanation,
+    PfExplanation,
+    Refused,
+)
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 if TYPE_CHECKING:
@@ -50,9 +58,9 @@ if TYPE_CHECKING:
 
 def look_at_pfs_of_devices(
     request: Request, snapshot: NodeSnapshot, devices: Sequence[tuple[str, int]]
-) -> tuple[PfLook, ...]:
+) -> tuple[PfExplanation, ...]:
     """Explain each PF. devices: those of the request's devices that are VFs of the node."""
-    asked_wrongly = misasked(request, devices)
+    asked_wrongly = device_mismatch(request, devices)
     requests: dict[str, list[InterfaceRequest]] = {}
     if not asked_wrongly:
         for place in possible(request, snapshot.inventory, devices):
@@ -65,7 +73,7 @@ def look_at_pfs_of_devices(
 
 def _explain_pf_of_devices(
     pf: Pf, resources: Sequence[str], requests: Sequence[InterfaceRequest], snapshot: NodeSnapshot
-) -> PfLook:
+) -> PfExplanation:
     room = room_of(pf, snapshot.used.get(pf.pci, NOTHING_USED))
     devices = sum(pf.pools.get(resource, 0) for resource in resources)
     worst = sorted((reserved(pf, request.min_tx_rate_mbps) for request in requests), reverse=True)[:devices]
@@ -77,9 +85,9 @@ def _explain_pf_of_devices(
     )
 
 
-def _describe_pf(pf: Pf, room: Room, placed_mbps: Sequence[int]) -> PfLook:
+def _describe_pf(pf: Pf, room: Room, placed_mbps: Sequence[int]) -> PfExplanation:
     """The PF, and what would go there. placed_mbps: what each interface reserves."""
-    return PfLook(
+    return PfExplanation(
         name=pf.name,
         pci=pf.pci,
         link_mbps=pf.link_mbps,
@@ -122,7 +130,7 @@ _EXAMINED = 64
 
 def look_at_pfs(
     request: Request, snapshot: NodeSnapshot, placed: Sequence[PlacedInterface] = ()
-) -> tuple[PfLook, ...]:
+) -> tuple[PfExplanation, ...]:
     """Explain each PF. placed: where the pod's interfaces would go, none when they do not fit."""
     devices = devices_on(request, snapshot.inventory)
     if devices:
@@ -133,7 +141,7 @@ def look_at_pfs(
 
 def _explain_pf(
     pf: Pf, kinds: Sequence[InterfaceClass], snapshot: NodeSnapshot, placed: Sequence[PlacedInterface]
-) -> PfLook:
+) -> PfExplanation:
     room = room_of(pf, snapshot.used.get(pf.pci, NOTHING_USED))
     requests_on_pf = [interface.as_request() for interface in placed if interface.pf == pf.pci]
     accepted = [kind for kind in kinds if not _against(pf, kind)]
@@ -232,14 +240,14 @@ class JudgedNode(NamedTuple):
         return not isinstance(self.verdict, Infeasible) or self.verdict.reason not in UNRESOLVABLE
 
 
-def explain_node(judged: JudgedNode, request: Request, fit_cache: FitCache) -> NodeLook:
+def explain_node(judged: JudgedNode, request: Request, fit_cache: FitCache) -> NodeExplanation:
     """The node in detail; searches anew, for where the interfaces go, or for the whole reason."""
     snapshot = judged.snapshot
     if snapshot is None or judged.verdict is None:
-        return NodeLook(node=judged.node, verdict=judged.answer, why=judged.text)
+        return NodeExplanation(node=judged.node, verdict=judged.answer, why=judged.text)
     found = fit_cache.place(request, snapshot)
     placed = () if isinstance(found, Rejection) else found.interfaces
-    return NodeLook(
+    return NodeExplanation(
         node=judged.node,
         verdict=judged.answer,
         score=judged.score,
@@ -350,7 +358,7 @@ class Explainer:
     async def _explain(self, pod: KnownPod, query: ExplainQuery) -> Explanation:
         names = sorted(self.nodes())
         groups: tuple[Group, ...] = ()
-        explanations: tuple[NodeLook, ...] = ()
+        explanations: tuple[NodeExplanation, ...] = ()
         if pod.request and not (pod.view and pod.view.finished):
             shown = query.nodes or names
             await self._refresh(shown)
@@ -365,7 +373,7 @@ class Explainer:
         return self._document(pod, len(names), groups, explanations)
 
     def _document(
-        self, pod: KnownPod, known_nodes: int, groups: tuple[Group, ...], nodes: tuple[NodeLook, ...]
+        self, pod: KnownPod, known_nodes: int, groups: tuple[Group, ...], nodes: tuple[NodeExplanation, ...]
     ) -> Explanation:
         refused = self._refused(pod)
         interfaces = pod.request.interfaces if pod.request else ()

@@ -80,7 +80,7 @@ LIMITS = Limits(keep_alive_s=300, request_timeout_s=60, send_timeout_s=60)
 """An idle connection stays for longer than Go's client keeps it (90 s): that one must be the one that closes,
 since it does not repeat a POST that meets a connection closed at the same moment. Full nodes are 50 MB."""
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _log = structlog.get_logger()
 
 
@@ -132,7 +132,7 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
 
 async def _wait_until_ready(extender: Extender, on_ready: Callable[[], None]) -> None:
     while extender.missing():  # noqa: ASYNC110  it ends in many places
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
     on_ready()
 
 

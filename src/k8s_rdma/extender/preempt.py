@@ -384,7 +384,7 @@ class Preempting:
             occupants={**{uid: occupants[uid] for uid in uids if uid in occupants}, **sent_occupants},
             terminating=frozenset(self.cache.pods.terminating(node)),
             violations=victims.num_pdb_violations,
-            replaceable=not args.pod.spec.minds_neighbours,
+            replaceable=not args.pod.spec.depends_on_neighbours,
         )
 
     def _answer(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-LOOK_S = 10.0
+POLL_S = 10.0
 """Between two looks when nobody tells of anything: what a link leads to changes without an event, and the
 kernel gives each user so many watches and no more."""
 SETTLE_S = 0.05
@@ -85,7 +85,7 @@ async def _reconcile_forever(keeper: _Reconciler, directories: Sequence[Path], s
             if keeper.is_complete:
                 return
             await _first_of(pause_s, stop)
-            await _first_of(LOOK_S, stop, stirred)
+            await _first_of(POLL_S, stop, stirred)
             if stirred.is_set():
                 await _first_of(SETTLE_S, stop)
 
@@ -195,7 +195,7 @@ def _watching(directories: Sequence[Path], stirred: asyncio.Event) -> Iterator[C
 
 
 def _polled(error: OSError) -> None:
-    _log.warning("cni_dirs_polled", every_s=LOOK_S, error=error.strerror)
+    _log.warning("cni_dirs_polled", every_s=POLL_S, error=error.strerror)
 
 
 async def _first_of(seconds: float, *events: asyncio.Event) -> None:

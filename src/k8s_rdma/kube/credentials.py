@@ -108,7 +108,7 @@ class _ExecCredential(msgspec.Struct, frozen=True):
     status: _Status | None = None
 
 
-def tell_plugin(plugin: UserExec, cluster: dict[str, Any], *, of_cluster: bool) -> None:
+def prepare_plugin(plugin: UserExec, cluster: dict[str, Any], *, of_cluster: bool) -> None:
     """Have a plugin told what it is asked for; ConfigError for a version that is not spoken.
 
     cluster: an entry of a kubeconfig. of_cluster: whether the plugin is told of it.
@@ -326,7 +326,7 @@ def _chosen(document: _Json) -> SingleConfig:
     user = _user(document, context.user, subject) if context.user else User()
     if user.exec:
         whole = document["users"][context.user]["exec"].get("provideClusterInfo", False)
-        tell_plugin(user.exec, document["clusters"][context.cluster], of_cluster=whole)
+        prepare_plugin(user.exec, document["clusters"][context.cluster], of_cluster=whole)
     return SingleConfig(context_name=name, context=context, cluster=cluster, user=user)
 
 

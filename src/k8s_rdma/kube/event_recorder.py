@@ -124,7 +124,7 @@ _CONFLICT = 409
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teller:
+class EventSource:
     """The component and node that record. repeat_s: the least time between two writes of one event."""
 
     component: str
@@ -149,7 +149,7 @@ class EventRecorder:
         api: EventsApi,
         outbox: Outbox,
         *,
-        teller: Teller,
+        teller: EventSource,
         now: Callable[[], datetime],
     ) -> None:
         """Begin without events. now: the time of day, with a time zone."""

@@ -33,7 +33,7 @@ REST_MS = 50
 """Pause after each callback. An attachment makes hundreds of changes; waking for each would cost the thread
 that makes them more than the changes themselves."""
 
-LOOK_S = 1.0
+POLL_S = 1.0
 """Interval between two scans of the watched files."""
 
 QUEUE_BYTES = 4 << 20
@@ -134,7 +134,7 @@ class Changes:
                 with self._lock:
                     self._untold = True
                     os.eventfd_write(self._wake, 1)
-                stopping.poll(LOOK_S * 1000)
+                stopping.poll(POLL_S * 1000)
 
     def _notify(self, stopping: select.poll) -> None:
         """Run the callback after changes until the object is closed."""
@@ -143,12 +143,12 @@ class Changes:
         poll.register(self._wake, select.POLLIN)
         for _, opened in self._subscribed:
             poll.register(opened, select.POLLIN)
-        scan_due = time.monotonic() + LOOK_S
+        scan_due = time.monotonic() + POLL_S
         while not any(descriptor == self._stop for descriptor, _ in poll.poll(self._patience_ms(scan_due))):
             dirty = self._gather()
             if time.monotonic() >= scan_due:
                 dirty |= self._scan()
-                scan_due = time.monotonic() + LOOK_S
+                scan_due = time.monotonic() + POLL_S
             if dirty:
                 self._changed()
                 self.failure = None

@@ -77,7 +77,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     limit_vfs: int | None
 
 
-class PfLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+class PfExplanation(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A PF as the pod meets it.
 
     unreserved_mbps, free_vfs: without what the pod itself holds. placed, placed_mbps: interfaces that would
@@ -105,7 +105,7 @@ class PfLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     max_by: tuple[str, ...] = ()
 
 
-class NodeLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """The verdict on one node.
 
     verdict: `unreadable`: nothing is known of it; `unknown`: it was not searched in the time of this answer.
@@ -117,7 +117,7 @@ class NodeLook(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
     score: int | None = None
     why: str = ""
     evictable: bool = True
-    pfs: tuple[PfLook, ...] = ()
+    pfs: tuple[PfExplanation, ...] = ()
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -126,7 +126,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: Literal["fits", "refused", "unreadable", "unknown"]
     count: int
     why: str = ""
-    examples: tuple[NodeLook, ...] = ()
+    examples: tuple[NodeExplanation, ...] = ()
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -160,7 +160,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     limit_refusal: str = ""
     nodes_known: int = 0
     groups: tuple[Group, ...] = ()
-    nodes: tuple[NodeLook, ...] = ()
+    nodes: tuple[NodeExplanation, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from k8s_rdma.core.allocation import foreign_vfs, used_here
+from k8s_rdma.core.allocation import foreign_vfs, used_locally
 from k8s_rdma.core.broken_promises import (
     broken_promises,
     holds_its_rates,
@@ -131,7 +131,7 @@ def _with_problems(
     hardware: Hardware, ledger: Ledger, caps_lost: Mapping[VfRef, str]
 ) -> Iterator[tuple[PfState, Iterable[str]]]:
     """List each PF with the promises on it that do not hold now."""
-    used, inventory = used_here(hardware, ledger), hardware.inventory(NodeName(""))
+    used, inventory = used_locally(hardware, ledger), hardware.inventory(NodeName(""))
     attached = [
         (f"{receipt.pod.namespace}/{receipt.pod.name}", interface)
         for receipt in ledger.receipts.values()
@@ -167,7 +167,7 @@ def _pf(
         switchdev=pf.switchdev,
         rates=rates_of(pf.rates),
         enforce=pf.enforce,
-        takes=tuple(sorted(pf.asked_of_vfs)),
+        takes=tuple(sorted(pf.requestable_settings)),
         problems=(*pf.problems, *problems),
         foreign=foreign,
         pools=pf.pools(),

@@ -85,7 +85,7 @@ class PodSpecDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     topology_spread_constraints: list[_Something] | None = None
 
     @property
-    def minds_neighbours(self) -> bool:
+    def depends_on_neighbours(self) -> bool:
         """Report whether it may matter to the pod which other pods its node has."""
         return bool(self.affinity or self.topology_spread_constraints or self.resource_claims)
 

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from k8s_rdma.errors import MalformedError
 
-Asked = TypeVar("Asked")
+Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 M = TypeVar("M", bound=Message)
 Value = TypeVar("Value")
@@ -28,12 +28,12 @@ class Form(Generic[Value]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method(Generic[Asked, Answer]):
+class Method(Generic[Question, Answer]):
     """service: with its package, `v1beta1.DevicePlugin`. streams: whether there are many answers."""
 
     service: str
     name: str
-    request: Form[Asked]
+    request: Form[Question]
     answer: Form[Answer]
     streams: bool = False
 

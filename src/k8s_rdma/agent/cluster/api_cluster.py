@@ -22,7 +22,7 @@ from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
 from k8s_rdma.kube.api import MIRROR, ApiRefusedError, about_pod
-from k8s_rdma.kube.event_recorder import EventRecorder, Outbox, Teller
+from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
 from k8s_rdma.kube.time import REAL_TIME
 from k8s_rdma.wire.network_status import (
     NETWORK_STATUS_ANNOTATION,
@@ -86,7 +86,7 @@ class ApiCluster:
         self._time = time
         self._outbox = Outbox(time)
         self._events = EventRecorder(
-            api, self._outbox, teller=Teller(component=COMPONENT, node=terms.node), now=time.now
+            api, self._outbox, teller=EventSource(component=COMPONENT, node=terms.node), now=time.now
         )
         self._pods = NodePods(
             api, terms.node, keys=terms.keys, policies=terms.policies, on_delete=self._forget, time=time

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.allocation import allocated, used_here, why_not_free
+from k8s_rdma.core.allocation import allocated, foreign_reason, used_locally
 from k8s_rdma.core.inventory import NOTHING_USED, total
 from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
 from k8s_rdma.core.programming import demand, objection
@@ -117,7 +117,7 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
         for held_vf, interface in zip(vfs, request.interfaces, strict=True)
     )
     inventory = hardware.inventory(node)
-    used = used_here(hardware, ledger)
+    used = used_locally(hardware, ledger)
     if not _foreseen(placed, promised):
         used = total(used, usage_of(outstanding, inventory))
     if not fits(placed, inventory, used):
@@ -144,7 +144,7 @@ def _refused(device: HeldDevice, held_vf: HeldVf | None, holder: Pod | None) -> 
     if holder is not None:
         pod = f"{holder.namespace}/{holder.name}"
         return Reason.CONFLICT, f"{vf} is still held by pod {pod}; try again when that has ended"
-    why = why_not_free(held_vf.vf)
+    why = foreign_reason(held_vf.vf)
     return (Reason.INSUFFICIENT, f"{vf} cannot be given: {why}") if why else None
 
 

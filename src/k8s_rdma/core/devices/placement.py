@@ -157,7 +157,7 @@ def possible(
                 yield Possible(pf, resource, entry, interface)
 
 
-def misasked(request: Request, devices: Sequence[tuple[str, int]]) -> str:
+def device_mismatch(request: Request, devices: Sequence[tuple[str, int]]) -> str:
     """The reason why the request can never be of these devices; empty when it can."""
     interfaces, device_count = len(request.interfaces), sum(number for _, number in devices)
     places = (
