@@ -122,8 +122,8 @@ SAID: dict[tuple[str, ...], Schema] = {
 
 
 DEPRECATED_VALUES: dict[tuple[str, ...], tuple[str, ...]] = {("extender", "way"): ("extender", "mode")}
-"""Old names of values with their new ones. An old one is accepted for one release, and wins where it is set;
-docs/upgrade.md lists them."""
+"""Old names of values with their new ones. An old one is accepted for one release, and counts while the new
+one has its default; docs/upgrade.md lists them."""
 
 
 def schema_text() -> str:

@@ -65,6 +65,12 @@ def test_deprecated_name_of_a_value_renders_as_the_new_one(mode: str):
     assert not schema_of_values.is_valid({"extender": {"way": "any"}})
 
 
+def test_new_name_of_a_value_wins_over_the_deprecated_one():
+    given = {"placementKey": {"create": False}}
+    both = {**given, "extender": {"mode": "host-network", "way": "service"}}
+    assert render(both) == render({**given, "extender": {"mode": "host-network"}})
+
+
 def test_deprecated_names_are_in_the_table_of_the_upgrade_page():
     page = (CHART.parents[1] / "docs/upgrade.md").read_text()
     for old, new in schema.DEPRECATED_VALUES.items():

@@ -29,9 +29,13 @@ app.kubernetes.io/component: extender
 {{- end -}}
 {{- end }}
 
-{{/* extender.way is its deprecated name: see DEPRECATED_VALUES in deploy/rendering/schema.py. */}}
+{{/* extender.way is its deprecated name, and counts while the mode is the default: see DEPRECATED_VALUES in deploy/rendering/schema.py. */}}
 {{- define "k8s-rdma.extender-mode" -}}
+{{- if eq .Values.extender.mode "second-scheduler" -}}
 {{- .Values.extender.way | default .Values.extender.mode -}}
+{{- else -}}
+{{- .Values.extender.mode -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The field exists from Kubernetes 1.30 on; before, an annotation of the pod says it. */}}
