@@ -57,7 +57,7 @@ def main(directory: Path, vfs: int) -> None:
     Console(file=sys.stderr).print(summary(decision_log))
     sys.stdout.write(
         json.dumps(
-            {"vfs": sum(each.now or 0 for each in decision_log), "peak_mib": peak_mib(), "cpu_s": spent_s}
+            {"vfs": sum(each.current or 0 for each in decision_log), "peak_mib": peak_mib(), "cpu_s": spent_s}
         )
     )
 

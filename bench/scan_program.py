@@ -18,7 +18,6 @@ from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.server.answers import report_answers
-from k8s_rdma.server.main import Lookout
 from k8s_rdma.wire.node_report import NodeReports
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

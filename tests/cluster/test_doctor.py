@@ -227,7 +227,7 @@ async def test_static_pod_is_known_by_the_uid_that_its_node_has_for_it(kind: str
         with Documents(str(kubeconfig)) as api:
             for uid, held in (("hash", True), ("another", False)):
                 [fact] = await asyncio.to_thread(asking_pods, api, {"w1": frozenset({uid})})
-                assert fact.is_held is held
+                assert fact.holds_interfaces is held
 
 
 async def test_doctor_does_not_judge_pods_that_have_ended(kind: str, tmp_path: Path):

@@ -132,7 +132,7 @@ def used_by_namespace(pf: str, vf: int) -> Iterator[None]:
 def test_vfs_of_both_pfs_are_made_named_and_addressed_and_have_a_link_soon(node: Node) -> None:
     outcomes = node.init()
     for pf in PFS:
-        assert (outcomes[pf].result, outcomes[pf].previous, outcomes[pf].now) == (
+        assert (outcomes[pf].result, outcomes[pf].previous, outcomes[pf].current) == (
             Result.CHANGED,
             0,
             total(pf),
@@ -172,9 +172,9 @@ def test_other_count_is_refused_while_a_vf_is_elsewhere_and_made_when_it_is_back
     before = indexes(PFS[0])
     with used_by_namespace(PFS[0], 1):
         outcomes = node.init(node.document(numVfs=3))
-        assert (outcomes[PFS[0]].result, outcomes[PFS[0]].now) == (Result.REFUSED, 2)
+        assert (outcomes[PFS[0]].result, outcomes[PFS[0]].current) == (Result.REFUSED, 2)
         assert "another network namespace (VF 1)" in outcomes[PFS[0]].message
-        assert outcomes[PFS[1]].now == 3
+        assert outcomes[PFS[1]].current == 3
     assert indexes(PFS[0]) == before
     outcome = node.init(node.document(numVfs=3))[PFS[0]]
     assert (outcome.result, outcome.previous, outcome.current) == (Result.CHANGED, 2, 3)
