@@ -18,6 +18,7 @@ from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.server.answers import report_answers
+from k8s_rdma.server.main import cached_scan
 from k8s_rdma.wire.node_report import NodeReports
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -57,7 +58,7 @@ def main(directory: str, pfs: str, vfs: str) -> None:
     took = {"first_ms": [], "one_pf_ms": [], "unchanged_ms": []}
     for _ in range(ROUNDS):
         observer = Observer(Sysfs(machine.root), machine.answers, Selection())
-        with Lookout(machine.root, machine.answers, Selection()) as lookout:
+        with cached_scan(machine.root, machine.answers, Selection()) as cached:
             steps = {
                 "first_ms": observer.observe,
                 "one_pf_ms": lambda observer=observer: observer.observe({INDEXES}),
@@ -68,9 +69,9 @@ def main(directory: str, pfs: str, vfs: str) -> None:
                 took[name].append((time.thread_time() - began) * 1000)
             assert sum(len(pf.vfs) for pf in seen.pfs) == int(pfs) * int(vfs)
             assert not seen.unreadable
-            lookout.look()
+            cached.scan()
             began = time.thread_time()
-            lookout.look()
+            cached.scan()
             took["unchanged_ms"].append((time.thread_time() - began) * 1000)
     answers = report_answers(NodeReports(NodeName("w1"), epoch="e").build(seen, Ledger()))
     medians = {name: statistics.median(values) for name, values in took.items()}
