@@ -24,9 +24,11 @@ _COLUMNS = (
     ("Devices free/total", "string", ".status.summary.devices"),
     ("Age", "date", ".metadata.creationTimestamp"),
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
+    ("Heartbeat", "date", '.status.conditions[?(@.type=="Ready")].lastHeartbeatTime'),
 )
 """As kubectl prints them, behind the object's name, which is always printed: that of the node it is made for.
-Node is the Node object that it goes with, so that one that would be left behind shows none."""
+Node is the Node object that it goes with, so that one that would be left behind shows none.
+Heartbeat ages where an agent is dead."""
 
 _WIDE = frozenset({"Devices free/total"})
 """Those that are printed for `-o wide` alone: few nodes have exclusive resources."""
@@ -100,8 +102,8 @@ def _structural(schema: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]
         }
         if schema.get("required"):
             made["required"] = schema["required"]
-        if "lastTransitionTime" in properties:
-            made["properties"]["lastTransitionTime"]["format"] = "date-time"
+        for name in {"lastTransitionTime", "lastHeartbeatTime"} & properties.keys():
+            made["properties"][name]["format"] = "date-time"
     return made
 
 

@@ -8,7 +8,7 @@ import pytest
 from agent.cluster_world import refusal
 from agent.publishing_world import RDMA_NODES, World, body, publishing, with_foreign
 from extender.node_server import pf
-from k8s_rdma.agent.cluster.publisher import amount, timed
+from k8s_rdma.agent.cluster.publisher import HEARTBEAT_S, amount, timed
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of
 from k8s_rdma_demo.cluster.resources import LEASES, NODES
@@ -60,6 +60,20 @@ async def test_every_change_is_published_at_most_once_a_second_and_the_latest_wi
         w.told.tell()
         await w.until(lambda: w.generation == w.told.now().generation)
         assert "allocations" not in w.rdma_node["status"]
+
+
+async def test_unchanged_status_has_a_heartbeat_every_five_minutes(tmp_path):
+    async with publishing(tmp_path, rdma_node=True) as w:
+        await published(w)
+        first, writes = w.rdma_node, w.asked("PUT", "/status")
+        await w.time.advance(HEARTBEAT_S - 1)
+        assert w.asked("PUT", "/status") == writes
+        await w.time.advance(15)  # what is due is written at the next renewal
+        await w.until(lambda: w.asked("PUT", "/status") == writes + 1)
+        (before,), (now,) = (node["status"]["conditions"] for node in (first, w.rdma_node))
+        assert now["lastHeartbeatTime"] >= "2026-03-01T00:05:00Z" > before["lastHeartbeatTime"]
+        assert now["lastTransitionTime"] == before["lastTransitionTime"]
+        assert w.rdma_node["status"]["generation"] == first["status"]["generation"]
 
 
 async def test_lease_is_renewed_every_ten_seconds(tmp_path):
@@ -159,7 +173,8 @@ def test_condition_keeps_the_time_since_when_it_is_what_it_is():
     first = timed(status_of(report), b"", time.now())
     time.seconds = 100
     again = timed(status_of(report), encode_status(first), time.now())
-    assert again == first
+    assert again.ready().last_transition_time == "2026-03-01T00:00:00Z"
+    assert again.ready().last_heartbeat_time == "2026-03-01T00:01:40Z"
     lost = msgspec.structs.replace(report, unreadable=("PF",))
     changed = timed(status_of(lost), encode_status(first), time.now())
     assert changed.ready().last_transition_time == "2026-03-01T00:01:40Z"

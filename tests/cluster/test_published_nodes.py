@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -135,12 +136,21 @@ async def test_kubectl_prints_what_matters_of_a_node(kind: str, tmp_path: Path):
             table = (await c.http.get(NODES, headers=accept)).json()
             columns = table["columnDefinitions"]
             shown = [column["name"].upper() for column in columns if not column["priority"]]
-            assert shown[1:] == ["NODE", "PFS", "VFS FREE/TOTAL", "BANDWIDTH FREE/TOTAL", "AGE", "READY"]
+            assert shown[1:] == [
+                "NODE",
+                "PFS",
+                "VFS FREE/TOTAL",
+                "BANDWIDTH FREE/TOTAL",
+                "AGE",
+                "READY",
+                "HEARTBEAT",
+            ]
             row = zip(columns, table["rows"][0]["cells"], strict=True)
-            _name, node, pfs, vfs, bandwidth, _age, ready = [
+            _name, node, pfs, vfs, bandwidth, _age, ready, heartbeat = [
                 cell for column, cell in row if not column["priority"]
             ]
             assert (node, pfs, vfs, bandwidth, ready) == ("w1", 1, "4/4", "10/10Gb/s", "True")
+            assert re.fullmatch(r"\d+s", heartbeat)
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,7 @@ def test_columns_are_those_of_kubectl_get_rdmanodes() -> None:
         "BANDWIDTH FREE/TOTAL",
         "AGE",
         "READY",
+        "HEARTBEAT",
     ]
     assert [name for name, priority in columns if priority] == ["DEVICES FREE/TOTAL"]
     status = json.loads(encode_status(status_of(report(pf(pools={"tencent.com/rdma": 1})))))

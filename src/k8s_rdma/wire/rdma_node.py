@@ -123,13 +123,14 @@ class PodAllocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A condition as in Kubernetes' API conventions."""
+    """A condition as in Kubernetes' API conventions, with a heartbeat as those of nodes have."""
 
     type: Name
     status: Literal["True", "False", "Unknown"]
     reason: Name
     message: Message
     last_transition_time: Label = ""
+    last_heartbeat_time: Label = ""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -52,6 +52,9 @@ first renewal after it confirms a read since, the second its result."""
 GAP_S = 1.0
 """The least time between two writes, of the status or of the capacity."""
 
+HEARTBEAT_S = 300.0
+"""The time after which an unchanged status is written again, kubelet's `nodeStatusReportFrequency`."""
+
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 LAST_STATUS_RETRY_S = 16.0
@@ -86,7 +89,10 @@ class Publishing:
 
 
 class StatusPublisher:
-    """Publishes every report, the latest where several come within `GAP_S`, and renews the Lease."""
+    """Publishes every report, the latest where several come within `GAP_S`, and renews the Lease.
+
+    Without any change it writes the status every `HEARTBEAT_S`, so that people see the age of what it says.
+    """
 
     def __init__(
         self, api: PublishingApi, reports: Reports, own: OwnNode, terms: PublishConfig, time: Time
@@ -101,7 +107,7 @@ class StatusPublisher:
         self._versions: _Versions | None = None
         self._published: NodeReport | None = None
         self._written_version = ""
-        self._next_write = self._renew_at = self._discover_at = float("-inf")
+        self._next_write = self._renew_at = self._discover_at = self._heartbeat_at = float("-inf")
         self._renew_soon: list[float] = []
         self._backoff = Backoff(FIRST_RETRY_S, LAST_STATUS_RETRY_S)
 
@@ -122,7 +128,7 @@ class StatusPublisher:
             versions = await self._discover_versions()
         # What is in doubt from here on is of an older version, and refused when it comes.
         report = self._reports.now()
-        if report is not self._published:
+        if report is not self._published or self._time.monotonic() >= self._heartbeat_at:
             versions = await self._write(versions, report)
         if self._time.monotonic() >= self._due():
             versions = await self._renew(versions, report.generation)
@@ -150,7 +156,7 @@ class StatusPublisher:
         self._versions = None  # not known until there is an answer
         published = await self._api.write_status(replace(published_before, status=status))
         now = self._time.monotonic()
-        self._next_write = now + GAP_S
+        self._next_write, self._heartbeat_at = now + GAP_S, now + HEARTBEAT_S
         if self._published is not None and _released_vfs(self._published, report):
             self._renew_soon = [now + after_s for after_s in FREED_S]
         self._published, self._written_version = report, published.version
@@ -259,18 +265,19 @@ class _Versions:
 
 
 def timed(status: RdmaNodeStatus, previous: bytes, now: datetime) -> RdmaNodeStatus:
-    """Set the transition time of a status's condition, by the status that it replaces."""
+    """Set the heartbeat of a status's condition, and its transition time by the status that it replaces."""
     try:
         ready = decode_status(previous).ready() if previous else None
     except MalformedError:
         ready = None
-    changed_at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    written_at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     conditions = tuple(
         replaced(
             condition,
             last_transition_time=ready.last_transition_time
             if ready is not None and ready.status == condition.status and ready.last_transition_time
-            else changed_at,
+            else written_at,
+            last_heartbeat_time=written_at,
         )
         for condition in status.conditions
     )
