@@ -82,6 +82,8 @@ GUEST_SCRIPTS := $(addprefix lab/guest/,init boot.sh lib.sh bashrc lab-cable lab
 .PHONY: types
 types: $(DOCS_READY)
 	@echo "mypy" && $(RUN) mypy --no-error-summary
+	@echo "mypy tests" && MYPYPATH=tests:. $(RUN) mypy --no-error-summary --config-file tests/mypy.ini tests
+	@echo "mypy bench" && cd bench && MYPYPATH=../tests ../scripts/run mypy --no-error-summary --cache-dir ../.mypy_cache --config-file ../tests/mypy.ini .
 
 .PHONY: layers
 layers: $(PYTHON_READY)

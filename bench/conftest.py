@@ -135,7 +135,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.when == "call" and not call.excinfo and benchmark and benchmark.stats:
         name, budget, unit = marker.args if marker else (f"{item.path.name}::{item.name}", None, "ms")
         _add(item, Result(name, budget, benchmark.stats.stats.median / SECONDS[unit], unit))
-    report = yield
+    report: pytest.TestReport = yield
     report.user_properties = list(item.user_properties)
     return report
 

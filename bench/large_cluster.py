@@ -198,4 +198,4 @@ async def serve(nodes: int, pods: int, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(*map(int, sys.argv[1:3]), sys.argv[3]))
+    uvloop.run(serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

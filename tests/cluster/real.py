@@ -118,8 +118,14 @@ class Real:
             return False
 
 
+def programs_of(plane: ControlPlane) -> Path:
+    """The folder with the programs of a real one."""
+    assert isinstance(plane, Real)
+    return plane.programs
+
+
 @asynccontextmanager
-async def real(directory: Path, gates: tuple[str, ...] = ()) -> AsyncIterator[ControlPlane]:
+async def real(directory: Path, gates: tuple[str, ...] = ()) -> AsyncIterator[Real]:
     """The real ones, until the block ends. gates: feature gates that are on."""
     folder = Path(os.environ[FOLDER])
     async with AsyncExitStack() as stack:

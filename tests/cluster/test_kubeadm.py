@@ -22,7 +22,7 @@ from cluster.nodes import node_object
 from cluster.policies import pod_of, token_of
 from cluster.processes import running
 from cluster.publishers import AGENT, CRD, publishing
-from cluster.real import SERVICE
+from cluster.real import SERVICE, programs_of
 from cluster.server_side_apply import Applied
 from cluster.test_real_daemonset import leading_to
 from cluster.typed import Shell, obstacle, printed
@@ -130,7 +130,7 @@ class Administered:
     async def kube_scheduler(self) -> AsyncIterator[Path]:
         """That of the static pod, as its file has it now; its log."""
         root = self.c.directory / "kube-scheduler"
-        program = self.c.plane.programs / "kube-scheduler"
+        program = programs_of(self.c.plane) / "kube-scheduler"
         command = container(self.node, "kube-scheduler", program, root)
         log = self.c.directory / "kube-scheduler.log"
         async with running(log, *command):

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cluster.processes import running
-from cluster.real import obstacle, real
+from cluster.real import obstacle, programs_of, real
 from cluster.server_side_apply import Applied
 from cluster.world import cluster, placement
 from deploy.rendering.chart import documents, render
@@ -82,7 +82,7 @@ async def test_pod_of_the_second_scheduler_is_bound_with_its_placement(tmp_path:
         scheduler["extenders"][0]["urlPrefix"] = f"{extender.url}/scheduler"
         config = tmp_path / "scheduler.yaml"
         config.write_text(yaml.safe_dump(scheduler))
-        program = c.plane.programs / "kube-scheduler"
+        program = programs_of(c.plane) / "kube-scheduler"
         async with running(tmp_path / "kube-scheduler.log", program, f"--config={config}", "--secure-port=0"):
             await c.create_pod("p", 3_000, schedulerName="rdma-scheduler")
             await c.create_pod("ordinary", schedulerName="rdma-scheduler")

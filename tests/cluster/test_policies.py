@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
     from pathlib import Path
 
+    from cluster.control_plane import Json
     from k8s_rdma.kube.api import Subject
 
 pytestmark = [
@@ -167,7 +168,7 @@ async def test_no_other_field_of_node_or_pod_passes_for_whoever_may_write_them(t
         token = await token_of(g.c, AGENT, f"{AGENT}-{MINE}")
         node, pods = f"/api/v1/nodes/{MINE}", f"/api/v1/namespaces/default/pods/{pod.name}"
         condition = {"type": "Ready", "status": "False"}
-        refused = {
+        refused: dict[str, list[tuple[str, Json]]] = {
             "nothing of a Node but": [
                 (node, {"metadata": {"labels": {"a": "b"}}}),
                 (node, {"spec": {"unschedulable": True}}),

@@ -13,6 +13,7 @@ import pytest
 from cluster.kubeadm import MANIFESTS
 from cluster.kubelet import ADDRESS, NODE, Kubelet, programs, scratch
 from cluster.kubelet import obstacle as missing_kubelet
+from cluster.real import programs_of
 from cluster.test_kubeadm import INSTALL, LABEL, START, TELL, administered, edit
 from cluster.test_real_daemonset import NODES, OTHER, run
 from cluster.typed import obstacle
@@ -54,7 +55,7 @@ async def on_a_kubelet(directory: Path) -> AsyncIterator[Administered]:
         prepare = scratch(place, NODES) + f" mount --bind {a.node.etc} /etc && mount --make-rshared / &&"
         with Containerd(place, plugins=(), deadline_s=60, programs=programs(), prepare=prepare) as containerd:
             (container,) = a.node.manifest("kube-scheduler")["spec"]["containers"]
-            import_program(containerd, a.c.plane.programs / "kube-scheduler", container["image"])
+            import_program(containerd, programs_of(a.c.plane) / "kube-scheduler", container["image"])
             other = directory / "other.conflist"
             other.write_text(json.dumps(OTHER))
             containerd.use(other)

@@ -25,7 +25,7 @@ CONFIGS = {
     Setting.LINK_STATE: VfConfig(index=1, link_state=LinkState.DISABLE),
     Setting.GUID: VfConfig(index=1, guid="00:11:22:33:44:55:66:77"),
 }
-SHOWN = {
+SHOWN: dict[Setting, dict[str, object]] = {
     Setting.VLAN: {"vlan": 100, "qos": 0, "vlan_proto": "802.1Q"},
     Setting.QOS: {"vlan": 100, "qos": 5, "vlan_proto": "802.1Q"},
     Setting.VLAN_PROTO: {"vlan": 100, "qos": 0, "vlan_proto": "802.1ad"},

@@ -202,7 +202,7 @@ def test_processes_take_what_they_are_told(name: str, tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["defaults", "uninstalling"])
 def test_commands_know_their_options(name: str):
-    program = typer.main.get_command(app)
+    program: Any = typer.main.get_command(app)
     for container, each in containers(documents(render(GIVEN[name]))).items():
         if "command" in each:
             continue

@@ -34,7 +34,9 @@ needs_mounts = pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount names
 MELLANOX = {"configList": [{"resourceName": "hca", "rdmaHcaMax": 7, "devices": ["ib0"]}]}
 
 
-def resources(absent: Path, *, config: str | None = None, **options: dict[str, str]) -> object:
+def resources(
+    absent: Path, *, config: str | None = None, **options: dict[str, str]
+) -> tuple[SharedResource, ...]:
     line = CommandLine(
         config=config, hustcat=options.get("hustcat", {}), mellanox=options.get("mellanox", {})
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from docs_site.navigation import navigation
 from docs_site.repository import link_targets, listing, site_files, with_pages_for_folders
@@ -22,7 +23,7 @@ def test_navigation_has_a_section_a_heading_and_a_page_an_item():
 
 def test_navigation_has_every_page_of_the_documentation():
     index = (ROOT / "docs" / "index.md").read_text()
-    sections = navigation(index, {})[1:]
+    sections: Any = navigation(index, {})[1:]
     paths = {
         path for section in sections for pages in section.values() for page in pages for path in page.values()
     }

@@ -9,7 +9,8 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi, PodBinding
+from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, PodBinding
+from k8s_rdma.kube.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -51,7 +52,7 @@ class FaultyApi:
     watch of them after its next event. pod_groups_refused: they may not be read (403).
     """
 
-    real: ClusterApi
+    real: Client
     faults: list[Fault] = field(default_factory=list)
     unread: int = 0
     reads: int = 0

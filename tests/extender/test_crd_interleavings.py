@@ -68,7 +68,7 @@ class World:
         self.state = ClusterState()
         self.states = RdmaNodeInformer(
             self.state,
-            None,  # type: ignore[arg-type]  nothing is followed
+            None,  # nothing is followed
             lambda: self.now,
             stale_s=1e9,
             namespace="k8s-rdma",

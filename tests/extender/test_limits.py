@@ -99,7 +99,8 @@ def test_accounts_are_what_counting_anew_gives_after_any_changes(steps):
             pod = f"{space_of(uid)}/{uid}"
             state.reserve(node, uid, Reservation(interfaces=placed(*asked), pod=pod, created_at=now))
         elif what == "bound":
-            state.bound(*which, None)
+            node, uid = which
+            state.bound(node, uid, None)
         elif what == "ended":
             state.on_delete(which[0], now)
         elif what == "confirm":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -159,7 +159,7 @@ def source(request):
 
     @asynccontextmanager
     async def start() -> AsyncIterator[Source]:
-        made: Callable[[], object] = request.param
+        made: Callable[[], AbstractAsyncContextManager[Source]] = request.param
         async with asyncio.timeout(DEADLINE_S), made() as found:
             await found.settle()
             await until(lambda: not found.states.awaited())

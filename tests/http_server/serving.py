@@ -99,6 +99,11 @@ class Client:
         except ConnectionResetError:
             return True
 
+    def stop_reading(self) -> None:
+        transport = self.writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+
     def close(self) -> None:
         self.writer.transport.abort()
 

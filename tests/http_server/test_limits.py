@@ -367,7 +367,7 @@ def test_client_is_cut_off_when_it_does_not_read(path: bytes) -> None:
             client = await s.connect()
             client.send(b"GET %b HTTP/1.1\r\nHost: w1\r\n\r\n" % path)
             await client.head()
-            client.writer.transport.pause_reading()
+            client.stop_reading()
             await s.until(lambda: not s.connections)
             client.close()
             assert await s.answers()
@@ -553,7 +553,7 @@ def test_server_ends_when_clients_do_not() -> None:
             reading, asking, silent = [await s.connect() for _ in range(3)]
             reading.send(b"GET /large HTTP/1.1\r\nHost: w1\r\n\r\n")
             await reading.head()
-            reading.writer.transport.pause_reading()
+            reading.stop_reading()
             asking.send(REQUEST[:-2])
             await s.until(lambda: len(s.connections) == 3)
         assert await asking.ended()

@@ -242,7 +242,7 @@ def test_client_is_cut_off_when_it_does_not_read(issuer: Issuer, ours: Certifica
             client = await s.connect(ssl=trusting(issuer))
             client.send(b"GET /large HTTP/1.1\r\nHost: w1\r\n\r\n")
             await client.head()
-            client.writer.transport.pause_reading()
+            client.stop_reading()
             await s.until(lambda: not s.connections)
             assert await answer(s, trusting(issuer)) == (200, b"now")
 

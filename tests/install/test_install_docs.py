@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from inspect import getsource
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -24,18 +25,23 @@ def section(command: str) -> str:
     return (DOCS / file).read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
+def parameters(command: str) -> list[Any]:
+    program: Any = get_command(app)
+    return program.commands[command].params
+
+
 @pytest.mark.parametrize("command", SECTIONS)
 def test_options_are_all_in_the_table(command: str) -> None:
     [options] = re.findall(r"^\| option \|.*\n\|.*\n((?:\|.*\n)+)", section(command), re.MULTILINE)
     told = {name for row in options.splitlines() for name in re.findall(r"`(--[a-z-]+)`", row.split("|")[1])}
-    known = get_command(app).commands[command].params
+    known = parameters(command)
     assert told == {name for each in known for name in each.opts if name.startswith("--")}
 
 
 @pytest.mark.parametrize("command", SECTIONS)
 def test_defaults_are_those_of_the_command(command: str) -> None:
     text = section(command)
-    for each in get_command(app).commands[command].params:
+    for each in parameters(command):
         default = each.default
         if default not in (None, False, True):
             shown = f"{default:g}" if isinstance(default, float | int) else f"`{default}`"

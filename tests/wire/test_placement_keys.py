@@ -101,7 +101,7 @@ def test_signature_of_a_wrong_form_is_refused(body: str):
 
 
 def test_ids_differ_and_tell_no_secret():
-    keys = [OLD, NEW, PAIR.verifier, OTHER_PAIR.verifier]
+    keys: list[SharedKey | PublicKey] = [OLD, NEW, PAIR.verifier, OTHER_PAIR.verifier]
     assert len({key.id for key in keys}) == len(keys)
     assert not any(str(key.secret) in repr(key) for key in (OLD, NEW))
     assert str(PAIR.seed) not in repr(PlacementKeys.from_keys(PAIR))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rest import NodeReport, decode_report, encode_report, without_vfs
 
-DOCUMENT = {
+DOCUMENT: dict[str, Any] = {
     "node": "w1",
     "generation": "4f.17",
     "agent_version": "0.1.0",
