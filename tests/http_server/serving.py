@@ -100,8 +100,7 @@ class Client:
             return True
 
     def stop_reading(self) -> None:
-        transport = self.writer.transport
-        assert isinstance(transport, asyncio.Transport)
+        transport: Any = self.writer.transport  # uvloop's is none of asyncio's types
         transport.pause_reading()
 
     def close(self) -> None:

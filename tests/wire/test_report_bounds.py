@@ -63,7 +63,14 @@ WHOLE: dict[str, Any] = {
         }
     ],
     "conditions": [
-        {"type": "Ready", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": "t"}
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "r",
+            "message": "m",
+            "lastTransitionTime": "t",
+            "lastHeartbeatTime": "t",
+        }
     ],
     "problems": ["p"],
 }
