@@ -169,6 +169,21 @@ def test_plugin_is_killed_with_its_children_when_its_call_is_cancelled(script, p
     asyncio.run(scenario())
 
 
+def test_plugin_ends_what_it_writes_when_its_call_is_cancelled(script, plugins):
+    lease, begun = script.directory / "lease", script.directory / "begun"
+    script.speak(MODERN, ADD=f"touch {lease} {begun}; sleep 0.2; echo c0 >{lease}")
+
+    async def scenario():
+        call = asyncio.create_task(plugins.run(script.plugin(), "ADD", b"{}", TARGET))
+        await until(begun.exists)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(scenario())
+    assert lease.read_text() == "c0\n"
+
+
 ENDLESS = "yes 0123456789012345678901234567890123456789012345678901234567890"
 
 

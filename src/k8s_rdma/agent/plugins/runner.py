@@ -1,8 +1,8 @@
 """Execution of the node's plugins by the CNI specification: search, version negotiation, run.
 
 Source: CNI specification 1.1.0, section 2 "Execution protocol" and section 4 "Plugin delegation". A
-plugin's output is bounded, and it ends with all its children when the call is given up. It dies with the
-agent, too: an ADD that outlived the agent might lease what the next agent has already given back.
+plugin's output is bounded, and it ends with all its children soon after the call is given up. It dies with
+the agent, too: an ADD that outlived the agent might lease what the next agent has already given back.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ KEPT_STDERR_BYTES = 8000
 
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 """A program of util-linux; a pre-exec hook is not safe in a threaded Python."""
+
+CANCEL_GRACE_S = 2.0
+"""The time that a plugin has to end when its call is cancelled, as by the agent's end. host-local killed
+inside ADD may leave an empty lease file, whose address no DEL gives back (1.1.1,
+`plugins/ipam/host-local/backend/disk/backend.go`, `Reserve`)."""
 
 _EXEC_POLL_INTERVAL_S = 0.0005
 """The interval of polls for the exec of `DIES_WITH_US`, which takes a millisecond; a plugin takes longer
@@ -131,8 +136,8 @@ class Plugins:
     ) -> bytes:
         """Run a plugin and return its output. K8sRdmaError when it fails, is missing, or takes too long.
 
-        NoVerbError when it does not implement the verb. After a time-out or cancellation it is killed with
-        all its children.
+        NoVerbError when it does not implement the verb. After a time-out, or `CANCEL_GRACE_S` after a
+        cancellation, it is killed with all its children.
         """
         path, _ = self._find(plugin)
         call = f"plugin {plugin.plugin}: {verb}" + (
@@ -310,8 +315,8 @@ class Ended:
 async def converse(command: Sequence[str], stdin: bytes, env: Mapping[str, str], timeout_s: float) -> Ended:
     """Run a command in a process group of its own until it has ended and its output is closed.
 
-    OSError when it cannot be run, TimeoutError after timeout_s. Then, and when this call is cancelled, its
-    process group is killed; processes that left the group with its output are not waited for.
+    OSError when it cannot be run, TimeoutError after timeout_s. Then, and `CANCEL_GRACE_S` after this call is
+    cancelled, its process group is killed; processes that left the group with its output are not waited for.
 
     stdin is written once the process is sure to die with this one: should this one die before, it reads
     nothing.
@@ -325,6 +330,7 @@ async def converse(command: Sequence[str], stdin: bytes, env: Mapping[str, str],
         cwd="/",
         process_group=0,
     )
+    feed = None
     try:
         async with asyncio.timeout(timeout_s):
             await _sure_to_die_with_us(transport.get_pid(), listening.exited)
@@ -332,6 +338,11 @@ async def converse(command: Sequence[str], stdin: bytes, env: Mapping[str, str],
             feed.write(stdin)
             feed.close()
             await listening.finished.wait()
+    except asyncio.CancelledError:
+        if feed is not None:  # it has read its call, and may be doing it
+            with suppress(TimeoutError):
+                await asyncio.wait_for(listening.finished.wait(), CANCEL_GRACE_S)
+        raise
     finally:
         if not listening.finished.is_set():
             _kill(transport.get_pid())
