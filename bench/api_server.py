@@ -11,16 +11,13 @@ import asyncio
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httptools
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PODS = "/api/v1/pods"
 _encode = msgspec.json.encode

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deviceplugin.plugin_process import World, make_world
+from deviceplugin.plugin_process import Plugin, World, make_world
 from k8s_rdma.config.devices import MountResource
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.deviceplugin.modes import mode_of
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from conftest import Record
-    from deviceplugin.plugin_process import Plugin
     from k8s_rdma.core.devices.device_plugin_api import Choice
 
 RESOURCES, DEVICES = 8, 10_000

@@ -17,7 +17,7 @@ import pytest
 
 from bench.cni_plugin import PROGRAM, QUIET_S, Plugin, Rounds, needs_root, netconf
 from e2e.node import ANNOTATIONS, Node
-from k8s_rdma.core.step import CapInterface
+from k8s_rdma.core.step import CapInterface, NetnsRef
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netlink.traffic_control import root_qdiscs
 from k8s_rdma.linux.netns import Namespaces
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import Record
-    from k8s_rdma.core.step import NetnsRef
 
 ROUNDS = {1: 30, 8: 15}
 PODS = 100

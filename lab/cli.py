@@ -14,7 +14,7 @@ from lab.cache import Cache
 from lab.errors import CannotRun, LabError
 from lab.image import build
 from lab.layers import REPOSITORY
-from lab.machine import Shape, start
+from lab.machine import Machine, Shape, start
 from lab.needs import refuse_unless_able
 from lab.report.command import report
 from lab.say import say, step
@@ -23,7 +23,6 @@ from lab.shell import follow, set_up, shell
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lab.machine import Machine
 
 CACHE = REPOSITORY / ".cache/lab"
 

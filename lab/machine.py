@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lab.boot import Boot
 from lab.command import Background, Completed, ended, request
 from lab.errors import CommandTimedOut, LabError, MachineDied
-from lab.image import build
+from lab.image import Image, build
 from lab.layers import REPOSITORY
 from lab.qemu import Hosting
 from lab.say import say
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lab.cache import Cache
-    from lab.image import Image
 
 __all__ = ["Background", "Completed", "Machine", "Shape", "start", "start_fabric"]
 

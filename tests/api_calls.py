@@ -13,10 +13,10 @@ import yaml
 from k8s_rdma.core.ids import Gang, GangApi, NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.kube.api import API_ERRORS, LeaseView, ObjectEvent, PodBinding, about_node
-from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.client import Client, connect
 from k8s_rdma.kube.published import RdmaNodeView
 from k8s_rdma_demo.cluster.api import Api
-from k8s_rdma_demo.cluster.http_server import HttpService, Response, serving
+from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
 from k8s_rdma_demo.cluster.objects import system_clock
 from k8s_rdma_demo.cluster.registry import Registry
 from k8s_rdma_demo.cluster.resources import BUILT_IN, Target, parse_resource_type, resolve
@@ -25,9 +25,6 @@ from k8s_rdma_demo.cluster.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from k8s_rdma.kube.client import Client
-    from k8s_rdma_demo.cluster.http_server import Request, Stream
 
     Call = tuple[str, str, str]
     """Group, resource with subresource, verb."""

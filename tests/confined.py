@@ -9,13 +9,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import k8s_rdma
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import IO
 
 Json = dict[str, Any]
 NODE = "w1"

@@ -11,13 +11,12 @@ import pytest
 from k8s_rdma.config.placement_keys import agent_keys, extender_keys
 from k8s_rdma.config.reloaded import Reloaded
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.placement_keys import PlacementKeys, PublicKey, SharedKey
+from k8s_rdma.wire.placement_keys import KeySource, PlacementKeys, PublicKey, SharedKey, SignerKey
 from key_volume import Volume, openssl, pair
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from k8s_rdma.wire.placement_keys import KeySource, SignerKey
 
 SECRET, NEXT = b"a secret of this test", b"the secret that comes next"
 

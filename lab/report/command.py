@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma import __version__
 from lab.foreign import command
-from lab.image import build
+from lab.image import Image, build
 from lab.layers import REPOSITORY
-from lab.machine import Shape, start, start_fabric
+from lab.machine import Machine, Shape, start, start_fabric
 from lab.qemu import accelerator
 from lab.report.evaluation import TCP_SECONDS, VERBS_SECONDS, evaluate
 from lab.report.render import render
@@ -24,8 +24,6 @@ from lab.say import say, step
 
 if TYPE_CHECKING:
     from lab.cache import Cache
-    from lab.image import Image
-    from lab.machine import Machine
 
 DOCUMENT = REPOSITORY / "docs/lab-report.md"
 RECORD = Path(__file__).with_name("recorded.json")

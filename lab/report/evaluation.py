@@ -6,18 +6,16 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 from lab.report.cluster import LabCluster
-from lab.report.flows import make_rdma, mtu, pings, rpings, tcp, verbs
+from lab.report.flows import Endpoint, Verbs, make_rdma, mtu, pings, rpings, tcp, verbs
 from lab.report.frames import tcp_share, write_share
 from lab.report.observed import node_of, pod_of
 from lab.report.pods import PODS
-from lab.report.result import Pair
+from lab.report.result import Node, Pair, Pod
 from lab.report.steady import least, until_carried
 from lab.say import step
 
 if TYPE_CHECKING:
     from lab.machine import Machine
-    from lab.report.flows import Endpoint, Verbs
-    from lab.report.result import Node, Pod
 
 TCP_SECONDS = 4
 VERBS_SECONDS = 5

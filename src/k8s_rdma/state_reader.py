@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.rest import decode_report
-from k8s_rdma.wire.state import HEADER, Kind, decode_counters, decode_header, encode_message
+from k8s_rdma.wire.rest import NodeReport, decode_report
+from k8s_rdma.wire.state import HEADER, Counters, Kind, decode_counters, decode_header, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
-    from typing import NoReturn
 
-    from k8s_rdma.wire.rest import NodeReport
-    from k8s_rdma.wire.state import Counters
 
 _log = structlog.get_logger()
 

@@ -14,8 +14,8 @@ import yaml
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma_demo.kubectl import POLL_S, unschedulable
-from k8s_rdma_demo.network import LINK_MBPS
-from k8s_rdma_demo.outcome import TCP_SHARE, TOLERANCE, FlowShown, PodShown
+from k8s_rdma_demo.network import LINK_MBPS, DemoNode
+from k8s_rdma_demo.outcome import TCP_SHARE, TOLERANCE, FlowShown, Outcome, PodShown
 from k8s_rdma_demo.traffic import Endpoint, Flow, measure, unreachable
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.wire.rest import Allocation
-    from k8s_rdma_demo.network import DemoNode
-    from k8s_rdma_demo.outcome import Outcome
     from k8s_rdma_demo.world import World
 
 MEASURE_S = 4

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from agent.machine import call
 from agent.mortal import DEVICE, World
 from fakes.machine import HOST, VF_DRIVER
-from k8s_rdma.core.ledger import Attachment, Phase
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase
 from k8s_rdma.core.step import NetnsRef, VfRef
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
-    from k8s_rdma.core.ledger import AllocatedInterface
 
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 

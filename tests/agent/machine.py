@@ -23,7 +23,7 @@ from k8s_rdma.agent.main import Host, build_agent
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.worker import Worker
-from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.config.devices import DevicePluginConfig, Resource
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.cni_environment import parse_environment
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cni.service import Verbs
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.config.devices import Resource
     from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.kube.pod_resources import PodResources

@@ -34,7 +34,7 @@ from k8s_rdma.config.devices import (
 )
 from k8s_rdma.core.devices.pod_devices import slot_ids
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Receipt
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
 from k8s_rdma.linux.receipts import Receipts
 from policies import EVERYTHING
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from pathlib import Path, PurePosixPath
 
     from k8s_rdma.agent.plugins.runner import Target
-    from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Receipt
     from k8s_rdma.core.step import Step
 
 

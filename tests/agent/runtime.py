@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.machine import PLUGINS
-from k8s_rdma.agent.cni.service import Service
+from agent.machine import PLUGINS, Machine
+from k8s_rdma.agent.cni.service import Service, Verbs
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, WITHOUT_INTERFACES
 from k8s_rdma.wire.frame import Request
@@ -19,8 +19,6 @@ from k8s_rdma.wire.frame import Request
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from agent.machine import Machine
-    from k8s_rdma.agent.cni.service import Verbs
     from k8s_rdma.agent.node import Node
     from k8s_rdma.core.step import NetnsRef
 

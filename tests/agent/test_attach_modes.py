@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.machine import asks
+from agent.machine import Machine, asks
 from agent.pods import conf, ordinary, told
-from agent.runtime import every_version, in_turn, since_interfaces
+from agent.runtime import Runtime, every_version, in_turn, since_interfaces
 from fakes.kernel import FakeKernel
 from k8s_rdma.wire.cni_result import SINCE_CHECK, SUPPORTED_VERSIONS, WITHOUT_INTERFACES
 from k8s_rdma.wire.frame import MAX_STDOUT_BYTES
 
 if TYPE_CHECKING:
-    from agent.machine import Machine
-    from agent.runtime import Runtime
     from agent.scripted_plugin import ScriptedPlugin
 
 

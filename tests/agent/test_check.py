@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from agent.machine import asks
+from agent.machine import Machine, asks
 from agent.pods import conf, requests
-from agent.runtime import in_turn
+from agent.runtime import Answer, Runtime, in_turn
 from factories import PF0, PF1
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import CapInterface, ClearInterface, SetRates, UnbindVf, VfRate
@@ -18,8 +18,6 @@ from k8s_rdma.wire.cni_result import SINCE_CHECK
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.machine import Machine
-    from agent.runtime import Answer, Runtime
     from agent.scripted_plugin import ScriptedPlugin
     from k8s_rdma.core.ledger import Receipt
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.pods import conf, ordinary, requests
-from agent.runtime import in_turn
+from agent.runtime import Runtime, in_turn
 from factories import PF0, PF1
 from k8s_rdma.config.files import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
@@ -20,7 +20,6 @@ from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
     from agent.machine import Machine
-    from agent.runtime import Runtime
 
 KEY = PlacementKeys.shared(b"a key that extender and agents share")
 STOLEN = "02:00:00:00:00:99"

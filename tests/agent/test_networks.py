@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from agent.machine import asks
+from agent.machine import Machine, asks
 from agent.pods import KnowingCluster, conf, ordinary, placed_by_the_extender, requests, told
-from agent.runtime import every_version, in_turn, since_interfaces
+from agent.runtime import Runtime, every_version, in_turn, since_interfaces
 from agent.scripted_plugin import ScriptedPlugin, addresses
 from factories import PF0, PF1
 from k8s_rdma.agent.cni.pod_request import NETWORKS_ANNOTATION
@@ -17,10 +15,6 @@ from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.step import BindVf
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.cni_result import SINCE_CHECK
-
-if TYPE_CHECKING:
-    from agent.machine import Machine
-    from agent.runtime import Runtime
 
 MULTUS = {NETWORKS_ANNOTATION: "fabric-a, fabric-b"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from agent.machine import Machine
 from agent.pods import KnowingCluster, conf, requests
-from agent.runtime import in_turn
+from agent.runtime import Answer, Runtime, in_turn
 from cdi_documents import decode_specification
 from factories import PF0, PF1
 from fakes.nodes import FakePodResources
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from agent.runtime import Answer, Runtime
 
 RDMA = "tencent.com/rdma"
 FABRIC = conf("1.0.0", emptyResult=True)

@@ -13,13 +13,11 @@ from factories import PF0, hardware, interface, receipt
 from k8s_rdma.agent.release import release, spare_name
 from k8s_rdma.core.kernel import Hardware, NameTakenError, NoSuchVfError, OtherMacError, Unreadable
 from k8s_rdma.core.ledger import Phase
-from k8s_rdma.core.step import BringHome, VfHome
+from k8s_rdma.core.step import BringHome, Step, VfHome
 from k8s_rdma.errors import K8sRdmaError, KernelError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from k8s_rdma.core.step import Step
 
 
 @pytest.fixture

@@ -17,11 +17,10 @@ from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.rates import ability_of
-from k8s_rdma.wire.rest import Enforced, MacRange, decode_report, encode_report
+from k8s_rdma.wire.rest import Enforced, MacRange, NodeReport, decode_report, encode_report
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, PfState
-    from k8s_rdma.wire.rest import NodeReport
 
 HELD = Ledger().with_receipt(
     receipt("c1", interface(PF0, 0, minimum=600, maximum=700), interface(PF1, 1, minimum=100))

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
-from agent.machine import asks, call
+from agent.machine import Machine, asks, call
 from k8s_rdma.agent.report import Reporter
-
-if TYPE_CHECKING:
-    from agent.machine import Machine
 
 
 def test_report_of_now_is_the_same_object_until_something_changes(machine: Machine) -> None:

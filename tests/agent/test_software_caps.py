@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from agent.machine import Machine, call
 from agent.patience import Patience
 from agent.pods import KnowingCluster, requests
-from fakes.machine import HOST
+from fakes.machine import HOST, Device
 from k8s_rdma.agent.cni.service import SoftwareCaps, Verbs
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.reconciler import Reconciler, keep_caps
@@ -21,7 +21,7 @@ from k8s_rdma.agent.report import Reporter
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.rates import NO_RATE
 from k8s_rdma.core.software_caps import NOT_KEPT
-from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf
+from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf, NetnsRef
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.rest import decode_report, encode_report
 
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from fakes.machine import Device
     from k8s_rdma.core.ledger import Receipt
-    from k8s_rdma.core.step import NetnsRef
 
 SOFTWARE = {"max_tx_rate": 200, "enforce": "software"}
 CHAINED = {"cniVersion": "1.0.0", "interfaces": [], "ips": []}

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.machine import asks
+from agent.machine import Machine, asks
 from agent.pods import conf, ordinary
-from agent.runtime import every_version, in_turn
+from agent.runtime import Runtime, every_version, in_turn
 from agent.scripted_plugin import ScriptedPlugin
 from factories import PF0, PF1
 from k8s_rdma.core.kernel import Unreadable
@@ -17,8 +17,6 @@ from k8s_rdma.core.kernel import Unreadable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.machine import Machine
-    from agent.runtime import Runtime
 
 GC_VERSION = "1.1.0"
 KEYS = ("cni.dev/valid-attachments", "cni.dev/attachments")

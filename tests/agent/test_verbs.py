@@ -16,11 +16,11 @@ from k8s_rdma.agent.plugins.ipam import IpamPlugins, addressing
 from k8s_rdma.agent.plugins.runner import Plugins, called_plugins
 from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.core.allocation import foreign_vfs
-from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
+from k8s_rdma.core.ids import ContainerId, NodeName, PciAddress, PodUid
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.ledger import Attachment, Phase, Pod, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.step import VfRef
+from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma.wire.netconf import decode_netconf
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cni.service import Verbs
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.step import NetnsRef
 
 KEY = PlacementKeys.shared(b"a key of the cluster")
 ANOTHER = PlacementKeys.shared(b"another key")

@@ -12,11 +12,10 @@ import struct
 import termios
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from cli.asking import ENVIRONMENT, MAIN, bind, k8s_rdma
 from extender.serving import FILTER, served
@@ -25,9 +24,6 @@ from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnsw
 from k8s_rdma.cli.top import Screen, page
 from k8s_rdma.wire.cluster_view import ClusterView, NodeRow, PendingRow, PfRow, Totals, decode_view
 from k8s_rdma.wire.explain import ExtenderState
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 LEAVES_SCREEN = "\x1b[?1049l"
 BEGINS_PAGE = "\x1b[H"

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from cluster.control_plane import write_kubeconfig
 from cluster.processes import running
-from cluster.real import FOLDER
+from cluster.real import FOLDER, Real
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from cluster.real import Real
 
 
 PROGRAM = "kube-controller-manager"

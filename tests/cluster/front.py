@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import httpx2
 
 from cluster.control_plane import Json
 from cluster.extenders import Extender
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, serving
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 
 _ANSWER_S = 60
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from cluster.control_plane import free_port, write_kubeconfig
+from cluster.control_plane import Json, free_port, write_kubeconfig
 from cluster.processes import Program
 from cluster.real import FOLDER
 from cluster.real import obstacle as missing_control_plane
-from e2e.container_runtime import IMAGE
+from e2e.container_runtime import IMAGE, ContainerRuntime
 from e2e.containerd import Containerd
 from e2e.crio import Crio
 from e2e.runtimes import RUNTIMES, runtime_obstacle
@@ -29,9 +29,7 @@ from e2e.runtimes import RUNTIMES, runtime_obstacle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from cluster.control_plane import Json
     from cluster.world import Cluster
-    from e2e.container_runtime import ContainerRuntime
 
 RUNTIME = "K8S_RDMA_RUNTIME"
 """The variable that names the container runtime: `crio`, or containerd."""

@@ -6,16 +6,13 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from cluster.control_plane import write_kubeconfig
-from cluster.world import POLICIES, POLICIES_SINCE, documents
-from k8s_rdma.kube.client import connect
+from cluster.control_plane import Json, write_kubeconfig
+from cluster.world import POLICIES, POLICIES_SINCE, Cluster, documents
+from k8s_rdma.kube.client import Client, connect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from cluster.control_plane import Json
-    from cluster.world import Cluster
-    from k8s_rdma.kube.client import Client
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 SINCE = POLICIES_SINCE

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from cluster.world import RBAC
+from cluster.world import RBAC, Cluster
 from k8s_rdma.agent.cluster.publisher import Publishing
 from k8s_rdma.agent.config import AgentConfig, PublishConfig
-from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.client import Client, connect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from cluster.nodes import Node
-    from cluster.world import Cluster
-    from k8s_rdma.kube.client import Client
 
 CRD = Path(__file__).parents[2] / "deploy" / "crds" / "rdmanodes.yaml"
 AGENT = "k8s-rdma-agent"

@@ -10,24 +10,18 @@ import re
 import secrets
 import signal
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx2
 import yaml
 
-from cluster.control_plane import free_port, write_kubeconfig
+from cluster.control_plane import ControlPlane, Json, free_port, write_kubeconfig
 from cluster.processes import running
 from http_server.certificates import Issuer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from cluster.control_plane import ControlPlane, Json
 
 FOLDER = "K8S_RDMA_KUBE_BIN"
 NEEDED = ("etcd", "kube-apiserver", "kube-scheduler")

@@ -6,7 +6,7 @@ A connection stays with its replica for as long as both ends keep it, whoever is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, NoReturn
 import httpx2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from cluster.extenders import Extender
 
 _CHUNK = 1 << 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,6 @@ from k8s_rdma_demo.cluster.resources import parse_resource_type
 from k8s_rdma_demo.cluster.scheduler import scheduling
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from cluster.control_plane import ControlPlane, Json
 
 RDMA_NODES = "k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode"

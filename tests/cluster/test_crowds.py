@@ -13,14 +13,13 @@ import pytest
 from cluster.extenders import registration
 from cluster.front import front
 from cluster.observing import LINK_MBPS, Crowd, Observer
-from cluster.world import cluster
+from cluster.world import Cluster, cluster
 from extender.node_server import pf, report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from cluster.world import Cluster
 
 pytestmark = pytest.mark.anyio
 

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from cluster.control_plane import write_kubeconfig
+from cluster.control_plane import Json, write_kubeconfig
 from cluster.extenders import registration
 from cluster.policies import SINCE
 from cluster.publishers import AGENT, prepare, publishing
 from cluster.test_rbac import role_without
-from cluster.world import cluster
+from cluster.world import Cluster, cluster
 from doctor_documents import decode_doctor
 from k8s_rdma import __version__
 from k8s_rdma.doctor.collectors.cluster import asking_pods
 from k8s_rdma.kube.documents import Documents
 
 if TYPE_CHECKING:
-    from cluster.control_plane import Json
-    from cluster.world import Cluster
     from k8s_rdma.wire.doctor import DoctorDocument
 
 pytestmark = pytest.mark.anyio

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster.control_plane import write_kubeconfig
+from cluster.control_plane import Json, write_kubeconfig
 from cluster.policies import token_of
 from cluster.publishers import AGENT, CRD, publishing
 from cluster.real import obstacle
 from cluster.server_side_apply import Applied
 from cluster.test_doctor import LEASE, examined
 from cluster.test_manifests import NAMESPACE, VALUES, rendered
-from cluster.world import cluster, documents
+from cluster.world import Cluster, cluster, documents
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cluster.control_plane import Json
-    from cluster.world import Cluster
 
 pytestmark = [
     pytest.mark.anyio,

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from cluster.extenders import registration
+from cluster.extenders import Extender, registration
 from cluster.real import obstacle
-from cluster.world import cluster
+from cluster.world import Cluster, cluster
 from k8s_rdma.wire.pod_spec import LABEL
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cluster.extenders import Extender
-    from cluster.world import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(bool(obstacle()), reason="no real cluster")]
 

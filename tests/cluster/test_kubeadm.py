@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from cluster import kubeadm
-from cluster.control_plane import write_kubeconfig
+from cluster.control_plane import Json, write_kubeconfig
 from cluster.kubeadm import MANIFESTS, ControlPlaneNode, container, network
 from cluster.nodes import node_object
 from cluster.policies import pod_of, token_of
@@ -35,7 +35,6 @@ from k8s_rdma.config.placement_keys import extender_keys
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from cluster.control_plane import Json
 
 pytestmark = [
     pytest.mark.anyio,

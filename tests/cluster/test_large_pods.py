@@ -15,7 +15,7 @@ from cluster.front import front
 from cluster.policies import token_of, written
 from cluster.real import obstacle
 from cluster.relay import service_of
-from cluster.world import cluster
+from cluster.world import Cluster, cluster
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.control_plane import Json
-    from cluster.world import Cluster
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,7 @@ from cluster.world import RBAC, Cluster, cluster
 from k8s_rdma.agent.cluster.publisher import timed
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
-from k8s_rdma.kube.api import ApiRefusedError, LeaseView, ObjectEvent, about_node, about_pod
+from k8s_rdma.kube.api import ApiRefusedError, LeaseView, ObjectEvent, Subject, about_node, about_pod
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.rdma_node import encode_status, status_of
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.control_plane import Json
-    from k8s_rdma.kube.api import Subject
 
 pytestmark = [
     pytest.mark.anyio,

@@ -15,14 +15,13 @@ from admission import policy
 from asked_annotations import BAD, GOOD, POLICIES, mixed
 from cluster.policies import GROUP, SINCE, apply_policies, until
 from cluster.real import obstacle
-from cluster.world import cluster, collection
+from cluster.world import Cluster, cluster, collection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from cluster.control_plane import Json
-    from cluster.world import Cluster
 
 pytestmark = [
     pytest.mark.anyio,

@@ -8,13 +8,12 @@ import pytest
 
 from cluster.policies import apply_policies, until
 from cluster.real import obstacle
-from cluster.world import cluster
+from cluster.world import Cluster, cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.control_plane import Json
-    from cluster.world import Cluster
 
 pytestmark = [
     pytest.mark.anyio,

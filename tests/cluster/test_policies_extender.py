@@ -12,14 +12,13 @@ import pytest
 
 from cluster.policies import SINCE, grant_everything, token_of, until, written
 from cluster.real import obstacle
-from cluster.world import cluster
+from cluster.world import Cluster, cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from cluster.control_plane import Json
-    from cluster.world import Cluster
 
 pytestmark = [
     pytest.mark.anyio,

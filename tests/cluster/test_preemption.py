@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from cluster.extenders import registration
-from cluster.world import cluster
+from cluster.extenders import Extender, registration
+from cluster.world import Cluster, cluster
 from extender.node_server import pf, report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.control_plane import Json
-    from cluster.extenders import Extender
-    from cluster.world import Cluster
 
 pytestmark = pytest.mark.anyio
 

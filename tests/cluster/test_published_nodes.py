@@ -12,7 +12,7 @@ import pytest
 
 from cluster.extenders import registration
 from cluster.publishers import VFS, as_agent, prepare, publishing
-from cluster.world import cluster
+from cluster.world import Cluster, cluster
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.kube.api import Listed, ObjectEvent, about_pod
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.control_plane import Json
-    from cluster.world import Cluster
 
 pytestmark = pytest.mark.anyio
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cluster.extenders import registration
-from cluster.world import cluster
+from cluster.world import Cluster, cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.control_plane import Json
-    from cluster.world import Cluster
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,7 @@ from cluster.real import SERVICE
 from cluster.server_side_apply import Applied
 from cluster.test_real_daemonset import IMAGE, NAMESPACE, NODES, READY_S, REPOSITORY, image, leading_to, run
 from cluster.test_real_daemonset import pytestmark as marks
-from cluster.world import cluster
+from cluster.world import Cluster, cluster
 from deploy.rendering.chart import CHART, documents, render
 from e2e.conftest import build_dir, make_node, program
 from e2e.facts import facts
@@ -33,7 +33,6 @@ from k8s_rdma import __version__
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from cluster.world import Cluster
     from e2e.node import Node
 
 __all__ = ["build_dir", "make_node", "program"]

@@ -14,7 +14,7 @@ from cluster.kubeadm import MANIFESTS
 from cluster.kubelet import ADDRESS, NODE, Kubelet, programs, scratch
 from cluster.kubelet import obstacle as missing_kubelet
 from cluster.real import programs_of
-from cluster.test_kubeadm import INSTALL, LABEL, START, TELL, administered, edit
+from cluster.test_kubeadm import INSTALL, LABEL, START, TELL, Administered, administered, edit
 from cluster.test_real_daemonset import NODES, OTHER, run
 from cluster.typed import obstacle
 from cluster.world import placement
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.control_plane import Json
-    from cluster.test_kubeadm import Administered
 
 WHY_NOT = missing_kubelet() or obstacle("kubeadm", "kubectl")
 pytestmark = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster.kubelet import obstacle
+from cluster.kubelet import Kubelet, obstacle
 from cluster.offering import offering
 from cluster.test_real_kubelet import (
     PCI_VARIABLE,
@@ -39,7 +39,6 @@ from k8s_rdma.doctor.cluster.pods import PodFact
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cluster.kubelet import Kubelet
     from e2e.node import Node
 
 __all__ = ["build_dir", "make_node", "node", "program"]

@@ -11,18 +11,16 @@ import pytest
 from cluster.extenders import registration
 from cluster.nodes import node_object
 from cluster.publishers import AGENT, prepare
-from cluster.world import cluster, placement
+from cluster.world import Cluster, cluster, placement
 from e2e.conftest import build_dir, make_node, program
-from k8s_rdma_demo.cluster.sandbox import PodRef
+from k8s_rdma_demo.cluster.sandbox import PodRef, Sandbox
 from older_programs import last_without, unpack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from cluster.world import Cluster
     from e2e.node import Node
-    from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 __all__ = ["build_dir", "make_node", "program"]
 

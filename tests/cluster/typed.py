@@ -7,15 +7,11 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from cluster.control_plane import write_kubeconfig
+from cluster.control_plane import ControlPlane, write_kubeconfig
 from cluster.real import FOLDER
 from cluster.real import obstacle as missing_control_plane
 from documents import ROOT
-
-if TYPE_CHECKING:
-    from cluster.control_plane import ControlPlane
 
 _BLOCK = re.compile(r"^<!-- run by (?P<test>\S+) -->\n```\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 

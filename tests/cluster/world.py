@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import yaml
 
-from cluster.control_plane import ControlPlane, write_kubeconfig
+from cluster.control_plane import ControlPlane, Json, write_kubeconfig
 from cluster.extenders import Extender
 from cluster.nodes import Node, node_object
 from cluster.real import GANGS, real
@@ -26,7 +26,6 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from cluster.control_plane import Json
 
 DEADLINE_S = 100
 RBAC = Path(__file__).parents[2] / "deploy" / "rbac"

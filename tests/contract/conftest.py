@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from contract.hardware_lab import HardwareLab, needs_hardware
-from contract.lab import FakeLab
+from contract.lab import FakeLab, Lab
 from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from contract.lab import Lab
 
 
 @pytest.fixture(

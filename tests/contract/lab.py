@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pytest
 
 from fakes.kernel import FakeKernel
 from fakes.machine import VF_DRIVER, FakeMachine, FakePf, Interface
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.kernel import present_config
+from k8s_rdma.core.kernel import Kernel, Vf, present_config
 from k8s_rdma.core.options import Setting
 from k8s_rdma.core.rates import EVERY_RATE, RateAbility
-from k8s_rdma.core.step import GiveVf, VfConfig, VfHome, VfRate, VfRef
-
-if TYPE_CHECKING:
-    from k8s_rdma.core.kernel import Kernel, Vf
-    from k8s_rdma.core.step import NetnsRef
+from k8s_rdma.core.step import GiveVf, NetnsRef, VfConfig, VfHome, VfRate, VfRef
 
 PF0 = PciAddress("0000:03:00.0")
 PF1 = PciAddress("0000:03:00.1")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, LinkType, Setting, VfDriver
 from k8s_rdma.core.placement import MAX_SCORE, PlacedInterface, Placement, Rejection, fits, place, score
@@ -24,7 +24,6 @@ from packing_oracle import pci
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from k8s_rdma.core.ids import PciAddress
 
 W1 = NodeName("w1")
 A, B = "a.example/rdma", "b.example/rdma"

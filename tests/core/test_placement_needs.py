@@ -25,13 +25,12 @@ from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility
 from k8s_rdma.core.request import InterfaceRequest, Request, unmet
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
-from placement_oracle import COARSE, OPTIONS, anywhere, meets, needy, possible, takes
+from placement_oracle import COARSE, OPTIONS, Situation, anywhere, meets, needy, possible, takes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.core.ids import PciAddress
-    from placement_oracle import Situation
 
 ETHERNET, INFINIBAND = LinkType.ETHERNET, LinkType.INFINIBAND
 

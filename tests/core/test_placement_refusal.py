@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -17,10 +16,7 @@ from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, inventory, pci, request
-from placement_oracle import REQUESTS, needy, nodes
-
-if TYPE_CHECKING:
-    from placement_oracle import Situation
+from placement_oracle import REQUESTS, Situation, needy, nodes
 
 TWO = ((100_000, 8), (100_000, 8))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import (
     EVERY_DEVICE,
     NOTHING_USED,
@@ -24,7 +24,6 @@ from packing_oracle import inventory, pci
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.core.ids import PciAddress
 
 POOL = "a.b/c"
 PFS = inventory((100, 9), (100, 9))  # the third of PCI is not there

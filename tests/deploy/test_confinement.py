@@ -13,7 +13,7 @@ import yaml
 
 from confined import FURNITURE, start, writable, writable_volumes
 from deploy.rendering.chart import documents, render
-from deviceplugin.plugin_process import MOUNT, SLOTS, Plugin, follows, make_world
+from deviceplugin.plugin_process import MOUNT, SLOTS, Plugin, World, follows, make_world
 from e2e.conftest import build_dir, make_node, program
 from extender.world import cluster
 from k8s_rdma_demo.cluster.command import write_kubeconfig
@@ -22,7 +22,6 @@ from process_status import status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from deviceplugin.plugin_process import World
     from e2e.node import Node
 
 __all__ = ["build_dir", "make_node", "program"]

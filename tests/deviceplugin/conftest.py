@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deviceplugin.plugin_process import make_world
+from deviceplugin.plugin_process import World, make_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from deviceplugin.plugin_process import World
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from deviceplugin.plugin_process import MOUNT, SLOTS, follows
+from deviceplugin.plugin_process import MOUNT, SLOTS, World, follows
 from k8s_rdma import __version__
 from k8s_rdma.cli.device_plugin import CommandLine, read_command_line
 from k8s_rdma.cli.main import app
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from deviceplugin.plugin_process import World
 
 needs_mounts = pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount namespace of its own")
 MELLANOX = {"configList": [{"resourceName": "hca", "rdmaHcaMax": 7, "devices": ["ib0"]}]}

@@ -20,6 +20,8 @@ from deviceplugin.plugin_process import (
     MOUNT_SOCKET,
     SLOTS,
     SLOTS_SOCKET,
+    Plugin,
+    World,
     follows,
 )
 from k8s_rdma.kube.grpc_calls import call, connect
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from deviceplugin.plugin_process import Plugin, World
 
 pytestmark = pytest.mark.anyio
 

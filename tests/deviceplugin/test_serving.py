@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from deviceplugin.inventories import seen
 from deviceplugin.played_agent import PlayedAgent, report
-from deviceplugin.plugin_process import MOUNT, SLOTS, follows
+from deviceplugin.plugin_process import MOUNT, SLOTS, World, follows
 from http_server.certificates import Issuer
 from k8s_rdma import __version__
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, OfferedDevice
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from deviceplugin.plugin_process import World
 
 pytestmark = pytest.mark.anyio
 

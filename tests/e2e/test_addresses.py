@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.node import DEADLINE_S, pod
+from e2e.node import DEADLINE_S, Node, pod
 from k8s_rdma.linux.netns import entered
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.cni_runtime import AttachError
 
 if TYPE_CHECKING:
-    from e2e.node import Node
     from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 

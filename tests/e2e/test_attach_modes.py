@@ -12,12 +12,11 @@ from e2e.node import DEADLINE_S, Node, pod
 from e2e.test_attachments import inside, told
 from e2e.test_cluster import cluster_of
 from k8s_rdma_demo.cluster.cni_plugin import CniError, Invocation, run_plugin
-from k8s_rdma_demo.cluster.cni_runtime import AttachError
+from k8s_rdma_demo.cluster.cni_runtime import AttachError, CniRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
     from k8s_rdma_demo.cluster.sandbox import PodRef, Sandbox
 
     MakeNode = Callable[[int], Node]

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import httpx2
 
 from e2e.node import PFS, Node, pod
 from e2e.test_rest import URL, serve
-from server.exposition_reader import read
-
-if TYPE_CHECKING:
-    from server.exposition_reader import Family
+from server.exposition_reader import Family, read
 
 BROADCAST_100_KB = """
 import socket

@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
 
 from e2e.conftest import PLUGINS
 from e2e.dhcp_server import DhcpServer
-from e2e.node import pod
+from e2e.node import Node, pod
 from k8s_rdma_demo.cluster.cni_runtime import AttachError
-
-if TYPE_CHECKING:
-    from e2e.node import Node
 
 DHCP = shutil.which("dhcp", path=PLUGINS)
 pytestmark = pytest.mark.skipif(

@@ -16,7 +16,7 @@ import pytest
 from e2e.containerd import IMAGE, Containerd
 from e2e.cri import CriError
 from k8s_rdma_demo.cluster.api import serving_api
-from k8s_rdma_demo.cluster.kubelet import running_kubelet
+from k8s_rdma_demo.cluster.kubelet import Kubelet, running_kubelet
 from k8s_rdma_demo.cluster.node_devices import DevicesConfig, KubeletConfig
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from e2e.node import Node
-    from k8s_rdma_demo.cluster.kubelet import Kubelet
 
 DEADLINE_S = 60
 PODS = "/api/v1/namespaces/default/pods"

@@ -17,7 +17,7 @@ import pytest
 from cluster.control_plane import free_port
 from cluster.extenders import Extender
 from cluster.nodes import node_object
-from cluster.processes import running
+from cluster.processes import Program, running
 from e2e.node import Node, pod
 from e2e.test_rest import URL, serve
 from k8s_rdma_demo.cluster.api import serving_api
@@ -26,7 +26,6 @@ from k8s_rdma_demo.cluster.command import write_kubeconfig
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from cluster.processes import Program
 
 Series = list[dict[str, str]]
 

@@ -22,12 +22,11 @@ from k8s_rdma.kube import grpc_calls
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.pod_resources import GET_METHOD, LIST, PodName
 from k8s_rdma_demo.cluster.cni_plugin import CniError
-from k8s_rdma_demo.cluster.cni_runtime import remove_namespace_at
+from k8s_rdma_demo.cluster.cni_runtime import CniRuntime, remove_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
     from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cni.call import ANNOTATIONS, Program
+from cni.call import ANNOTATIONS, Outcome, Program
 from e2e.conftest import PLUGINS, require_plugins
 from e2e.node import Node
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
@@ -24,7 +24,6 @@ from k8s_rdma_demo.cluster.cni_runtime import create_namespace_at, remove_namesp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cni.call import Outcome
 
 FOLDER = Path(__file__).parents[1] / "recordings"
 RECORDINGS = {path.stem: json.loads(path.read_text()) for path in sorted((FOLDER / "cni").glob("*.json"))}

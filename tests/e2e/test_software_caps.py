@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from e2e.node import pod
+from e2e.node import Node, pod
 from e2e.test_rest import URL, serve
-from k8s_rdma_demo.cluster.cni_runtime import AttachError, remove_namespace_at
+from k8s_rdma_demo.cluster.cni_runtime import AttachError, CniRuntime, remove_namespace_at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from e2e.node import Node
-    from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
     from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 SOFTWARE: dict[str, Any] = {"max_tx_rate": 200, "enforce": "software"}

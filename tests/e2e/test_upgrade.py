@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from e2e.facts import facts, qdiscs
-from e2e.node import pod
+from e2e.node import Node, pod
 from e2e.streams import Endpoint, Stream, flood, passed_interface, passed_vf
 from k8s_rdma.cli.main import app
 from k8s_rdma.linux.receipts import OLDEST, VERSION
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from e2e.node import Node
     from k8s_rdma_demo.cluster.sandbox import Sandbox
 
 TRY_AGAIN_LATER = 11

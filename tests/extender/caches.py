@@ -9,12 +9,10 @@ from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
-from k8s_rdma.wire.placement_keys import UNSIGNED
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from k8s_rdma.wire.placement_keys import KeySource
 
 
 def scheduler_cache(

@@ -8,16 +8,23 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.ids import NodeName
-from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, PodBinding
+from k8s_rdma.core.ids import Gang, NodeName
+from k8s_rdma.kube.api import (
+    ApiRefusedError,
+    ApiUncertainError,
+    ApiUnreachableError,
+    BudgetView,
+    Event,
+    NodeView,
+    PodBinding,
+    PodView,
+)
 from k8s_rdma.kube.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.core.ids import Gang
     from k8s_rdma.core.ledger import Pod
-    from k8s_rdma.kube.api import BudgetView, Event, NodeView, PodView
 
 
 class Fault(Enum):

@@ -6,7 +6,17 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.kube.api import ApiRefusedError, Changed, Event, LeaseView, Listed, NodeView, PodView
+from k8s_rdma.kube.api import (
+    ApiRefusedError,
+    BudgetView,
+    Changed,
+    Event,
+    LeaseView,
+    Listed,
+    NodeView,
+    PodBinding,
+    PodView,
+)
 from k8s_rdma.kube.published import RdmaNodeView
 
 if TYPE_CHECKING:
@@ -14,7 +24,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import Gang, NodeName
     from k8s_rdma.core.ledger import Pod
-    from k8s_rdma.kube.api import BudgetView, PodBinding
 
 
 @dataclass

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from k8s_rdma.core.rates import EVERY_RATE
 from k8s_rdma.wire.rates import Range, Rates, rates_of
@@ -21,9 +20,6 @@ from k8s_rdma.wire.rest import (
     Pod,
     encode_report,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 PF0 = "0000:03:00.0"
 PF1 = "0000:03:00.1"

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from extender.world import interfaces, until
+from extender.world import World, interfaces, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from extender.world import World
 
 
 async def create(

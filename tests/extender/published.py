@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.kube.api import LeaseView
+from k8s_rdma.kube.api import Event, LeaseView
 from k8s_rdma.kube.client import Client
 from k8s_rdma.kube.published import RdmaNodeView
 from k8s_rdma.wire.rdma_node import encode_status, status_of
@@ -16,7 +16,6 @@ from k8s_rdma_demo.cluster.resources import parse_resource_type
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.kube.api import Event
     from k8s_rdma.wire.rest import NodeReport
 
 NAMESPACE = "k8s-rdma"

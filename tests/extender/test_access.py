@@ -11,9 +11,9 @@ import httpx2
 import pytest
 from msgspec import structs
 
-from extender.serving import BIND, FILTER, served
+from extender.serving import BIND, FILTER, Served, served
 from extender.world import cluster
-from http_server.certificates import Issuer
+from http_server.certificates import Certificate, Issuer
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.app import access_of
@@ -22,8 +22,6 @@ from k8s_rdma.extender.config import ExtenderConfig
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from extender.serving import Served
-    from http_server.certificates import Certificate
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from extender.node_server import PF0, pf, report
 from extender.preemption import create, place, preempt
-from extender.world import cluster, extending, until, world
+from extender.world import World, cluster, extending, until, world
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.macs import MacRanges
 from k8s_rdma.core.namespace_policy import address_number
@@ -30,7 +30,6 @@ from k8s_rdma.wire.rest import MacRange
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from extender.world import World
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace as replace_struct
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide, used_locally
 from k8s_rdma.core.allocation import with_allocations as given_to_pod
-from k8s_rdma.core.ids import ContainerId, NodeName
+from k8s_rdma.core.ids import ContainerId, NodeName, PciAddress
 from k8s_rdma.core.inventory import Generation, Used
 from k8s_rdma.core.ledger import Attachment, Ledger
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, PfSelector, Setting, VfDriver
@@ -28,7 +28,6 @@ from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.rest import Allocation, Pod, decode_report, encode_report
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.kernel import Hardware
 
 W1 = NodeName("w1")

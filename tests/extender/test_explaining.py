@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 
 from extender.node_server import pf, report
-from extender.world import cluster, extending, world
+from extender.world import World, cluster, extending, world
 from k8s_rdma.core.ids import NodeName, PodUid, pci_address
 from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, LinkType
@@ -25,9 +24,6 @@ from k8s_rdma.kube.api import LeaseView
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.wire.cluster_view import decode_view
 from k8s_rdma.wire.explain import Explanation, decode_explanation
-
-if TYPE_CHECKING:
-    from extender.world import World
 
 PCI = pci_address("03:00.0")
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from extender.serving import BIND, FILTER, served
-from extender.world import cluster, extending
+from extender.serving import BIND, FILTER, Served, served
+from extender.world import World, cluster, extending
 from k8s_rdma.kube.api import API_ERRORS, AbsentApi
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma_demo.cluster.command import load_scheduler_config
@@ -21,8 +21,6 @@ from k8s_rdma_demo.cluster.scheduler import scheduling
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from extender.serving import Served
-    from extender.world import World
 
 pytestmark = pytest.mark.anyio
 

@@ -6,17 +6,13 @@ import asyncio
 import json
 import resource
 import tracemalloc
-from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
-from extender.serving import BIND, FILTER, PRIORITIZE, served
+from extender.serving import BIND, FILTER, PRIORITIZE, Served, served
 from extender.world import cluster
 from k8s_rdma.extender.app import Bodies
-
-if TYPE_CHECKING:
-    from extender.serving import Served
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extender.node_server import PF0, node_servers, pf, report
-from extender.real_nodes import real_nodes
+from extender.real_nodes import RealNode, real_nodes
 from extender.serving import FILTER, served
 from extender.world import cluster, until
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
@@ -22,7 +22,6 @@ from k8s_rdma.http_server import listen
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from extender.real_nodes import RealNode
 
 pytestmark = pytest.mark.anyio
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from extender.node_server import PF0, PF1, pf, report
-from extender.serving import BIND, FILTER, served
+from extender.serving import BIND, FILTER, Served, served
 from extender.world import World, cluster
 from k8s_rdma.core.rates import NO_RATE
 from k8s_rdma.extender.config import NamespaceLimit
@@ -18,9 +17,6 @@ from k8s_rdma.wire.cluster_view import ClusterView, decode_view
 from k8s_rdma.wire.explain import Explanation, decode_explanation
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rates import rates_of
-
-if TYPE_CHECKING:
-    from extender.serving import Served
 
 pytestmark = pytest.mark.anyio
 KEY = PlacementKeys.shared(b"secret")

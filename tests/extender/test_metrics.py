@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 
 from extender.faulty_api import Fault
-from extender.serving import BIND, FILTER, PRIORITIZE, served
+from extender.serving import BIND, FILTER, PRIORITIZE, Served, served
 from extender.world import cluster
-from server.exposition_reader import read, value
-
-if TYPE_CHECKING:
-    from extender.serving import Served
-    from server.exposition_reader import Family
+from server.exposition_reader import Family, read, value
 
 pytestmark = pytest.mark.anyio
 

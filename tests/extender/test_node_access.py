@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from extender.real_nodes import real_nodes
 from extender.world import until
-from http_server.certificates import Issuer
+from http_server.certificates import Certificate, Issuer
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
@@ -21,9 +21,7 @@ from k8s_rdma.http_server.access import tls_context, tokens_of
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any
 
-    from http_server.certificates import Certificate
 
 W1 = NodeName("w1")
 

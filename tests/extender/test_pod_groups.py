@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extender.node_server import PF0, pf, report
-from extender.world import until, world
+from extender.world import World, until, world
 from k8s_rdma.core.ids import Gang, GangApi
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.pod_spec import LABEL
@@ -17,7 +17,6 @@ from k8s_rdma.wire.pod_spec import LABEL
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from extender.world import World
 
 pytestmark = pytest.mark.anyio
 

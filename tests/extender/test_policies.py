@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extender.node_server import PF0, pf, report
-from extender.world import until, world
+from extender.world import World, until, world
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import PfPolicy
@@ -17,7 +17,6 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
-    from extender.world import World
     from k8s_rdma.core.placement import Placement
 
 pytestmark = pytest.mark.anyio

@@ -17,18 +17,16 @@ from extender.published import RDMA_NODES
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity, Extender
 from k8s_rdma.kube.client import Client
-from k8s_rdma.wire.placement_keys import FixedKeys
+from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import kubeconfig
-from k8s_rdma_demo.cluster.resources import parse_resource_type
+from k8s_rdma_demo.cluster.resources import ResourceType, parse_resource_type
 from policies import EVERYTHING_FILE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from k8s_rdma.kube.leader_election import LeaderElector
-    from k8s_rdma.wire.placement_keys import PlacementKeys
-    from k8s_rdma_demo.cluster.resources import ResourceType
 
 DEADLINE_S = 90
 POD_GROUPS = parse_resource_type("scheduling.k8s.io/v1alpha2/podgroups/PodGroup/namespaced")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fakes.machine import HOST, VF_DRIVER
-from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, Vf
+from fakes.machine import HOST, VF_DRIVER, Device, FakeMachine, FakePf, Function
+from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, Vf, VfCounters
 from k8s_rdma.core.options import LinkState, LinkType, Setting, VlanProto
 from k8s_rdma.core.rates import check_rates
 from k8s_rdma.core.software_caps import NOT_KEPT, without_software_caps
@@ -26,9 +26,13 @@ from k8s_rdma.core.step import (
     ConfigureInterface,
     ConfigureVfs,
     GiveVf,
+    NetnsRef,
     ProgramVfs,
     SetRates,
+    Step,
     UnbindVf,
+    VfConfig,
+    VfHome,
     VfRate,
     VfRef,
     Vlan,
@@ -38,10 +42,7 @@ from k8s_rdma.errors import KernelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from fakes.machine import Device, FakeMachine, FakePf, Function
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.kernel import VfCounters
-    from k8s_rdma.core.step import NetnsRef, Step, VfConfig, VfHome
 
 _MIN_MTU = 68
 """ETH_MIN_MTU, `include/uapi/linux/if_ether.h`."""

@@ -14,7 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.kernel import NameTakenError, VfCounters
+from k8s_rdma.core.kernel import NameTakenError, Unreadable, VfCounters
 from k8s_rdma.core.options import LinkState, LinkType, Setting
 from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
 from k8s_rdma.core.step import NetnsRef, Route, VfRef, Vlan
@@ -23,7 +23,6 @@ from k8s_rdma.errors import KernelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from k8s_rdma.core.kernel import Unreadable
 
 HOST = 0
 """The place of everything in the host's namespace."""

@@ -19,7 +19,7 @@ from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, RdmaPort, Vf
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.wire.machine import Refused, SymbolicLink, decode_machine
+from k8s_rdma.wire.machine import Entry, Machine, RdmaEntry, Refused, SymbolicLink, decode_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.linux.netlink.dcb import DcbState
-    from k8s_rdma.wire.machine import Entry, Machine, RdmaEntry
 
 _MOST_LINKS = 40
 """Symbolic links that a path may lead through (Linux `include/linux/namei.h`, MAXSYMLINKS)."""

@@ -7,18 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.core.options import LinkType
-from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.vf.creation import GuidOf, VfLinkState, VfMac, VfTrust
+from k8s_rdma.linux.vf.creation import GuidOf, Setting, VfLinkState, VfMac, VfTrust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fakes.sriov_machine import CardState, SriovMachine, VfState
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.linux.netlink.queries import DevlinkRate
-    from k8s_rdma.linux.vf.creation import Setting
 
 _FIRST_VLAN = 1_000_000
 _TYPES = {LinkType.ETHERNET: 1, LinkType.INFINIBAND: 32}

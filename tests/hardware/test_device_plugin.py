@@ -33,14 +33,13 @@ from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 from k8s_rdma_demo.cluster.containers import Container, ContainerError, new_container
-from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig, running_device_manager
+from k8s_rdma_demo.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
 from k8s_rdma_demo.kubelet.pods import AdmissionError, DeviceContainer, DevicePod
 from network_namespaces import create_namespace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
-    from k8s_rdma_demo.kubelet.device_manager import DeviceManager
 
 pytestmark = [needs_hardware, pytest.mark.timeout(400)]
 

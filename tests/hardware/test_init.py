@@ -24,7 +24,7 @@ from k8s_rdma.core.ids import pci_address
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Machine, StoppableClock
 from k8s_rdma.init.main import make_all_ready
-from k8s_rdma.init.pf_setup import Result
+from k8s_rdma.init.pf_setup import Outcome, Result
 from k8s_rdma.init.vf_settings import vf_mac
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.receipts import Receipts
@@ -34,7 +34,6 @@ from k8s_rdma.linux.vf.creation import KernelSriovLinks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from k8s_rdma.init.pf_setup import Outcome
 
 import msgspec
 

@@ -14,7 +14,7 @@ from contract.lab import home_of
 from contract.linux_lab import run
 from hardware.test_kernel_rdma import soft_device
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.core.devices.rdma_devices import NetnsMode
+from k8s_rdma.core.devices.rdma_devices import NetnsMode, RdmaDevice
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
-    from k8s_rdma.core.devices.rdma_devices import RdmaDevice
 
 pytestmark = needs_hardware
 

@@ -9,15 +9,11 @@ import socket
 import struct
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from http_server.serving import REQUEST, run, served
+from http_server.serving import REQUEST, Client, run, served
 from k8s_rdma.http_server import Limits
-
-if TYPE_CHECKING:
-    from http_server.serving import Client
 
 QUICK = {"request_timeout_s": 0.2, "send_timeout_s": 0.2, "keep_alive_s": 0.2, "linger_s": 0.2}
 HEAD_LIMIT = 1024

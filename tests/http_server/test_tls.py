@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
-from http_server.certificates import Issuer
-from http_server.serving import REQUEST, run, served
+from http_server.certificates import Certificate, Issuer
+from http_server.serving import REQUEST, Served, run, served
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import Limits
@@ -24,9 +24,6 @@ from k8s_rdma.http_server.server import Handshake
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from http_server.certificates import Certificate
-    from http_server.serving import Served
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cni.conftest import build_dir, program
-from deviceplugin.plugin_process import make_world
+from deviceplugin.plugin_process import World, make_world
 from e2e.conftest import PLUGINS, require_plugins
 from image.contained_node import AGENT, ContainedNode
 from image.containers import Containers
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cni.call import Program
-    from deviceplugin.plugin_process import World
 
 __all__ = ["build_dir", "program"]
 

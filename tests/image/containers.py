@@ -12,14 +12,13 @@ import secrets
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from image.oci_image import Image
 from image.seccomp import filter_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import IO
 
 DEADLINE_S = 60
 SETS = ("bounding", "effective", "permitted")

@@ -10,19 +10,14 @@ import stat
 import struct
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import k8s_rdma
-from image.containers import Mount, Rights
-from image.oci_image import MACHINES
+from image.containers import Containers, Mount, Rights
+from image.oci_image import MACHINES, Image
 from image.seccomp import PROFILE
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
-
-if TYPE_CHECKING:
-    from image.containers import Containers
-    from image.oci_image import Image
 
 PYTHON = "/opt/k8s-rdma/bin/python"
 PROGRAMS = {

@@ -13,14 +13,13 @@ import httpx2
 import pytest
 
 import k8s_rdma
-from image.oci_image import MACHINES
+from image.oci_image import MACHINES, Image
 from image.test_contents import IMPORT_ALL, PYTHON
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image.oci_image import Image
 
 PORT = 54005
 IMPORT_S, START_S = 600, 120

@@ -10,13 +10,12 @@ import httpx2
 import pytest
 
 from e2e.node import pod
-from image.contained_node import AGENT
+from image.contained_node import AGENT, ContainedNode
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image.contained_node import ContainedNode
     from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
 
     MakeNode = Callable[..., ContainedNode]

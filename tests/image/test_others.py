@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
 
 from cni.call import Program
-from deviceplugin.plugin_process import MOUNT, SLOTS, Plugin, follows
+from deviceplugin.plugin_process import MOUNT, SLOTS, Plugin, World, follows
 from extender.world import cluster
-from image.containers import DEADLINE_S, Mount, Rights
+from image.containers import DEADLINE_S, Containers, Mount, Rights
 from k8s_rdma_demo.cluster.command import write_kubeconfig
-
-if TYPE_CHECKING:
-    from deviceplugin.plugin_process import World
-    from image.containers import Containers
 
 pytestmark = pytest.mark.anyio
 

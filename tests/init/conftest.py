@@ -14,13 +14,12 @@ from fakes.sriov_machine import Card, CardState, MachineClock, MachineSysfs, Sri
 from init.receipts import BOOT_ID
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.init.config import InitConfig
-from k8s_rdma.init.job import Machine
+from k8s_rdma.init.job import Clock, Machine
 from k8s_rdma.init.main import make_all_ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma.init.job import Clock
     from k8s_rdma.init.pf_setup import Outcome
 
 IGB = Card(name="enp1s0f0", pci=PciAddress("0000:01:00.0"), mac="52:54:00:aa:00:01")

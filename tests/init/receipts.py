@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from k8s_rdma.core.ids import ContainerId, PodUid
+from k8s_rdma.core.ids import ContainerId, PciAddress, PodUid
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Pod, Receipt
 from k8s_rdma.core.step import NetnsRef, VfHome, VfRef
-
-if TYPE_CHECKING:
-    from k8s_rdma.core.ids import PciAddress
 
 BOOT_ID = "the boot of now"
 

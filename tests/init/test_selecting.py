@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from init.conftest import IGB, IGB2
+from init.conftest import IGB, IGB2, World
 from k8s_rdma.init.pf_setup import Result, all_well
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from init.conftest import World
 
     Make = Callable[..., World]
 

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.sriov_links import MachineLinks
 from fakes.sriov_machine import Card, MachineClock, MachineSysfs
-from init.conftest import IGB, IGB2
+from init.conftest import IGB, IGB2, World
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.init.job import StoppedError
@@ -20,8 +20,6 @@ from k8s_rdma.linux.vf.creation import GuidOf, NetdevsOf, SriovPf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from init.conftest import World
 
     Make = Callable[..., World]
 

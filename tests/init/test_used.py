@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from init.conftest import IGB, IGB2
+from init.conftest import IGB, IGB2, World
 from init.receipts import BOOT_ID, receipt_of
 from k8s_rdma.core.ids import ContainerId
 from k8s_rdma.init.pf_setup import Result, all_well
@@ -16,7 +16,6 @@ from k8s_rdma.linux.receipts import Receipts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from init.conftest import World
     from k8s_rdma.core.ledger import Receipt
 
     Make = Callable[..., World]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from install.node_files import FILE, OURS
+from install.node_files import FILE, OURS, NodeFiles
 from k8s_rdma.cli.install_cni import desired_conflist
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.directory import NodeDirectory
@@ -18,8 +18,6 @@ from k8s_rdma.install.network import Network
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from install.node_files import NodeFiles
 
 
 def run(node: NodeFiles, program: Path, *options: str) -> subprocess.CompletedProcess[str]:

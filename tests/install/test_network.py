@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from install.node_files import BRIDGE, FILE, OURS, PORTMAP, conflist
+from install.node_files import BRIDGE, FILE, OURS, PORTMAP, NodeFiles, conflist
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.install.network import Network
 from k8s_rdma.wire.conflist import plugin_section
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from install.node_files import NodeFiles
 
 MESH = {"type": "mesh", "log_level": "info"}
 CAPABILITY = {"io.kubernetes.cri.pod-annotations": True}

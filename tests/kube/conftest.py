@@ -13,13 +13,12 @@ import pytest
 from k8s_rdma.kube.client import Client, connect
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import write_kubeconfig
-from k8s_rdma_demo.cluster.http_server import HttpService, Response, serving
+from k8s_rdma_demo.cluster.http_server import Handler, HttpService, Response, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from k8s_rdma_demo.cluster.http_server import Handler
 
 DEADLINE_S = 30
 

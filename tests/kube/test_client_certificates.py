@@ -16,13 +16,12 @@ from http_server.certificates import Issuer
 from k8s_rdma.kube.api import ApiUnreachableError
 from k8s_rdma.kube.client import connect
 from k8s_rdma.kube.documents import Documents
-from kube.asking import ask, document, serving, write
+from kube.asking import Asked, ask, document, serving, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kube.asking import Asked
 
 V1 = "client.authentication.k8s.io/v1"
 

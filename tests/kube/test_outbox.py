@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,7 +15,6 @@ from k8s_rdma.kube.time import Time
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
-    from typing import Any
 
 pytestmark = pytest.mark.anyio
 KEY = ("status", "uid-1", "")

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab.cache import Cache
-from lab.machine import Shape, start, start_fabric
+from lab.machine import Machine, Shape, start, start_fabric
 from tests.lab.pods_fixtures import cluster, lab_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lab.machine import Machine
 
 __all__ = ["cluster", "lab_cluster"]
 

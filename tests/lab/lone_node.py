@@ -21,13 +21,12 @@ from lab.places import ETC, MARKERS, SERVER
 from tests.lab.cluster import DEADLINE_S, until
 from tests.lab.guest_http import HttpError, ask
 from tests.lab.guest_runtime import GuestRuntime
-from tests.lab.home import PFS, differences, vfs_of
+from tests.lab.home import PFS, Vf, differences, vfs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lab.machine import Background, Completed, Machine
-    from tests.lab.home import Vf
 
 EVERYTHING = 'policies: [{name: everything, namespaces: ["*"], allow: ["*"]}]'
 

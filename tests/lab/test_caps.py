@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab.errors import CommandFailed
-from lab.report.flows import make_rdma, mtu, tcp, verbs
+from lab.report.flows import Endpoint, make_rdma, mtu, tcp, verbs
 from lab.report.frames import tcp_share, write_share
-from lab.report.node import READY_WITHIN_S, LabNode
+from lab.report.node import READY_WITHIN_S, Attached, LabNode
 from lab.report.steady import least, most, until_carried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lab.machine import Machine
-    from lab.report.flows import Endpoint
-    from lab.report.node import Attached
 
 SECONDS = 5
 HARDWARE: dict[str, object] = {"pfs": [{"names": ["eth0", "eth1"], "numVfs": 2}]}

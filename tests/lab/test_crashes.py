@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lab.cluster import until
-from tests.lab.guest_runtime import CniFailed
+from tests.lab.guest_runtime import CniFailed, Sandbox
 from tests.lab.lone_node import LoneNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lab.machine import Background, Machine
-    from tests.lab.guest_runtime import Sandbox
 
 FEW, MANY = 4, 20
 pytestmark = pytest.mark.long

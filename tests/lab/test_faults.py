@@ -5,7 +5,7 @@ Everything is done behind the agent's back, by the kernel's own files, `ip` and 
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +17,6 @@ from tests.lab.lone_node import LoneNode, foreign, problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from lab.machine import Machine
 

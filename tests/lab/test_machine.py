@@ -18,11 +18,10 @@ import pytest
 from k8s_rdma import __version__
 from lab.errors import CommandFailed, CommandTimedOut, LabError, MachineDied
 from lab.layers import REPOSITORY
-from lab.machine import Shape, start
+from lab.machine import Machine, Shape, start
 
 if TYPE_CHECKING:
     from lab.cache import Cache
-    from lab.machine import Machine
 
 SLOW_S = 180
 

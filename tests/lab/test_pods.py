@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.cluster import until
+from tests.lab.cluster import Cluster, until
 from tests.lab.pods_image import pod
 from tests.lab.seen import held, programmed
-
-if TYPE_CHECKING:
-    from tests.lab.cluster import Cluster
 
 pytestmark = pytest.mark.long
 

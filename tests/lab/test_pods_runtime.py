@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.lab.cluster import until
+from tests.lab.cluster import Cluster, Pod, until
 from tests.lab.pods_image import pod
 from tests.lab.seen import held, programmed
-
-if TYPE_CHECKING:
-    from tests.lab.cluster import Cluster, Pod
 
 pytestmark = pytest.mark.long
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab.report.flows import DEPTH, TIMEOUT
-from tests.lab.cluster import until
+from tests.lab.cluster import Cluster, Pod, until
 from tests.lab.pods_image import pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.lab.cluster import Cluster, Pod
 
 pytestmark = pytest.mark.long
 

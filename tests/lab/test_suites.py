@@ -10,14 +10,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lab.errors import LabError
-from lab.machine import Shape, start
+from lab.machine import Machine, Shape, start
 from lab.places import CNI_PATH
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lab.cache import Cache
-    from lab.machine import Machine
 
 TEST_S = 600
 """Of each test inside: processes of an emulated machine take seconds to start."""

@@ -22,13 +22,11 @@ from k8s_rdma.linux.discovery.vfs import PATIENCE_S
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.sysfs import Sysfs
-from linux.small_machine import INFINIBAND, PF, PF1, link, vf_pci
+from linux.small_machine import INFINIBAND, PF, PF1, SmallMachine, link, vf_pci
 from linux.test_vf_settings import CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from linux.small_machine import SmallMachine
 
 
 class RestlessSysfs(Sysfs):

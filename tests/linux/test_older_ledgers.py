@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from factories import PF0, interface, receipt
-from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.ledger import Ledger, Phase
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.linux.receipts import OLDEST, VERSION, CorruptLedgerError, Receipts, encode_receipt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.core.ledger import Ledger
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "ledgers"
 RECORDED = sorted(RECORDINGS.glob("*.json"))

@@ -12,13 +12,11 @@ from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.pfs import Missing
+from k8s_rdma.linux.discovery.pfs import Discovery, Missing
 from linux.small_machine import INFINIBAND, PF, PF1, SmallMachine, vf_pci
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from k8s_rdma.linux.discovery.pfs import Discovery
 
 
 def select(machine: SmallMachine, *rules: PfRule, require_rdma: bool = True) -> Discovery:

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linux.small_machine import INFINIBAND
+from linux.small_machine import INFINIBAND, SmallMachine
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import PfState
-    from linux.small_machine import SmallMachine
 
 
 def observed(machine: SmallMachine) -> PfState:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort
 from k8s_rdma.linux.pci import PciFunction
 from k8s_rdma.linux.sysfs import Sysfs
-from linux.small_machine import INFINIBAND, PF
-
-if TYPE_CHECKING:
-    from linux.small_machine import SmallMachine
+from linux.small_machine import INFINIBAND, PF, SmallMachine
 
 
 def rdma_of(machine: SmallMachine, name: str | None) -> str | None:

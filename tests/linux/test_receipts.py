@@ -15,7 +15,7 @@ import pytest
 
 from factories import PF0, PF1, interface, receipt
 from k8s_rdma.core.devices.pod_devices import SlotInUse
-from k8s_rdma.core.ledger import DelegatedPlugin, Phase
+from k8s_rdma.core.ledger import DelegatedPlugin, Ledger, Phase, Receipt
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.receipts import OLDEST, REBUILD, VERSION, CorruptLedgerError, Receipts, encode_receipt
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from k8s_rdma.core.ledger import Ledger, Receipt
 
 IPAM = DelegatedPlugin(plugin="host-local", netconf=b'{"name":"n"}', cni_path="/opt/cni/bin", cni_args="A=b")
 

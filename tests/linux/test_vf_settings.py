@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink, read_vf_settings
 from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.sysfs import Sysfs
-from linux.small_machine import PF
-
-if TYPE_CHECKING:
-    from linux.small_machine import SmallMachine
+from linux.small_machine import PF, SmallMachine
 
 CONFIG = """\
 VF         : 0

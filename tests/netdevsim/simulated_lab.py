@@ -23,7 +23,7 @@ from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.kernel import SriovKernel
 from k8s_rdma.linux.netlink.devlink import devlink_rates
-from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
+from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, named, of_kind
 from k8s_rdma.linux.netns import entered
 from netdevsim.device import device
 from network_namespaces import create_namespace
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.linux.netlink.queries import DevlinkRate, VfInfo
-    from k8s_rdma.linux.netlink.rtnl import Link
 
 _ETHERNET = "0x020000"
 

@@ -28,13 +28,12 @@ from k8s_rdma.wire.rest import (
     VfReport,
     encode_report,
 )
-from k8s_rdma.wire.state import HEADER, Kind, decode_header, encode_counters, encode_message
+from k8s_rdma.wire.state import HEADER, Counters, Kind, decode_header, encode_counters, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
     from pathlib import Path
 
-    from k8s_rdma.wire.state import Counters
 
 DEADLINE_S = 20
 THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

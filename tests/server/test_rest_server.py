@@ -10,7 +10,7 @@ import pytest
 
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.http_server import listen
-from k8s_rdma.wire.rest import decode_report, encode_getpfs, encode_report
+from k8s_rdma.wire.rest import NodeReport, decode_report, encode_getpfs, encode_report
 from k8s_rdma.wire.state import HEADER, MAX_BODY_BYTES, Kind
 from server.serving import (
     THEN,
@@ -27,7 +27,6 @@ from server.serving import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from k8s_rdma.wire.rest import NodeReport
 
 PATHS = ["/", "/getpfs", "/v1/node", "/metrics", "/healthz", "/readyz", "/openapi.json"]
 

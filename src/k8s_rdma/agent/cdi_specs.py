@@ -21,16 +21,17 @@ import structlog
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.agent.worker import Worker
-from k8s_rdma.core.devices.pod_devices import shared_device
-from k8s_rdma.core.devices.rdma_devices import RDMA_CM, NamedDevice, device_variables
-from k8s_rdma.core.ids import pci_address
-from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.devices.pod_devices import SlotInUse, shared_device
+from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice, NamedDevice, device_variables
+from k8s_rdma.core.ids import ContainerId, PciAddress, pci_address
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.cdi import (
     SHARED_CLASS,
     SLOT_CLASS,
     VF_CLASS,
     ContainerEdits,
+    DeviceNode,
     character_node,
     device_of_file_name,
     encode_own,
@@ -39,17 +40,10 @@ from k8s_rdma.wire.cdi import (
 )
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.network_status import device_info, encode_device_info
-from k8s_rdma.wire.resource_names import Written
+from k8s_rdma.wire.resource_names import Declared, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from k8s_rdma.core.devices.pod_devices import SlotInUse
-    from k8s_rdma.core.devices.rdma_devices import CharacterDevice
-    from k8s_rdma.core.ids import ContainerId, PciAddress
-    from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
-    from k8s_rdma.wire.cdi import DeviceNode
-    from k8s_rdma.wire.resource_names import Declared
 
 
 _log = structlog.get_logger()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -20,7 +20,7 @@ from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.node_access import NodeAccess
 from k8s_rdma.agent.cni.pod_request import Policy
 from k8s_rdma.agent.cni.service import Service, Verbs
-from k8s_rdma.agent.config import load_device_plugin
+from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.agent.ledger_store import DIRECTORY, DeferredDeletes, Markers, mark_exclusive_devices
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins.host_files import below
@@ -31,6 +31,8 @@ from k8s_rdma.agent.report import Reporter, Sampler, StateSocket
 from k8s_rdma.agent.unix_sockets import (
     CdiSocket,
     CniSocket,
+    Handler,
+    StillWaiting,
     listen_unix,
     serve_connections,
     wait_until_removed,
@@ -51,10 +53,6 @@ from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.wire.adopt import is_adopt
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
-    from k8s_rdma.agent.config import AgentConfig
-    from k8s_rdma.agent.unix_sockets import Handler, StillWaiting
     from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.kube.client import Client

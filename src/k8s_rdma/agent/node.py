@@ -9,11 +9,11 @@ hold: a pod with CAP_NET_ADMIN may remove them.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.ledger_store import LedgerStore
+from k8s_rdma.agent.ledger_store import DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.release import release
 from k8s_rdma.agent.sandbox import Sandbox, attached_already, held_elsewhere
 from k8s_rdma.core.allocation import (
@@ -27,11 +27,11 @@ from k8s_rdma.core.allocation import (
     with_allocations,
 )
 from k8s_rdma.core.devices.held_vfs import held_interfaces
-from k8s_rdma.core.devices.pools import in_pools
-from k8s_rdma.core.kernel import Unreadable
-from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Pod, Receipt
-from k8s_rdma.core.placement import Rejection
-from k8s_rdma.core.plan import configurations, hand_over
+from k8s_rdma.core.devices.pools import Pool, in_pools
+from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, Unreadable, VfCounters
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Ledger, Phase, Pod, Receipt
+from k8s_rdma.core.placement import Placement, Rejection
+from k8s_rdma.core.plan import Addressing, configurations, hand_over
 from k8s_rdma.core.reservation import inherited_placement, outstanding, sibling_pfs
 from k8s_rdma.core.software_caps import altered_caps, software_capped
 from k8s_rdma.core.step import VfRef
@@ -39,15 +39,7 @@ from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.adopt import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
-    from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.ids import ContainerId, NodeName, PciAddress, PodUid
-    from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, VfCounters
-    from k8s_rdma.core.ledger import Ledger
-    from k8s_rdma.core.placement import Placement
-    from k8s_rdma.core.plan import Addressing
     from k8s_rdma.core.request import Request
     from k8s_rdma.linux.receipts import Receipts
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request
-from k8s_rdma.agent.config import load_device_plugin
+from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.agent.main import BOOT_ID, open_deferred_deletes, open_kernel, open_pod_devices
 from k8s_rdma.agent.plugins.runner import called_plugins
 from k8s_rdma.config.placement_keys import agent_keys
@@ -44,18 +44,14 @@ from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, printable
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import CorruptLedgerError, Receipts
-from k8s_rdma.wire.cni_cache import decode_cached
+from k8s_rdma.wire.cni_cache import CachedAttachment, decode_cached
 from k8s_rdma.wire.cni_environment import parse_environment
 from k8s_rdma.wire.cni_result import interfaces_in_pod
 from k8s_rdma.wire.netconf import decode_netconf
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Set
-
     from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
-    from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.agent.ledger_store import DeferredDeletes
-    from k8s_rdma.wire.cni_cache import CachedAttachment
 
 
 MAX_NAME = 15

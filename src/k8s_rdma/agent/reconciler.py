@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
 from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
-from k8s_rdma.agent.node import Adopted
-from k8s_rdma.core.allocation import Scope
+from k8s_rdma.agent.node import Adopted, Node
+from k8s_rdma.core.allocation import Candidate, Scope
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.inotify import Deletions
@@ -26,14 +26,11 @@ from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, decode_adopt, encode_adop
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
-    from typing import NoReturn
 
     from k8s_rdma.agent.cdi_specs import CdiSpecs
     from k8s_rdma.agent.cni.service import Verbs
-    from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.agent.worker import Worker
-    from k8s_rdma.core.allocation import Candidate
     from k8s_rdma.wire.frame import Reply, Request
 
 _log = structlog.get_logger()

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.core.kernel import NameTakenError, NoSuchVfError, OtherMacError
+from k8s_rdma.core.kernel import Hardware, Kernel, NameTakenError, NoSuchVfError, OtherMacError
 from k8s_rdma.core.plan import claims, undo
-from k8s_rdma.core.step import BringHome, SetRates, UnbindVf, VfRef
+from k8s_rdma.core.step import BringHome, SetRates, Step, UnbindVf, VfHome, VfRef
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from k8s_rdma.core.kernel import Hardware, Kernel
     from k8s_rdma.core.ledger import AllocatedInterface, Receipt
-    from k8s_rdma.core.step import Step, VfHome
 
 _log = structlog.get_logger()
 

@@ -16,7 +16,7 @@ import structlog
 from k8s_rdma import __version__
 from k8s_rdma.errors import KernelError, MalformedError
 from k8s_rdma.wire.node_report import NodeReports
-from k8s_rdma.wire.rest import Pod, encode_report
+from k8s_rdma.wire.rest import NodeReport, Pod, encode_report
 from k8s_rdma.wire.state import (
     HEADER,
     SAMPLE_EVERY_S,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.node import Holder, Node
     from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.kernel import VfCounters
-    from k8s_rdma.wire.rest import NodeReport
 
     Send = Callable[[Kind, bytes], Awaitable[None]]
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.held_vfs import HeldDevice
 from k8s_rdma.core.devices.pod_devices import SlotInUse
-from k8s_rdma.core.ledger import Attachment, DelegatedPlugin, Pod, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Pod, Receipt
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.ledger import AllocatedInterface, Phase
     from k8s_rdma.core.placement import Rejection
 
 

@@ -13,25 +13,25 @@ import socket
 import struct
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import structlog
 
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError
-from k8s_rdma.wire.frame import Request, decode_request, encode_reply, request_bytes_missing
+from k8s_rdma.wire.frame import Reply, Request, decode_request, encode_reply, request_bytes_missing
 from k8s_rdma.wire.resource_names import MAX_LINE_BYTES, decode_declared, encode_line
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from k8s_rdma.agent.cdi_specs import SharedResourceSpecs
     from k8s_rdma.agent.worker import Worker
-    from k8s_rdma.wire.frame import Reply
 
-    StillWaiting = Callable[[], bool]
-    Handler = Callable[[Request, int | None, StillWaiting], Awaitable[Reply]]
+StillWaiting = Callable[[], bool]
+Handler = Callable[[Request, int | None, StillWaiting], Awaitable[Reply]]
 
 _log = structlog.get_logger()
 

@@ -14,15 +14,13 @@ from rich.table import Table
 
 from k8s_rdma.agent.rebuild_ledger import rebuild_ledger
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
-from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
-from k8s_rdma.wire.frame import decode_reply, encode_request, reply_bytes_missing
+from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, AdoptRequest, decode_adopted, encode_adopt
+from k8s_rdma.wire.frame import Reply, decode_reply, encode_request, reply_bytes_missing
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.agent.config import AgentConfig
-    from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply
-    from k8s_rdma.wire.frame import Reply
 
 WIDE = 200
 """Columns without a terminal: lines of a log must not wrap."""

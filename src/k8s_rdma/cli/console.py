@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from k8s_rdma.errors import visible
-
-if TYPE_CHECKING:
-    from rich.console import JustifyMethod
 
 T = TypeVar("T")
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE
-from k8s_rdma.config.devices_file import DEFAULT_FILE, load_device_config, load_mellanox_config
+from k8s_rdma.config.devices_file import DEFAULT_FILE, Read, load_device_config, load_mellanox_config
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.config.devices_file import Read
 
 WITHOUT_FILE = [{"mode": "exact"}, {"mode": "mount"}]
 """Resources of RIT's program, which had no file, and the one that its pods should migrate to."""

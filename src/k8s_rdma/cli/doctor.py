@@ -24,11 +24,12 @@ from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import NodeCollector
 from k8s_rdma.doctor.collectors.versions import in_metrics, key_usage_in_metrics
-from k8s_rdma.doctor.finding import Severity, exit_status, worst
+from k8s_rdma.doctor.finding import Finding, Severity, exit_status, worst
 from k8s_rdma.doctor.node.processes import ConfigurationFacts
 from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.kube.documents import Documents
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
+from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries as Queries
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.server.config import ServerConfig
 from k8s_rdma.wire.doctor import DoctorDocument, FindingDocument, encode_doctor
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from k8s_rdma.config.devices import DevicePluginConfig
-    from k8s_rdma.doctor.finding import Finding
-    from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries as Queries
 
 COULD_NOT_LOOK = 2
 """The exit status when there was nothing to look at."""

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_json
-from k8s_rdma.cli.extender_client import ExtenderClient
+from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.explain import PATH, decode_explanation
+from k8s_rdma.wire.explain import (
+    PATH,
+    Explanation,
+    Group,
+    NodeExplanation,
+    PfExplanation,
+    Place,
+    Placed,
+    RequestedInterface,
+    decode_explanation,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from rich.console import Console
 
-    from k8s_rdma.cli.extender_client import ExtenderAddress
-    from k8s_rdma.wire.explain import (
-        Explanation,
-        Group,
-        NodeExplanation,
-        PfExplanation,
-        Place,
-        Placed,
-        RequestedInterface,
-    )
 
 _MOST_KINDS = 8
 _VERDICTS = {

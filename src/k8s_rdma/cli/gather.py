@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from k8s_rdma.cli.doctor import DIRECTORIES, collect_node, document
+from k8s_rdma.cli.doctor import DIRECTORIES, NodeOptions, collect_node, document
 from k8s_rdma.cli.version import versions
 from k8s_rdma.config.files import read_yaml
 from k8s_rdma.doctor.collectors.processes import ask_agent
@@ -30,7 +30,6 @@ from k8s_rdma.wire.machine import encode_machine
 from k8s_rdma.wire.rest import encode_report
 
 if TYPE_CHECKING:
-    from k8s_rdma.cli.doctor import NodeOptions
     from k8s_rdma.doctor.collectors.node import NodeCollector
 
 OMITTED = "(left out)"

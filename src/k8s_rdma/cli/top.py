@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rich.console import Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
 from k8s_rdma.cli.console import console, for_terminal, line, seconds, table, write_json
-from k8s_rdma.cli.extender_client import ExtenderClient, NoAnswerError
+from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
 from k8s_rdma.errors import visible
-from k8s_rdma.wire.cluster_view import MAX_ROWS, PATH, ClusterView, decode_view
+from k8s_rdma.wire.cluster_view import (
+    MAX_ROWS,
+    PATH,
+    ClusterView,
+    NodeRow,
+    PendingRow,
+    PfRow,
+    Sort,
+    decode_view,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from k8s_rdma.cli.extender_client import ExtenderAddress
-    from k8s_rdma.wire.cluster_view import NodeRow, PendingRow, PfRow, Sort
 
 REFRESH_S = 2.0
 _POLL_S = 0.2

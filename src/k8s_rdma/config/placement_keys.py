@@ -13,7 +13,7 @@ from base64 import b64encode
 from itertools import chain
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from k8s_rdma.config.reloaded import Reloaded, files_of
 from k8s_rdma.errors import MalformedError
@@ -22,6 +22,7 @@ from k8s_rdma.wire.placement_keys import (
     MAX_KEYS,
     SPKI_PREFIX,
     UNSIGNED,
+    KeySource,
     PlacementKeys,
     PrivateKey,
     PublicKey,
@@ -30,9 +31,6 @@ from k8s_rdma.wire.placement_keys import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import TypeAlias
-
-    from k8s_rdma.wire.placement_keys import KeySource
 
     Key: TypeAlias = SharedKey | PrivateKey | PublicKey
 

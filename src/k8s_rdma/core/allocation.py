@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Used, total
-from k8s_rdma.core.kernel import Vf, asked_config, present_config, shown
-from k8s_rdma.core.ledger import AllocatedInterface
+from k8s_rdma.core.ids import NodeName, PciAddress
+from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Pf, Used, total
+from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config, shown
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
 from k8s_rdma.core.macs import home_mac, taken_mac
-from k8s_rdma.core.placement import Placement, Rejection, fits, place, usage_of
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place, usage_of
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.step import VfHome, VfRef
@@ -24,11 +24,6 @@ from k8s_rdma.errors import MalformedError, Reason
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
-    from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.inventory import Pf
-    from k8s_rdma.core.kernel import Hardware, PfState
-    from k8s_rdma.core.ledger import Ledger, Receipt
-    from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.core.rates import RateAbility
     from k8s_rdma.core.request import Request
 

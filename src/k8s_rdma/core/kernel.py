@@ -9,23 +9,16 @@ What a PF holds for a VF besides rates: as an interface's options ask for it, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Inventory, Pf
-from k8s_rdma.core.options import LinkState, LinkType, Setting, VlanProto
+from k8s_rdma.core.options import InterfaceOptions, LinkState, LinkType, Setting, VlanProto
 from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
-from k8s_rdma.core.step import VfConfig, VfRef, Vlan
+from k8s_rdma.core.step import NetnsRef, Step, VfConfig, VfRef, Vlan
 from k8s_rdma.errors import KernelError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from k8s_rdma.core.ids import NodeName
-    from k8s_rdma.core.options import InterfaceOptions
-    from k8s_rdma.core.step import NetnsRef, Step
 
 _NO_GUID = "00:00:00:00:00:00:00:00"
 _GUID_CHARACTERS = len(_NO_GUID)

@@ -13,14 +13,12 @@ from collections import Counter, deque
 from itertools import combinations, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.offers import Bin
-from k8s_rdma.core.rooms import Verdict
+from k8s_rdma.core.offers import Bin, Offer
+from k8s_rdma.core.rooms import Room, Verdict, Work
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from k8s_rdma.core.offers import Offer
-    from k8s_rdma.core.rooms import Room, Work
     from k8s_rdma.core.strategy import Strategy
 
 _Graph = list[dict[int, int]]

@@ -13,13 +13,12 @@ from enum import StrEnum, unique
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
-from k8s_rdma.core.options import NO_OPTIONS, PfSelector, VfDriver, VlanProto
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, PfSelector, VfDriver, VlanProto
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from k8s_rdma.core.options import InterfaceOptions
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.core.request import InterfaceRequest, Request
 

@@ -10,24 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.inventory import NOTHING_USED, Pf
+from k8s_rdma.core.inventory import NOTHING_USED, Pf, Used
 from k8s_rdma.core.options import NO_NEEDS, Setting
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.rates import EVERY_RATE, Enforce
-from k8s_rdma.core.request import PfMasks
-from k8s_rdma.core.rooms import Room
-from k8s_rdma.core.strategy import Standing, preference
-from k8s_rdma.core.weights import RoundRobin
+from k8s_rdma.core.request import InterfaceClass, PfMasks
+from k8s_rdma.core.rooms import Room, Work
+from k8s_rdma.core.strategy import Standing, Strategy, preference
+from k8s_rdma.core.weights import Load, RoundRobin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.inventory import Used
-    from k8s_rdma.core.request import InterfaceClass
-    from k8s_rdma.core.rooms import Work
-    from k8s_rdma.core.strategy import Strategy
-    from k8s_rdma.core.weights import Load
 
 PREFERENCE = 2
 """Work units that it takes to know how much a strategy would rather have an interface on an offer."""

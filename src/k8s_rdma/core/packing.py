@@ -21,11 +21,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from math import inf
-from typing import TYPE_CHECKING
 
 from k8s_rdma.core.rooms import (
     MAX_BITS,
@@ -40,9 +39,6 @@ from k8s_rdma.core.rooms import (
     entries,
     surely_too_much,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)

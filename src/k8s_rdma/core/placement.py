@@ -14,7 +14,7 @@ from k8s_rdma.core.devices.placement import (
     too_few,
 )
 from k8s_rdma.core.ids import NodeName, PciAddress
-from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used, total
+from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Inventory, Pf, Used, total
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
 from k8s_rdma.core.programming import objection, reserved
@@ -28,8 +28,6 @@ from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from k8s_rdma.core.inventory import Inventory, Pf
 
 
 MAX_SCORE = 10

@@ -13,16 +13,17 @@ further one only takes from the others, so that what fails now will not hold lat
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.matching import TooFew, dealt, match, match_counts
 from k8s_rdma.core.offers import (
     PREFERENCE,
+    Offer,
     Terms,
     best_fit,
     common_costs,
@@ -35,18 +36,13 @@ from k8s_rdma.core.options import NO_NEEDS
 from k8s_rdma.core.packing import arrange
 from k8s_rdma.core.rates import EVERY_RATE, Enforce
 from k8s_rdma.core.request import InterfaceClass, PfPolicy, groups, has_pf_constraints
-from k8s_rdma.core.rooms import OutOfWorkError, Verdict
+from k8s_rdma.core.rooms import OutOfWorkError, Room, Verdict, Work
 from k8s_rdma.core.strategy import Standing, Strategy, preference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from k8s_rdma.core.inventory import Pf, Used
-    from k8s_rdma.core.offers import Offer
-    from k8s_rdma.core.rooms import Room, Work
     from k8s_rdma.core.weights import Load
 
-    Usage = Mapping[PciAddress, Used]
+Usage = Mapping[PciAddress, Used]
 
 _BY_NUMBERS_PERCENT = 70
 """Of the work, at most, for what is cheaper than a search of everything."""

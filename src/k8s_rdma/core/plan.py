@@ -13,6 +13,9 @@ from k8s_rdma.core.step import (
     ProgramVfs,
     Route,
     SetRates,
+    Step,
+    VfConfig,
+    VfHome,
     VfRate,
 )
 
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.ledger import AllocatedInterface, Receipt
-    from k8s_rdma.core.step import Step, VfConfig, VfHome
 
 Addressing = tuple[tuple[str, ...], tuple[Route, ...]]
 """The addresses (CIDR form) and routes of one interface."""

@@ -13,13 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from k8s_rdma.core.options import Setting
-from k8s_rdma.core.rates import EVERY_RATE, Enforce
-from k8s_rdma.core.request import NOT_BY_SOFTWARE
+from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateRange
+from k8s_rdma.core.request import NOT_BY_SOFTWARE, InterfaceClass, InterfaceRequest
 
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Pf
-    from k8s_rdma.core.rates import RateRange
-    from k8s_rdma.core.request import InterfaceClass, InterfaceRequest
 
 
 _NOT_VFIO = "software cannot cap a VF that is given to vfio-pci"

@@ -12,11 +12,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.matching import TooFew
-from k8s_rdma.core.options import NO_NEEDS, Setting
+from k8s_rdma.core.options import NO_NEEDS, Needs, Setting
 from k8s_rdma.core.packing import best_fit
-from k8s_rdma.core.placement_problem import choose, matched, rooms
+from k8s_rdma.core.placement_problem import Offered, PlacementProblem, Usage, choose, matched, rooms
 from k8s_rdma.core.programming import demand, enforcement, objection, objection_cause
-from k8s_rdma.core.request import PfPolicy, unmet, unmet_cause
+from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, PfPolicy, unmet, unmet_cause
 from k8s_rdma.core.rooms import Demand, OutOfWorkError, Room, Verdict, Work, places
 from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.core.weights import effective_mins
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.offers import Offer
-    from k8s_rdma.core.options import Needs
-    from k8s_rdma.core.placement_problem import Offered, PlacementProblem, Usage
-    from k8s_rdma.core.request import InterfaceClass, InterfaceRequest
 
 
 @unique

@@ -7,7 +7,7 @@ from enum import StrEnum, unique
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from k8s_rdma.core.options import NO_NEEDS, NO_OPTIONS, InterfaceOptions, Needs, Setting, needs_of
+from k8s_rdma.core.options import NO_NEEDS, NO_OPTIONS, InterfaceOptions, Needs, PfSelector, Setting, needs_of
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.inventory import Pf
-    from k8s_rdma.core.options import PfSelector
 
 _Value = TypeVar("_Value", bound=str)
 

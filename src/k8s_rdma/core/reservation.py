@@ -13,14 +13,13 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.inventory import Used, total
+from k8s_rdma.core.inventory import Inventory, Used, total
 from k8s_rdma.core.placement import PlacedInterface, Placement, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
-    from k8s_rdma.core.inventory import Inventory
     from k8s_rdma.core.ledger import Ledger, Receipt
     from k8s_rdma.core.request import Request
 

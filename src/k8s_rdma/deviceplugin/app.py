@@ -7,8 +7,18 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from k8s_rdma import __version__
-from k8s_rdma.http_server.access import EVERYBODY
-from k8s_rdma.http_server.answer import CONTENT_TYPE, Answer, counter, exposition, gauge
+from k8s_rdma.http_server.access import EVERYBODY, Access
+from k8s_rdma.http_server.answer import (
+    CONTENT_TYPE,
+    Answer,
+    Receive,
+    Samples,
+    Scope,
+    Send,
+    counter,
+    exposition,
+    gauge,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +27,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
     from k8s_rdma.deviceplugin.plugin_server import PluginServer
-    from k8s_rdma.http_server.access import Access
-    from k8s_rdma.http_server.answer import Receive, Samples, Scope, Send
 
 INDEX = """\
 k8s-rdma: device plugin of this node

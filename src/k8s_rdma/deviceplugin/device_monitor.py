@@ -7,36 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import structlog
 
 from k8s_rdma.core.devices.rdma_devices import INFINIBAND, RDMA_CM, DeviceInventory
 from k8s_rdma.deviceplugin.followers import Observable
 from k8s_rdma.deviceplugin.health import Agent, AgentReport, Health, read_report
-from k8s_rdma.deviceplugin.health_events import EventLimiter
+from k8s_rdma.deviceplugin.health_events import EventLimiter, HealthChange
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import CachedScan
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.subscriptions import RDMA_DEVICES
 from k8s_rdma.linux.rdma.character_devices import DEV, DeviceNodes
-from k8s_rdma.linux.rdma.observation import RdmaObserver, RdmaQueries, port_state_files
+from k8s_rdma.linux.rdma.observation import RdmaObserver, RdmaQueries, RdmaSnapshot, port_state_files
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.state_reader import AgentLink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
-
     from k8s_rdma.config.devices import DevicePluginConfig
-    from k8s_rdma.deviceplugin.health_events import HealthChange
-    from k8s_rdma.linux.rdma.observation import RdmaSnapshot
     from k8s_rdma.wire.rest import NodeReport
 
 _log = structlog.get_logger()

@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE
 from k8s_rdma.deviceplugin.followers import Followers
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.kube.grpc_calls import AioRpcError, Server, add_service, address, call, connect, new_server
+from k8s_rdma.kube.grpc_calls import (
+    AioRpcError,
+    Handler,
+    Server,
+    add_service,
+    address,
+    call,
+    connect,
+    new_server,
+)
 from k8s_rdma.wire.device_plugin_api import REGISTER
 
 if TYPE_CHECKING:
     from k8s_rdma.core.devices.device_plugin_api import PluginRegistration
-    from k8s_rdma.kube.grpc_calls import Handler
     from k8s_rdma.wire.protobuf import Method
 
     Handlers = dict[Method[Any, Any], Handler]

@@ -12,19 +12,16 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.rdma_devices import RdmaDevice
+from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.kube.api import about_node
+from k8s_rdma.kube.api import EventsApi, about_node
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
-from k8s_rdma.kube.time import REAL_TIME
+from k8s_rdma.kube.time import REAL_TIME, Time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from k8s_rdma.config.devices import DevicePluginConfig
-    from k8s_rdma.core.devices.rdma_devices import DeviceInventory
-    from k8s_rdma.kube.api import EventsApi
-    from k8s_rdma.kube.time import Time
 
     OnHealthChanges = Callable[[Sequence["HealthChange"]], None]
 

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 import uvloop
@@ -31,7 +31,6 @@ from k8s_rdma.wire.resource_names import SOCKET
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Sequence
-    from typing import NoReturn
 
     from k8s_rdma.config.devices import DevicePluginConfig
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, DeviceSpec, OfferedDevice
-from k8s_rdma.core.devices.pools import Function, Functions
-from k8s_rdma.core.devices.rdma_devices import RDMA_CM, NamedDevice, NodeKind
+from k8s_rdma.core.devices.pools import Function, Functions, FunctionSelector, Pool
+from k8s_rdma.core.devices.rdma_devices import (
+    RDMA_CM,
+    AllocatedDevice,
+    DeviceInventory,
+    NamedDevice,
+    NodeKind,
+    RdmaDevice,
+)
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from k8s_rdma.config.devices import SharedSelector
-    from k8s_rdma.core.devices.pools import FunctionSelector, Pool
-    from k8s_rdma.core.devices.rdma_devices import AllocatedDevice, DeviceInventory, RdmaDevice
 
 EVERY_KIND = frozenset(NodeKind)
 

@@ -14,6 +14,7 @@ import structlog
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.deviceplugin.endpoint import (
     KUBELET_SOCKET,
+    Endpoint,
     SocketFile,
     check_path,
     is_served,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from k8s_rdma.deviceplugin.endpoint import Endpoint
     from k8s_rdma.deviceplugin.resource import Resource
 
 _log = structlog.get_logger()

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from k8s_rdma.core.devices.device_plugin_api import PluginOptions, PluginRegistration
+from k8s_rdma.core.devices.device_plugin_api import (
+    AllocateResponse,
+    Choice,
+    OfferedDevice,
+    PluginOptions,
+    PluginRegistration,
+)
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.grpc_calls import handler, stream_handler
 from k8s_rdma.wire import device_plugin_api as api
@@ -18,7 +24,6 @@ from k8s_rdma.wire.protobuf import Form, Method
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, OfferedDevice
     from k8s_rdma.core.devices.rdma_devices import DeviceInventory
     from k8s_rdma.deviceplugin.endpoint import Handlers
     from k8s_rdma.deviceplugin.followers import Followers

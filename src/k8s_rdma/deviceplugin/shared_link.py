@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.core.devices.pod_devices import shared_device
-from k8s_rdma.core.devices.rdma_devices import DeviceInventory
+from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DeviceInventory
 from k8s_rdma.deviceplugin.modes import to_publish
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.resource_names import MAX_LINE_BYTES, Declared, decode_written, encode_line
+from k8s_rdma.wire.resource_names import MAX_LINE_BYTES, Declared, Written, decode_written, encode_line
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter, TimerHandle
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from k8s_rdma.core.devices.rdma_devices import CharacterDevice
     from k8s_rdma.deviceplugin.mode import Mode
     from k8s_rdma.deviceplugin.resource import InventorySource
-    from k8s_rdma.wire.resource_names import Written
 
 _log = structlog.get_logger()
 

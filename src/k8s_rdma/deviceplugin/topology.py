@@ -30,18 +30,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.config.devices import ExclusiveResource
+from k8s_rdma.config.devices import DevicePluginConfig, ExclusiveResource
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.kube.pod_resources import KubeletPodResources
+from k8s_rdma.kube.pod_resources import KubeletPodResources, PodResources
 from k8s_rdma.linux.gpus import Gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.core.devices.device_plugin_api import Choice, Neighbour
     from k8s_rdma.core.devices.pod_devices import PodDevices
-    from k8s_rdma.kube.pod_resources import PodResources
 
     Places = Callable[[Iterable[tuple[str, str]]], tuple[Neighbour, ...]]
     Pod = tuple[str, str]

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.namespace_policy import address_number
-from k8s_rdma.extender.node_cache import _kind, addresses
+from k8s_rdma.extender.node_cache import ClusterState, _kind, addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.core.macs import MacRanges
     from k8s_rdma.extender.fit_cache import SearchQueue
-    from k8s_rdma.extender.node_cache import ClusterState
     from k8s_rdma.extender.nominated_pods import NominatedPods
     from k8s_rdma.extender.pod_request import PendingPod
 

@@ -7,7 +7,7 @@ and shows no more than the status); 400 is for bodies that are none of its docum
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -18,15 +18,21 @@ import structlog
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server.access import ServerTls, Tokens, tls_context, tokens_of
-from k8s_rdma.http_server.answer import CONTENT_TYPE, JSON, Answer, error_answer, json_answer
+from k8s_rdma.http_server.answer import (
+    CONTENT_TYPE,
+    JSON,
+    Answer,
+    Receive,
+    Scope,
+    Send,
+    error_answer,
+    json_answer,
+)
 from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.extender import Extender
-    from k8s_rdma.http_server.answer import Receive, Scope, Send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,25 +9,21 @@ steers others elsewhere where there is an elsewhere, and only a bind promises an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from k8s_rdma.core.ids import Gang, NodeName, PodUid
-from k8s_rdma.core.placement import Placement
+from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Gangs
-from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
 from k8s_rdma.extender.pod_request import PendingPod
 from k8s_rdma.extender.pod_store import PodStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.extender.node_cache import NodeSnapshot
 
 MOST_NODES = 4
 """On which a pod is held: a pod that may go to any of many is not known to go anywhere."""

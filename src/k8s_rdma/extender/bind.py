@@ -24,12 +24,12 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.ids import Gang, NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.core.request import Request
-from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.extender.decision_log import BOUND, REFUSED, STARTING_MESSAGE, DecisionLog, Outcome, Refusal
 from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
 from k8s_rdma.extender.gangs import Quorum
@@ -43,23 +43,20 @@ from k8s_rdma.kube.api import (
     ApiRefusedError,
     ApiUncertainError,
     ApiUnreachableError,
+    ClusterApi,
     PodBinding,
     PodView,
 )
 from k8s_rdma.kube.promises import promised_to
 from k8s_rdma.wire.annotation import ANNOTATION
-from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE, sentence_of
+from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE, ExtenderBindingArgs, sentence_of
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from k8s_rdma.core.ids import Gang
-    from k8s_rdma.errors import K8sRdmaError
     from k8s_rdma.extender.leadership import Fence
-    from k8s_rdma.kube.api import ClusterApi
-    from k8s_rdma.wire.extender import ExtenderBindingArgs
 
 _log = structlog.get_logger()
 _CONFLICT = 409

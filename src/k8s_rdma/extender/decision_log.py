@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import structlog
 
 from k8s_rdma.core.ids import PodUid
-from k8s_rdma.extender.metrics import samples
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from k8s_rdma.extender.metrics import Reading
-
+from k8s_rdma.extender.metrics import Reading, samples
 
 FIT = "fit"
 BOUND = "bound"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import nsmallest
@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 from k8s_rdma.core.devices.placement import device_mismatch, devices_on, possible
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.inventory import NOTHING_USED
+from k8s_rdma.core.inventory import NOTHING_USED, Pf
 from k8s_rdma.core.offers import room_of
-from k8s_rdma.core.placement import Rejection
+from k8s_rdma.core.placement import PlacedInterface, Rejection
 from k8s_rdma.core.programming import enforcers, objection, reserved
-from k8s_rdma.core.request import PfPolicy, class_of, unmet
-from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, Infeasible
+from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, PfPolicy, Request, class_of, unmet
+from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, FitCache, Infeasible, Verdict
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.pod_explanation import KnownPod, PodExplainer, requested_interfaces
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
@@ -41,13 +41,7 @@ from k8s_rdma.wire.explain import (
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-
-    from k8s_rdma.core.inventory import Pf
-    from k8s_rdma.core.placement import PlacedInterface
-    from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, Request
     from k8s_rdma.core.rooms import Room
-    from k8s_rdma.extender.fit_cache import FitCache, Verdict
     from k8s_rdma.extender.node_cache import NodeSnapshot
 
     PodState: TypeAlias = Literal[

@@ -19,8 +19,8 @@ from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.gangs import Quorum
 from k8s_rdma.extender.http_poller import HttpPoller, poll_config
 from k8s_rdma.extender.leadership import Fence, Leadership, Readiness
-from k8s_rdma.extender.metrics import Metrics, counted, samples
-from k8s_rdma.extender.node_source import source_readings
+from k8s_rdma.extender.metrics import Metrics, Reading, counted, samples
+from k8s_rdma.extender.node_source import ObservableNodeSource, source_readings
 from k8s_rdma.extender.pod_explanation import PodExplainer
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
 from k8s_rdma.extender.pod_request import PodRequestCache
@@ -46,9 +46,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.extender.config import ExtenderConfig
-    from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState
-    from k8s_rdma.extender.node_source import ObservableNodeSource
     from k8s_rdma.kube.api import ClusterApi
     from k8s_rdma.kube.published import PublishedApi
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.placement import MAX_SCORE
+from k8s_rdma.core.placement import MAX_SCORE, PlacedInterface
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import (
@@ -25,7 +25,7 @@ from k8s_rdma.extender.decision_log import (
     main_reason,
 )
 from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
-from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, Infeasible, SearchQueue
+from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, Infeasible, SearchQueue, Verdict
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
@@ -33,6 +33,8 @@ from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.wire.extender import (
     NOT_ENOUGH_FREE,
     UNREADABLE_NODE,
+    Candidate,
+    ExtenderArgs,
     ExtenderFilterResult,
     HostPriority,
     filter_result,
@@ -40,13 +42,8 @@ from k8s_rdma.wire.extender import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from k8s_rdma.core.placement import PlacedInterface
-    from k8s_rdma.extender.fit_cache import Verdict
     from k8s_rdma.extender.node_cache import NodeSnapshot
     from k8s_rdma.extender.pod_request import PendingPod
-    from k8s_rdma.wire.extender import Candidate, ExtenderArgs
 
     Interfaces = tuple[PlacedInterface, ...]
 

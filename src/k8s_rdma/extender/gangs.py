@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -22,8 +22,6 @@ from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from k8s_rdma.extender.pod_request import PendingPod
 
     _Waiting = dict[PodUid, asyncio.Future[None]]

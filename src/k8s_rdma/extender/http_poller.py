@@ -8,7 +8,7 @@ import resource
 import ssl
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto, unique
@@ -19,19 +19,17 @@ from urllib.parse import quote
 
 from k8s_rdma.config.reloaded import Reloaded
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.http_client import PLAIN, HttpPeer, Security
+from k8s_rdma.extender.http_client import PLAIN, Answer, HttpPeer, Security
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_facts import facts_of
 from k8s_rdma.http_server.access import check_readable, ssl_reason, token_of
 from k8s_rdma.wire.rest import decode_report, message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from types import TracebackType
 
     from k8s_rdma.core.ids import NodeName
     from k8s_rdma.extender.config import ExtenderConfig, NodeTls
-    from k8s_rdma.extender.http_client import Answer
     from k8s_rdma.extender.metrics import Reading
 
 NEVER = float("-inf")

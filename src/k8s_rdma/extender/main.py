@@ -31,7 +31,7 @@ from k8s_rdma.extender.http_poller import security_of
 from k8s_rdma.extender.metrics import counted
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.connections import return_large_buffers
-from k8s_rdma.kube.api import AbsentApi
+from k8s_rdma.kube.api import AbsentApi, ClusterApi, LeaseApi
 from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.signals import stop_on_signals
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from k8s_rdma.extender.config import ExtenderConfig
-    from k8s_rdma.kube.api import ClusterApi, LeaseApi
     from k8s_rdma.wire.placement_keys import KeySource
 
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
-from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import Counter, Gauge, Histogram, Metric, disable_created_metrics
 
 from k8s_rdma import __version__
-from k8s_rdma.http_server.answer import counter, exposition, gauge
+from k8s_rdma.http_server.answer import Samples, counter, exposition, gauge
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUnreachableError
 
 if TYPE_CHECKING:
     import collections
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
-    from prometheus_client import Metric
-
-    from k8s_rdma.http_server.answer import Samples
-
-    Reading: TypeAlias = tuple[str, Literal["counter", "gauge"], Callable[[], float | Samples]]
-
+Reading: TypeAlias = "tuple[str, Literal['counter', 'gauge'], Callable[[], float | Samples]]"
 T = TypeVar("T")
 
 

@@ -14,22 +14,19 @@ from weakref import WeakValueDictionary
 
 from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used, total
-from k8s_rdma.core.macs import NO_MAC
-from k8s_rdma.core.options import NO_OPTIONS
+from k8s_rdma.core.macs import NO_MAC, MacRanges
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.errors import visible
 from k8s_rdma.extender.node_facts import NodeFacts
-from k8s_rdma.extender.pod_store import capped_to_request
+from k8s_rdma.extender.pod_store import BoundPod, capped_to_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from k8s_rdma.core.macs import MacRanges
-    from k8s_rdma.core.options import InterfaceOptions
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.extender.pod_store import BoundPod
 
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]
     OnChange: TypeAlias = "Callable[[NodeName, NodeSnapshot | None, NodeSnapshot | None], None]"

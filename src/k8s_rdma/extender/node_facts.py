@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,13 +21,10 @@ from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.rates import ability_of
-from k8s_rdma.wire.rdma_node import status_of
+from k8s_rdma.wire.rdma_node import ForeignUse, HeldInterfaces, PfStatus, RdmaNodeStatus, status_of
 from k8s_rdma.wire.report_bounds import MAX_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from k8s_rdma.wire.rdma_node import ForeignUse, HeldInterfaces, PfStatus, RdmaNodeStatus
     from k8s_rdma.wire.rest import MacRange, NodeReport
 
 

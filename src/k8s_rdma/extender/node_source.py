@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, Self
 
-from k8s_rdma.extender.metrics import samples
+from k8s_rdma.extender.metrics import Reading, samples
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from k8s_rdma.core.ids import NodeName
-    from k8s_rdma.extender.metrics import Reading
 
 
 class NodeSource(Protocol):

@@ -10,22 +10,18 @@ itself is bound only to what is free by the one rule of `core.reservation`. Valu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import structlog
 
-from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.extender.fit_cache import Feasible
+from k8s_rdma.extender.fit_cache import Feasible, FitCache
 from k8s_rdma.extender.pod_store import PodIndex, PodStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-
-    from k8s_rdma.core.ids import NodeName
-    from k8s_rdma.extender.fit_cache import FitCache
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState
     from k8s_rdma.extender.pod_request import PendingPod

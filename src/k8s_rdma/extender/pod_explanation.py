@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import Inventory
-from k8s_rdma.core.placement import usage_of
+from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import LastRefusals
@@ -21,11 +20,6 @@ from k8s_rdma.wire.annotation import format_request
 from k8s_rdma.wire.explain import Place, Placed, RequestedInterface
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import KeySource
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from k8s_rdma.core.placement import PlacedInterface
 
 NO_API = (
     "the extender has no credentials for the API server, so that only what it was asked itself is known: "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import structlog
 
@@ -19,17 +19,11 @@ from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.pod_request import PendingPod
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
-from k8s_rdma.kube.api import Changed, Deleted, Listed, Page
+from k8s_rdma.kube.api import Changed, ClusterApi, Deleted, Event, Listed, NodeView, Page, PodView
 from k8s_rdma.kube.informer import handle_item
 from k8s_rdma.kube.promises import promised_to
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from k8s_rdma.kube.api import ClusterApi, Event, NodeView, PodView
-    from k8s_rdma.wire.placement_annotation import Promise
 
 _REMEMBERED = 1_000
 """Ends of pods that what was asked of the API server before them may be told after."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from sys import intern
@@ -25,17 +25,14 @@ from k8s_rdma.core.ids import Gang, NodeName, PodUid
 from k8s_rdma.core.quantities import Demand
 from k8s_rdma.core.request import MAX_INTERFACES
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.metrics import samples
+from k8s_rdma.extender.metrics import Reading, samples
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, read_pod
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
     from k8s_rdma.core.placement import PlacedInterface
-    from k8s_rdma.extender.metrics import Reading
 
 MAX_CHARACTERS = 16 * 1024**2
 """Of all annotations of unbound pods: their owners decide how long they are. Of a pod beyond it the version

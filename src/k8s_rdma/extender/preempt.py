@@ -24,7 +24,7 @@ Source: `SelectVictimsOnNode`, `pkg/scheduler/framework/plugins/defaultpreemptio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
@@ -33,24 +33,25 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.quantities import covers
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, DecisionLog, Outcome
-from k8s_rdma.extender.fit_cache import Feasible, SearchQueue
+from k8s_rdma.extender.fit_cache import Feasible, SearchQueue, Turn
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.nominated_pods import Room
 from k8s_rdma.extender.pod_store import Occupant
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
-from k8s_rdma.kube.api import Changed, Deleted, Listed
+from k8s_rdma.kube.api import BudgetView, Changed, ClusterApi, Deleted, Event, Listed
 from k8s_rdma.kube.informer import follow
-from k8s_rdma.wire.extender import ExtenderPreemptionResult, MetaPod, MetaVictims
+from k8s_rdma.wire.extender import (
+    ExtenderPreemptionArgs,
+    ExtenderPreemptionResult,
+    MetaPod,
+    MetaVictims,
+    VictimPod,
+)
 from k8s_rdma.wire.pod_spec import demand_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
-
-    from k8s_rdma.extender.fit_cache import Turn
     from k8s_rdma.extender.node_cache import NodeSnapshot
     from k8s_rdma.extender.pod_request import PendingPod
-    from k8s_rdma.kube.api import BudgetView, ClusterApi, Event
-    from k8s_rdma.wire.extender import ExtenderPreemptionArgs, VictimPod
 
     Fits: TypeAlias = "Callable[[Collection[PodUid]], Awaitable[bool]]"
 

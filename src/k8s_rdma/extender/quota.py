@@ -6,17 +6,15 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.placement import unique_interfaces
-from k8s_rdma.extender.metrics import samples
+from k8s_rdma.core.placement import PlacedInterface, unique_interfaces
+from k8s_rdma.extender.metrics import Reading, samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from k8s_rdma.core.ids import NodeName, PodUid
-    from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.core.request import Request
     from k8s_rdma.extender.config import NamespaceLimit
-    from k8s_rdma.extender.metrics import Reading
 
 EVERY_NAMESPACE = "*"
 

@@ -22,9 +22,9 @@ import structlog
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of_status
-from k8s_rdma.kube.api import API_ERRORS, Changed, Deleted, Listed, Page
+from k8s_rdma.kube.api import API_ERRORS, Changed, Deleted, Event, LeaseView, Listed, Page
 from k8s_rdma.kube.informer import follow, handle_item
-from k8s_rdma.kube.published import RdmaNodeView
+from k8s_rdma.kube.published import PublishedApi, RdmaNodeView
 from k8s_rdma.wire.rdma_node import decode_status
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState
-    from k8s_rdma.kube.api import Event, LeaseView
-    from k8s_rdma.kube.published import PublishedApi
 
 NEVER = float("-inf")
 _MAX_MARKS = 600

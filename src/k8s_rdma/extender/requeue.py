@@ -22,19 +22,17 @@ import structlog
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.request import Request
-from k8s_rdma.extender.fit_cache import Feasible, SearchQueue
-from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError
+from k8s_rdma.extender.fit_cache import Feasible, FitCache, SearchQueue, Turn
+from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from k8s_rdma.extender.fit_cache import FitCache, Turn
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
     from k8s_rdma.extender.node_source import NodeSource
     from k8s_rdma.extender.pod_request import PendingPod
     from k8s_rdma.extender.quota import Limits
-    from k8s_rdma.kube.api import ClusterApi
 
 _MAX_PODS = 10_000
 MAX_INTERFACES = 100_000

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from k8s_rdma.extender.addresses import AddressCheck
 from k8s_rdma.extender.assumed_pods import AssumedPods
 from k8s_rdma.extender.gangs import Gangs
-from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.nominated_pods import NominatedPods
-from k8s_rdma.extender.pod_store import PodStore
+from k8s_rdma.extender.pod_store import BoundPod, PodStore
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.unplaced_pods import UnplacedPods
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.fit_cache import FitCache
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.extender.node_cache import NodeSnapshot
     from k8s_rdma.extender.pod_request import PendingPod, PodRequestCache
-    from k8s_rdma.extender.pod_store import BoundPod
     from k8s_rdma.extender.requeue import Requeuer
     from k8s_rdma.kube.api import ClusterApi
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import thread_time
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.core.ids import NodeName, PodUid
-from k8s_rdma.core.placement import Rejection, place
+from k8s_rdma.core.placement import PlacedInterface, Rejection, place
 from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.fit_cache import Quarantine
@@ -20,9 +20,6 @@ from k8s_rdma.extender.pod_store import PodIndex, capped_to_request
 from k8s_rdma.wire.report_bounds import MAX_VFS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.node_facts import NodeFacts
     from k8s_rdma.kube.api import PodView
 

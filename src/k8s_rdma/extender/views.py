@@ -7,7 +7,7 @@ slices for 5,000 nodes, and kept for a moment, so that many viewers cost as much
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import nsmallest
@@ -21,12 +21,12 @@ from msgspec.structs import replace
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED
-from k8s_rdma.extender.decision_log import LastRefusals
+from k8s_rdma.extender.decision_log import Attempt, LastRefusals
 from k8s_rdma.extender.explain import Explainer, ExplainQuery
 from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
-from k8s_rdma.http_server.answer import JSON, Answer, error_answer
+from k8s_rdma.http_server.answer import JSON, Answer, Scope, error_answer
 from k8s_rdma.wire import cluster_view, explain
 from k8s_rdma.wire.cluster_view import (
     MAX_ROWS,
@@ -42,11 +42,6 @@ from k8s_rdma.wire.explain import ExtenderState, encode_explanation
 from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from k8s_rdma.extender.decision_log import Attempt
-    from k8s_rdma.http_server.answer import Scope
-
     Order: TypeAlias = Callable[["_Row"], tuple[object, ...]]
 
 KEPT_S = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from k8s_rdma.config.reloaded import Reloaded
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.http_server.answer import Answer, error_answer
+from k8s_rdma.http_server.answer import Answer, Scope, error_answer
 from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Mapping
-
     from k8s_rdma.config.files import TlsConfig
-    from k8s_rdma.http_server.answer import Scope
 
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})
 """Paths for everyone: kubelet's probes send no token."""

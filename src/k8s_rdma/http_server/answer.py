@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Sample
 
-from k8s_rdma.wire.rest import ErrorDocument
-
-if TYPE_CHECKING:
-    from k8s_rdma.wire.rest import Error
+from k8s_rdma.wire.rest import Error, ErrorDocument
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]
 """Header fields, with lower-case names."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto, unique
 from http import HTTPStatus
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import httptools
@@ -26,13 +26,9 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from k8s_rdma.errors import Reason
 from k8s_rdma.http_server.access import ServerTls, certificate_names
-from k8s_rdma.http_server.answer import Application, Fields, error_answer
-from k8s_rdma.http_server.connections import Connections, unsent_bytes
+from k8s_rdma.http_server.answer import Application, Fields, Scope, error_answer
+from k8s_rdma.http_server.connections import Connection, Connections, unsent_bytes
 from k8s_rdma.wire.rest import Error
-
-if TYPE_CHECKING:
-    from k8s_rdma.http_server.answer import Scope
-    from k8s_rdma.http_server.connections import Connection
 
 _FIELD_OVERHEAD = len(": \r\n")
 _CHUNK_OVERHEAD = len("1000\r\n\r\n")

@@ -17,27 +17,31 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import structlog
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
 from k8s_rdma.errors import K8sRdmaError, KernelError, visible
-from k8s_rdma.init.job import Job, SetupError, StoppedError, refused_read, refused_write, wait_until
+from k8s_rdma.init.job import (
+    Job,
+    Machine,
+    SetupError,
+    StoppedError,
+    Target,
+    refused_read,
+    refused_write,
+    wait_until,
+)
 from k8s_rdma.init.vf_settings import MOST_VFS, Configuration
-from k8s_rdma.init.vf_users import used_vfs
+from k8s_rdma.init.vf_users import Pods, used_vfs
 from k8s_rdma.linux.vf.binding import PciDriver
-from k8s_rdma.linux.vf.creation import NetdevsOf, SriovPf
+from k8s_rdma.linux.vf.creation import NetdevsOf, SriovPf, VfFunction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from rich.console import RenderableType
-
     from k8s_rdma.init.config import InitConfig
-    from k8s_rdma.init.job import Machine, Target
-    from k8s_rdma.init.vf_users import Pods
     from k8s_rdma.linux.netlink.rtnl import Link
-    from k8s_rdma.linux.vf.creation import VfFunction
 
 _log = structlog.get_logger()
 TELL_EVERY_S = 5.0

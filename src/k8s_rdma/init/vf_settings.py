@@ -17,15 +17,13 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.options import LinkType
-from k8s_rdma.init.job import SetupError
-from k8s_rdma.linux.vf.creation import GuidOf, VfGuid, VfLinkState, VfMac, VfTrust
+from k8s_rdma.init.job import Job, SetupError
+from k8s_rdma.linux.vf.creation import GuidOf, Setting, VfFunction, VfGuid, VfLinkState, VfMac, VfTrust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from k8s_rdma.init.job import Job
     from k8s_rdma.linux.netlink.queries import VfInfo
-    from k8s_rdma.linux.vf.creation import Setting, VfFunction
 
 MOST_VFS = 1024
 """VFs of a PF with distinct addresses; the largest NICs have about 1,000."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,16 +12,14 @@ from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.netlink.routes import below, carriers
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.linux.vf.creation import NetdevsOf
+from k8s_rdma.linux.vf.creation import NetdevsOf, SriovLinks, VfFunction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.linux.netlink.rtnl import Link
-    from k8s_rdma.linux.vf.creation import SriovLinks, VfFunction
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,13 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import BinaryIO
 
 DISTRIBUTION = "k8s-rdma"
 PROGRAM = PLUGIN

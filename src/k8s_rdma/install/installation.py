@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.install.directory import InstalledProgram, all_locked, left_for
-from k8s_rdma.install.network import ConfDirectory, Decision, Network, decide
+from k8s_rdma.install.directory import InstalledProgram, NodeDirectory, all_locked, left_for
+from k8s_rdma.install.network import (
+    ConfDirectory,
+    Decision,
+    DesiredConflist,
+    InstalledConflists,
+    Network,
+    decide,
+)
 from k8s_rdma.linux.inotify import DirectoryChanges
 from k8s_rdma.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from k8s_rdma.install.directory import NodeDirectory
-    from k8s_rdma.install.network import DesiredConflist, InstalledConflists
 
 _log = structlog.get_logger()
 

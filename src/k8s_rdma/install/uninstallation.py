@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError
-from k8s_rdma.install.directory import left_for
+from k8s_rdma.install.directory import InstalledProgram, left_for
 from k8s_rdma.linux.receipts import REBUILD, Receipts
 from k8s_rdma.wire.cdi import SHARED_CLASS, SLOT_CLASS, VF_CLASS, device_of_file_name
 from k8s_rdma.wire.cni_cache import decode_cached
@@ -25,7 +25,6 @@ from k8s_rdma.wire.state import HEADER, decode_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from k8s_rdma.install.directory import InstalledProgram
     from k8s_rdma.install.network import ConfDirectory
 
 OF_RUN_DIR = (

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
@@ -16,8 +16,6 @@ from k8s_rdma.core.quantities import Demand
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from k8s_rdma.core.ledger import Pod
 
 T = TypeVar("T")

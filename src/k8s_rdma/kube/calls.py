@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httpx2  # what lightkube 1.x raises
 import msgspec
-from lightkube import ApiError, NotReadyError
+from lightkube import ApiError, AsyncClient, NotReadyError
 from lightkube.core.exceptions import ConfigError
 
 from k8s_rdma.kube.api import (
@@ -19,6 +19,7 @@ from k8s_rdma.kube.api import (
     ApiUnreachableError,
     Changed,
     Deleted,
+    Event,
     Listed,
     Page,
 )
@@ -26,9 +27,6 @@ from k8s_rdma.kube.api import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from lightkube import AsyncClient
-
-    from k8s_rdma.kube.api import Event
 
 _PAGE = 500
 """Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""

@@ -22,7 +22,17 @@ from lightkube.operators import equal, not_in
 from lightkube.types import PatchType
 
 from k8s_rdma.core.ids import Gang, GangApi, NodeName
-from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError
+from k8s_rdma.kube.api import (
+    ApiRefusedError,
+    ApiUncertainError,
+    BudgetView,
+    Event,
+    LeaseView,
+    NodeView,
+    ObjectEvent,
+    PodBinding,
+    PodView,
+)
 from k8s_rdma.kube.calls import named_errors, read_refusal, segment, watch_objects
 from k8s_rdma.kube.credentials import authenticate, credentials, usable_credentials
 from k8s_rdma.kube.objects import (
@@ -44,7 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from k8s_rdma.core.ledger import Pod
-    from k8s_rdma.kube.api import BudgetView, Event, LeaseView, NodeView, ObjectEvent, PodBinding, PodView
 
 _NOT_FOUND = 404
 

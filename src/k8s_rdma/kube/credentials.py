@@ -29,7 +29,7 @@ import httpx2
 import msgspec
 import yaml
 from lightkube import KubeConfig, SingleConfig
-from lightkube.config.models import Cluster, Context, NameValue, User
+from lightkube.config.models import Cluster, Context, NameValue, User, UserExec
 from lightkube.core.exceptions import ConfigError
 
 from k8s_rdma.config.files import yaml_words
@@ -37,8 +37,6 @@ from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-
-    from lightkube.config.models import UserExec
 
 
 class ClientCertificate:

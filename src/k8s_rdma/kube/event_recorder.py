@@ -11,19 +11,17 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.ids import NodeName
-from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ObjectEvent
+from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, EventsApi, ObjectEvent, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from typing import NoReturn
 
-    from k8s_rdma.kube.api import EventsApi, Subject
     from k8s_rdma.kube.time import Time
 
     Key = tuple[str, str, str]

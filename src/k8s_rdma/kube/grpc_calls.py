@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when it is loaded; it would write to stderr by itself
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
     from k8s_rdma.wire.protobuf import Method
 
-    Handler = grpc.RpcMethodHandler[bytes, bytes]
-
 # By these names for all others: who imports gRPC itself may load it before it is told to be silent.
 AioRpcError = grpc.aio.AioRpcError
 Server = grpc.aio.Server
 StatusCode = grpc.StatusCode
+Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")

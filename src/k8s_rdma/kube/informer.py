@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 import structlog
 
 from k8s_rdma.core.backoff import Backoff
-from k8s_rdma.kube.api import API_ERRORS, Listed, Page
+from k8s_rdma.kube.api import API_ERRORS, Event, Listed, Page
 from k8s_rdma.kube.time import REAL_TIME, Time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from k8s_rdma.kube.api import Event
 
 T = TypeVar("T")
 _log = structlog.get_logger()

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseView
+from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseApi, LeaseView
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    from k8s_rdma.kube.api import LeaseApi
 
     Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 

@@ -22,7 +22,7 @@ from lightkube.core.resource import (
 
 from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.errors import visible
-from k8s_rdma.kube.api import BudgetView, LeaseView, NodeView, PodView
+from k8s_rdma.kube.api import BudgetView, LeaseView, NodeView, ObjectEvent, PodBinding, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.placement_annotation import annotation_bytes
 from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, demand_of, devices_of, gang_of
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.core.ledger import Pod
-    from k8s_rdma.kube.api import ObjectEvent, PodBinding
 
 _POD = ResourceDef("", "v1", "Pod")
 _OWN_PREFIX = "k8s-rdma.io/"

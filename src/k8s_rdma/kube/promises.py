@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.core.namespace_policy import satisfies
+from k8s_rdma.core.namespace_policy import NamespacePolicies, satisfies
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_own
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode_own
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.kube.api import PodView
-    from k8s_rdma.wire.placement_annotation import Promise
     from k8s_rdma.wire.placement_keys import PlacementKeys
 
 

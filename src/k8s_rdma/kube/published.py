@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from k8s_rdma.core.ids import NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from k8s_rdma.kube.api import Event, LeaseView
 
 

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from k8s_rdma.core.options import LinkType
-from k8s_rdma.linux.netlink.subscriptions import EVERYTHING, Gathering
+from k8s_rdma.linux.netlink.subscriptions import EVERYTHING, Dirty, Gathering, Subscription
 
 if TYPE_CHECKING:
     import socket
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.core.kernel import Hardware, PfState
-    from k8s_rdma.linux.netlink.subscriptions import Dirty, Subscription
     from k8s_rdma.linux.sysfs import Sysfs
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.kernel import VfCounters
+from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, VfCounters
 from k8s_rdma.core.step import (
     BindVf,
     BringHome,
@@ -28,8 +28,10 @@ from k8s_rdma.core.step import (
     ConfigureInterface,
     ConfigureVfs,
     GiveVf,
+    NetnsRef,
     ProgramVfs,
     SetRates,
+    Step,
     UnbindVf,
     VfRate,
     VfRef,
@@ -38,10 +40,10 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes, files_without_events
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.netlink.rtnl import LinkCounters, Rtnl, counters_of_all
+from k8s_rdma.linux.netlink.rtnl import Link, LinkCounters, Rtnl, counters_of_all
 from k8s_rdma.linux.netlink.sriov import set_rates as write_rates
 from k8s_rdma.linux.netlink.sriov import set_vfs, vlan
-from k8s_rdma.linux.netns import current_namespace
+from k8s_rdma.linux.netns import Namespaces, current_namespace
 from k8s_rdma.linux.pod_cap import CapAbility, cap_interface
 from k8s_rdma.linux.pod_interface import announce, change_interface, interfaces_in, located_vfs, make_bare
 from k8s_rdma.linux.sysfs import Sysfs
@@ -52,14 +54,8 @@ from k8s_rdma.linux.vf.programming import configure_vfs, present_rates, program_
 from k8s_rdma.linux.vf.rdma import VfRdma
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
     from k8s_rdma.core.inventory import Selection
-    from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface
-    from k8s_rdma.core.step import NetnsRef, Step
     from k8s_rdma.linux.netlink.queries import VfInfo
-    from k8s_rdma.linux.netlink.rtnl import Link
-    from k8s_rdma.linux.netns import Namespaces
 
 
 _LIFESPAN = "lifespan"

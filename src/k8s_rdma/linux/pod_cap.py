@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.software_caps import without_software_caps
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
 from k8s_rdma.linux.netlink.traffic_control import is_supported, limit
 from k8s_rdma.linux.pod_interface import link_of
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware
     from k8s_rdma.core.step import CapInterface
-    from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netlink.socket import NetlinkSocket
     from k8s_rdma.linux.netns import Namespaces
 

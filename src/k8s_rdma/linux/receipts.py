@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from k8s_rdma.core.ledger import Ledger, Phase, Receipt
+from k8s_rdma.core.ledger import Attachment, Ledger, Phase, Receipt
 from k8s_rdma.core.rates import Enforce
 from k8s_rdma.errors import LedgerError, MalformedError
 from k8s_rdma.wire.json import decode
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from k8s_rdma.core.ledger import Attachment
 
 REBUILD = "k8s-rdma agent --rebuild-ledger"
 

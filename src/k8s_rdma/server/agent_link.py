@@ -6,23 +6,22 @@ import asyncio
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.server.answers import Shown, outage_answers, render_age, render_traffic, report_answers
 from k8s_rdma.state_reader import FIRST_REPORT_TIMEOUT_S, AgentLink
-from k8s_rdma.wire.state import SAMPLE_EVERY_S, SOON_S
+from k8s_rdma.wire.state import SAMPLE_EVERY_S, SOON_S, Counters
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from k8s_rdma.wire.rest import NodeReport
-    from k8s_rdma.wire.state import Counters
 
-    Scan = Callable[[], NodeReport]
+Scan: TypeAlias = "Callable[[], NodeReport]"
 
 ANSWER_TIMEOUT_S = 2.0
 """Time for which a scrape waits for the agent; then it gets the last counters, with their age."""

@@ -15,7 +15,7 @@ from prometheus_client.core import SummaryMetricFamily
 
 from k8s_rdma.errors import STATUS, Reason
 from k8s_rdma.http_server.answer import JSON, Answer, counter, error_answer, exposition, gauge
-from k8s_rdma.wire.rest import Error, encode_getpfs, encode_report, without_vfs
+from k8s_rdma.wire.rest import Error, NodeReport, PfReport, encode_getpfs, encode_report, without_vfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from k8s_rdma.wire.rest import NodeReport, PfReport
     from k8s_rdma.wire.state import Counters, VfTraffic
 
     Value = Callable[[PfReport], int | None]

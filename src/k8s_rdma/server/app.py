@@ -17,19 +17,25 @@ import msgspec
 
 from k8s_rdma import __version__
 from k8s_rdma.errors import STATUS, MalformedError
-from k8s_rdma.http_server.access import EVERYBODY
-from k8s_rdma.http_server.answer import CONTENT_TYPE, Answer, error_answer, json_answer
-from k8s_rdma.server.answers import RETRY
+from k8s_rdma.http_server.access import EVERYBODY, Access
+from k8s_rdma.http_server.answer import (
+    CONTENT_TYPE,
+    Answer,
+    Fields,
+    Receive,
+    Scope,
+    Send,
+    error_answer,
+    json_answer,
+)
+from k8s_rdma.server.answers import RETRY, Shown
 from k8s_rdma.wire.json import describe_unknown, shown
 from k8s_rdma.wire.rest import GENERATION_PATTERN, Error, ErrorDocument, GenerationText, LegacyPf, NodeReport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping
 
-    from k8s_rdma.http_server.access import Access
-    from k8s_rdma.http_server.answer import Fields, Receive, Scope, Send
     from k8s_rdma.server.agent_link import Traffic
-    from k8s_rdma.server.answers import Shown
 
     Document = dict[str, Any]
 

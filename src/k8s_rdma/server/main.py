@@ -23,13 +23,13 @@ from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.errors import KernelError, MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
-from k8s_rdma.http_server.access import EVERYBODY, access_of
+from k8s_rdma.http_server.access import EVERYBODY, Access, access_of
 from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.linux.changes import CachedScan, files_without_events
 from k8s_rdma.linux.discovery.netlink_queries import UnprivilegedQueries
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.server.agent_link import AnswersLink
+from k8s_rdma.server.agent_link import AnswersLink, Scan
 from k8s_rdma.server.app import NodeApp
 from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.wire.node_report import NodeReports
@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.inventory import Selection
     from k8s_rdma.core.kernel import Hardware
-    from k8s_rdma.http_server.access import Access
     from k8s_rdma.linux.netlink.queries import Queries
-    from k8s_rdma.server.agent_link import Scan
     from k8s_rdma.server.config import ServerConfig
     from k8s_rdma.wire.rest import NodeReport
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.ids import PciAddress, pci_address
 from k8s_rdma.core.options import (
     NO_OPTIONS,
     InterfaceOptions,
@@ -49,8 +49,6 @@ from k8s_rdma.wire.json import describe_unknown, nearest, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from k8s_rdma.core.ids import PciAddress
 
     Keys = Callable[[Object, str, tuple[str, ...]], Mapping[str, object]]
     """Takes an object apart by known keys: the object, where it is, and the keys."""

@@ -7,7 +7,7 @@ which a device's name may begin with a digit, so that every runtime that knows t
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -16,7 +16,6 @@ from k8s_rdma.wire.json import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import NoReturn
 
 VERSION = "0.5.0"
 

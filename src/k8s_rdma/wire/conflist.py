@@ -7,9 +7,8 @@ Source: CNI specification 1.1.0, section 1; `ConfFiles`, `ConfListFromBytes` and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,9 +16,6 @@ from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, highest_common
 from k8s_rdma.wire.json import decode, shown
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SUFFIXES = (".conf", ".conflist", ".json")
 """Of the files that are read; those that end otherwise are left alone."""

@@ -8,7 +8,7 @@ registered `nodeCacheCapable`; they go back by UID.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -20,8 +20,6 @@ from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from k8s_rdma.core.ids import Gang
 
 # The sentences that `kubectl describe pod` shows and that existing runbooks search for, word by word.

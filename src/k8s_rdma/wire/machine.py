@@ -20,18 +20,15 @@ import itertools
 import posixpath
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import yaml
 
 from k8s_rdma.core.ids import pci_address
 from k8s_rdma.errors import MalformedError
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
 
 _PCI = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _ADDRESS = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2})+|[0-9a-f]{4}(:[0-9a-f]{4})+")

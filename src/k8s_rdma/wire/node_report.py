@@ -17,7 +17,7 @@ from k8s_rdma.core.broken_promises import (
 )
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import NOTHING_USED, Generation
-from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.wire.annotation import format_options
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
-    from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
 
 
 NO_LOST_CAPS: Mapping[VfRef, str] = MappingProxyType({})

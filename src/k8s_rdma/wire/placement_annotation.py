@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import msgspec
 
@@ -32,16 +32,14 @@ from k8s_rdma.core.options import (
 )
 from k8s_rdma.core.placement import PlacedInterface, Placement, by_entry
 from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
-from k8s_rdma.core.request import MAX_INTERFACES, PfPolicy
+from k8s_rdma.core.request import MAX_INTERFACES, PfPolicy, Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode as decode_json
 from k8s_rdma.wire.json import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import NoReturn
 
-    from k8s_rdma.core.request import Request
     from k8s_rdma.wire.placement_keys import PlacementKeys, VerifyingKey
 
 _Set = tuple[str, ...]

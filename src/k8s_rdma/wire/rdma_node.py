@@ -32,12 +32,11 @@ from k8s_rdma.wire.report_bounds import (
     SomeVfs,
     Vfs,
 )
-from k8s_rdma.wire.rest import MacRange
+from k8s_rdma.wire.rest import Allocation, MacRange, NodeReport, PfReport, Pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from k8s_rdma.wire.rest import Allocation, NodeReport, PfReport, Pod
 
 GROUP, VERSION, PLURAL, KIND = "k8s-rdma.io", "v1alpha1", "rdmanodes", "RdmaNode"
 

@@ -42,12 +42,18 @@ from k8s_rdma_demo.cluster.status import (
     unauthorized,
     unsupported_patch,
 )
-from k8s_rdma_demo.cluster.store import DeleteOptions, Store, parse_delete_options, parse_selection
+from k8s_rdma_demo.cluster.store import (
+    Change,
+    DeleteOptions,
+    Selection,
+    Store,
+    parse_delete_options,
+    parse_selection,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from k8s_rdma_demo.cluster.store import Change, Selection
 
 _MERGE_KEYS = {
     "addresses": "type",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import httpx2
 import msgspec
@@ -13,13 +13,11 @@ import structlog
 
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.json import decode
-from k8s_rdma_demo.cluster.objects import key_of, metadata, name_of, namespace_of, uid_of
+from k8s_rdma_demo.cluster.objects import JsonObject, Key, key_of, metadata, name_of, namespace_of, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from typing import NoReturn
 
-    from k8s_rdma_demo.cluster.objects import JsonObject, Key
     from k8s_rdma_demo.cluster.resources import ResourceType
 
 _TIMEOUT_S = 30.0

@@ -22,7 +22,7 @@ import socket
 import struct
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,8 +41,6 @@ from k8s_rdma_demo.cluster.cni_plugin import (
 from k8s_rdma_demo.cluster.sandbox import IFNAME, AttachError, PodRef, Sandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from k8s_rdma_demo.cluster.objects import JsonObject
 
 _CLONE_NEWNET = 0x40000000

@@ -13,7 +13,7 @@ import asyncio
 import re
 import signal
 import sys
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,6 @@ from k8s_rdma_demo.kubelet.device_manager import KUBELET_SOCKET, DeviceManagerCo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
-    from contextlib import AbstractAsyncContextManager
 
     from k8s_rdma_demo.cluster.objects import JsonObject
 

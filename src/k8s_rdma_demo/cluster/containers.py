@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,14 +20,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 import yaml
 
-from k8s_rdma.core.devices.device_plugin_api import Mount
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec, Mount
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.json import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec
     from k8s_rdma_demo.cluster.objects import JsonObject
 
 _VERSIONS = frozenset(

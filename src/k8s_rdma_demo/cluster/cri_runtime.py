@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from k8s_rdma.core.devices.device_plugin_api import Mount
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Mount
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
 from k8s_rdma_demo import cri
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.containers import Container, ContainerError
-from k8s_rdma_demo.cluster.objects import name_of, namespace_of, spec_of, uid_of
+from k8s_rdma_demo.cluster.objects import JsonObject, name_of, namespace_of, spec_of, uid_of
 from k8s_rdma_demo.cluster.sandbox import IFNAME, AttachError, PodRef, Sandbox
 from k8s_rdma_demo.cri import ContainerConfig
 
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from k8s_rdma.core.devices.device_plugin_api import AllocateResponse
     from k8s_rdma.wire.protobuf import Method
-    from k8s_rdma_demo.cluster.objects import JsonObject
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")

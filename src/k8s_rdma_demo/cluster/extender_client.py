@@ -9,10 +9,10 @@ Source: recorded exchanges of kube-scheduler 1.36; `pkg/scheduler/extender.go`;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, get_origin
+from typing import Any, TypeVar, get_origin
 from urllib.parse import urlsplit
 
 import httpx2
@@ -30,9 +30,6 @@ from k8s_rdma_demo.cluster.objects import (
     spec_of,
     uid_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
 
 
 @dataclass(frozen=True, slots=True)

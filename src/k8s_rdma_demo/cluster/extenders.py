@@ -12,15 +12,14 @@ from k8s_rdma_demo.cluster.extender_client import (
     ExtenderConfig,
     ExtenderError,
     Filtered,
+    MetaVictims,
     Victims,
 )
-from k8s_rdma_demo.cluster.objects import go_quote, name_of, uid_of
+from k8s_rdma_demo.cluster.objects import JsonObject, go_quote, name_of, uid_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from k8s_rdma_demo.cluster.extender_client import MetaVictims
-    from k8s_rdma_demo.cluster.objects import JsonObject
 
 _log = structlog.get_logger()
 

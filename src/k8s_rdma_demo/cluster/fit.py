@@ -11,13 +11,13 @@ TaintToleration and NodeResourcesFit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from k8s_rdma.core.quantities import quantity
 from k8s_rdma_demo.cluster.objects import (
+    JsonObject,
     condition_of,
     is_finished,
     labels_of,
@@ -27,11 +27,6 @@ from k8s_rdma_demo.cluster.objects import (
     status_of,
     uid_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from k8s_rdma_demo.cluster.objects import JsonObject
 
 
 class Assignments:

@@ -24,13 +24,12 @@ from k8s_rdma_demo.cluster.node_status import register_node, watch_devices, watc
 from k8s_rdma_demo.cluster.objects import JsonObject, uid_of
 from k8s_rdma_demo.cluster.pod_worker import PodWorker
 from k8s_rdma_demo.cluster.resources import PODS
-from k8s_rdma_demo.cluster.sandbox import PodRef, Sandbox, SandboxDirectory
+from k8s_rdma_demo.cluster.sandbox import PodRef, Runtime, Sandbox, SandboxDirectory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from k8s_rdma_demo.cluster.containers import Container, ContainerCreator
-    from k8s_rdma_demo.cluster.sandbox import Runtime
     from k8s_rdma_demo.kubelet.device_manager import DeviceManager
 
 

@@ -7,11 +7,10 @@ Source: `pkg/kubelet/cm/admission/errors.go`, `kubelet.go` (`rejectPod`), `kubel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from k8s_rdma.core.quantities import quantity
 from k8s_rdma_demo.cluster.client import ApiClient
@@ -42,9 +41,6 @@ from k8s_rdma_demo.kubelet.pods import (
     DevicePod,
     PreparationError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 CDI_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 REJECTED = "UnexpectedAdmissionError"

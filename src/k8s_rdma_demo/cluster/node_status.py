@@ -14,12 +14,11 @@ import structlog
 
 from k8s_rdma_demo.cluster.client import ApiError
 from k8s_rdma_demo.cluster.cni_plugin import CniError
-from k8s_rdma_demo.cluster.objects import condition_of, status_of, timestamp
+from k8s_rdma_demo.cluster.objects import JsonObject, condition_of, status_of, timestamp
 from k8s_rdma_demo.cluster.resources import NODES
 
 if TYPE_CHECKING:
     from k8s_rdma_demo.cluster.node_devices import NodeDevices, NodeServices
-    from k8s_rdma_demo.cluster.objects import JsonObject
     from k8s_rdma_demo.kubelet.device_manager import DeviceManager
 
 _CONFLICT = 409

@@ -17,8 +17,9 @@ from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma_demo.cluster.client import ApiError
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.containers import ContainerError
-from k8s_rdma_demo.cluster.node_devices import REJECTED, RejectedError
+from k8s_rdma_demo.cluster.node_devices import REJECTED, NodeServices, RejectedError
 from k8s_rdma_demo.cluster.objects import (
+    JsonObject,
     annotations_of,
     is_terminating,
     key_of,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from k8s_rdma_demo.cluster.node_devices import NodeServices
-    from k8s_rdma_demo.cluster.objects import JsonObject
 
 _CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 

@@ -9,9 +9,8 @@ Source: `SelectVictimsOnNode` and `PodEligibleToPreemptOthers`, `plugins/default
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -22,6 +21,7 @@ from k8s_rdma_demo.cluster.extenders import Extenders
 from k8s_rdma_demo.cluster.fit import Assignments, Refusal, Unfit
 from k8s_rdma_demo.cluster.objects import (
     Clock,
+    JsonObject,
     condition_of,
     go_quote,
     is_terminating,
@@ -37,11 +37,6 @@ from k8s_rdma_demo.cluster.objects import (
 )
 from k8s_rdma_demo.cluster.resources import POD_DISRUPTION_BUDGETS, PODS
 from k8s_rdma_demo.cluster.store import selects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from k8s_rdma_demo.cluster.objects import JsonObject
 
 NO_VICTIMS = Refusal(reasons=("No preemption victims found for incoming pod",), unresolvable=True)
 NOT_HELPFUL = Refusal(reasons=("Preemption is not helpful for scheduling",), unresolvable=True)

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma_demo.cluster.objects import JsonObject, namespace_of
-from k8s_rdma_demo.cluster.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
+from k8s_rdma_demo.cluster.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma_demo.cluster.resources import Target
     from k8s_rdma_demo.cluster.store import Store
 
 MASTERS = "system:masters"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +13,6 @@ from k8s_rdma_demo.cluster.cni_plugin import CniError, pod_ips
 from k8s_rdma_demo.cluster.objects import JsonObject, Key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 

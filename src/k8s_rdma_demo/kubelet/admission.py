@@ -6,10 +6,9 @@ Source: `devicesToAllocate` in `pkg/kubelet/cm/devicemanager/manager.go`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, DeviceSpec, Mount
 from k8s_rdma_demo.kubelet.plugins import ListedDevices, PluginClient, PluginError
@@ -18,14 +17,11 @@ from k8s_rdma_demo.kubelet.pods import (
     ContainerKind,
     DeviceAllocation,
     DeviceAllocations,
+    DeviceContainer,
+    DevicePod,
     PanicError,
     PreparationError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from k8s_rdma_demo.kubelet.pods import DeviceContainer, DevicePod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,13 +22,12 @@ from k8s_rdma_demo.cluster.background import in_background
 from k8s_rdma_demo.kubelet.admission import Admission
 from k8s_rdma_demo.kubelet.plugins import ListedDevices, PluginClient, PluginError, check_registration
 from k8s_rdma_demo.kubelet.pod_resources import PodResourcesServer, RateLimit
-from k8s_rdma_demo.kubelet.pods import CHECKPOINT, Capacity, DeviceAllocations
+from k8s_rdma_demo.kubelet.pods import CHECKPOINT, Capacity, DeviceAllocations, DevicePod
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, OfferedDevice, PluginRegistration
-    from k8s_rdma_demo.kubelet.pods import DevicePod
 
 KUBELET_SOCKET = "kubelet.sock"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +28,6 @@ from k8s_rdma.wire.device_plugin_api import (
 from k8s_rdma_demo.kubelet.device_manager import KUBELET_SOCKET
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from k8s_rdma.kube.grpc_calls import Handler
     from k8s_rdma.wire.protobuf import Method
 

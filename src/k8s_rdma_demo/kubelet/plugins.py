@@ -15,6 +15,7 @@ from k8s_rdma.core.devices.device_plugin_api import (
     Choice,
     OfferedDevice,
     PluginOptions,
+    PluginRegistration,
 )
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube import grpc_calls
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
-    from k8s_rdma.core.devices.device_plugin_api import PluginRegistration
     from k8s_rdma.wire.protobuf import Method
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"

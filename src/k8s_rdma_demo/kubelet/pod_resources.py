@@ -7,7 +7,7 @@ each device and NUMA node) and `pkg/kubelet/apis/grpc/ratelimit.go`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -15,18 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
-from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
-from k8s_rdma.wire.pod_resources import GET_ALLOCATABLE_RESOURCES, GET_METHOD, LIST
+from k8s_rdma.kube.grpc_calls import Handler, RefusedCallError, StatusCode
+from k8s_rdma.wire.pod_resources import GET_ALLOCATABLE_RESOURCES, GET_METHOD, LIST, PodName
 from k8s_rdma_demo.kubelet.admission import shuffled
 from k8s_rdma_demo.kubelet.plugins import ListedDevices
 from k8s_rdma_demo.kubelet.pods import ContainerKind, DeviceAllocations, DevicePod
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from k8s_rdma.kube.grpc_calls import Handler
-    from k8s_rdma.wire.pod_resources import PodName
     from k8s_rdma.wire.protobuf import Method
 
 Asked = TypeVar("Asked")

@@ -7,7 +7,7 @@ checksum, which depends on how Go prints values.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING
@@ -20,7 +20,6 @@ from k8s_rdma.wire.device_plugin_api import CONTAINER_ALLOCATE_RESPONSE
 from k8s_rdma.wire.json import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 

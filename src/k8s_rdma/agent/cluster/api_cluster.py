@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.cluster.cluster import NoCluster
+from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.cluster.informers import NodePods, retry_forever
-from k8s_rdma.core.ids import ContainerId, NodeName
-from k8s_rdma.core.ledger import Attachment
+from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
+from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
-from k8s_rdma.kube.api import MIRROR, ApiRefusedError, about_pod
+from k8s_rdma.kube.api import MIRROR, ApiRefusedError, NodePodsApi, PodView, about_pod
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
-from k8s_rdma.kube.time import REAL_TIME
+from k8s_rdma.kube.time import REAL_TIME, Time
 from k8s_rdma.wire.network_status import (
     NETWORK_STATUS_ANNOTATION,
     NetworkStatus,
@@ -33,14 +33,9 @@ from k8s_rdma.wire.network_status import (
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
-    from k8s_rdma.agent.cluster.cluster import Cluster
     from k8s_rdma.agent.config import AgentConfig
-    from k8s_rdma.core.ids import PodUid
-    from k8s_rdma.core.ledger import Pod, Receipt
     from k8s_rdma.core.placement import Placement
-    from k8s_rdma.kube.api import NodePodsApi, PodView
     from k8s_rdma.kube.client import Client
-    from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.ipam_result import IpamResult
 
 _log = structlog.get_logger()

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import structlog
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import Changed, Deleted, Listed
+from k8s_rdma.kube.api import Changed, Deleted, Event, Listed, NodePodsApi, PodView
 from k8s_rdma.kube.informer import follow, handle_item
 from k8s_rdma.kube.promises import read_promise
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-    from typing import NoReturn
 
     from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.core.placement import Placement
-    from k8s_rdma.kube.api import Event, NodePodsApi, PodView
     from k8s_rdma.kube.published import OwnNodeView, PublishingApi
     from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.placement_keys import KeySource

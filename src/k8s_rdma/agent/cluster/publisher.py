@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import structlog
 from msgspec.structs import replace as replaced
@@ -26,18 +26,14 @@ from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.ids import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseView
-from k8s_rdma.kube.published import RdmaNodeView
-from k8s_rdma.kube.time import REAL_TIME
-from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of, vfs_for_pods
+from k8s_rdma.kube.published import OwnNodeView, PublishingApi, RdmaNodeView
+from k8s_rdma.kube.time import REAL_TIME, Time
+from k8s_rdma.wire.rdma_node import RdmaNodeStatus, decode_status, encode_status, status_of, vfs_for_pods
 
 if TYPE_CHECKING:
     from datetime import datetime
-    from typing import NoReturn
 
     from k8s_rdma.agent.config import AgentConfig, PublishConfig
-    from k8s_rdma.kube.published import OwnNodeView, PublishingApi
-    from k8s_rdma.kube.time import Time
-    from k8s_rdma.wire.rdma_node import RdmaNodeStatus
     from k8s_rdma.wire.rest import NodeReport
 
 _log = structlog.get_logger()

@@ -8,7 +8,7 @@ IPv6 addresses and a link, and holds up no other pod.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -19,13 +19,20 @@ from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.exclusive_devices import (
     NOTHING_HELD,
+    HeldDevices,
     PodDeviceLookup,
     add_device_interfaces,
     select_network,
 )
-from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request, unknown_networks
-from k8s_rdma.agent.plugins.ipam import addressing
-from k8s_rdma.agent.plugins.runner import called_plugins, target_of
+from k8s_rdma.agent.cni.pod_request import (
+    PodRequest,
+    Policy,
+    interfaces_of_network,
+    read_pod_request,
+    unknown_networks,
+)
+from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
+from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, target_of
 from k8s_rdma.agent.sandbox import Sandbox, rejected
 from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.options import VfDriver
@@ -36,15 +43,9 @@ from k8s_rdma.wire.ipam_result import IpamResult
 from k8s_rdma.wire.netconf import NetConf, decode_netconf, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Collection, Iterable
-
     from k8s_rdma.agent.cni.delete import DeleteCommand
-    from k8s_rdma.agent.cni.exclusive_devices import HeldDevices
     from k8s_rdma.agent.cni.node_access import NodeAccess
-    from k8s_rdma.agent.cni.pod_request import PodRequest
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.agent.plugins.ipam import CniPlugins
-    from k8s_rdma.agent.plugins.runner import CalledPlugins
     from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.kernel import PodInterface
     from k8s_rdma.core.step import NetnsRef

@@ -8,7 +8,7 @@ attachment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,6 @@ from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.netconf import INDEX, NetConf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence, Set
-
     from k8s_rdma.core.devices.pod_devices import SlotInUse
     from k8s_rdma.core.request import InterfaceRequest, Request
 

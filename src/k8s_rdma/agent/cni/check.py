@@ -13,25 +13,27 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.cni.add_call import pod_of
-from k8s_rdma.agent.cni.pod_request import interfaces_of_network, read_pod_request
+from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request
 from k8s_rdma.agent.plugins.runner import target_of
-from k8s_rdma.core.ledger import Attachment, Phase
+from k8s_rdma.core.ledger import Attachment, Phase, Receipt
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
-from k8s_rdma.wire.cni_result import SUBJECT, addresses_of, interfaces_in_pod, without_interfaces
-from k8s_rdma.wire.netconf import decode_netconf
+from k8s_rdma.wire.cni_result import (
+    SUBJECT,
+    ToldInterface,
+    addresses_of,
+    interfaces_in_pod,
+    without_interfaces,
+)
+from k8s_rdma.wire.netconf import NetConf, decode_netconf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from k8s_rdma.agent.cni.node_access import NodeAccess
-    from k8s_rdma.agent.cni.pod_request import Policy
     from k8s_rdma.agent.plugins.ipam import CniPlugins
     from k8s_rdma.core.kernel import Hardware, PodInterface
-    from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.wire.cni_environment import CniEnvironment
-    from k8s_rdma.wire.cni_result import ToldInterface
-    from k8s_rdma.wire.netconf import NetConf
 
 _log = structlog.get_logger()
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.plugins.runner import delete_by, plugins_of_now, target_of
+from k8s_rdma.agent.plugins.runner import CalledPlugins, delete_by, plugins_of_now, target_of
 from k8s_rdma.agent.release import RatesLeftError
-from k8s_rdma.core.ledger import Attachment, Phase
+from k8s_rdma.core.ledger import Attachment, Phase, Receipt
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.plugin_config import network_of
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.plugins.ipam import CniPlugins
-    from k8s_rdma.agent.plugins.runner import CalledPlugins
-    from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.wire.netconf import NetConf
 
 _log = structlog.get_logger()

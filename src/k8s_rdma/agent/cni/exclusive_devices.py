@@ -7,32 +7,27 @@ of an ADD, the allocation is known.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
-from k8s_rdma.config.devices import ExactResource, ExclusiveResource
+from k8s_rdma.config.devices import ExactResource, ExclusiveResource, Resource
 from k8s_rdma.core.devices.held_vfs import HeldDevice, of_pf, vfs_by_device
 from k8s_rdma.core.devices.placement import options_refused
-from k8s_rdma.core.devices.pod_devices import SlotInUse, shared_resource
+from k8s_rdma.core.devices.pod_devices import PodDevices, SlotInUse, shared_resource
 from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.annotation_values import ANNOTATION
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 from k8s_rdma.wire.json import shown
-from k8s_rdma.wire.netconf import refuse
+from k8s_rdma.wire.netconf import NetConf, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from k8s_rdma.agent.cni.pod_request import PodRequest
-    from k8s_rdma.config.devices import Resource
-    from k8s_rdma.core.devices.pod_devices import PodDevices
     from k8s_rdma.core.kernel import Hardware
     from k8s_rdma.core.ledger import Ledger, Pod
     from k8s_rdma.kube.pod_resources import PodResources
-    from k8s_rdma.wire.netconf import NetConf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,33 +16,29 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.cni.add import AddCommand
+from k8s_rdma.agent.cni.add import AddCommand, AddResult, PodSources
 from k8s_rdma.agent.cni.check import CheckCommand
 from k8s_rdma.agent.cni.delete import DeleteCommand
-from k8s_rdma.agent.plugins.runner import called_plugins, plugins_of_now
-from k8s_rdma.core.ledger import Attachment
+from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, plugins_of_now
+from k8s_rdma.core.ledger import Attachment, Receipt
 from k8s_rdma.core.software_caps import software_capped
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.cni_environment import CniEnvironment, parse_environment
 from k8s_rdma.wire.cni_result import encode_error, encode_result
-from k8s_rdma.wire.frame import Reply
+from k8s_rdma.wire.frame import Reply, Request
 from k8s_rdma.wire.netconf import decode_netconf, decode_network
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from k8s_rdma.agent.cluster.cluster import Cluster
-    from k8s_rdma.agent.cni.add import AddResult, PodSources
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.node import CapFinding, Node
     from k8s_rdma.agent.plugins.ipam import CniPlugins
-    from k8s_rdma.agent.plugins.runner import CalledPlugins
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.agent.worker import Worker
-    from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.linux.netns import Namespaces
-    from k8s_rdma.wire.frame import Request
 
 _log = structlog.get_logger()
 SLOW_S = 0.5

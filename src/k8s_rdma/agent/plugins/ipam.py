@@ -22,19 +22,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.plugins.runner import NoAnswerError, NoVerbError, delete_by, target_of
+from k8s_rdma.agent.plugins.runner import (
+    CalledPlugins,
+    NoAnswerError,
+    NoVerbError,
+    Plugins,
+    Target,
+    delete_by,
+    target_of,
+)
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_result import SINCE_CHECK, SINCE_GC, convert
-from k8s_rdma.wire.ipam_result import decode_ipam_result
+from k8s_rdma.wire.ipam_result import IpamResult, decode_ipam_result
 from k8s_rdma.wire.plugin_config import network_of, stdin_of, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from k8s_rdma.agent.plugins.runner import CalledPlugins, Plugins, Target
     from k8s_rdma.core.ledger import DelegatedPlugin, Receipt
     from k8s_rdma.core.step import Route
-    from k8s_rdma.wire.ipam_result import IpamResult
 
 MAX_PARALLEL = 4
 """Calls of a pod at a time: a plugin is a process of some 10 ms, or waits for a server; host-local's wait for

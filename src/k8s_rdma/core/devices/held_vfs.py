@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.allocation import allocated, foreign_reason, used_locally
-from k8s_rdma.core.inventory import NOTHING_USED, total
-from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, usage_of
 from k8s_rdma.core.programming import demand, objection
-from k8s_rdma.core.request import is_chosen, meets, unmet
+from k8s_rdma.core.request import Request, is_chosen, meets, unmet
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import Reason
 
@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from k8s_rdma.core.ids import NodeName, PciAddress
-    from k8s_rdma.core.inventory import Inventory, Used
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Pod
-    from k8s_rdma.core.placement import Placement
-    from k8s_rdma.core.request import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,11 @@ exclusive device has no variables: of several devices in a container, only the l
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
-from typing import TYPE_CHECKING
 
 from k8s_rdma.core.options import LinkType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _ANNOTATION_PREFIX = "devices.k8s-rdma.io"
 _NO_LETTER_OR_DIGIT = re.compile(r"[^A-Z0-9]")

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.config.devices import ExactResource, ExclusiveResource, MountResource
+from k8s_rdma.config.devices import (
+    DevicePluginConfig,
+    ExactResource,
+    ExclusiveResource,
+    MountResource,
+    Resource,
+)
 from k8s_rdma.core.devices.pod_devices import shared_resource
-from k8s_rdma.deviceplugin.mode import PoolMembers
+from k8s_rdma.deviceplugin.mode import Mode, PoolMembers
 from k8s_rdma.deviceplugin.modes.counted import MountMode, SharedMode, SlotsMode
 from k8s_rdma.deviceplugin.modes.exclusive import ExclusiveMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from k8s_rdma.config.devices import DevicePluginConfig, Resource
     from k8s_rdma.core.devices.rdma_devices import DeviceInventory
-    from k8s_rdma.deviceplugin.mode import Mode
 
 
 def mode_of(resource: Resource, members: PoolMembers | None = None) -> Mode:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.config.devices import MOST_PER_CONTAINER
-from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec, OfferedDevice
+from k8s_rdma.config.devices import MOST_PER_CONTAINER, MountResource, SharedResource
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, DeviceSpec, OfferedDevice
 from k8s_rdma.core.devices.pod_devices import shared_device, slot_device, slot_ids
 from k8s_rdma.core.devices.rdma_devices import (
     INFINIBAND,
     RDMA_CM,
+    DeviceInventory,
     NodeKind,
+    RdmaDevice,
     device_annotations,
     device_variables,
 )
@@ -37,9 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from k8s_rdma.config.devices import MountResource, SharedResource
-    from k8s_rdma.core.devices.device_plugin_api import Choice
-    from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
 
 UNKNOWN_SLOTS = "the agent has not reported yet which slots pods hold"
 _KINDS = frozenset({NodeKind.UVERBS, NodeKind.UMAD})

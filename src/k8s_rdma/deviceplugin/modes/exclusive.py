@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, OfferedDevice
+from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, OfferedDevice
 from k8s_rdma.core.devices.pod_devices import slot_device
-from k8s_rdma.core.devices.rdma_devices import NetnsMode, device_annotations, device_variables
-from k8s_rdma.deviceplugin.mode import check_choice, has_verbs, named_device, rdma_cm, refuse, specs
+from k8s_rdma.core.devices.rdma_devices import (
+    DeviceInventory,
+    NetnsMode,
+    RdmaDevice,
+    device_annotations,
+    device_variables,
+)
+from k8s_rdma.deviceplugin.mode import (
+    PoolMembers,
+    check_choice,
+    has_verbs,
+    named_device,
+    rdma_cm,
+    refuse,
+    specs,
+)
 from k8s_rdma.deviceplugin.topology import Candidate, Place, preferred
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 
@@ -15,9 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from k8s_rdma.config.devices import ExclusiveResource
-    from k8s_rdma.core.devices.device_plugin_api import Choice
-    from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
-    from k8s_rdma.deviceplugin.mode import PoolMembers
 
 
 class ExclusiveMode:

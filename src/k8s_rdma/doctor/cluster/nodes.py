@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Subject
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from k8s_rdma.doctor.finding import Finding
+from k8s_rdma.doctor.finding import Finding, Subject
 
 NODES = Subject("nodes", "Nodes")
 NODES_OK = NODES.ok()

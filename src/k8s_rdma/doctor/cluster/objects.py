@@ -5,19 +5,14 @@ The rights are those that deploy/rbac grants to each process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from k8s_rdma.core.ids import GangApi
 from k8s_rdma.doctor.cluster.versions import minor_of
-from k8s_rdma.doctor.finding import Subject
+from k8s_rdma.doctor.finding import Finding, Subject
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from k8s_rdma.doctor.finding import Finding
 
 CRD = Subject("crd", "RdmaNode definition")
 CRD_OK = CRD.ok()

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.doctor.cluster.scheduler import Profile
-from k8s_rdma.doctor.finding import Subject
+from k8s_rdma.doctor.finding import Finding, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.doctor.finding import Finding
 
 PODS = Subject("pods", "Pods")
 PODS_OK = PODS.ok()

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from k8s_rdma.config.files import read_yaml
-from k8s_rdma.doctor.finding import Severity, Subject, worst
+from k8s_rdma.doctor.finding import Finding, Severity, Subject, worst
 from k8s_rdma.extender.config import ExtenderConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.doctor.finding import Finding
 
 DEFAULT_NAME = "default-scheduler"
 """Name of a profile without a name, and of the scheduler for pods that name none."""

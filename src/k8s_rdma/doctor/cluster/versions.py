@@ -6,14 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Severity, Subject, worst
+from k8s_rdma.doctor.finding import Finding, Severity, Subject, worst
 from k8s_rdma.doctor.node.runtime import OLDEST as OLDEST_RUNTIMES
 from k8s_rdma.doctor.node.runtime import delivers_annotations, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from k8s_rdma.doctor.finding import Finding
     from k8s_rdma.extender.config import ExtenderConfig
 
 VERSIONS = Subject("versions", "Versions")

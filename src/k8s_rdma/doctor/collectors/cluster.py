@@ -7,7 +7,7 @@ show whether they have any.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -22,7 +22,7 @@ import yaml
 from k8s_rdma import __version__
 from k8s_rdma.config.files import fit, read_yaml
 from k8s_rdma.config.namespace_policies import PoliciesFile
-from k8s_rdma.core.namespace_policy import NO_POLICIES
+from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts, check_extender, check_keys
 from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
@@ -66,9 +66,6 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, key_named_i
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.core.request import Request
     from k8s_rdma.doctor.finding import Finding
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.doctor.cluster.objects import check_crd
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_versions, no_node, not_compared
-from k8s_rdma.doctor.collectors.host import Host
+from k8s_rdma.doctor.collectors.host import Host, Process
 from k8s_rdma.doctor.collectors.processes import ledger_facts, process_facts
 from k8s_rdma.doctor.collectors.versions import OURS, api_version, crd_facts, nodes_of, of_images
 from k8s_rdma.doctor.finding import Finding, not_looked_at
@@ -35,6 +35,7 @@ from k8s_rdma.doctor.node.kernel import NEEDED, IommuFacts, ModuleFacts, State, 
 from k8s_rdma.doctor.node.lossless import LosslessFacts, PortQos, check_lossless
 from k8s_rdma.doctor.node.processes import (
     ConfigurationFacts,
+    ProcessFacts,
     check_configuration,
     check_ledger,
     check_processes,
@@ -52,7 +53,7 @@ from k8s_rdma.doctor.node.runtime import (
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.kube.documents import Documents
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.pfs import find_pfs
+from k8s_rdma.linux.discovery.pfs import Selected, find_pfs
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.netlink.queries import Queries
 from k8s_rdma.linux.pci import PciFunction
@@ -61,11 +62,6 @@ from k8s_rdma.linux.vfio import others_in_group
 from k8s_rdma.wire.conflist import is_read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from k8s_rdma.doctor.collectors.host import Process
-    from k8s_rdma.doctor.node.processes import ProcessFacts
-    from k8s_rdma.linux.discovery.pfs import Selected
     from k8s_rdma.linux.netlink.dcb import DcbState
 
 RUNTIMES = frozenset({"containerd", "crio"})

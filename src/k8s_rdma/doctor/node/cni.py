@@ -5,23 +5,18 @@ The runtime takes the first file by name of those that end in .conf, .conflist o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from k8s_rdma.doctor.finding import Subject
+from k8s_rdma.doctor.finding import Finding, Subject
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cni_result import SINCE_CHECK
 from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN, ConfList, decode_conf, is_read, read_origin
 from k8s_rdma.wire.conflist import MULTUS as MULTUS_PLUGINS
 from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from k8s_rdma.doctor.finding import Finding
 
 CNI = Subject("cni", "CNI plugin")
 OK = CNI.ok()

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Hardware
-from k8s_rdma.doctor.finding import Subject
+from k8s_rdma.doctor.finding import Finding, Subject
 from k8s_rdma.linux.discovery.pfs import FoundPf, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.doctor.finding import Finding
 
 HARDWARE = Subject("hardware", "Network cards")
 PF_OK = HARDWARE.ok()

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, unique
-from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Subject
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from k8s_rdma.doctor.finding import Finding, Kind
+from k8s_rdma.doctor.finding import Finding, Kind, Subject
 
 IOMMU = Subject("iommu", "IOMMU")
 IOMMU_OK = IOMMU.ok()

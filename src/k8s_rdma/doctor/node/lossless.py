@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Subject
+from k8s_rdma.doctor.finding import Finding, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.doctor.finding import Finding
 
 LOSSLESS = Subject("lossless", "Lossless Ethernet")
 PFC_ON = LOSSLESS.ok("pfc")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Subject
+from k8s_rdma.doctor.finding import Finding, Subject
 from k8s_rdma.wire.rest import NodeReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.doctor.finding import Finding
 
 CONFIGURATION = Subject("configuration", "Configuration")
 CONFIGURATION_OK = CONFIGURATION.ok()

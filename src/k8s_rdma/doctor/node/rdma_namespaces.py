@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.config.devices import DevicePluginConfig, ExclusiveResource, MountResource, SharedResource
+from k8s_rdma.config.devices import (
+    DevicePluginConfig,
+    ExclusiveResource,
+    MountResource,
+    Resource,
+    SharedResource,
+)
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
-from k8s_rdma.doctor.finding import Subject
+from k8s_rdma.doctor.finding import Finding, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.config.devices import Resource
-    from k8s_rdma.doctor.finding import Finding
 
 RDMA = Subject("rdma-namespaces", "RDMA namespaces")
 OK = RDMA.ok()

@@ -13,12 +13,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Subject
+from k8s_rdma.doctor.finding import Finding, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.doctor.finding import Finding
 
 MEMLOCK = Subject("memlock", "Locked memory")
 MEMLOCK_OK = MEMLOCK.ok()

@@ -25,6 +25,7 @@ from k8s_rdma.wire.machine import (
     REPLACED,
     About,
     DevlinkRateEntry,
+    Entry,
     LinkEntry,
     Machine,
     RdmaEntry,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.linux.netlink.queries import DevlinkRate, Queries, RdmaDevice, VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
-    from k8s_rdma.wire.machine import Entry
 
 T = TypeVar("T")
 

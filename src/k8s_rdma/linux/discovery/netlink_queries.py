@@ -7,24 +7,21 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.linux.discovery.pfs import is_representor
-from k8s_rdma.linux.netlink.dcb import Dcb
+from k8s_rdma.linux.netlink.dcb import Dcb, DcbState
 from k8s_rdma.linux.netlink.devlink import Devlink, devlink_flags, devlink_rates
 from k8s_rdma.linux.netlink.ethtool import Ethtool
 from k8s_rdma.linux.netlink.rdma import RdmaNetlink
 from k8s_rdma.linux.netlink.routes import addressed_links, default_route_links
-from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netlink.sriov import vf_infos, vf_stats
+from k8s_rdma.linux.netlink.sriov import VfStats, vf_infos, vf_stats
 from k8s_rdma.linux.pci import pfs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.devices.rdma_devices import NetnsMode
-    from k8s_rdma.linux.netlink.dcb import DcbState
     from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, VfInfo
-    from k8s_rdma.linux.netlink.rtnl import Link
-    from k8s_rdma.linux.netlink.sriov import VfStats
     from k8s_rdma.linux.sysfs import Sysfs
 
 

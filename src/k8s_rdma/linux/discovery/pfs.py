@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Link
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.inventory import Selection
     from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
     from k8s_rdma.linux.sysfs import Sysfs
 

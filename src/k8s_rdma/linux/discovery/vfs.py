@@ -6,25 +6,20 @@ alone creates none at all, and must not keep the other VFs of its PF from being 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Vf
 from k8s_rdma.errors import printable
 from k8s_rdma.linux.discovery.pfs import own_link
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
-from k8s_rdma.linux.discovery.vf_settings import NOTHING_TOLD
+from k8s_rdma.linux.discovery.vf_settings import NOTHING_TOLD, VfSettings
 from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.sysfs import Sysfs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from k8s_rdma.linux.discovery.vf_settings import VfSettings
 
 PATIENCE_S = 10.0
 """Time to wait for the netdev of a VF with a driver; one that appears later is used as well."""

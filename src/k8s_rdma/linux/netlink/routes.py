@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.linux.netlink.socket import (
     CREATE,
     NetlinkError,
+    NetlinkSocket,
     attribute,
     attributes,
     nested,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
-    from k8s_rdma.linux.netlink.socket import NetlinkSocket
 
 _NEWNEIGH, _DELNEIGH, _SETNEIGHTBL = 28, 29, 67
 _NDMSG = struct.Struct("=BxxxiHBB")

@@ -18,7 +18,6 @@ from __future__ import annotations
 import errno
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.socket import (
@@ -27,6 +26,7 @@ from k8s_rdma.linux.netlink.socket import (
     EXCL,
     REPLACE,
     NetlinkError,
+    NetlinkSocket,
     attribute,
     attributes,
     nested,
@@ -35,9 +35,6 @@ from k8s_rdma.linux.netlink.socket import (
     text,
     u32,
 )
-
-if TYPE_CHECKING:
-    from k8s_rdma.linux.netlink.socket import NetlinkSocket
 
 HANDLE = 0x7264_0000
 """Handle that marks our qdisc: `tc qdisc show` prints `tbf 7264:`. The kernel assigns 8000: and above."""

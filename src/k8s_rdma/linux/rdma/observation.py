@@ -7,9 +7,9 @@ observation.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from k8s_rdma.core.devices.rdma_devices import CharacterDevice, NetnsMode, NodeKind, RdmaDevice
 from k8s_rdma.core.ids import PciAddress, pci_address
@@ -17,16 +17,11 @@ from k8s_rdma.core.options import LinkType
 from k8s_rdma.errors import printable
 from k8s_rdma.linux.discovery.pfs import own_link
 from k8s_rdma.linux.netlink.queries import RdmaDevice as ListedDevice
+from k8s_rdma.linux.netlink.queries import RdmaPort
 from k8s_rdma.linux.netlink.rtnl import INFINIBAND, Link
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS, PciFunction
-from k8s_rdma.linux.rdma.character_devices import character_devices
+from k8s_rdma.linux.rdma.character_devices import DeviceNodes, character_devices
 from k8s_rdma.linux.sysfs import Sysfs, is_absent
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from k8s_rdma.linux.netlink.queries import RdmaPort
-    from k8s_rdma.linux.rdma.character_devices import DeviceNodes
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 

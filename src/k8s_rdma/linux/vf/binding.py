@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS, PciFunction
-from k8s_rdma.linux.vf.locator import describe
+from k8s_rdma.linux.vf.locator import VfLocator, describe
 from k8s_rdma.linux.vf.netdev import restore_netdev
 from k8s_rdma.linux.vfio import VFIO_PCI, objection_to_vfio
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from k8s_rdma.core.step import BindVf, UnbindVf, VfHome, VfRef
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
     from k8s_rdma.linux.sysfs import Sysfs
-    from k8s_rdma.linux.vf.locator import VfLocator
     from k8s_rdma.linux.vf.rdma import VfRdma
 
 _DEVICES, _DRIVERS = "bus/pci/devices", "bus/pci/drivers"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.linux.netlink import sriov
 from k8s_rdma.linux.netlink.routes import addressed_links
-from k8s_rdma.linux.netlink.rtnl import Rtnl, named
+from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, named
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netlink.sriov import vf_infos
 from k8s_rdma.linux.pci import PciFunction
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from k8s_rdma.linux.netlink.queries import VfInfo
-    from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.sysfs import Sysfs
 
 _SKIP_STATS = 8

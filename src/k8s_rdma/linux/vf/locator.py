@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.ids import PciAddress, pci_address
 from k8s_rdma.core.kernel import NoSuchVfError
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.pfs import own_link
@@ -14,7 +14,6 @@ from k8s_rdma.linux.netlink.sriov import set_vfs
 from k8s_rdma.linux.pci import PciFunction
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.step import VfRef
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
     from k8s_rdma.linux.sysfs import Sysfs

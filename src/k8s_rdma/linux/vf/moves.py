@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import NameTakenError
-from k8s_rdma.core.step import NetnsRef
+from k8s_rdma.core.step import BringHome, GiveVf, NetnsRef, VfRef
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named
+from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, in_namespace, named
 from k8s_rdma.linux.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.pod_interface import make_bare
-from k8s_rdma.linux.vf.locator import describe, netdev_of
+from k8s_rdma.linux.vf.locator import Host, VfLocator, describe, netdev_of
 from k8s_rdma.linux.vf.netdev import (
     apply_link_settings,
     require_link_settings,
@@ -24,10 +24,7 @@ from k8s_rdma.linux.vf.netdev import (
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.step import BringHome, GiveVf, VfRef
-    from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.netns import Namespaces
-    from k8s_rdma.linux.vf.locator import Host, VfLocator
     from k8s_rdma.linux.vf.rdma import VfRdma
 
 RETURN_TIMEOUT_S = 10.0

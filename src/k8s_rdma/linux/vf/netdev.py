@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import NameTakenError, OtherMacError
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink.rtnl import INFINIBAND, named, with_mac, with_mtu
+from k8s_rdma.linux.netlink.rtnl import INFINIBAND, Link, Rtnl, named, with_mac, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.pod_interface import make_bare
 from k8s_rdma.linux.vf.locator import describe
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from k8s_rdma.core.step import GiveVf, VfHome, VfRef
-    from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
 
 REFUSED = frozenset({errno.EPERM, errno.EACCES, errno.EADDRNOTAVAIL})
 """Errors of drivers for a MAC that the PF refuses."""

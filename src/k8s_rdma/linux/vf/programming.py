@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from k8s_rdma.core.kernel import shown
+from k8s_rdma.core.kernel import PfState, Vf, shown
 from k8s_rdma.core.options import Setting, VlanProto
 from k8s_rdma.core.rates import check_rates
-from k8s_rdma.core.step import VfRate
+from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, VfRate, Vlan
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.vf_settings import NOT_TOLD, from_netlink
 from k8s_rdma.linux.drivers import explain, explain_setting, understood_max
@@ -22,8 +22,6 @@ from k8s_rdma.linux.netlink.sriov import VfSetting
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from k8s_rdma.core.kernel import PfState, Vf
-    from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, Vlan
     from k8s_rdma.linux.netlink.queries import VfInfo
 
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.linux.netlink.rdma import RdmaNetlink
-from k8s_rdma.linux.sysfs import is_absent
+from k8s_rdma.linux.sysfs import Sysfs, is_absent
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
-    from k8s_rdma.linux.sysfs import Sysfs
 
 
 class VfRdma:

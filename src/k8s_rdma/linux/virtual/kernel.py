@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from k8s_rdma.core.kernel import Hardware, NameTakenError, PfState, Unreadable, Vf, VfCounters
+from k8s_rdma.core.kernel import (
+    Hardware,
+    LocatedVf,
+    NameTakenError,
+    PfState,
+    PodInterface,
+    Unreadable,
+    Vf,
+    VfCounters,
+)
 from k8s_rdma.core.options import LinkState, VlanProto
 from k8s_rdma.core.step import (
     BindVf,
@@ -22,10 +31,13 @@ from k8s_rdma.core.step import (
     ConfigureInterface,
     ConfigureVfs,
     GiveVf,
+    NetnsRef,
     ProgramVfs,
     SetRates,
+    Step,
     UnbindVf,
     VfConfig,
+    VfHome,
     VfRate,
     VfRef,
     Vlan,
@@ -33,6 +45,7 @@ from k8s_rdma.core.step import (
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink.rtnl import (
+    Link,
     Rtnl,
     counters_of_all,
     in_namespace,
@@ -42,22 +55,25 @@ from k8s_rdma.linux.netlink.rtnl import (
     with_mtu,
 )
 from k8s_rdma.linux.netlink.subscriptions import LINKS
-from k8s_rdma.linux.netns import current_namespace
+from k8s_rdma.linux.netns import Namespaces, current_namespace
 from k8s_rdma.linux.pod_cap import CapAbility, cap_interface
 from k8s_rdma.linux.pod_interface import announce, change_interface, interfaces_in, located_vfs, make_bare
 from k8s_rdma.linux.virtual.pf import DEFAULT_MTU, revive_vf
 from k8s_rdma.linux.virtual.settings import Rates, Settings, Shaper, supported_settings
-from k8s_rdma.linux.virtual.topology import VirtualPf, pf_of, pfs_among, port_alias_of, require, state_of
+from k8s_rdma.linux.virtual.topology import (
+    PortState,
+    VirtualPf,
+    pf_of,
+    pfs_among,
+    port_alias_of,
+    require,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from k8s_rdma.core.ids import PciAddress
-    from k8s_rdma.core.kernel import LocatedVf, PodInterface
-    from k8s_rdma.core.step import NetnsRef, Step, VfHome
-    from k8s_rdma.linux.netlink.rtnl import Link
-    from k8s_rdma.linux.netns import Namespaces
-    from k8s_rdma.linux.virtual.topology import PortState
 
 
 MIN_MTU = 68

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from k8s_rdma.core.step import VfHome
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import (
+    Link,
     Rtnl,
     enslaved_to,
     named,
@@ -22,11 +22,16 @@ from k8s_rdma.linux.netlink.rtnl import (
 )
 from k8s_rdma.linux.netlink.socket import NetlinkError, nested, u32
 from k8s_rdma.linux.virtual.settings import Shaper
-from k8s_rdma.linux.virtual.topology import NO_VLAN, PortState, alias_of, check, is_pf_mac, pf_of, pfs_among
-
-if TYPE_CHECKING:
-    from k8s_rdma.linux.netlink.rtnl import Link
-    from k8s_rdma.linux.virtual.topology import VirtualPf
+from k8s_rdma.linux.virtual.topology import (
+    NO_VLAN,
+    PortState,
+    VirtualPf,
+    alias_of,
+    check,
+    is_pf_mac,
+    pf_of,
+    pfs_among,
+)
 
 DEFAULT_MTU = 1500
 _INFO_DATA = 2

@@ -18,9 +18,11 @@ import msgspec
 
 from k8s_rdma.core.options import LinkState, Setting, VlanProto
 from k8s_rdma.core.rates import EVERY_RATE, check_rates
-from k8s_rdma.core.step import VfRate, VfRef
+from k8s_rdma.core.step import ConfigureVfs, SetRates, VfConfig, VfRate, VfRef, Vlan
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import (
+    Link,
+    Rtnl,
     add_tagged_vlan,
     add_untagged_vlan,
     bridge_vlans,
@@ -28,15 +30,12 @@ from k8s_rdma.linux.netlink.rtnl import (
     with_alias,
 )
 from k8s_rdma.linux.netlink.traffic_control import HtbClass, Place, Source, TrafficControl
-from k8s_rdma.linux.virtual.topology import NO_VLAN, PortState, port_alias_of, require, state_of
+from k8s_rdma.linux.virtual.topology import NO_VLAN, PortState, VirtualPf, port_alias_of, require, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from collections.abc import Set as AbstractSet
 
-    from k8s_rdma.core.step import ConfigureVfs, SetRates, VfConfig, Vlan
-    from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
-    from k8s_rdma.linux.virtual.topology import VirtualPf
 
 BYTES_PER_MBPS = 125_000
 
