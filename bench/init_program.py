@@ -19,7 +19,7 @@ from fakes.sriov_links import MachineLinks
 from fakes.sriov_machine import Card, MachineClock, MachineSysfs, SriovMachine
 from k8s_rdma import logs
 from k8s_rdma.config.files import load_config
-from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.types import pci_address
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Machine
 from k8s_rdma.init.main import make_all_ready

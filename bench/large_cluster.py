@@ -18,9 +18,8 @@ import msgspec
 import uvloop
 
 from api_server import PODS, Api, ApiProtocol
-from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.types import EVERY_RATE, NodeName, PciAddress, PodUid
 from k8s_rdma.wire.placement_annotation import encode as encode_placement
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rates import rates_of

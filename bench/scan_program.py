@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Selection
 from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.types import NodeName, PciAddress
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.sysfs import Sysfs

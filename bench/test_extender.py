@@ -31,8 +31,7 @@ import pytest
 import uvloop
 
 from k8s_rdma import logs
-from k8s_rdma.core.ids import NodeName
-from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.types import EVERY_RATE, NodeName
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.http_poller import HttpPoller, NodePollConfig
 from k8s_rdma.extender.main import collect_seldom, freeze_heap, serve

@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Inventory, Pf, Used
-from k8s_rdma.core.options import InterfaceOptions, PfSelector, Setting
 from k8s_rdma.core.placement import Placement, Rejection, place
-from k8s_rdma.core.rates import EVERY_RATE, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.types import (
+    EVERY_RATE,
+    InterfaceOptions,
+    NodeName,
+    PciAddress,
+    PfSelector,
+    RateAbility,
+    RateRange,
+    Setting,
+)
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:

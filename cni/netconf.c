@@ -95,7 +95,7 @@ static enum wish read_wish(struct span text)
     return WISH_NOTHING;
 }
 
-/* An empty object is as good as none (wire/netconf.py, plugin_type). */
+/* An empty object is as good as none (wire/cni_request.py, plugin_type). */
 static bool names_delegate(struct span value)
 {
     struct span key, member;

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from k8s_rdma.core.ids import Gang, GangApi, NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
+from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid
 from k8s_rdma.kube.api import API_ERRORS, LeaseView, ObjectEvent, PodBinding, about_node
 from k8s_rdma.kube.client import Client, connect
 from k8s_rdma.kube.published import RdmaNodeView

@@ -6,8 +6,15 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from k8s_rdma.core.ids import pci_address
-from k8s_rdma.core.options import InterfaceOptions, LinkState, LinkType, PfSelector, VfDriver, VlanProto
+from k8s_rdma.core.types import (
+    InterfaceOptions,
+    LinkState,
+    LinkType,
+    PfSelector,
+    VfDriver,
+    VlanProto,
+    pci_address,
+)
 
 NAMES = st.from_regex(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,14}", fullmatch=True).filter(
     lambda name: name not in ("lo", "all", "default")

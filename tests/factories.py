@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from k8s_rdma.core.ids import ContainerId, PciAddress, PodUid
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Pod, Receipt
 from k8s_rdma.core.step import NetnsRef, VfHome, VfRef
+from k8s_rdma.core.types import ContainerId, PciAddress, PodUid
 
 PF0 = PciAddress("0000:03:00.0")
 PF1 = PciAddress("0000:03:00.1")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.rooms import Room
+from k8s_rdma.core.types import NodeName, PciAddress
 
 if TYPE_CHECKING:
     import random

@@ -9,17 +9,28 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.options import InterfaceOptions, LinkType, PfSelector, Setting, VfDriver, VlanProto
 from k8s_rdma.core.programming import objection, reserved
-from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
+from k8s_rdma.core.types import (
+    EVERY_RATE,
+    NO_RATE,
+    Enforce,
+    InterfaceOptions,
+    LinkType,
+    PfSelector,
+    RateAbility,
+    RateRange,
+    Setting,
+    VfDriver,
+    VlanProto,
+)
 from k8s_rdma.core.weights import effective_mins
 from packing_oracle import NODE, pci
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
 
     Situation = tuple[Inventory, dict[PciAddress, Used]]
 

@@ -7,7 +7,7 @@ import pytest
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.config.files import load_config
 from k8s_rdma.config.placement_keys import extender_keys
-from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.types import Enforce
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.placement_keys import PlacementKeys
 

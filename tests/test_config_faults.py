@@ -11,8 +11,7 @@ import pytest
 from msgspec import inspect
 
 from k8s_rdma.agent.config import AgentConfig
-from k8s_rdma.config.devices import DevicePluginConfig, SharedSelector
-from k8s_rdma.config.devices_file import MellanoxConfig
+from k8s_rdma.config.devices import DevicePluginConfig, MellanoxConfig, SharedSelector
 from k8s_rdma.config.files import MAX_FAULTS, faults, fit, load_config
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig

@@ -10,14 +10,13 @@ import pytest
 import yaml
 
 from k8s_rdma.agent.cni.add_call import interface_names
-from k8s_rdma.core.ids import NodeName, pci_address
 from k8s_rdma.core.inventory import Inventory, Pf, Used
-from k8s_rdma.core.options import Setting
 from k8s_rdma.core.placement import Placement, Rejection, place
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
+from k8s_rdma.core.types import NodeName, Setting, pci_address
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.annotation import KEYS, read_pod
-from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
+from k8s_rdma.wire.cni_request import POD_ANNOTATIONS, decode_netconf
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 DOCS = EXAMPLES.parent / "docs"

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from k8s_rdma.config.devices import SharedResource, SharedSelector
-from k8s_rdma.config.devices_file import load_device_config, load_mellanox_config
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.config.devices import SharedResource, SharedSelector, load_device_config, load_mellanox_config
+from k8s_rdma.core.types import LinkType
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:

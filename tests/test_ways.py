@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from agent.machine import Machine, asks, call
 from extender.world import world
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.wire.node_report import NodeReports
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import httpx2
 
 from factories import PF0 as PF
 from k8s_rdma.agent.cluster.api_cluster import ApiCluster, Terms
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.kube.client import connect
 from k8s_rdma.kube.time import Time
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode

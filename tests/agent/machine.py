@@ -24,9 +24,9 @@ from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.devices import DevicePluginConfig, Resource
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.wire.cni_environment import parse_environment
+from k8s_rdma.wire.cni_request import parse_environment
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from policies import EVERYTHING
 

@@ -33,8 +33,8 @@ from k8s_rdma.config.devices import (
     Selector,
 )
 from k8s_rdma.core.devices.pod_devices import slot_ids
-from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Receipt
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
 from k8s_rdma.linux.receipts import Receipts
 from policies import EVERYTHING

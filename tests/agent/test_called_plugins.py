@@ -10,7 +10,7 @@ import pytest
 from agent.machine import PLUGINS, call
 from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.netconf import decode_netconf
+from k8s_rdma.wire.cni_request import decode_netconf
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ledger import DelegatedPlugin

@@ -14,8 +14,8 @@ from factories import pod as someones_pod
 from k8s_rdma.agent.cluster.api_cluster import CLAIMS_S, open_client, open_cluster
 from k8s_rdma.agent.cluster.cluster import NoCluster
 from k8s_rdma.agent.config import AgentConfig
-from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.namespace_policy import NO_POLICIES
+from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.http_server import Response

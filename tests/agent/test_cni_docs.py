@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.agent.cni.pod_request import Policy, read_pod_request
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
-from k8s_rdma.wire.netconf import INHERITED_KEYS, OWN_KEYS
+from k8s_rdma.wire.cni_request import INHERITED_KEYS, OWN_KEYS
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cni.md").read_text()

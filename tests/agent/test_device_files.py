@@ -8,9 +8,8 @@ import pytest
 
 from factories import PF0, PF1, interface, receipt
 from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR, AttachmentSpecs, HostFiles, device_info_file
-from k8s_rdma.core.ids import ContainerId
 from k8s_rdma.core.ledger import Attachment, Ledger
-from k8s_rdma.core.options import InterfaceOptions, VfDriver
+from k8s_rdma.core.types import ContainerId, InterfaceOptions, VfDriver
 from k8s_rdma.errors import KernelError, MalformedError, Reason
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 
 from agent.machine import Machine, asks, call
 from k8s_rdma.agent.cni.add import AddResult
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:

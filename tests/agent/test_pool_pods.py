@@ -14,9 +14,9 @@ from factories import PF0, PF1
 from fakes.nodes import FakePodResources
 from k8s_rdma.agent.cni.pod_request import NETWORKS_ANNOTATION
 from k8s_rdma.config.devices import ExclusiveResource, Selector
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import VfRef
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import STATUS, Reason
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys

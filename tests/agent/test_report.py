@@ -9,12 +9,21 @@ import pytest
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
 from k8s_rdma.core.allocation import choose_vfs, with_allocations
-from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.ledger import Ledger
-from k8s_rdma.core.options import InterfaceOptions, PfSelector, Setting, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
-from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
+from k8s_rdma.core.types import (
+    EVERY_RATE,
+    NO_RATE,
+    Enforce,
+    InterfaceOptions,
+    NodeName,
+    PfSelector,
+    RateAbility,
+    RateRange,
+    Setting,
+    VfDriver,
+)
 from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.rates import ability_of
 from k8s_rdma.wire.rest import Enforced, MacRange, NodeReport, decode_report, encode_report

@@ -19,9 +19,9 @@ from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.reconciler import Reconciler, keep_caps
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.core.kernel import Unreadable
-from k8s_rdma.core.rates import NO_RATE
 from k8s_rdma.core.software_caps import NOT_KEPT
 from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf, NetnsRef
+from k8s_rdma.core.types import NO_RATE
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.rest import decode_report, encode_report
 

@@ -16,14 +16,14 @@ from k8s_rdma.agent.plugins.ipam import IpamPlugins, addressing
 from k8s_rdma.agent.plugins.runner import Plugins, called_plugins
 from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.core.allocation import foreign_vfs
-from k8s_rdma.core.ids import ContainerId, NodeName, PciAddress, PodUid
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.ledger import Attachment, Phase, Pod, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import NetnsRef, VfRef
+from k8s_rdma.core.types import ContainerId, NodeName, PciAddress, PodUid
 from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
-from k8s_rdma.wire.netconf import decode_netconf
+from k8s_rdma.wire.cni_request import decode_netconf
 from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys

@@ -18,8 +18,8 @@ from cluster.world import Cluster, cluster
 from e2e.conftest import build_dir, make_node, program
 from e2e.node import Node
 from k8s_rdma.config.placement_keys import extender_keys
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma_demo.cluster.cni_runtime import AttachError
 from k8s_rdma_demo.cluster.sandbox import PodRef

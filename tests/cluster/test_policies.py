@@ -23,8 +23,8 @@ from cluster.publishers import AGENT, VFS, prepare
 from cluster.real import obstacle
 from cluster.world import RBAC, Cluster, cluster
 from k8s_rdma.agent.cluster.publisher import timed
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.kube.api import ApiRefusedError, LeaseView, ObjectEvent, Subject, about_node, about_pod
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION

@@ -13,8 +13,8 @@ import pytest
 from cluster.extenders import registration
 from cluster.publishers import VFS, as_agent, prepare, publishing
 from cluster.world import Cluster, cluster
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.kube.api import Listed, ObjectEvent, about_pod
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from contract.linux_lab import DEADLINE_S, LinuxLab, await_link, ip, run
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import PfRule, Selection
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.kernel import SriovKernel
 

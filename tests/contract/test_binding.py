@@ -8,9 +8,9 @@ import pytest
 
 from contract.lab import give, home_of, needs, state_of
 from k8s_rdma.core.kernel import NameTakenError
-from k8s_rdma.core.options import Setting
 from k8s_rdma.core.plan import undo
 from k8s_rdma.core.step import BindVf, VfRef
+from k8s_rdma.core.types import Setting
 from k8s_rdma.errors import KernelError
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from contract.lab import give, home_of, needs, previous_of, state_of
-from k8s_rdma.core.options import Setting
 from k8s_rdma.core.plan import undo
 from k8s_rdma.core.step import ConfigureVfs, VfConfig, VfRef
+from k8s_rdma.core.types import Setting
 from k8s_rdma.errors import KernelError
 
 MAC = "02:11:22:33:44:55"

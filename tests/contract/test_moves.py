@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from contract.lab import give, home_of, rate, state_of
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import NameTakenError
 from k8s_rdma.core.step import ConfigureInterface, GiveVf, SetRates, VfHome, VfRate, VfRef
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.errors import KernelError
 
 

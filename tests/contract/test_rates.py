@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from contract.lab import needs_min_rates, rate
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.step import SetRates, VfRate
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.errors import KernelError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from contract.lab import give, home_of, needs, previous_of, rate, state_of
-from k8s_rdma.core.options import Setting
 from k8s_rdma.core.step import ConfigureVfs, SetRates, VfConfig, VfRate, VfRef, Vlan
+from k8s_rdma.core.types import Setting
 from k8s_rdma.errors import KernelError
 
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from contract.lab import give, needs, previous_of, state_of
-from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.options import LinkState, Setting, VlanProto
 from k8s_rdma.core.plan import undo
 from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, VfRate, VfRef, Vlan
+from k8s_rdma.core.types import LinkState, PciAddress, Setting, VlanProto
 from k8s_rdma.errors import KernelError
 
 MAC = "02:11:22:33:44:55"

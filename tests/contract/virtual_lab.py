@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from contract.lab import LINK_MBPS, PF0, PF1
 from contract.linux_lab import LinuxLab, run
-from k8s_rdma.core.options import Setting
-from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.types import EVERY_RATE, Setting
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netns import entered
 from k8s_rdma.linux.virtual.kernel import VirtualSriov
@@ -20,8 +19,8 @@ from network_namespaces import create_namespace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.step import NetnsRef
+    from k8s_rdma.core.types import PciAddress
 
 TAKEN = frozenset({Setting.MAC, Setting.MTU, Setting.TRUST, Setting.SPOOF_CHECK, Setting.LINK_STATE})
 VLANS = frozenset({Setting.VLAN})

@@ -10,14 +10,24 @@ from hypothesis import strategies as st
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
 from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_vfs, returned, used_locally
 from k8s_rdma.core.allocation import with_allocations as given_to_pod
-from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
-from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, LinkState, VfDriver, VlanProto
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
-from k8s_rdma.core.rates import NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.step import VfConfig, VfRate, VfRef, Vlan
+from k8s_rdma.core.types import (
+    NO_OPTIONS,
+    NO_RATE,
+    Enforce,
+    InterfaceOptions,
+    LinkState,
+    NodeName,
+    PciAddress,
+    RateAbility,
+    RateRange,
+    VfDriver,
+    VlanProto,
+)
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:

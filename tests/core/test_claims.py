@@ -8,11 +8,11 @@ import pytest
 
 from factories import PF0, PF1, hardware, interface, pod, receipt
 from k8s_rdma.core.allocation import decide
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.reservation import inherited_placement, outstanding
+from k8s_rdma.core.types import NodeName, PodUid
 
 W1 = NodeName("w1")
 NOBODY = PodUid("nobody")

@@ -10,14 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import Inventory, Pf, Used
-from k8s_rdma.core.options import InterfaceOptions, LinkType, Setting, VfDriver
 from k8s_rdma.core.placement import MAX_SCORE, PlacedInterface, Placement, Rejection, fits, place, score
-from k8s_rdma.core.rates import Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.strategy import Strategy
+from k8s_rdma.core.types import (
+    Enforce,
+    InterfaceOptions,
+    LinkType,
+    NodeName,
+    PciAddress,
+    PodUid,
+    RateAbility,
+    RateRange,
+    Setting,
+    VfDriver,
+)
 from k8s_rdma.errors import Reason
 from packing_oracle import pci
 

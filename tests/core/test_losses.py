@@ -8,7 +8,7 @@ import pytest
 
 from factories import PF0, interface, pf_state, vf
 from k8s_rdma.core.broken_promises import lost_interfaces
-from k8s_rdma.core.options import InterfaceOptions, VfDriver
+from k8s_rdma.core.types import InterfaceOptions, VfDriver
 
 AWAY = vf(PF0, 0, netdev=None)
 BOUND = {"driver": "vfio-pci", "unusable": "it is bound to vfio-pci, which makes no netdev"}

@@ -8,9 +8,8 @@ import pytest
 
 from k8s_rdma.config.files import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, intersection
-from k8s_rdma.core.options import PfSelector
+from k8s_rdma.core.types import PciAddress, PfSelector
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import parse_request
 from policies import EVERYTHING

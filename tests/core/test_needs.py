@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import Pf
-from k8s_rdma.core.options import InterfaceOptions, LinkType, Setting, needs_of
 from k8s_rdma.core.request import unmet
+from k8s_rdma.core.types import InterfaceOptions, LinkType, PciAddress, Setting, needs_of
 
 IB = Pf(
     name="ib0",

@@ -17,7 +17,7 @@ from packing_oracle import INSTANCES, NODE, cut, fits, inventory, pci, request
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
 
 _Node = tuple[Inventory, dict["PciAddress", Used]]
 

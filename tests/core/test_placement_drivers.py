@@ -10,17 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.options import InterfaceOptions, Setting, VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
-from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.types import (
+    EVERY_RATE,
+    NO_RATE,
+    Enforce,
+    InterfaceOptions,
+    RateAbility,
+    RateRange,
+    Setting,
+    VfDriver,
+)
 from k8s_rdma.core.weights import effective_mins
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
 from placement_oracle import CAPS_ONLY, MLX5, REQUESTS, Situation, nodes, possible, takes, used_of
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
 
 
 def plain(node: Inventory) -> Inventory:

@@ -10,19 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.options import (
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
+from k8s_rdma.core.request import InterfaceRequest, Request, unmet
+from k8s_rdma.core.types import (
+    EVERY_RATE,
     NO_NEEDS,
+    NO_RATE,
+    Enforce,
     InterfaceOptions,
     LinkType,
     PfSelector,
+    RateAbility,
     Setting,
     VfDriver,
     VlanProto,
     needs_of,
 )
-from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
-from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce, RateAbility
-from k8s_rdma.core.request import InterfaceRequest, Request, unmet
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
 from placement_oracle import COARSE, OPTIONS, Situation, anywhere, meets, needy, possible, takes
@@ -30,7 +33,7 @@ from placement_oracle import COARSE, OPTIONS, Situation, anywhere, meets, needy,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
 
 ETHERNET, INFINIBAND = LinkType.ETHERNET, LinkType.INFINIBAND
 

@@ -8,8 +8,7 @@ import pytest
 
 from factories import PF0, PF1, hardware, pf_state
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool, in_pools
-from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType, PciAddress
 
 VFS = pf_state(PF0).vfs
 RDMA, FAST = "tencent.com/rdma", "example.com/fast"

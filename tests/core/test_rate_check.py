@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, RateAbility, RateRange, check_rates
-from k8s_rdma.core.step import SetRates, VfRate
+from k8s_rdma.core.step import SetRates, VfRate, check_rates
+from k8s_rdma.core.types import EVERY_RATE, NO_RATE, PciAddress, RateAbility, RateRange
 from k8s_rdma.errors import KernelError
 
 STEPS = RateAbility(min=None, max=RateRange(step=50, smallest=50, largest=1000))

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import Pf
-from k8s_rdma.core.options import InterfaceOptions, Setting, VfDriver
 from k8s_rdma.core.programming import (
     Programmed,
     enforcers,
@@ -17,8 +15,19 @@ from k8s_rdma.core.programming import (
     programmed,
     reserved,
 )
-from k8s_rdma.core.rates import EVERY_RATE, MAX_RATE_MBPS, NO_RATE, Enforce, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest
+from k8s_rdma.core.types import (
+    EVERY_RATE,
+    MAX_RATE_MBPS,
+    NO_RATE,
+    Enforce,
+    InterfaceOptions,
+    PciAddress,
+    RateAbility,
+    RateRange,
+    Setting,
+    VfDriver,
+)
 
 I40E = RateAbility(max=RateRange(step=50, smallest=50, largest=10_000))
 STEPS = RateAbility(

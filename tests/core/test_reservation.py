@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import (
     EVERY_DEVICE,
     NOTHING_USED,
@@ -19,6 +18,7 @@ from k8s_rdma.core.inventory import (
 )
 from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.reservation import used_on_node
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from packing_oracle import inventory, pci
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import Pf, Used
-from k8s_rdma.core.rates import RateAbility, RateRange
+from k8s_rdma.core.types import PciAddress, RateAbility, RateRange
 from k8s_rdma.core.weights import RoundRobin, effective_mins, shares
 
 MINS = st.lists(

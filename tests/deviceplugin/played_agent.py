@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rest import Allocation, Enforced, Interface, NodeReport, PfReport, Pod, encode_report
 from k8s_rdma.wire.state import Kind, encode_message

@@ -14,15 +14,14 @@ from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.config.devices import ExclusiveResource
 from k8s_rdma.core.devices.device_plugin_api import OfferedDevice
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
-from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.deviceplugin.plugin_server import PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.deviceplugin.topology import Neighbours
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.gpus import Gpus
-from k8s_rdma.linux.pci import PciFunction
-from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig, running_device_manager
 from k8s_rdma_demo.kubelet.plain_plugin import PlainPlugin
 from k8s_rdma_demo.kubelet.pods import DeviceContainer, DevicePod

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.config.devices import pf_choice
-from k8s_rdma.config.devices_file import load_device_config
+from k8s_rdma.config.devices import load_device_config, pf_choice
 from k8s_rdma.core.devices.device_plugin_api import PluginOptions, PluginRegistration
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.grpc_calls import RefusedCallError

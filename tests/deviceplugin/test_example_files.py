@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.config.devices_file import load_device_config
+from k8s_rdma.config.devices import load_device_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples/device-plugin"
 FILES = [

@@ -20,7 +20,7 @@ from k8s_rdma.core.devices.device_plugin_api import Choice, DeviceSpec
 from k8s_rdma.core.devices.pod_devices import slot_device
 from k8s_rdma.core.devices.pools import Functions
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory, NetnsMode, NodeKind
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType
 from k8s_rdma.deviceplugin.modes import mode_of, modes_of, to_publish
 from k8s_rdma.errors import STATUS, K8sRdmaError, MalformedError, Reason
 

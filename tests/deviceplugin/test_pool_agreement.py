@@ -10,7 +10,7 @@ from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool, in_pools
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.core.inventory import Selection
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType
 from k8s_rdma.deviceplugin.mode import PoolMembers
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.rdma.character_devices import DeviceNodes

@@ -14,7 +14,7 @@ import yaml
 
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.wire.annotation import ANNOTATION, read_pod
-from k8s_rdma.wire.netconf import decode_netconf
+from k8s_rdma.wire.cni_request import decode_netconf
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

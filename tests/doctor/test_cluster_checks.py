@@ -27,7 +27,7 @@ from doctor.cluster_cases import (
     scheduler_text,
     versions,
 )
-from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.types import PodUid
 from k8s_rdma.doctor.cluster.components import KeyFacts, check_keys
 from k8s_rdma.doctor.cluster.nodes import PublishedNode
 from k8s_rdma.doctor.cluster.objects import ACCOUNTS, rights

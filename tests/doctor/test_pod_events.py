@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.doctor.collectors.cluster import asking_pods
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey

@@ -7,7 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 from e2e.processes import ANNOTATIONS, DEADLINE_S, NodeProcesses, pod
-from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.types import pci_address
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netns import entered
 from k8s_rdma.linux.virtual.pf import create_pf

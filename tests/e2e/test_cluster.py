@@ -13,8 +13,8 @@ import httpx2
 import pytest
 
 from e2e.node import Node, pod
-from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma_demo.cluster.api import RunningApi, serving_api
 from k8s_rdma_demo.cluster.cni_plugin import CniError

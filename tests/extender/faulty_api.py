@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.ids import Gang, NodeName
+from k8s_rdma.core.types import Gang, NodeName
 from k8s_rdma.kube.api import (
     ApiRefusedError,
     ApiUncertainError,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from extender.node_server import PF0, held_interface, pf, report
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity, Extender
 from k8s_rdma.extender.node_cache import ClusterState

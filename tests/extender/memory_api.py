@@ -22,8 +22,8 @@ from k8s_rdma.kube.published import RdmaNodeView
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.core.ids import Gang, NodeName
     from k8s_rdma.core.ledger import Pod
+    from k8s_rdma.core.types import Gang, NodeName
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.wire.rates import Range, Rates, rates_of
 from k8s_rdma.wire.rest import (
     Allocation,

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.kube.api import Event, LeaseView
 from k8s_rdma.kube.client import Client
 from k8s_rdma.kube.published import RdmaNodeView

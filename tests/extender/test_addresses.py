@@ -13,11 +13,10 @@ from msgspec.structs import replace
 from extender.node_server import PF0, pf, report
 from extender.preemption import create, place, preempt
 from extender.world import World, cluster, extending, until, world
-from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.macs import MacRanges
 from k8s_rdma.core.namespace_policy import address_number
-from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.types import InterfaceOptions, NodeName
 from k8s_rdma.extender.addresses import AddressCheck
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.node_cache import ClusterState

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.requeue import Backlog
 

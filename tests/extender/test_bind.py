@@ -10,7 +10,7 @@ import pytest
 from extender.faulty_api import Fault
 from extender.node_server import PF0, PF1, pf, report
 from extender.world import cluster, extending, until, world
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import PlacementKeys
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from extender.node_server import PF0, pf, report
 from extender.published import NAMESPACE, RDMA_NODES, LateWatches, PublishedNode
 from extender.world import until
-from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, RdmaNodeInformer, covers
 from k8s_rdma.kube.api import Listed, Page

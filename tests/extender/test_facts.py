@@ -7,7 +7,7 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from extender.node_server import pf, report
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of, facts_of_status
 from k8s_rdma.wire.rdma_node import ForeignUse, decode_status, encode_status, status_of

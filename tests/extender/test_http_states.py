@@ -9,7 +9,7 @@ import pytest
 
 from extender.node_server import node_servers
 from extender.world import until
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender import http_client, http_poller
 from k8s_rdma.extender.http_poller import HttpPoller, NodePollConfig
 from k8s_rdma.extender.node_cache import ClusterState

@@ -13,8 +13,8 @@ from extender.node_server import PF0, node_servers, pf, report
 from extender.real_nodes import RealNode, real_nodes
 from extender.serving import FILTER, served
 from extender.world import cluster, until
-from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.http_poller import HttpNode, HttpPoller, NodePollConfig, NodePollContext
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.http_server import listen

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from extender.interleaved import Cluster, Replica
 from extender.node_server import PF0, PF1
 from extender.virtual_loop import VirtualLoop, run
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.types import NodeName
 
 W1, W2 = NodeName("w1"), NodeName("w2")
 

@@ -11,7 +11,7 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.serving import BIND, FILTER, Served, served
 from extender.world import World, cluster
-from k8s_rdma.core.rates import NO_RATE
+from k8s_rdma.core.types import NO_RATE
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.cluster_view import ClusterView, decode_view
 from k8s_rdma.wire.explain import Explanation, decode_explanation

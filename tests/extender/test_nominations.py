@@ -9,8 +9,8 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.preemption import create, nominate, place, preempt, uid
 from extender.world import extending, until, world
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender import nominated_pods
 from k8s_rdma.extender.fit_cache import FitCache, Verdict
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from extender.node_server import PF0, PF1, held_interface, pf, report
 from extender.world import until, world
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import PlacementKeys
 

@@ -10,7 +10,7 @@ import pytest
 
 from extender.node_server import PF0, pf, report
 from extender.world import World, until, world
-from k8s_rdma.core.ids import Gang, GangApi
+from k8s_rdma.core.types import Gang, GangApi
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.pod_spec import LABEL
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from extender.node_server import PF0, pf, rates, report
 from extender.preemption import create, place, preempt
 from extender.world import World, interfaces, until, world
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.fit_cache import Feasible, FitCache, Infeasible
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of

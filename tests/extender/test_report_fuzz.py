@@ -21,8 +21,8 @@ from extender.memory_api import MemoryApi
 from extender.node_server import PF0, PF1, pf, rates, report
 from extender.virtual_loop import VirtualLoop
 from extender.world import interfaces
-from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.app import ExtenderApp
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit

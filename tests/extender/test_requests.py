@@ -9,9 +9,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.namespace_policy import Key, NamespacePolicies, NamespacePolicy
 from k8s_rdma.core.request import PfPolicy
+from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.pod_request import MAX_CHARACTERS, PodRequestCache
 from k8s_rdma.kube.api import PodView

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from extender.world import World, cluster, extending, until
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.wire.placement_keys import PlacementKeys
 
 pytestmark = pytest.mark.anyio

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from extender.caches import scheduler_cache
 from extender.node_server import PF0
 from extender.world import interfaces
-from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.strategy import Strategy
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.decision_log import DecisionLog
 from k8s_rdma.extender.filter import FeasibilityChecker
 from k8s_rdma.extender.fit_cache import Feasible, FitCache

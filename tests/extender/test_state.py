@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.node_server import PF0, PF1, pf, rates, report
-from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_cache import NOT_ASKED, ClusterState, Reservation
 from k8s_rdma.extender.node_facts import facts_of

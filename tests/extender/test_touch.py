@@ -12,8 +12,8 @@ from msgspec import structs
 from extender.node_server import pf, report
 from extender.node_server import rates as driver_rates
 from extender.world import cluster, extending, until, world
-from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender.extender import boottime_s
 from k8s_rdma.extender.node_facts import facts_of
 from k8s_rdma.extender.requeue import ANNOTATION

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 from extender.node_server import PF0, PF1, pf, report
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_facts import facts_of
 from k8s_rdma.extender.pod_request import PodRequestCache

@@ -11,8 +11,8 @@ import pytest
 
 from extender.caches import scheduler_cache
 from extender.node_server import report
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.filter import NOT_SEARCHED, FeasibilityChecker
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue, Verdict
 from k8s_rdma.extender.node_facts import facts_of

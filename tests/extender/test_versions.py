@@ -8,7 +8,7 @@ import pytest
 
 from extender.faulty_api import Fault
 from extender.world import cluster, extending, interfaces, until, world
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode

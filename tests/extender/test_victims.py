@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.types import PodUid
 from k8s_rdma.extender.pod_store import Occupant
 from k8s_rdma.extender.preempt import Budgets, Chosen, Sent, choose
 from k8s_rdma.kube.api import BudgetView

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.requeue import MAX_INTERFACES, UnschedulablePods
 
 W1, W2 = NodeName("w1"), NodeName("w2")

@@ -13,7 +13,7 @@ from extender.node_server import pf, report
 from extender.published import NAMESPACE, PublishedNode
 from extender.serving import Served, served
 from extender.world import World, cluster, interfaces
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
 from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 from fakes.machine import HOST, VF_DRIVER, Device, FakeMachine, FakePf, Function
 from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, Vf, VfCounters
-from k8s_rdma.core.options import LinkState, LinkType, Setting, VlanProto
-from k8s_rdma.core.rates import check_rates
 from k8s_rdma.core.software_caps import NOT_KEPT, without_software_caps
 from k8s_rdma.core.step import (
     BindVf,
@@ -36,13 +34,15 @@ from k8s_rdma.core.step import (
     VfRate,
     VfRef,
     Vlan,
+    check_rates,
 )
+from k8s_rdma.core.types import LinkState, LinkType, Setting, VlanProto
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
 
 _MIN_MTU = 68
 """ETH_MIN_MTU, `include/uapi/linux/if_ether.h`."""

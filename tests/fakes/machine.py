@@ -13,11 +13,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import NameTakenError, Unreadable, VfCounters
-from k8s_rdma.core.options import LinkState, LinkType, Setting
-from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
 from k8s_rdma.core.step import NetnsRef, Route, VfRef, Vlan
+from k8s_rdma.core.types import EVERY_RATE, Enforce, LinkState, LinkType, PciAddress, RateAbility, Setting
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:

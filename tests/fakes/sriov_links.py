@@ -6,7 +6,7 @@ import errno
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType
 from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fakes.sriov_machine import CardState, SriovMachine, VfState
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
 
 _FIRST_VLAN = 1_000_000
 _TYPES = {LinkType.ETHERNET: 1, LinkType.INFINIBAND: 32}

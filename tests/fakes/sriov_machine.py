@@ -17,8 +17,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.ids import PciAddress, pci_address
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType, PciAddress, pci_address
 from k8s_rdma.linux.netlink.rtnl import Address
 from k8s_rdma.linux.sysfs import Sysfs
 

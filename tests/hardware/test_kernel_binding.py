@@ -16,9 +16,9 @@ from contract.hardware_lab import PFS, needs_hardware
 from contract.lab import give, home_of, needs, previous_of, state_of
 from contract.linux_lab import ip, run
 from hardware.netlink_lab import soft_rdma_device
-from k8s_rdma.core.options import Setting
 from k8s_rdma.core.plan import undo
 from k8s_rdma.core.step import BindVf, ConfigureVfs, VfConfig, VfRef
+from k8s_rdma.core.types import Setting
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netns import current_namespace

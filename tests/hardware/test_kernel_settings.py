@@ -12,11 +12,10 @@ from contract.hardware_lab import needs_hardware
 from contract.lab import give, home_of, needs, previous_of, state_of
 from contract.linux_lab import DEADLINE_S, await_link, inside, run
 from hardware.netlink_lab import simulated_pf
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import PfState, Vf, present_config
-from k8s_rdma.core.options import LinkState, Setting, VlanProto
 from k8s_rdma.core.plan import undo
 from k8s_rdma.core.step import ConfigureInterface, ConfigureVfs, VfConfig, VfRef, Vlan
+from k8s_rdma.core.types import LinkState, PciAddress, Setting, VlanProto
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink import sriov

@@ -12,7 +12,7 @@ import pytest
 from fakes.sriov_links import MachineLinks
 from fakes.sriov_machine import Card, CardState, MachineClock, MachineSysfs, SriovMachine
 from init.receipts import BOOT_ID
-from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.init.job import Clock, Machine
 from k8s_rdma.init.main import make_all_ready

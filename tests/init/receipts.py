@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from k8s_rdma.core.ids import ContainerId, PciAddress, PodUid
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Pod, Receipt
 from k8s_rdma.core.step import NetnsRef, VfHome, VfRef
+from k8s_rdma.core.types import ContainerId, PciAddress, PodUid
 
 BOOT_ID = "the boot of now"
 

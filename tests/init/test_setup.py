@@ -11,8 +11,7 @@ import pytest
 from fakes.sriov_links import MachineLinks
 from fakes.sriov_machine import Card, MachineClock, MachineSysfs
 from init.conftest import IGB, IGB2, World
-from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.init.job import StoppedError
 from k8s_rdma.init.pf_setup import Result
 from k8s_rdma.init.vf_settings import vf_guid, vf_mac

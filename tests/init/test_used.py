@@ -9,7 +9,7 @@ import pytest
 
 from init.conftest import IGB, IGB2, World
 from init.receipts import BOOT_ID, receipt_of
-from k8s_rdma.core.ids import ContainerId
+from k8s_rdma.core.types import ContainerId
 from k8s_rdma.init.pf_setup import Result, all_well
 from k8s_rdma.linux.receipts import Receipts
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import (
     TOO_LARGE,

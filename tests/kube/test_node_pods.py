@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import ApiRefusedError, Changed, Deleted, Listed, ObjectEvent, PodBinding, about_pod
 from k8s_rdma.kube.client import connect

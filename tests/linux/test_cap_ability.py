@@ -7,10 +7,9 @@ import errno
 import pytest
 
 from factories import PF0, PF1, hardware, pf_state
-from k8s_rdma.core.options import Setting
-from k8s_rdma.core.rates import EVERY_RATE, NO_RATE, Enforce
+from k8s_rdma.core.types import EVERY_RATE, NO_RATE, Enforce, Setting
 from k8s_rdma.linux.netlink.socket import NetlinkSocket
-from k8s_rdma.linux.pod_cap import CapAbility
+from k8s_rdma.linux.pod_interface import CapAbility
 from linux.recorded import Replay, refusal
 
 SEEN = hardware(pf_state(PF0, rates=EVERY_RATE), pf_state(PF1, rates=NO_RATE))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.core.options import LinkType, Setting
+from k8s_rdma.core.types import LinkType, Setting
 from k8s_rdma.linux.drivers import DRIVERS, SETTINGS, explain_setting, supported_settings
 
 ALL_OF_ETHERNET = frozenset(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.core.options import LinkType
-from k8s_rdma.core.rates import NO_RATE, RateAbility, RateRange
+from k8s_rdma.core.types import NO_RATE, LinkType, RateAbility, RateRange
 from k8s_rdma.linux.drivers import ANY_RATE, DRIVERS, ability, explain, understood_max
 
 UP_TO_LINK = RateRange(largest=25_000)

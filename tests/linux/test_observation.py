@@ -14,11 +14,10 @@ from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.ledger import Ledger
-from k8s_rdma.core.options import Setting
-from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.types import Enforce, Setting
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.discovery.functions import PATIENCE_S
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.vfs import PATIENCE_S
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.sysfs import Sysfs

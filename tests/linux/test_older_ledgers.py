@@ -16,7 +16,7 @@ import pytest
 
 from factories import PF0, interface, receipt
 from k8s_rdma.core.ledger import Ledger, Phase
-from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.types import Enforce
 from k8s_rdma.linux.receipts import OLDEST, VERSION, CorruptLedgerError, Receipts, encode_receipt
 
 if TYPE_CHECKING:

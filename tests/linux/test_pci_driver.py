@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes.sriov_machine import Card, MachineSysfs, SriovMachine
-from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.linux.vf.binding import PciDriver
 
 if TYPE_CHECKING:

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import PfRule, Selection
-from k8s_rdma.core.options import LinkType
-from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.types import Enforce, LinkType, PciAddress
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.pfs import Discovery, Missing
+from k8s_rdma.linux.discovery.functions import Discovery, Missing
 from linux.small_machine import INFINIBAND, PF, PF1, SmallMachine, vf_pci
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from k8s_rdma.core.rates import RateAbility, RateRange
+from k8s_rdma.core.types import RateAbility, RateRange
 from k8s_rdma.linux.discovery.observation import group_of, with_devlink, without_promises
 from k8s_rdma.linux.discovery.vf_settings import VfSettings
 from k8s_rdma.linux.netlink.queries import DevlinkRate

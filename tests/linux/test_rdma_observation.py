@@ -8,7 +8,7 @@ import pytest
 
 from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.devices.rdma_devices import NetnsMode, NodeKind, RdmaDevice
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType
 from k8s_rdma.linux.netlink.queries import RdmaPort
 from k8s_rdma.linux.rdma.character_devices import DeviceNodes, character_devices
 from k8s_rdma.linux.rdma.observation import RdmaObserver, port_state_files

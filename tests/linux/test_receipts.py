@@ -16,7 +16,7 @@ import pytest
 from factories import PF0, PF1, interface, receipt
 from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.ledger import DelegatedPlugin, Ledger, Phase, Receipt
-from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.types import Enforce
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.receipts import OLDEST, REBUILD, VERSION, CorruptLedgerError, Receipts, encode_receipt
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from contract.linux_lab import needs_namespaces
-from k8s_rdma.core.rates import MAX_RATE_MBPS
+from k8s_rdma.core.types import MAX_RATE_MBPS
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind, u32, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError

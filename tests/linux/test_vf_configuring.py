@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import PfState, Vf, present_config
-from k8s_rdma.core.options import LinkState, Setting, VlanProto
 from k8s_rdma.core.step import ConfigureVfs, VfConfig, Vlan
+from k8s_rdma.core.types import LinkState, PciAddress, Setting, VlanProto
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.netlink.socket import NetlinkError

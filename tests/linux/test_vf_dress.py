@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from contract.linux_lab import needs_namespaces
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import OtherMacError
 from k8s_rdma.core.step import GiveVf, NetnsRef, VfHome, VfRef
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import named, of_kind, with_mac
 from k8s_rdma.linux.netlink.socket import NetlinkError

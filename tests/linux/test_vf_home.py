@@ -9,8 +9,8 @@ import subprocess
 import pytest
 
 from contract.linux_lab import needs_namespaces
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.step import VfHome, VfRef
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import named, of_kind, with_mac, with_mtu
 from k8s_rdma.linux.vf.netdev import restore_netdev

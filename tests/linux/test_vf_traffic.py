@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from contract.linux_lab import needs_namespaces
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.step import NetnsRef, VfRef
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.kernel import VfTraffic
 from k8s_rdma.linux.netlink.rtnl import counters_of_all, named, of_kind

@@ -8,7 +8,7 @@ import pytest
 
 from fakes.recorded_machine import RecordedMachine
 from k8s_rdma.core.inventory import Selection
-from k8s_rdma.core.options import Setting
+from k8s_rdma.core.types import Setting
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.gather import gather
 from k8s_rdma.linux.discovery.observation import Observer

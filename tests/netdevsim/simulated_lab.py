@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from contract.lab import LINK_MBPS, PF0, PF1
 from contract.linux_lab import LinuxLab
 from fakes.sriov_machine import RENAMED, Tree
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import PfRule, Selection
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.kernel import SriovKernel

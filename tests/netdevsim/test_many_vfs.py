@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from k8s_rdma.core.kernel import present_config
-from k8s_rdma.core.options import LinkState
 from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, VfRate, Vlan
+from k8s_rdma.core.types import LinkState
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netlink.sriov import vf_infos

@@ -8,10 +8,10 @@ import pytest
 
 from contract.lab import state_of
 from contract.linux_lab import ip
-from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.step import SetRates, VfRate, VfRef
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.drivers import ANY_RATE
 from k8s_rdma.linux.netlink import sriov

@@ -9,8 +9,8 @@ import pytest
 from contract.lab import state_of
 from contract.linux_lab import run
 from k8s_rdma.core.allocation import foreign_reason, is_free
-from k8s_rdma.core.options import Setting
 from k8s_rdma.core.step import SetRates, VfRate, VfRef
+from k8s_rdma.core.types import Setting
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.netlink.devlink import Devlink, devlink_rates

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from fakes.kernel import FakeKernel
 from fakes.machine import VF_DRIVER, FakeMachine, FakePf
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Unreadable
-from k8s_rdma.core.options import LinkState, LinkType, Setting
 from k8s_rdma.core.plan import undo
 from k8s_rdma.core.step import (
     BindVf,
@@ -27,6 +25,7 @@ from k8s_rdma.core.step import (
     VfRef,
     Vlan,
 )
+from k8s_rdma.core.types import LinkState, LinkType, PciAddress, Setting
 from k8s_rdma.errors import KernelError
 
 PF = PciAddress("0000:03:00.0")

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from fakes.recorded_machine import RecordedMachine
-from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.queries import RdmaPort
 from k8s_rdma.linux.netlink.socket import NetlinkError

@@ -10,8 +10,8 @@ import pytest
 from contract.lab import LINK_MBPS, PF0, PF1
 from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.step import BringHome, NetnsRef, VfHome, VfRef
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import enslaved_to, named, of_kind
 from k8s_rdma.linux.virtual.pf import create_pf, destroy_pf

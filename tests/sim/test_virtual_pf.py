@@ -12,7 +12,7 @@ import pytest
 from contract.lab import PF1
 from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
-from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, named, of_kind, with_alias
 from k8s_rdma.linux.netns import entered

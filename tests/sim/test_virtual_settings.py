@@ -12,8 +12,8 @@ from contract.lab import PF0, home_of, needs, state_of
 from contract.linux_lab import needs_namespaces, run
 from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.kernel import present_config
-from k8s_rdma.core.options import LinkState, Setting
 from k8s_rdma.core.step import ConfigureVfs, GiveVf, SetRates, VfConfig, VfRate, VfRef, Vlan
+from k8s_rdma.core.types import LinkState, Setting
 from k8s_rdma.errors import KernelError
 from sim.vf_pod import EVERYBODY, Pod, dropped_as_forged, ethertype, frames, octets, tc, vf_class
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from k8s_rdma.core.options import Setting
+from k8s_rdma.core.types import Setting
 from k8s_rdma.wire.rates import Range, Rates
 from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod
 

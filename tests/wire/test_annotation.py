@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
 from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, Request
+from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, ReadRequest, format_request, parse_request, read_request
 

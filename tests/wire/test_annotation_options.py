@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asked_options import drawn_options
-from k8s_rdma.core.ids import pci_address
-from k8s_rdma.core.options import (
+from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, Request
+from k8s_rdma.core.types import (
     NO_OPTIONS,
     InterfaceOptions,
     LinkState,
@@ -20,8 +20,8 @@ from k8s_rdma.core.options import (
     PfSelector,
     VfDriver,
     VlanProto,
+    pci_address,
 )
-from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, format_request, parse_request, read_request
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from k8s_rdma.core.ids import NodeName, PodUid, pci_address
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import MAX_INTERFACES, Request
+from k8s_rdma.core.types import NodeName, PodUid, pci_address
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import parse_request
 from k8s_rdma.wire.placement_annotation import (

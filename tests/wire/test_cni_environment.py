@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.cni_environment import COMMANDS, ifname_fault, parse_environment
+from k8s_rdma.wire.cni_request import COMMANDS, ifname_fault, parse_environment
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recordings" / "cni").glob("*.json"))
 ADD = {

@@ -7,7 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rest import ForeignVf, NodeReport, PfReport, VfReport, encode_getpfs
 

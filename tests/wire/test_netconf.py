@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.options import VfDriver
+from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.netconf import Attachment, NetConf, decode_netconf, decode_network, plugin_type
+from k8s_rdma.wire.cni_request import Attachment, NetConf, decode_netconf, decode_network, plugin_type
 
 RECORDINGS = [
     path

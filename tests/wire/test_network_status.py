@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 from factories import PF0, PF1, interface, receipt
-from k8s_rdma.core.options import InterfaceOptions, VfDriver
+from k8s_rdma.core.types import InterfaceOptions, VfDriver
 from k8s_rdma.wire.ipam_result import Dns, IpamResult, IpConfig
 from k8s_rdma.wire.network_status import (
     device_info,

@@ -14,19 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asked_options import drawn_options
-from k8s_rdma.core.ids import NodeName, PodUid, pci_address
-from k8s_rdma.core.options import (
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.request import PfPolicy
+from k8s_rdma.core.types import (
+    MAX_RATE_MBPS,
     NO_OPTIONS,
+    Enforce,
     InterfaceOptions,
     LinkState,
     LinkType,
+    NodeName,
     PfSelector,
+    PodUid,
     VfDriver,
     VlanProto,
+    pci_address,
 )
-from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
-from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode, decode_promise, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey

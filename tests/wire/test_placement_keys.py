@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.ids import NodeName, PodUid, pci_address
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.types import NodeName, PodUid, pci_address
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.placement_annotation import decode, decode_promise, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey, PublicKey, SharedKey

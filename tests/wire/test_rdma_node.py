@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 
 from deploy.rdma_node_crd import custom_resource_definition
-from k8s_rdma.core.rates import EVERY_RATE
+from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of, vfs_for_pods

@@ -23,8 +23,8 @@ from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.core.devices.pod_devices import SlotInUse, shared_device
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice, NamedDevice, device_variables
-from k8s_rdma.core.ids import ContainerId, PciAddress, pci_address
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
+from k8s_rdma.core.types import ContainerId, PciAddress, pci_address
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.cdi import (
     SHARED_CLASS,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config.devices_file import load_device_config
+from k8s_rdma.config.devices import load_device_config
 from k8s_rdma.config.files import AbsolutePath, NodeText
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.errors import MalformedError

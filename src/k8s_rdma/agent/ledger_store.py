@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.errors import LedgerError, MalformedError, printable
-from k8s_rdma.wire.cni_environment import CniEnvironment, parse_environment
+from k8s_rdma.wire.cni_request import CniEnvironment, parse_environment
 from k8s_rdma.wire.frame import MAX_ENV_BYTES, MAX_STDIN_BYTES, REQUEST_HEADER, decode_request
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
-    from k8s_rdma.core.ids import ContainerId
     from k8s_rdma.core.ledger import Attachment, Ledger, Receipt
+    from k8s_rdma.core.types import ContainerId
     from k8s_rdma.linux.receipts import Receipts
 
 
@@ -242,7 +242,7 @@ class DeferredDeletes:
 
 
 def _name(attachment: Attachment) -> str:
-    """Name an attachment's file; no part of an attachment has a slash (`wire.netconf`)."""
+    """Name an attachment's file; no part of an attachment has a slash (`wire.cni_request`)."""
     return f"{attachment.container}:{attachment.ifname}:{attachment.network}"
 
 

@@ -42,8 +42,8 @@ from k8s_rdma.config.namespace_policies import load_policies, policies_of
 from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.config.reloaded import failures_of
 from k8s_rdma.core.devices.pools import Pool
-from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.kernel import Kernel
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.netns import Namespaces

@@ -39,8 +39,8 @@ from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.adopt import Outcome
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.ids import ContainerId, NodeName, PciAddress, PodUid
     from k8s_rdma.core.request import Request
+    from k8s_rdma.core.types import ContainerId, NodeName, PciAddress, PodUid
     from k8s_rdma.linux.receipts import Receipts
 
 TOLERATED_FAILURES = 1

@@ -31,23 +31,20 @@ from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.core.allocation import is_free
 from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.devices.pools import Pool, in_pools
-from k8s_rdma.core.ids import NodeName, PciAddress, pci_address
 from k8s_rdma.core.kernel import Hardware, Kernel, PfState, Vf, present_config
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.macs import NO_MAC
-from k8s_rdma.core.options import NO_OPTIONS, VfDriver
 from k8s_rdma.core.programming import programmed
-from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.step import NetnsRef, VfConfig, VfHome, VfRef, Vlan
+from k8s_rdma.core.types import NO_OPTIONS, Enforce, NodeName, PciAddress, VfDriver, pci_address
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, printable
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import CorruptLedgerError, Receipts
 from k8s_rdma.wire.cni_cache import CachedAttachment, decode_cached
-from k8s_rdma.wire.cni_environment import parse_environment
+from k8s_rdma.wire.cni_request import decode_netconf, parse_environment
 from k8s_rdma.wire.cni_result import interfaces_in_pod
-from k8s_rdma.wire.netconf import decode_netconf
 
 if TYPE_CHECKING:
     from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.config.devices import HUSTCAT_RESOURCE
-from k8s_rdma.config.devices_file import DEFAULT_FILE, Read, load_device_config, load_mellanox_config
+from k8s_rdma.config.devices import (
+    DEFAULT_FILE,
+    HUSTCAT_RESOURCE,
+    Read,
+    load_device_config,
+    load_mellanox_config,
+)
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.cli.console import console, write_json
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
-from k8s_rdma.config.devices_file import load_device_config
+from k8s_rdma.config.devices import load_device_config
 from k8s_rdma.config.files import load_config
 from k8s_rdma.doctor.catalogue import SUBJECTS
 from k8s_rdma.doctor.cluster.components import ExtenderFacts

@@ -7,10 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.core.ids import pci_address
 from k8s_rdma.core.inventory import PfRule, Selection
-from k8s_rdma.core.options import LinkType
-from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.types import Enforce, LinkType, pci_address
 
 PciText = Annotated[
     str,

@@ -22,15 +22,15 @@ from k8s_rdma.core.namespace_policy import (
     Span,
     address_number,
 )
-from k8s_rdma.core.rates import MAX_RATE_MBPS
 from k8s_rdma.core.request import MAX_INTERFACES
+from k8s_rdma.core.types import MAX_RATE_MBPS
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import read_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from k8s_rdma.core.options import PfSelector
+    from k8s_rdma.core.types import PfSelector
 
     Policies = Callable[[], NamespacePolicies]
     """The policies of now."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Pf, Used, total
 from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config, shown
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
@@ -19,13 +18,14 @@ from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits,
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.step import VfHome, VfRef
+from k8s_rdma.core.types import NodeName, PciAddress
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
-    from k8s_rdma.core.rates import RateAbility
     from k8s_rdma.core.request import Request
+    from k8s_rdma.core.types import RateAbility
 
 NOBODYS: Mapping[str, str] = MappingProxyType({})
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from k8s_rdma.core.ids import NodeName, PciAddress
-from k8s_rdma.core.options import LinkType, Setting
-from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
+from k8s_rdma.core.types import EVERY_RATE, Enforce, LinkType, NodeName, PciAddress, RateAbility, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,20 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
-from k8s_rdma.core.ids import NodeName, PciAddress
 from k8s_rdma.core.inventory import Inventory, Pf
-from k8s_rdma.core.options import InterfaceOptions, LinkState, LinkType, Setting, VlanProto
-from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateAbility
 from k8s_rdma.core.step import NetnsRef, Step, VfConfig, VfRef, Vlan
+from k8s_rdma.core.types import (
+    EVERY_RATE,
+    Enforce,
+    InterfaceOptions,
+    LinkState,
+    LinkType,
+    NodeName,
+    PciAddress,
+    RateAbility,
+    Setting,
+    VlanProto,
+)
 from k8s_rdma.errors import KernelError
 
 _NO_GUID = "00:00:00:00:00:00:00:00"

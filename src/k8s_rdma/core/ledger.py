@@ -7,11 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 
 from k8s_rdma.core.devices.pod_devices import SlotInUse
-from k8s_rdma.core.ids import ContainerId, PodUid
-from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, VfDriver
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.step import NetnsRef, VfConfig, VfHome, VfRate, VfRef
+from k8s_rdma.core.types import NO_OPTIONS, ContainerId, Enforce, InterfaceOptions, PodUid, VfDriver
 from k8s_rdma.errors import LedgerError
 
 

@@ -13,7 +13,7 @@ from enum import StrEnum, unique
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
-from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, PfSelector, VfDriver, VlanProto
+from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, PfSelector, VfDriver, VlanProto
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:

@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import NOTHING_USED, Pf, Used
-from k8s_rdma.core.options import NO_NEEDS, Setting
 from k8s_rdma.core.programming import objection, reserved
-from k8s_rdma.core.rates import EVERY_RATE, Enforce
 from k8s_rdma.core.request import InterfaceClass, PfMasks
 from k8s_rdma.core.rooms import Room, Work
 from k8s_rdma.core.strategy import Standing, Strategy, preference
+from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, Setting
 from k8s_rdma.core.weights import Load, RoundRobin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
 
 PREFERENCE = 2
 """Work units that it takes to know how much a strategy would rather have an interface on an offer."""

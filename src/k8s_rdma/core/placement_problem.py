@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.matching import TooFew, dealt, match, match_counts
 from k8s_rdma.core.offers import (
@@ -32,12 +31,11 @@ from k8s_rdma.core.offers import (
     room_of,
     terms,
 )
-from k8s_rdma.core.options import NO_NEEDS
 from k8s_rdma.core.packing import arrange
-from k8s_rdma.core.rates import EVERY_RATE, Enforce
 from k8s_rdma.core.request import InterfaceClass, PfPolicy, groups, has_pf_constraints
 from k8s_rdma.core.rooms import OutOfWorkError, Room, Verdict, Work
 from k8s_rdma.core.strategy import Standing, Strategy, preference
+from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress
 
 if TYPE_CHECKING:
     from k8s_rdma.core.weights import Load

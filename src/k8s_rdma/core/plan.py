@@ -22,8 +22,8 @@ from k8s_rdma.core.step import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.ledger import AllocatedInterface, Receipt
+    from k8s_rdma.core.types import PciAddress
 
 Addressing = tuple[tuple[str, ...], tuple[Route, ...]]
 """The addresses (CIDR form) and routes of one interface."""

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from k8s_rdma.core.options import Setting
-from k8s_rdma.core.rates import EVERY_RATE, Enforce, RateRange
 from k8s_rdma.core.request import NOT_BY_SOFTWARE, InterfaceClass, InterfaceRequest
+from k8s_rdma.core.types import EVERY_RATE, Enforce, RateRange, Setting
 
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Pf

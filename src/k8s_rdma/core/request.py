@@ -7,14 +7,23 @@ from enum import StrEnum, unique
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from k8s_rdma.core.options import NO_NEEDS, NO_OPTIONS, InterfaceOptions, Needs, PfSelector, Setting, needs_of
-from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
+from k8s_rdma.core.types import (
+    MAX_RATE_MBPS,
+    NO_NEEDS,
+    NO_OPTIONS,
+    Enforce,
+    InterfaceOptions,
+    Needs,
+    PfSelector,
+    Setting,
+    needs_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.inventory import Pf
+    from k8s_rdma.core.types import PciAddress
 
 _Value = TypeVar("_Value", bound=str)
 

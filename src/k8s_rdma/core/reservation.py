@@ -19,9 +19,9 @@ from k8s_rdma.core.placement import PlacedInterface, Placement, usage_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from k8s_rdma.core.ids import NodeName, PciAddress, PodUid
     from k8s_rdma.core.ledger import Ledger, Receipt
     from k8s_rdma.core.request import Request
+    from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 
 
 def used_on_node(  # noqa: PLR0913 - all that anyone says of the node

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.ledger import AllocatedInterface, Receipt
-from k8s_rdma.core.rates import Enforce
 from k8s_rdma.core.step import CapInterface
+from k8s_rdma.core.types import Enforce, PciAddress
 from k8s_rdma.errors import printable
 
 if TYPE_CHECKING:

@@ -8,9 +8,13 @@ applying the inverse of one that failed half way brings back what was. Only an i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from k8s_rdma.core.ids import PciAddress
-from k8s_rdma.core.options import LinkState, VlanProto
+from k8s_rdma.core.types import LinkState, PciAddress, RateAbility, RateRange, VlanProto
+from k8s_rdma.errors import KernelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,3 +322,48 @@ Step = (
     | ClearInterface
     | CapInterface
 )
+
+
+def check_rates(
+    step: SetRates, *, ability: RateAbility, link_mbps: int | None, current: Mapping[int, VfRate]
+) -> None:
+    """Refuse all rates of a step when one of them cannot be.
+
+    current: the rates of all VFs of the PF as they are. KernelError names VF and value, or the sum. A sum
+    that is too large already may stay so: the link has become slower under promises that are kept.
+    """
+    for rate in step.rates:
+        why = _refusal(rate, ability)
+        if why:
+            msg = f"VF {rate.index} of PF {step.pf}: {why}"
+            raise KernelError(msg)
+    if not ability.sum_checked or link_mbps is None:
+        return
+    after = {**current, **{rate.index: rate for rate in step.rates}}
+    sum_before, sum_after = (
+        sum(rate.min_tx_rate_mbps for rate in rates.values()) for rates in (current, after)
+    )
+    if sum_after > max(link_mbps, sum_before):
+        msg = f"PF {step.pf}: min rates would add up to {sum_after} Mb/s, its link has {link_mbps}"
+        raise KernelError(msg)
+
+
+def _refusal(rate: VfRate, ability: RateAbility) -> str:
+    if 0 < rate.max_tx_rate_mbps < rate.min_tx_rate_mbps:
+        return f"min rate {rate.min_tx_rate_mbps} Mb/s above its max rate {rate.max_tx_rate_mbps} Mb/s"
+    return _outside("min", rate.min_tx_rate_mbps, ability.min) or _outside(
+        "max", rate.max_tx_rate_mbps, ability.max
+    )
+
+
+def _outside(rate_name: str, mbps: int, supported: RateRange | None) -> str:
+    """Describe why the driver does not take a rate; empty when it does."""
+    if mbps == 0:
+        return ""
+    if supported is None:
+        return f"{rate_name} rate {mbps} Mb/s: the driver takes no {rate_name} rates"
+    if not supported.smallest <= mbps <= supported.largest or mbps % supported.step:
+        steps = f" in steps of {supported.step}" if supported.step > 1 else ""
+        span = f"{supported.smallest} to {supported.largest}"
+        return f"{rate_name} rate {mbps} Mb/s: the driver takes {span}{steps}"
+    return ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.kube.api import EventsApi, about_node
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
 from k8s_rdma.kube.time import REAL_TIME, Time

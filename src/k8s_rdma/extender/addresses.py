@@ -16,8 +16,8 @@ from k8s_rdma.extender.node_cache import ClusterState, _kind, addresses
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.core.ids import NodeName
     from k8s_rdma.core.macs import MacRanges
+    from k8s_rdma.core.types import NodeName
     from k8s_rdma.extender.fit_cache import SearchQueue
     from k8s_rdma.extender.nominated_pods import NominatedPods
     from k8s_rdma.extender.pod_request import PendingPod

@@ -24,11 +24,11 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from k8s_rdma.core.ids import Gang, NodeName, PodUid
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.core.request import Request
+from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.extender.decision_log import BOUND, REFUSED, STARTING_MESSAGE, DecisionLog, Outcome, Refusal
 from k8s_rdma.extender.decision_log import STARTING as IS_STARTING

@@ -10,7 +10,7 @@ from typing import Self
 
 import structlog
 
-from k8s_rdma.core.ids import PodUid
+from k8s_rdma.core.types import PodUid
 from k8s_rdma.extender.metrics import Reading, samples
 
 FIT = "fit"

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from k8s_rdma.core.devices.placement import device_mismatch, devices_on, possible
-from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import NOTHING_USED, Pf
 from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.placement import PlacedInterface, Rejection
 from k8s_rdma.core.programming import enforcers, objection, reserved
 from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, PfPolicy, Request, class_of, unmet
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, FitCache, Infeasible, Verdict
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.pod_explanation import KnownPod, PodExplainer, requested_interfaces

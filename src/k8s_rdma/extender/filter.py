@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.placement import MAX_SCORE, PlacedInterface
 from k8s_rdma.core.refusal import Detail
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import (
     FIT,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from k8s_rdma.core.ids import Gang, PodUid
+from k8s_rdma.core.types import Gang, PodUid
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi

@@ -28,7 +28,7 @@ from k8s_rdma.wire.rest import decode_report, message_of
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.core.types import NodeName
     from k8s_rdma.extender.config import ExtenderConfig, NodeTls
     from k8s_rdma.extender.metrics import Reading
 

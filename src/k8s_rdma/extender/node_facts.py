@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 
 from k8s_rdma.core.allocation import foreign_use
-from k8s_rdma.core.ids import NodeName, PciAddress, PodUid, pci_address
 from k8s_rdma.core.inventory import EVERY_DEVICE, Inventory, Pf, Used
 from k8s_rdma.core.macs import NO_MACS, MacRanges
 from k8s_rdma.core.namespace_policy import address_number
-from k8s_rdma.core.options import LinkType, Setting
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid, Setting, pci_address
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.rates import ability_of
 from k8s_rdma.wire.rdma_node import ForeignUse, HeldInterfaces, PfStatus, RdmaNodeStatus, status_of

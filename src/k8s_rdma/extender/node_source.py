@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from types import TracebackType
 
-    from k8s_rdma.core.ids import NodeName
+    from k8s_rdma.core.types import NodeName
 
 
 class NodeSource(Protocol):

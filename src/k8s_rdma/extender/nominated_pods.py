@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import structlog
 
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.fit_cache import Feasible, FitCache
 from k8s_rdma.extender.pod_store import PodIndex, PodStore
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.request import Request
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import LastRefusals
 from k8s_rdma.extender.scheduler_cache import SchedulerCache

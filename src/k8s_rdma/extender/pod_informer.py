@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import structlog
 
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.decision_log import LastRefusals
 from k8s_rdma.extender.node_cache import ClusterState, Reservation

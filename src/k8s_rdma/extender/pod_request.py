@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from k8s_rdma.core.ids import Gang, PodUid
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.core.request import Request
+from k8s_rdma.core.types import Gang, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, read_pod, request_texts
 from k8s_rdma.wire.placement_annotation import annotation_bytes, require_room

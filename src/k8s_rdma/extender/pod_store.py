@@ -21,9 +21,9 @@ from sys import intern
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from k8s_rdma.core.ids import Gang, NodeName, PodUid
 from k8s_rdma.core.quantities import Demand
 from k8s_rdma.core.request import MAX_INTERFACES
+from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.metrics import Reading, samples
 from k8s_rdma.kube.api import PodView

@@ -2,7 +2,7 @@
 
 Nothing is promised here. What a victim frees counts as free in this one question only; for all others its
 interfaces count until its node does not report them any more, and the pod that waits is bound no sooner.
-What it is to get meanwhile is held for it (`extender.assumed_pods`).
+What it is to get meanwhile is held for it (`extender.scheduler_cache`).
 
 kube-scheduler chooses victims by what it counts itself, and takes the fewest: with any of them back the pod
 would not fit. It does not look again after the extender. So more may be added to its victims (a pod that
@@ -28,9 +28,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.quantities import covers
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, DecisionLog, Outcome
 from k8s_rdma.extender.fit_cache import Feasible, SearchQueue, Turn

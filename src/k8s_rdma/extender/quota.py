@@ -12,8 +12,8 @@ from k8s_rdma.extender.metrics import Reading, samples
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.request import Request
+    from k8s_rdma.core.types import NodeName, PodUid
     from k8s_rdma.extender.config import NamespaceLimit
 
 EVERY_NAMESPACE = "*"

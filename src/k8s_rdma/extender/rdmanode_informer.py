@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 import structlog
 
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of_status
 from k8s_rdma.kube.api import API_ERRORS, Changed, Deleted, Event, LeaseView, Listed, Page

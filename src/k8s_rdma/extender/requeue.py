@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import structlog
 
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.request import Request
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.fit_cache import Feasible, FitCache, SearchQueue, Turn
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
 

@@ -1,35 +1,60 @@
-"""Scheduler cache: what counts on nodes, and for namespaces, when a pod is to be placed."""
+"""Scheduler cache: what counts on nodes, and for namespaces, when a pod is to be placed.
+
+It has the assumed pods: filtered, perhaps scored, and not bound yet. kube-scheduler asks about the next pod
+while the bind of the one before is still to come, and counts that one as assigned to a node that it does
+not name. So pods that arrive together would all be shown the same room. What one of them may take is held
+where it is expected to go, softly and for a short time: it steers others elsewhere where there is an
+elsewhere, and only a bind promises anything.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.extender.addresses import AddressCheck
-from k8s_rdma.extender.assumed_pods import AssumedPods
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
-from k8s_rdma.extender.nominated_pods import NominatedPods
+from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
+from k8s_rdma.extender.pod_request import PendingPod
 from k8s_rdma.extender.pod_store import BoundPod, PodStore
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.unplaced_pods import UnplacedPods
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection
 
-    from k8s_rdma.core.ids import NodeName, PodUid
-    from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.config import ExtenderConfig
-    from k8s_rdma.extender.fit_cache import FitCache
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.extender.pod_request import PendingPod, PodRequestCache
+    from k8s_rdma.extender.pod_request import PodRequestCache
     from k8s_rdma.extender.requeue import Requeuer
     from k8s_rdma.kube.api import ClusterApi
+
 
 ASSUME_S = {"extender": 2.0, "scheduler": 30.0}
 """How long a pod is assumed, by who binds: a bind comes at once, a node reports what its runtime did."""
 
+MOST_NODES = 4
+"""On which a pod is held: a pod that may go to any of many is not known to go anywhere."""
+_MOST_PODS = 1000
+
+_TURN = 5
+"""Times `lasts_s` that a whole gang keeps others out without a break, and then does not for as long: a gang
+that is filtered again and again and never bound, as when one of its pods lacks something else, must not keep
+others out for ever."""
+
+_SEARCH_S = 0.02
+"""For the places of the pods on their way, while another one waits; what this does not reach is not held."""
+
+_LOWEST_PRIORITY = -(2**31)
+"""Of a pod: an int32. Where a pod is going, others do not fit whatever their priority."""
 _NOTHING: Mapping[PodUid, tuple[PlacedInterface, ...]] = MappingProxyType({})
 
 
@@ -132,3 +157,267 @@ class SchedulerCache:
 
     def _unpromised(self, node: NodeName) -> Mapping[PodUid, BoundPod]:
         return self.pods.unpromised(node)
+
+
+@dataclass(slots=True, kw_only=True)
+class AssumedPods:
+    """Holds room for assumed pods. It is searched when the next pod asks: most pods are bound before.
+
+    nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
+    pod is waited for. pods: those that the API server has bound; None where there is none to say it.
+    on_release: told of every node where a place of a whole gang is not held any more, and was not taken.
+    """
+
+    state: ClusterState
+    fit_cache: FitCache
+    nominations: NominatedPods
+    gangs: Gangs
+    clock: Callable[[], float]
+    lasts_s: float
+    pods: PodStore | None = None
+    on_release: Callable[[NodeName], None] = lambda _node: None
+    holds: Holds = field(default_factory=Holds)
+    _assumed: dict[PodUid, _AssumedPod] = field(default_factory=dict)
+    _new: set[PodUid] = field(default_factory=set)
+    _mates: dict[Gang, dict[PodUid, None]] = field(default_factory=dict)
+    _whole: dict[Gang, bool] = field(default_factory=dict)
+    _turns: dict[Gang, float] = field(default_factory=dict)
+    _promised: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def assume(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
+        """The pod goes to one of these nodes, or where nobody knows, whatever was said of it before."""
+        self._forget(pod.uid)
+        self._assumed[pod.uid] = self._on_its_way(pod, tuple(nodes) if len(nodes) <= MOST_NODES else ())
+        self._new.add(pod.uid)
+        self._trim()
+
+    def assume_on_first(self, pod: PendingPod, nodes: Iterable[NodeName]) -> NodeName | None:
+        """Have a gang's pod go to the first of these nodes that has a place beside what counts against it.
+
+        The place is held from now on; those of its gang are held for as long as this one.
+        """
+        self._forget(pod.uid)
+        for node in nodes:
+            nominated = self.nominations.against(node, pod.uid, pod.priority)
+            snapshot = self.state.snapshot_if(node, holding={**self.blocking(node, pod), **nominated})
+            found = self.fit_cache.place(pod.request, snapshot) if snapshot else None
+            if isinstance(found, Placement):
+                self._promise(pod, node, found)
+                return node
+        return None
+
+    def forget(self, uid: PodUid) -> None:
+        """The pod goes nowhere, or has come to where it went."""
+        self._drop([uid])
+
+    def hold_assumed(self, requester: PodUid) -> None:
+        """Hold what the others may come to take; forget those that have come, or were waited for enough."""
+        now = self.clock()
+        self._whole.clear()
+        self._drop_over(now)
+        for uid in [uid for uid in self._assumed if uid in self._new and uid != requester]:
+            self._new.discard(uid)
+            self._hold(self._assumed[uid], now + _SEARCH_S)
+
+    def has_assumed_except(self, uid: PodUid) -> bool:
+        """Report whether any other pod is on its way, to nodes that are known or not."""
+        return any(assumed_uid != uid for assumed_uid in self._assumed)
+
+    def against(self, node: NodeName, uid: PodUid) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
+        """What is held on the node for other pods."""
+        return self.holds.against(node, uid, _LOWEST_PRIORITY, self.clock())
+
+    def blocking(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
+        """The part of it that keeps the pod out even where no other node fits.
+
+        Places of whole gangs; for one of a gang those of its own, and of pods that belong to none: all that
+        its gang is shown must be there when it is bound.
+        """
+        alone = pod.gang is not None
+        return {
+            uid: interfaces
+            for uid, interfaces in self.against(node, pod.uid).items()
+            if self._is_firm(uid, pod) or (alone and self._assumed[uid].pod.gang is None)
+        }
+
+    def promised(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
+        """The places of whole gangs and of the pod's own gang, which a bind of the pod must not take."""
+        holds = self.against(node, pod.uid).items()
+        return {uid: interfaces for uid, interfaces in holds if self._is_firm(uid, pod)}
+
+    def mates(self, pod: PendingPod) -> list[tuple[PlacedInterface, ...]]:
+        """The places held for other members of the pod's gang that have no reservation yet."""
+        if pod.gang is None:
+            return []
+        return [
+            hold.interfaces
+            for uid in self._mates.get(pod.gang, ())
+            if uid != pod.uid and not self.state.nodes_of(uid)
+            for node in self.holds.nodes_of(uid)
+            if (hold := self.holds.get(node, uid))
+        ]
+
+    async def keep_time(self) -> NoReturn:
+        """Release gangs' places when their time is over, for as long as the process runs."""
+        while True:
+            await self._promised.wait()
+            await asyncio.sleep(self.lasts_s)
+            now = self.clock()
+            self._whole.clear()
+            self._drop_over(now)
+            self._end_turns(now)
+            if not self._mates:
+                self._promised.clear()
+
+    def pod_names(self, node: NodeName, uid: PodUid) -> list[str]:
+        """The pods that room is held for on the node, `namespace/name`."""
+        return [self._assumed[assumed_uid].pod.pod for assumed_uid in self.against(node, uid)]
+
+    def readings(self) -> dict[str, Reading]:
+        """Readings for metrics."""
+        return {"pods_expected": ("Pods on their way to a bind.", "gauge", lambda: len(self._assumed))}
+
+    def _on_its_way(self, pod: PendingPod, nodes: tuple[NodeName, ...]) -> _AssumedPod:
+        now = self.clock()
+        return _AssumedPod(pod, nodes, now, now + self.lasts_s)
+
+    def _promise(self, pod: PendingPod, node: NodeName, place: Placement) -> None:
+        assumed = self._assumed[pod.uid] = self._on_its_way(pod, (node,))
+        hold = Hold(
+            interfaces=place.interfaces, pod=pod.pod, priority=pod.priority, deadline=assumed.deadline
+        )
+        self.holds.hold(node, pod.uid, hold)
+        if pod.gang is not None:
+            self._mates.setdefault(pod.gang, {})[pod.uid] = None
+            self._extend(pod.gang, assumed)
+        self._whole.clear()
+        self._promised.set()
+        self._trim()
+
+    def _extend(self, gang: Gang, last: _AssumedPod) -> None:
+        """Hold the gang's places for as long as the last one's; not each time, as they may be many."""
+        for uid in self._mates[gang]:
+            assumed = self._assumed[uid]
+            deadline = min(last.deadline, assumed.assumed_at + _TURN * self.lasts_s)
+            if assumed.deadline + self.lasts_s / 2 > deadline:
+                continue
+            self._assumed[uid] = replace(assumed, deadline=deadline)
+            for node in self.holds.nodes_of(uid):
+                if hold := self.holds.get(node, uid):
+                    self.holds.hold(node, uid, replace(hold, deadline=deadline))
+
+    def _forget(self, uid: PodUid) -> None:
+        assumed = self._assumed.pop(uid, None)
+        if assumed is None:
+            return
+        self._new.discard(uid)
+        self.holds.release(uid)
+        self._whole.clear()
+        mates = self._mates.get(assumed.pod.gang) if assumed.pod.gang else None
+        if assumed.pod.gang and mates is not None:
+            mates.pop(uid, None)
+            if not mates:
+                del self._mates[assumed.pod.gang]
+
+    def _trim(self) -> None:
+        if len(self._assumed) > _MOST_PODS:
+            self.forget(next(iter(self._assumed)))
+
+    def _drop_over(self, now: float) -> None:
+        self._drop(
+            [
+                uid
+                for uid, assumed in self._assumed.items()
+                if assumed.deadline <= now or self._is_confirmed(assumed)
+            ]
+        )
+
+    def _drop(self, uids: Sequence[PodUid]) -> None:
+        """Forget them; a whole gang that loses a place which was not taken keeps nobody out any more."""
+        gangs = {
+            assumed.pod.gang
+            for uid in uids
+            if (assumed := self._assumed.get(uid)) and not self.state.nodes_of(uid)
+        }
+        freed = [node for gang in gangs if gang and self._is_whole(gang) for node in self._nodes_of(gang)]
+        for uid in uids:
+            self._forget(uid)
+        for node in freed:
+            self.on_release(node)
+
+    def _nodes_of(self, gang: Gang) -> set[NodeName]:
+        """The nodes on which the gang's places are held."""
+        return {node for uid in self._mates.get(gang, ()) for node in self.holds.nodes_of(uid)}
+
+    def _end_turns(self, now: float) -> None:
+        """Tell of the nodes of gangs that keep nobody out for now."""
+        for gang, began in [*self._turns.items()]:
+            if gang not in self._mates:
+                del self._turns[gang]
+            elif now - began >= _TURN * self.lasts_s:
+                for node in self._nodes_of(gang):
+                    self.on_release(node)
+
+    def _has_turn(self, gang: Gang) -> bool:
+        now, turn_s = self.clock(), _TURN * self.lasts_s
+        if now - self._turns.setdefault(gang, now) >= 2 * turn_s:
+            self._turns[gang] = now
+        return now - self._turns[gang] < turn_s
+
+    def _is_firm(self, uid: PodUid, pod: PendingPod) -> bool:
+        gang = self._assumed[uid].pod.gang
+        return gang is not None and (gang == pod.gang or self._is_whole(gang))
+
+    def _is_whole(self, gang: Gang | None) -> bool:
+        """Report whether as many of the gang's pods have a place as it takes, as far as that is known.
+
+        Only for so long: see `_TURN`.
+        """
+        if gang is None:
+            return False
+        if gang not in self._whole:
+            count = self.gangs.member_count(gang)
+            self._whole[gang] = count is not None and 0 < count <= self._placed(gang) and self._has_turn(gang)
+        return self._whole[gang]
+
+    def _placed(self, gang: Gang) -> int:
+        return self.gangs.placed(gang, self._mates.get(gang, ()))
+
+    def _is_confirmed(self, assumed: _AssumedPod) -> bool:
+        """Report whether the pod counts by itself: it has a reservation, or its node reports it."""
+        uid = assumed.pod.uid
+        return bool(self.state.nodes_of(uid)) or any(self._is_reported(node, uid) for node in assumed.nodes)
+
+    def _is_reported(self, node: NodeName, uid: PodUid) -> bool:
+        facts = self.state.facts(node)
+        if facts is None or uid not in facts.reported:
+            return False
+        return self.pods is None or self.pods.has_occupant(node, uid)
+
+    def _hold(self, assumed: _AssumedPod, deadline: float) -> None:
+        pod = assumed.pod
+        places: dict[NodeSnapshot, tuple[PlacedInterface, ...]] = {}
+        for node in assumed.nodes:
+            nominated = self.nominations.against(node, pod.uid, pod.priority)
+            holding = {**self.against(node, pod.uid), **nominated}
+            snapshot = self.state.snapshot_if(node, holding=holding)
+            if snapshot is None or self.clock() > deadline:
+                continue
+            if snapshot not in places:
+                found = self.fit_cache.place(pod.request, snapshot)
+                places[snapshot] = found.interfaces if isinstance(found, Placement) else ()
+            if interfaces := places[snapshot]:
+                hold = Hold(
+                    interfaces=interfaces, pod=pod.pod, priority=pod.priority, deadline=assumed.deadline
+                )
+                self.holds.hold(node, pod.uid, hold)
+
+
+@dataclass(frozen=True, slots=True)
+class _AssumedPod:
+    """A pod; the nodes that it goes to one of, if they are few; since and until when it is waited for."""
+
+    pod: PendingPod
+    nodes: tuple[NodeName, ...]
+    assumed_at: float
+    deadline: float

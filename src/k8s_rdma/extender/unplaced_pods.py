@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.placement import PlacedInterface, Rejection, place
 from k8s_rdma.core.request import Request
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.fit_cache import Quarantine
 from k8s_rdma.extender.node_cache import ClusterState, Reservation

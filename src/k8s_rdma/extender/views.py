@@ -19,8 +19,8 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from k8s_rdma.core.ids import NodeName, PodUid
 from k8s_rdma.core.inventory import NOTHING_USED
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.decision_log import Attempt, LastRefusals
 from k8s_rdma.extender.explain import Explainer, ExplainQuery
 from k8s_rdma.extender.node_cache import NodeSnapshot

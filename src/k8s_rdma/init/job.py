@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.inventory import PfRule
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.init.config import InitConfig
 from k8s_rdma.linux.netlink.queries import Queries

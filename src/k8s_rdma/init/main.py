@@ -22,11 +22,10 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.init.job import Machine, StoppableClock, Target, wait_until
 from k8s_rdma.init.pf_setup import Outcome, Result, all_well, make_ready, summary
 from k8s_rdma.init.vf_users import ledger_held
+from k8s_rdma.linux.discovery.functions import Discovery, FoundPf, Missing, Selected, SkippedPf
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.pfs import Discovery, FoundPf, Missing, Selected, SkippedPf
-from k8s_rdma.linux.pci import USERSPACE_DRIVERS
-from k8s_rdma.linux.sysfs import Sysfs, is_absent
+from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, Sysfs, is_absent
 from k8s_rdma.linux.vf.creation import KernelSriovLinks
 
 if TYPE_CHECKING:

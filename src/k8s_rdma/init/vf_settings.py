@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType
 from k8s_rdma.init.job import Job, SetupError
 from k8s_rdma.linux.vf.creation import GuidOf, Setting, VfFunction, VfGuid, VfLinkState, VfMac, VfTrust
 

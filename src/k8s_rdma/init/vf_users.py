@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.netlink.routes import below, carriers
-from k8s_rdma.linux.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS
 from k8s_rdma.linux.vf.creation import NetdevsOf, SriovLinks, VfFunction
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.ledger import Ledger
+    from k8s_rdma.core.types import PciAddress
     from k8s_rdma.linux.netlink.rtnl import Link
 
 

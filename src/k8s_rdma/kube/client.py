@@ -21,7 +21,7 @@ from lightkube.core.resource import (
 from lightkube.operators import equal, not_in
 from lightkube.types import PatchType
 
-from k8s_rdma.core.ids import Gang, GangApi, NodeName
+from k8s_rdma.core.types import Gang, GangApi, NodeName
 from k8s_rdma.kube.api import (
     ApiRefusedError,
     ApiUncertainError,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 
 from k8s_rdma.core.backoff import Backoff
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, EventsApi, ObjectEvent, Subject
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from lightkube.core.resource import (
     ResourceDef,
 )
 
-from k8s_rdma.core.ids import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import visible
 from k8s_rdma.kube.api import BudgetView, LeaseView, NodeView, ObjectEvent, PodBinding, PodView
 from k8s_rdma.wire.annotation import ANNOTATION

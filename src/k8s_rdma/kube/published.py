@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.types import NodeName
 
 if TYPE_CHECKING:
     from k8s_rdma.kube.api import Event, LeaseView

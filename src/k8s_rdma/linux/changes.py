@@ -16,7 +16,7 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType
 from k8s_rdma.linux.netlink.subscriptions import EVERYTHING, Dirty, Gathering, Subscription
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from k8s_rdma.core.options import LinkType, Setting
-from k8s_rdma.core.rates import NO_RATE, RateAbility, RateRange
+from k8s_rdma.core.types import NO_RATE, LinkType, RateAbility, RateRange, Setting
 from k8s_rdma.linux.sysfs import error_name
 
 MLX5_MAX_TSAR_BW_SHARE = 100

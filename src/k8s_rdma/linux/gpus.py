@@ -21,9 +21,8 @@ import re
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.device_plugin_api import Neighbour
-from k8s_rdma.core.ids import PciAddress, pci_address
-from k8s_rdma.linux.pci import PciFunction
-from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.core.types import PciAddress, pci_address
+from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

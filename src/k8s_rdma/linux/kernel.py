@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, VfCounters
 from k8s_rdma.core.step import (
     BindVf,
@@ -36,6 +35,7 @@ from k8s_rdma.core.step import (
     VfRate,
     VfRef,
 )
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes, files_without_events
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
@@ -44,8 +44,15 @@ from k8s_rdma.linux.netlink.rtnl import Link, LinkCounters, Rtnl, counters_of_al
 from k8s_rdma.linux.netlink.sriov import set_rates as write_rates
 from k8s_rdma.linux.netlink.sriov import set_vfs, vlan
 from k8s_rdma.linux.netns import Namespaces, current_namespace
-from k8s_rdma.linux.pod_cap import CapAbility, cap_interface
-from k8s_rdma.linux.pod_interface import announce, change_interface, interfaces_in, located_vfs, make_bare
+from k8s_rdma.linux.pod_interface import (
+    CapAbility,
+    announce,
+    cap_interface,
+    change_interface,
+    interfaces_in,
+    located_vfs,
+    make_bare,
+)
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.binding import VfBinding
 from k8s_rdma.linux.vf.locator import Host, VfLocator, describe, netdevs_by_device

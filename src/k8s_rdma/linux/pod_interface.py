@@ -1,4 +1,4 @@
-"""Interfaces inside a pod's namespace: list, configure, announce and clear.
+"""Interfaces inside a pod's namespace: list, configure, cap, announce and clear.
 
 Announcements are gratuitous ARP and unsolicited neighbour advertisements. The kernel's own (`arp_notify`,
 `ndisc_notify`) go out when a netdev is set up, and so before it has an address or a carrier, or not at all
@@ -17,18 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import LocatedVf, PodInterface
+from k8s_rdma.core.software_caps import without_software_caps
 from k8s_rdma.core.step import CapInterface, ClearInterface, ConfigureInterface, NetnsRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.routes import forget, set_ipv6_retransmission, solicit
 from k8s_rdma.linux.netlink.rtnl import Address, AddressState, HeldAddress, Link, Rtnl, answering_for_itself
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netlink.traffic_control import RootQdisc, root_qdiscs
+from k8s_rdma.linux.netlink.traffic_control import RootQdisc, is_supported, limit, root_qdiscs
 from k8s_rdma.linux.netns import Namespaces, entered
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.kernel import Hardware
+    from k8s_rdma.core.types import PciAddress
+    from k8s_rdma.linux.netlink.socket import NetlinkSocket
 
 _ADVERTISEMENT, _TARGET_ADDRESS = 136, 2
 _OVERRIDE = 1 << 29
@@ -256,3 +259,49 @@ def _wait_for_answers(milliseconds: int, link: Link, rtnl: Rtnl) -> None:
     """Set the time for neighbours to answer; without IPv6 there is no such setting."""
     with suppress(NetlinkError):
         set_ipv6_retransmission(rtnl.socket, link.index, milliseconds, link.name)
+
+
+class CapAbility:
+    """Support for caps in this kernel, checked until found: its module may be loaded later."""
+
+    def __init__(self, socket: NetlinkSocket) -> None:
+        """Use this socket."""
+        self._socket = socket
+        self._can = False
+
+    def shown_in(self, hardware: Hardware) -> Hardware:
+        """Return the hardware with software caps removed when the kernel does not support them."""
+        if not self._can:
+            self._can = _can(self._socket)
+        return hardware if self._can else without_software_caps(hardware)
+
+
+def _can(socket: NetlinkSocket) -> bool:
+    """Report support for caps; True when unknown, because an ADD with a cap then fails with the reason."""
+    try:
+        return is_supported(socket)
+    except KernelError:
+        return True
+
+
+def cap_interface(step: CapInterface, namespaces: Namespaces) -> None:
+    """Apply the step in its namespace; without a limit, a missing interface or namespace needs no change."""
+    if step.max_tx_rate_mbps:
+        with namespaces.existing(step.netns) as namespace, Rtnl(namespace) as rtnl:
+            _limit(link_of(step, rtnl), step, rtnl)
+        return
+    with namespaces.opened(step.netns) as found:
+        if found is not None:
+            _free(step, found)
+
+
+def _free(step: CapInterface, namespace: int) -> None:
+    with Rtnl(namespace) as rtnl:
+        link = rtnl.link(step.ifname)
+        if link is not None:
+            _limit(link, step, rtnl)
+
+
+def _limit(link: Link, step: CapInterface, rtnl: Rtnl) -> None:
+    operation = f"interface {step.ifname} in {step.netns.path}: {step.max_tx_rate_mbps} Mb/s"
+    limit(rtnl.socket, link.index, step.max_tx_rate_mbps, operation)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.core.ledger import Attachment, Ledger, Phase, Receipt
-from k8s_rdma.core.rates import Enforce
+from k8s_rdma.core.types import Enforce
 from k8s_rdma.errors import LedgerError, MalformedError
 from k8s_rdma.wire.json import decode
 

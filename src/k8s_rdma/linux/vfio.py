@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.pci import PciFunction
-from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
 
 VFIO_PCI = "vfio-pci"
 

@@ -19,8 +19,8 @@ import uvloop
 
 from k8s_rdma import logs
 from k8s_rdma.config.files import port_of
-from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import KernelError, MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.access import EVERYBODY, Access, access_of

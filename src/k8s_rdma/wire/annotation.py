@@ -2,8 +2,8 @@
 
 `[{"min_tx_rate": 15000, "max_tx_rate": 20000}, {"max_tx_rate": 500, "enforce": "hardware"}, {}]`: a JSON
 list, one object an interface. Rates are unsigned integers in Mb/s, either may be absent or 0; `enforce` is
-`auto` (as if absent), `hardware` or `software`, see `core.rates.Enforce`; `count` stands for as many
-interfaces that are alike; the other keys are those of `core.options.InterfaceOptions`. The policy says how
+`auto` (as if absent), `hardware` or `software`, see `core.types.Enforce`; `count` stands for as many
+interfaces that are alike; the other keys are those of `core.types.InterfaceOptions`. The policy says how
 the pod's interfaces are spread over PFs. `docs/annotation.md` is the reference.
 """
 
@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from k8s_rdma.core.ids import PciAddress, pci_address
-from k8s_rdma.core.options import (
+from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, PfPolicy, Request
+from k8s_rdma.core.types import (
+    MAX_RATE_MBPS,
     NO_OPTIONS,
+    Enforce,
     InterfaceOptions,
     LinkState,
     LinkType,
+    PciAddress,
     PfSelector,
     VfDriver,
     VlanProto,
+    pci_address,
 )
-from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
-from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, PfPolicy, Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation_values import (
     ANNOTATION,
@@ -44,7 +46,7 @@ from k8s_rdma.wire.annotation_values import (
     tokens,
     whole,
 )
-from k8s_rdma.wire.cni_environment import ifname_fault
+from k8s_rdma.wire.cni_request import ifname_fault
 from k8s_rdma.wire.json import describe_unknown, nearest, shown
 
 if TYPE_CHECKING:

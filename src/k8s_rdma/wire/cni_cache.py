@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.cni_request import POD_ANNOTATIONS
 from k8s_rdma.wire.json import decode
-from k8s_rdma.wire.netconf import POD_ANNOTATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import msgspec
 
 from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.cni_request import POD_ANNOTATIONS, decode_netconf
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, highest_common
 from k8s_rdma.wire.json import decode, shown
-from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
 
 SUFFIXES = (".conf", ".conflist", ".json")
 """Of the files that are read; those that end otherwise are left alone."""

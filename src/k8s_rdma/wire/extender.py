@@ -20,7 +20,7 @@ from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.ids import Gang
+    from k8s_rdma.core.types import Gang
 
 # The sentences that `kubectl describe pod` shows and that existing runbooks search for, word by word.
 UNREADABLE_NODE = (

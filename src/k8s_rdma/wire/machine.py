@@ -27,7 +27,7 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.types import pci_address
 from k8s_rdma.errors import MalformedError
 
 _PCI = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")

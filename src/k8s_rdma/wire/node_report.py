@@ -15,11 +15,11 @@ from k8s_rdma.core.broken_promises import (
     lost_interfaces,
     lost_rates,
 )
-from k8s_rdma.core.ids import NodeName
 from k8s_rdma.core.inventory import NOTHING_USED, Generation
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.step import VfRef
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.wire.annotation import format_options
 from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rest import (

@@ -20,19 +20,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import msgspec
 
-from k8s_rdma.core.ids import NodeName, PciAddress, PodUid, pci_address
-from k8s_rdma.core.options import (
+from k8s_rdma.core.placement import PlacedInterface, Placement, by_entry
+from k8s_rdma.core.request import MAX_INTERFACES, PfPolicy, Request
+from k8s_rdma.core.types import (
+    MAX_RATE_MBPS,
     NO_OPTIONS,
+    Enforce,
     InterfaceOptions,
     LinkState,
     LinkType,
+    NodeName,
+    PciAddress,
     PfSelector,
+    PodUid,
     VfDriver,
     VlanProto,
+    pci_address,
 )
-from k8s_rdma.core.placement import PlacedInterface, Placement, by_entry
-from k8s_rdma.core.rates import MAX_RATE_MBPS, Enforce
-from k8s_rdma.core.request import MAX_INTERFACES, PfPolicy, Request
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode as decode_json
 from k8s_rdma.wire.json import shown
@@ -53,7 +57,7 @@ _Guid = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{2}(:[0-9a-f]{2}){7}\Z")
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A `core.options.PfSelector`; each set in order."""
+    """A `core.types.PfSelector`; each set in order."""
 
     name: _Set = ()
     pci: _Set = ()
@@ -62,7 +66,7 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A `core.options.InterfaceOptions`, field by field."""
+    """A `core.types.InterfaceOptions`, field by field."""
 
     name: _Name = ""
     network: str = ""

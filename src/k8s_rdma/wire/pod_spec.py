@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from k8s_rdma.core.ids import Gang, GangApi
 from k8s_rdma.core.quantities import Demand, quantity
+from k8s_rdma.core.types import Gang, GangApi
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,12 +6,12 @@ from functools import lru_cache
 
 import msgspec
 
-from k8s_rdma.core.rates import EVERY_RATE, RateAbility, RateRange
+from k8s_rdma.core.types import EVERY_RATE, RateAbility, RateRange
 from k8s_rdma.wire.report_bounds import Rate, Weight
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """Rates that a driver takes, as `core.rates.RateRange`; Mb/s."""
+    """Rates that a driver takes beside 0: multiples of `step` from `smallest` to `largest`, in Mb/s."""
 
     step: Rate
     smallest: Rate
@@ -19,7 +19,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """The rates that a PF's driver supports, as `core.rates.RateAbility`."""
+    """The rates that a PF's driver supports, as `core.types.RateAbility`."""
 
     min: Range | None
     max: Range | None

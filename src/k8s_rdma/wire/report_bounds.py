@@ -12,8 +12,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from k8s_rdma.core.rates import MAX_RATE_MBPS
 from k8s_rdma.core.request import MAX_INTERFACES
+from k8s_rdma.core.types import MAX_RATE_MBPS
 
 MAX_PFS = 64
 MAX_VFS = 4096
@@ -43,7 +43,7 @@ GENERATION = r"^[!#-~]+\Z"
 """As `rest.GENERATION_PATTERN`."""
 
 PCI = r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\Z"
-"""As `core.ids.pci_address` writes it."""
+"""As `core.types.pci_address` writes it."""
 
 MAC = r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}\Z"
 

@@ -127,7 +127,7 @@ class MacRange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A PF, as `core.kernel.PfState`. link_mbps: null when unknown. takes: as `core.options.Setting`.
+    """A PF, as `core.kernel.PfState`. link_mbps: null when unknown. takes: as `core.types.Setting`.
 
     capacity_vfs: for pods that ask by annotation. pools: VFs of exclusive resources, by resource.
     """

@@ -54,7 +54,7 @@ def of_then(place: Path, record: Path) -> None:
 async def live(node) -> None:
     """Pods as that agent can serve them; kubelet tells of a slot where it asks for one."""
     from e2e.node import pod  # noqa: PLC0415
-    from k8s_rdma.core.rates import Enforce  # noqa: PLC0415
+    from k8s_rdma.core.types import Enforce  # noqa: PLC0415
 
     by_software = {"enforce": "software"} if hasattr(Enforce, "SOFTWARE") else {}
     try:

@@ -17,9 +17,9 @@ import structlog
 
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.cluster.informers import NodePods, retry_forever
-from k8s_rdma.core.ids import ContainerId, NodeName, PodUid
 from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
+from k8s_rdma.core.types import ContainerId, NodeName, PodUid
 from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
 from k8s_rdma.kube.api import MIRROR, ApiRefusedError, NodePodsApi, PodView, about_pod
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox

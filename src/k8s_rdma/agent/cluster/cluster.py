@@ -13,9 +13,9 @@ from k8s_rdma.errors import K8sRdmaError, Reason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.core.ids import PodUid
     from k8s_rdma.core.ledger import Pod, Receipt
     from k8s_rdma.core.placement import Placement
+    from k8s_rdma.core.types import PodUid
     from k8s_rdma.wire.ipam_result import IpamResult
 
 

@@ -19,9 +19,9 @@ from k8s_rdma.kube.promises import read_promise
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from k8s_rdma.core.ids import NodeName, PodUid
     from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.core.placement import Placement
+    from k8s_rdma.core.types import NodeName, PodUid
     from k8s_rdma.kube.published import OwnNodeView, PublishingApi
     from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.placement_keys import KeySource

@@ -23,7 +23,7 @@ from msgspec.structs import replace as replaced
 
 from k8s_rdma.agent.cluster.informers import OwnNode, retry_forever
 from k8s_rdma.core.backoff import Backoff
-from k8s_rdma.core.ids import NodeName
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseView
 from k8s_rdma.kube.published import OwnNodeView, PublishingApi, RdmaNodeView

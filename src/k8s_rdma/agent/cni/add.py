@@ -35,12 +35,12 @@ from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
 from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, target_of
 from k8s_rdma.agent.sandbox import Sandbox, rejected
 from k8s_rdma.core.ledger import Attachment, Pod, Receipt
-from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import Rejection
+from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
+from k8s_rdma.wire.cni_request import NetConf, decode_netconf, refuse
 from k8s_rdma.wire.cni_result import ResultInterface, check_version, encode_result
 from k8s_rdma.wire.ipam_result import IpamResult
-from k8s_rdma.wire.netconf import NetConf, decode_netconf, refuse
 
 if TYPE_CHECKING:
     from k8s_rdma.agent.cni.delete import DeleteCommand
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.kernel import PodInterface
     from k8s_rdma.core.step import NetnsRef
-    from k8s_rdma.wire.cni_environment import CniEnvironment
+    from k8s_rdma.wire.cni_request import CniEnvironment
 
 
 _log = structlog.get_logger()

@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING
 from k8s_rdma.agent.cdi_specs import device_info_file
 from k8s_rdma.agent.plugins.runner import CalledPlugins
 from k8s_rdma.agent.sandbox import Sandbox
-from k8s_rdma.core.ids import PodUid
 from k8s_rdma.core.ledger import Attachment, Pod
-from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.step import NetnsRef
+from k8s_rdma.core.types import PodUid, VfDriver
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.annotation_values import ANNOTATION, refuse
-from k8s_rdma.wire.cni_environment import CniEnvironment, ifname_fault
+from k8s_rdma.wire.cni_request import INDEX, CniEnvironment, NetConf, ifname_fault
 from k8s_rdma.wire.cni_result import interfaces_in_pod
 from k8s_rdma.wire.json import shown
-from k8s_rdma.wire.netconf import INDEX, NetConf
 
 if TYPE_CHECKING:
     from k8s_rdma.core.devices.pod_devices import SlotInUse

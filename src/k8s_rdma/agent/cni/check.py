@@ -18,6 +18,7 @@ from k8s_rdma.agent.plugins.runner import target_of
 from k8s_rdma.core.ledger import Attachment, Phase, Receipt
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
+from k8s_rdma.wire.cni_request import NetConf, decode_netconf
 from k8s_rdma.wire.cni_result import (
     SUBJECT,
     ToldInterface,
@@ -25,7 +26,6 @@ from k8s_rdma.wire.cni_result import (
     interfaces_in_pod,
     without_interfaces,
 )
-from k8s_rdma.wire.netconf import NetConf, decode_netconf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.plugins.ipam import CniPlugins
     from k8s_rdma.core.kernel import Hardware, PodInterface
-    from k8s_rdma.wire.cni_environment import CniEnvironment
+    from k8s_rdma.wire.cni_request import CniEnvironment
 
 _log = structlog.get_logger()
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.plugins.ipam import CniPlugins
-    from k8s_rdma.wire.netconf import NetConf
+    from k8s_rdma.wire.cni_request import NetConf
 
 _log = structlog.get_logger()
 

@@ -15,13 +15,13 @@ from k8s_rdma.config.devices import ExactResource, ExclusiveResource, Resource
 from k8s_rdma.core.devices.held_vfs import HeldDevice, of_pf, vfs_by_device
 from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.devices.pod_devices import PodDevices, SlotInUse, shared_resource
-from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
+from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.annotation_values import ANNOTATION
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
+from k8s_rdma.wire.cni_request import NetConf, refuse
 from k8s_rdma.wire.json import shown
-from k8s_rdma.wire.netconf import NetConf, refuse
 
 if TYPE_CHECKING:
     from k8s_rdma.agent.cni.pod_request import PodRequest

@@ -17,8 +17,8 @@ from k8s_rdma.agent.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from k8s_rdma.core.ids import ContainerId
     from k8s_rdma.core.ledger import Attachment
+    from k8s_rdma.core.types import ContainerId
 
 
 class ContainerLocks:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from k8s_rdma.core.devices.held_vfs import HeldDevice
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, satisfies
-from k8s_rdma.core.options import VfDriver
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.annotation import read_pod
 from k8s_rdma.wire.annotation_values import ANNOTATION
@@ -28,7 +28,7 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.ids import NodeName, PodUid
+    from k8s_rdma.core.types import NodeName, PodUid
 
 
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"

@@ -23,10 +23,9 @@ from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, plugins
 from k8s_rdma.core.ledger import Attachment, Receipt
 from k8s_rdma.core.software_caps import software_capped
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.wire.cni_environment import CniEnvironment, parse_environment
+from k8s_rdma.wire.cni_request import CniEnvironment, decode_netconf, decode_network, parse_environment
 from k8s_rdma.wire.cni_result import encode_error, encode_result
 from k8s_rdma.wire.frame import Reply, Request
-from k8s_rdma.wire.netconf import decode_netconf, decode_network
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, cast
 from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.core.ledger import DelegatedPlugin, Receipt
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.wire.cni_request import NetConf, decode_fields, decode_netconf, plugin_type, refuse
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, decode_error, decode_versions, highest_common
 from k8s_rdma.wire.json import shown
-from k8s_rdma.wire.netconf import NetConf, decode_fields, decode_netconf, plugin_type, refuse
 from k8s_rdma.wire.plugin_config import delegate_config, in_network_of, ipam_config, ipam_network
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from k8s_rdma.wire.cni_environment import CniEnvironment
+    from k8s_rdma.wire.cni_request import CniEnvironment
 
 
 MOST_STDOUT_BYTES = 8 << 20

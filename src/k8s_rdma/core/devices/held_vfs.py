@@ -19,9 +19,9 @@ from k8s_rdma.errors import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from k8s_rdma.core.ids import NodeName, PciAddress
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Pod
+    from k8s_rdma.core.types import NodeName, PciAddress
 
 
 @dataclass(frozen=True, slots=True)

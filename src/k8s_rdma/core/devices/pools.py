@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

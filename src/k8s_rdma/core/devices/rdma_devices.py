@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType
 
 _ANNOTATION_PREFIX = "devices.k8s-rdma.io"
 _NO_LETTER_OR_DIGIT = re.compile(r"[^A-Z0-9]")

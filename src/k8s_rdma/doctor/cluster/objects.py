@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from k8s_rdma.core.ids import GangApi
+from k8s_rdma.core.types import GangApi
 from k8s_rdma.doctor.cluster.versions import minor_of
 from k8s_rdma.doctor.finding import Finding, Subject
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION

@@ -20,9 +20,8 @@ from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
-from k8s_rdma.core.ids import pci_address
 from k8s_rdma.core.kernel import Hardware
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType, pci_address
 from k8s_rdma.doctor.cluster.objects import check_crd
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_versions, no_node, not_compared
 from k8s_rdma.doctor.collectors.host import Host, Process
@@ -52,12 +51,11 @@ from k8s_rdma.doctor.node.runtime import (
 )
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.kube.documents import Documents
+from k8s_rdma.linux.discovery.functions import Selected, find_pfs
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.pfs import Selected, find_pfs
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.netlink.queries import Queries
-from k8s_rdma.linux.pci import PciFunction
-from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 from k8s_rdma.linux.vfio import others_in_group
 from k8s_rdma.wire.conflist import is_read
 

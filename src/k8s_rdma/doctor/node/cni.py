@@ -13,10 +13,10 @@ import msgspec
 
 from k8s_rdma.doctor.finding import Finding, Subject
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.cni_request import POD_ANNOTATIONS, decode_netconf
 from k8s_rdma.wire.cni_result import SINCE_CHECK
 from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN, ConfList, decode_conf, is_read, read_origin
 from k8s_rdma.wire.conflist import MULTUS as MULTUS_PLUGINS
-from k8s_rdma.wire.netconf import POD_ANNOTATIONS, decode_netconf
 
 CNI = Subject("cni", "CNI plugin")
 OK = CNI.ok()

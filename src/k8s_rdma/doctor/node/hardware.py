@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.doctor.finding import Finding, Subject
-from k8s_rdma.linux.discovery.pfs import FoundPf, Selected
+from k8s_rdma.linux.discovery.functions import FoundPf, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

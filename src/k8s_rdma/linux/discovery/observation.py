@@ -19,22 +19,31 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.ids import PciAddress
 from k8s_rdma.core.kernel import Hardware, PfState, Unreadable, Vf
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.errors import KernelError, printable
-from k8s_rdma.linux.discovery.pfs import Discovery, Missing, Selected, SkippedPf, find_pfs, select
+from k8s_rdma.linux.discovery.functions import (
+    AwaitedNetdevs,
+    Discovery,
+    Missing,
+    ObservedVf,
+    Selected,
+    SkippedPf,
+    VfContext,
+    find_pfs,
+    observe_vf,
+    select,
+)
 from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink, read_vf_settings
-from k8s_rdma.linux.discovery.vfs import AwaitedNetdevs, ObservedVf, VfContext, observe_vf
 from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.netlink.routes import below, carriers
-from k8s_rdma.linux.pci import USERSPACE_DRIVERS
+from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS
 from k8s_rdma.linux.vfio import can_have_vfio
 
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import PfRule, Selection
-    from k8s_rdma.core.rates import RateAbility
+    from k8s_rdma.core.types import RateAbility
     from k8s_rdma.linux.netlink.queries import DevlinkRate, Queries, VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.sysfs import Sysfs

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.linux.netlink.queries import RdmaDevice
     from k8s_rdma.linux.netlink.rtnl import Link
-    from k8s_rdma.linux.pci import PciFunction
-    from k8s_rdma.linux.sysfs import Sysfs
+    from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 
 _CLASS = "class/infiniband"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
     from k8s_rdma.linux.netlink.queries import VfInfo
     from k8s_rdma.linux.sysfs import Sysfs
 

@@ -23,7 +23,7 @@ from k8s_rdma.linux.vfio import vfio_group
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
 
 DEV = Path("/dev")
 

@@ -12,16 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from k8s_rdma.core.devices.rdma_devices import CharacterDevice, NetnsMode, NodeKind, RdmaDevice
-from k8s_rdma.core.ids import PciAddress, pci_address
-from k8s_rdma.core.options import LinkType
+from k8s_rdma.core.types import LinkType, PciAddress, pci_address
 from k8s_rdma.errors import printable
-from k8s_rdma.linux.discovery.pfs import own_link
+from k8s_rdma.linux.discovery.functions import own_link
 from k8s_rdma.linux.netlink.queries import RdmaDevice as ListedDevice
 from k8s_rdma.linux.netlink.queries import RdmaPort
 from k8s_rdma.linux.netlink.rtnl import INFINIBAND, Link
-from k8s_rdma.linux.pci import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.rdma.character_devices import DeviceNodes, character_devices
-from k8s_rdma.linux.sysfs import Sysfs, is_absent
+from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction, Sysfs, is_absent
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 

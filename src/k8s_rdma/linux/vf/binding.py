@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.pci import USERSPACE_DRIVERS, PciFunction
+from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction
 from k8s_rdma.linux.vf.locator import VfLocator, describe
 from k8s_rdma.linux.vf.netdev import restore_netdev
 from k8s_rdma.linux.vfio import VFIO_PCI, objection_to_vfio
@@ -21,8 +21,8 @@ from k8s_rdma.linux.vfio import VFIO_PCI, objection_to_vfio
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma.core.ids import PciAddress
     from k8s_rdma.core.step import BindVf, UnbindVf, VfHome, VfRef
+    from k8s_rdma.core.types import PciAddress
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
     from k8s_rdma.linux.sysfs import Sysfs
     from k8s_rdma.linux.vf.rdma import VfRdma

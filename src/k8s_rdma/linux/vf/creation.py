@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
-from k8s_rdma.core.ids import PciAddress
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.linux.netlink import sriov
 from k8s_rdma.linux.netlink.routes import addressed_links
 from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, named
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netlink.sriov import vf_infos
-from k8s_rdma.linux.pci import PciFunction
+from k8s_rdma.linux.sysfs import PciFunction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.ids import PciAddress, pci_address
 from k8s_rdma.core.kernel import NoSuchVfError
+from k8s_rdma.core.types import PciAddress, pci_address
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.pfs import own_link
+from k8s_rdma.linux.discovery.functions import own_link
 from k8s_rdma.linux.netlink.ethtool import Ethtool
 from k8s_rdma.linux.netlink.sriov import mac as vf_mac
 from k8s_rdma.linux.netlink.sriov import set_vfs
-from k8s_rdma.linux.pci import PciFunction
+from k8s_rdma.linux.sysfs import PciFunction
 
 if TYPE_CHECKING:
     from k8s_rdma.core.step import VfRef

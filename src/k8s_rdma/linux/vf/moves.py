@@ -11,8 +11,8 @@ from k8s_rdma.core.kernel import NameTakenError
 from k8s_rdma.core.step import BringHome, GiveVf, NetnsRef, VfRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, in_namespace, named
-from k8s_rdma.linux.pci import USERSPACE_DRIVERS
 from k8s_rdma.linux.pod_interface import make_bare
+from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS
 from k8s_rdma.linux.vf.locator import Host, VfLocator, describe, netdev_of
 from k8s_rdma.linux.vf.netdev import (
     apply_link_settings,
@@ -23,7 +23,7 @@ from k8s_rdma.linux.vf.netdev import (
 )
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
     from k8s_rdma.linux.netns import Namespaces
     from k8s_rdma.linux.vf.rdma import VfRdma
 

@@ -13,7 +13,7 @@ from k8s_rdma.linux.netlink.rdma import RdmaNetlink
 from k8s_rdma.linux.sysfs import Sysfs, is_absent
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
     from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 
 

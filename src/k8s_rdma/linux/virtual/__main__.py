@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from k8s_rdma.core.ids import pci_address
+from k8s_rdma.core.types import pci_address
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.virtual.pf import create_pf, destroy_pf

@@ -22,7 +22,6 @@ from k8s_rdma.core.kernel import (
     Vf,
     VfCounters,
 )
-from k8s_rdma.core.options import LinkState, VlanProto
 from k8s_rdma.core.step import (
     BindVf,
     BringHome,
@@ -42,6 +41,7 @@ from k8s_rdma.core.step import (
     VfRef,
     Vlan,
 )
+from k8s_rdma.core.types import LinkState, VlanProto
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink.rtnl import (
@@ -56,8 +56,15 @@ from k8s_rdma.linux.netlink.rtnl import (
 )
 from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import Namespaces, current_namespace
-from k8s_rdma.linux.pod_cap import CapAbility, cap_interface
-from k8s_rdma.linux.pod_interface import announce, change_interface, interfaces_in, located_vfs, make_bare
+from k8s_rdma.linux.pod_interface import (
+    CapAbility,
+    announce,
+    cap_interface,
+    change_interface,
+    interfaces_in,
+    located_vfs,
+    make_bare,
+)
 from k8s_rdma.linux.virtual.pf import DEFAULT_MTU, revive_vf
 from k8s_rdma.linux.virtual.settings import Rates, Settings, Shaper, supported_settings
 from k8s_rdma.linux.virtual.topology import (
@@ -73,7 +80,7 @@ from k8s_rdma.linux.virtual.topology import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from k8s_rdma.core.ids import PciAddress
+    from k8s_rdma.core.types import PciAddress
 
 
 MIN_MTU = 68

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from k8s_rdma.core.options import LinkState, Setting, VlanProto
-from k8s_rdma.core.rates import EVERY_RATE, check_rates
-from k8s_rdma.core.step import ConfigureVfs, SetRates, VfConfig, VfRate, VfRef, Vlan
+from k8s_rdma.core.step import ConfigureVfs, SetRates, VfConfig, VfRate, VfRef, Vlan, check_rates
+from k8s_rdma.core.types import EVERY_RATE, LinkState, Setting, VlanProto
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import (
     Link,

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from k8s_rdma.core.ids import PciAddress, pci_address
-from k8s_rdma.core.options import LinkState
+from k8s_rdma.core.types import LinkState, PciAddress, pci_address
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:

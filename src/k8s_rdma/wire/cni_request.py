@@ -1,26 +1,31 @@
-"""The network configuration of the plugin, as the runtime writes it to stdin.
+"""A call of the plugin: CNI_* variables, and the network configuration on stdin.
 
-Source: CNI specification 1.1.0, section 1 "Plugin configuration objects" and section 3 "Deriving execution
-configuration". What other plugins read of it is in `wire.plugin_config`. An unknown key is refused by name,
-since a misspelt one would silently do nothing.
+Source: CNI specification 1.1.0, section 1 "Plugin configuration objects", section 2 "Parameters" and "CNI
+operations", section 3 "Deriving execution configuration". The variables that a command needs are as in
+libcni's `pkg/skel`, the rules for their text as in its `pkg/utils`. What other plugins read of the
+configuration is in `wire.plugin_config`. An unknown key is refused by name, since a misspelt one would
+silently do nothing.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import Literal, NoReturn, TypeVar, get_args
 
 import msgspec
 
-from k8s_rdma.core.ids import ContainerId
-from k8s_rdma.core.options import VfDriver
+from k8s_rdma.core.types import ContainerId, PodUid, VfDriver
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.cni_environment import ifname_fault
 from k8s_rdma.wire.json import decode, describe_unknown, shown
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+Command = Literal["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"]
+COMMANDS: tuple[Command, ...] = get_args(Command)
+
+MAX_IFNAME_BYTES = 15
+"""`IFNAMSIZ` - 1 (include/uapi/linux/if.h)."""
 
 OWN_KEYS = frozenset(
     {
@@ -29,8 +34,10 @@ OWN_KEYS = frozenset(
     }
 )
 """camelCase like the specification's. `timeoutMs` and `exclusiveDevices` are read by the executable alone."""
+
 INHERITED_KEYS = frozenset({"if0name", "l2enable", "vlan", "dpdk", "cniDir"})
 """Of the plugin that this one replaces; `cniDir` told where it kept its state, and means nothing any more."""
+
 STANDARD_KEYS = frozenset(
     {
         *("cniVersion", "cniVersions", "name", "type", "ipam", "dns", "prevResult"),
@@ -39,50 +46,111 @@ STANDARD_KEYS = frozenset(
     }
 )
 """CNI specification 1.1.0, section 1, and section 3 "Deriving execution configuration"."""
+
 DEVICE_KEYS = frozenset({"deviceID", "pciBusID"})
 """By which Multus names a device that the pod was given; the second is the first by an older name
 (Multus CNI, `pkg/types/conf.go`, `delegateAddDeviceID`)."""
 RESERVED_PREFIX = "cni.dev/"
-
-_UNSUPPORTED: Mapping[str, str] = MappingProxyType(
-    {"ipMasq": "masquerading belongs to the plugin of the pod's main network"}
-)
-"""What would change what a pod gets, so that ignoring it would be a lie; neutral values are let pass."""
-_NEUTRAL = frozenset({b"null", b"false", b"0", b'""', b"{}", b"[]"})
-
-
-def check_key(key: str, value: msgspec.Raw) -> None:
-    """MalformedError (`INVALID_NETCONF`) unless the key is known, or reserved by the specification."""
-    keys = OWN_KEYS | INHERITED_KEYS | STANDARD_KEYS | DEVICE_KEYS
-    if key in keys or key.startswith(RESERVED_PREFIX):
-        return
-    if key not in _UNSUPPORTED:
-        refuse(shown(key), describe_unknown(key, sorted(keys)))
-    if bytes(value) not in _NEUTRAL:
-        refuse(key, f"not supported: {_UNSUPPORTED[key]}")
-
-
-def refuse(key: str, why: str) -> NoReturn:
-    """MalformedError (`INVALID_NETCONF`) that names the key."""
-    msg = f"network configuration: {key}: {why}"
-    raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
-
 
 POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 """The capability by which containerd and CRI-O deliver a pod's annotations in `runtimeConfig`."""
 
 INDEX = "{i}"
 """Where an interface's index goes in `interfaceNames`."""
-
-_Conf = TypeVar("_Conf")
-
 SUBJECT = "network configuration"
 MAX_VLAN = 4094
+_CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+_REQUIRED: Mapping[Command, tuple[str, ...]] = {
+    "ADD": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"),
+    "CHECK": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"),
+    "DEL": ("CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"),
+    "GC": ("CNI_PATH",),
+    "STATUS": ("CNI_PATH",),
+    "VERSION": (),
+}
 
+_UNSUPPORTED: Mapping[str, str] = MappingProxyType(
+    {"ipMasq": "masquerading belongs to the plugin of the pod's main network"}
+)
+"""What would change what a pod gets, so that ignoring it would be a lie; neutral values are let pass."""
+_NEUTRAL = frozenset({b"null", b"false", b"0", b'""', b"{}", b"[]"})
 _VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}", re.ASCII)
+
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 """A network's name (libcni, `pkg/utils`); a plugin's name obeys the same here, as it is a file's name."""
 _DPDK_KEYS = ("dpdk_driver", "dpdk_tool", "kernel_driver", "pci_addr")
+_NO_PLUGIN = (b"{}", b"null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CniEnvironment:
+    """The environment of a plugin call.
+
+    container_id, ifname: empty for GC, STATUS and VERSION, which concern no container.
+    netns: the namespace's path; None when the runtime gave none (DEL after it vanished).
+    args: `CNI_ARGS` as pairs; raw_args: the same as given, for plugins called in turn.
+    path: `CNI_PATH`, directories with `:` between.
+    """
+
+    command: Command
+    container_id: ContainerId
+    ifname: str
+    netns: str | None
+    args: Mapping[str, str]
+    raw_args: str
+    path: str
+
+    @property
+    def pod_namespace(self) -> str | None:
+        """The pod's namespace, if the runtime is a Kubernetes one."""
+        return self.args.get("K8S_POD_NAMESPACE") or None
+
+    @property
+    def pod_name(self) -> str | None:
+        """The pod's name, if the runtime is a Kubernetes one."""
+        return self.args.get("K8S_POD_NAME") or None
+
+    @property
+    def pod_uid(self) -> PodUid | None:
+        """The pod's UID, if the runtime is a Kubernetes one and new enough to tell."""
+        uid = self.args.get("K8S_POD_UID")
+        return PodUid(uid) if uid else None
+
+
+def parse_environment(variables: Mapping[str, str]) -> CniEnvironment:
+    """The call that the variables make; others than CNI's are not looked at.
+
+    MalformedError (`INVALID_ENVIRONMENT`) names the variable and what is wrong with it.
+    """
+    command = _command(variables.get("CNI_COMMAND", ""))
+    for name in _REQUIRED[command]:
+        if not variables.get(name):
+            _refuse(name, f"not set, and {command} needs it")
+    concerns_container = "CNI_CONTAINERID" in _REQUIRED[command]
+    raw_args = variables.get("CNI_ARGS", "")
+    return CniEnvironment(
+        command=command,
+        container_id=_container_id(variables["CNI_CONTAINERID"] if concerns_container else ""),
+        ifname=_ifname(variables["CNI_IFNAME"] if concerns_container else ""),
+        netns=(variables.get("CNI_NETNS") or None) if concerns_container else None,
+        args=_args(raw_args),
+        raw_args=raw_args,
+        path=variables.get("CNI_PATH", ""),
+    )
+
+
+def ifname_fault(name: str) -> str | None:
+    """Describe why this is no name of a network interface; None when it is one.
+
+    Source: `dev_valid_name` in net/core/dev.c, 6.1, and the specification's rule for `CNI_IFNAME`.
+    """
+    if not name:
+        return "is empty"
+    if len(name.encode(errors="replace")) > MAX_IFNAME_BYTES:
+        return f"is longer than {MAX_IFNAME_BYTES} bytes"
+    if name in (".", "..") or any(char in "/:\0" or char.isspace() for char in name):
+        return "must not be . or .. nor contain / or : or white space"
+    return None
 
 
 class Attachment(msgspec.Struct, frozen=True, rename={"container_id": "containerID"}):
@@ -196,11 +264,66 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
         return self.runtime_config.pod_annotations or {}
 
 
+def _command(text: str) -> Command:
+    if text not in COMMANDS:
+        _refuse("CNI_COMMAND", f"{shown(text)} is none of {', '.join(COMMANDS)}")
+    return text
+
+
+def _container_id(text: str) -> ContainerId:
+    if text and not _CONTAINER_ID.fullmatch(text):
+        _refuse(
+            "CNI_CONTAINERID",
+            f"{shown(text)} must be letters, digits, _ . - and start with one of the former",
+        )
+    return ContainerId(text)
+
+
+def _ifname(text: str) -> str:
+    if text and (fault := ifname_fault(text)):
+        _refuse("CNI_IFNAME", f"{shown(text)} {fault}")
+    return text
+
+
+def _args(text: str) -> Mapping[str, str]:
+    pairs = {}
+    for pair in text.split(";") if text else ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            _refuse("CNI_ARGS", f"{shown(pair)} is no KEY=VALUE pair")
+        pairs[key] = value
+    return MappingProxyType(pairs)
+
+
+def _refuse(variable: str, why: str) -> NoReturn:
+    msg = f"{variable}: {why}"
+    raise MalformedError(msg, reason=Reason.INVALID_ENVIRONMENT)
+
+
+def check_key(key: str, value: msgspec.Raw) -> None:
+    """MalformedError (`INVALID_NETCONF`) unless the key is known, or reserved by the specification."""
+    keys = OWN_KEYS | INHERITED_KEYS | STANDARD_KEYS | DEVICE_KEYS
+    if key in keys or key.startswith(RESERVED_PREFIX):
+        return
+    if key not in _UNSUPPORTED:
+        refuse(shown(key), describe_unknown(key, sorted(keys)))
+    if bytes(value) not in _NEUTRAL:
+        refuse(key, f"not supported: {_UNSUPPORTED[key]}")
+
+
+def refuse(key: str, why: str) -> NoReturn:
+    """MalformedError (`INVALID_NETCONF`) that names the key."""
+    msg = f"network configuration: {key}: {why}"
+    raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
+
+
+_Conf = TypeVar("_Conf")
+
+
 class _Typed(msgspec.Struct, frozen=True):
     type: str
 
 
-_NO_PLUGIN = (b"{}", b"null")
 _typed_decoder = msgspec.json.Decoder(_Typed)
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _subnetworks_decoder = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]] | None)

@@ -1,0 +1,265 @@
+"""Types that every other module uses: identifiers, options of interfaces, and rates that a driver takes.
+
+Values of `RateAbility` are those of `linux.drivers`, from the kernel's sources; the node's report carries
+them, so that the scheduler knows of a node what the node's agent knows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, StrEnum, unique
+from functools import lru_cache
+from typing import NewType
+
+NodeName = NewType("NodeName", str)
+PodUid = NewType("PodUid", str)
+ContainerId = NewType("ContainerId", str)
+
+PciAddress = NewType("PciAddress", str)
+"""A PCI address in the kernel's full form `dddd:bb:dd.f`, lower case; make one with `pci_address`."""
+_PCI = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
+
+
+def pci_address(text: str) -> PciAddress:
+    """Parse `03:00.1` or `0000:03:00.1`; ValueError for anything else.
+
+    Source: Linux `Documentation/ABI/testing/sysfs-bus-pci`, domain:bus:device.function.
+    """
+    found = _PCI.fullmatch(text.strip().lower())
+    if not found:
+        msg = f"not a PCI address (dddd:bb:dd.f): {text!r}"
+        raise ValueError(msg)
+    domain, bus, device, function = found.groups()
+    return PciAddress(f"{domain or '0000'}:{bus}:{device}.{function}")
+
+
+class GangApi(Enum):
+    """The API whose PodGroup says how many pods make a gang; the value is the API group.
+
+    KUBERNETES: kube-scheduler's own, `spec.schedulingGroup` of a pod. COSCHEDULING: the plug-in of
+    kubernetes-sigs/scheduler-plugins, a label of a pod.
+    """
+
+    KUBERNETES = "scheduling.k8s.io"
+    COSCHEDULING = "scheduling.x-k8s.io"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """A PodGroup that pods belong to, by its name: whether there is one, and what it says, is not known."""
+
+    api: GangApi
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+@unique
+class LinkType(StrEnum):
+    """The link layer of a port."""
+
+    ETHERNET = "ethernet"
+    INFINIBAND = "infiniband"
+
+
+@unique
+class VlanProto(StrEnum):
+    """The tag's EtherType, as `ip link` writes it; 802.1ad is the outer tag of QinQ."""
+
+    DOT1Q = "802.1Q"
+    DOT1AD = "802.1ad"
+
+
+@unique
+class LinkState(StrEnum):
+    """The link state of a VF (`IFLA_VF_LINK_STATE_*`): its port's, always up, or always down."""
+
+    AUTO = "auto"
+    ENABLE = "enable"
+    DISABLE = "disable"
+
+
+@unique
+class VfDriver(StrEnum):
+    """The driver of a pod's VF: the kernel's, as a netdev, or a program in the pod."""
+
+    KERNEL = "kernel"
+    VFIO_PCI = "vfio-pci"
+
+
+@unique
+class Setting(StrEnum):
+    """A setting that a PF's driver may support for VFs, by the key that requests it.
+
+    VLAN_PROTO: another tag than 802.1Q's. VFIO_PCI: whether the VFs can be given as PCI functions.
+    SOFTWARE_CAPS: caps by `core.types.Enforce.SOFTWARE`, of which older agents and some kernels know nothing.
+    """
+
+    VLAN = "vlan"
+    QOS = "qos"
+    VLAN_PROTO = "vlan_proto"
+    MAC = "mac"
+    MTU = "mtu"
+    TRUST = "trust"
+    SPOOF_CHECK = "spoof_check"
+    LINK_STATE = "link_state"
+    GUID = "guid"
+    PKEY = "pkey"
+    VFIO_PCI = "vfio-pci"
+    SOFTWARE_CAPS = "software-caps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PfSelector:
+    """Selects PFs: each set that is not empty must hold the PF's value.
+
+    names: of netdevs. vendors: PCI vendor, or vendor and device: `15b3`, `15b3:1017`.
+    """
+
+    names: frozenset[str] = frozenset()
+    pcis: frozenset[PciAddress] = frozenset()
+    vendors: frozenset[str] = frozenset()
+    drivers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """The needs of an interface that a PF must meet. mtu: bytes, 0 for any."""
+
+    pf: PfSelector | None = None
+    link_type: LinkType | None = None
+    mtu: int = 0
+    settings: frozenset[Setting] = frozenset()
+
+
+NO_NEEDS = Needs()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceOptions:
+    """Optional settings of an interface; the VF keeps its own where none is requested.
+
+    name: in the pod; empty for the one that the network's pattern gives.
+    network: which network's addresses; empty for the network that the pod is attached to.
+    vlan: 0 (none) to 4094. qos: the tag's priority, 0 to 7. mtu: bytes. mac: `aa:bb:cc:dd:ee:ff`.
+    guid: of the InfiniBand port, `aa:bb:cc:dd:ee:ff:00:11`. pkey: 0x0001 to 0xffff.
+    """
+
+    name: str = ""
+    network: str = ""
+    pf: PfSelector | None = None
+    link_type: LinkType | None = None
+    driver: VfDriver = VfDriver.KERNEL
+    vlan: int | None = None
+    qos: int | None = None
+    vlan_proto: VlanProto | None = None
+    mac: str | None = None
+    mtu: int | None = None
+    trust: bool | None = None
+    spoof_check: bool | None = None
+    link_state: LinkState | None = None
+    guid: str | None = None
+    pkey: int | None = None
+
+
+NO_OPTIONS = InterfaceOptions()
+
+
+@lru_cache(maxsize=1024)
+def needs_of(options: InterfaceOptions, *, software_caps: bool = False) -> Needs:
+    """The needs of these options, and of caps in software; `NO_NEEDS` itself for none."""
+    requested = {
+        Setting.VLAN: options.vlan,
+        Setting.QOS: options.qos,
+        Setting.MAC: options.mac,
+        Setting.MTU: options.mtu,
+        Setting.TRUST: options.trust,
+        Setting.SPOOF_CHECK: options.spoof_check,
+        Setting.LINK_STATE: options.link_state,
+        Setting.GUID: options.guid,
+        Setting.PKEY: options.pkey,
+        Setting.VLAN_PROTO: None if options.vlan_proto in (None, VlanProto.DOT1Q) else options.vlan_proto,
+        Setting.VFIO_PCI: options.driver if options.driver is VfDriver.VFIO_PCI else None,
+        Setting.SOFTWARE_CAPS: software_caps or None,
+    }
+    needs = Needs(
+        pf=options.pf,
+        link_type=options.link_type,
+        mtu=options.mtu or 0,
+        settings=frozenset(setting for setting, value in requested.items() if value is not None),
+    )
+    return NO_NEEDS if needs == NO_NEEDS else needs
+
+
+MAX_RATE_MBPS = 2**32 - 1
+"""The kernel's rates are unsigned 32 bit Mb/s (`struct ifla_vf_rate`, include/uapi/linux/if_link.h, 6.1)."""
+
+
+@unique
+class Enforce(StrEnum):
+    """The enforcement of rates that a PF's configuration asks for; an interface may demand more.
+
+    HARDWARE: by the NIC, read back; what its driver cannot program is refused.
+    SOFTWARE: caps by a queueing discipline on the VF's netdev in the pod, which sees what the pod's kernel
+        sends and none of what RDMA hardware sends by itself; reservations as with AUTO, since no software
+        on a sender can keep its neighbours from sending.
+    AUTO: by the NIC where its driver can; else caps as with SOFTWARE where the kernel can, and reservations
+        only accounted. Each allocation says which.
+    """
+
+    HARDWARE = "hardware"
+    SOFTWARE = "software"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateRange:
+    """Rates that a driver takes beside 0: multiples of `step` from `smallest` to `largest`, all Mb/s."""
+
+    step: int = 1
+    smallest: int = 1
+    largest: int = MAX_RATE_MBPS
+
+    def __post_init__(self) -> None:
+        """Refuse a range without a rate, or that ends between two steps. ValueError."""
+        in_order = 1 <= self.step <= self.smallest <= self.largest <= MAX_RATE_MBPS
+        if not in_order or self.smallest % self.step or self.largest % self.step:
+            msg = f"no range of rates: {self.smallest} to {self.largest} in steps of {self.step} Mb/s"
+            raise ValueError(msg)
+
+    def round_up(self, rate: int) -> int | None:
+        """The least that it takes and that is as much; None above all of it."""
+        rounded = max(self.smallest, -(-rate // self.step) * self.step)
+        return rounded if rounded <= self.largest else None
+
+    def round_down(self, rate: int) -> int | None:
+        """The most that it takes and that is no more; None below all of it."""
+        rounded = min(self.largest, rate // self.step * self.step)
+        return rounded if rounded >= self.smallest else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateAbility:
+    """The rates that can be programmed on the VFs of a PF.
+
+    min, max: the minimum and maximum transmit rates that it takes; None when it refuses any but 0.
+    sum_checked: whether it refuses minimum rates that add up to more than the link.
+    needs_link: whether it takes rates only while the link is up.
+    weights: the largest share of its round robin when minimum rates are only the weights of one (see
+        `core.weights`); None when each is a rate of its own.
+    """
+
+    min: RateRange | None = None
+    max: RateRange | None = None
+    sum_checked: bool = False
+    needs_link: bool = False
+    weights: int | None = None
+
+
+EVERY_RATE = RateAbility(min=RateRange(), max=RateRange(), sum_checked=True)
+"""Whole Mb/s, minimum and maximum, as virtual SR-IOV takes them."""
+NO_RATE = RateAbility()
