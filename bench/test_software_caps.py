@@ -22,7 +22,7 @@ from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netlink.traffic_control import root_qdiscs
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.pod_interface import cap_interface
-from k8s_rdma.linux.vf.locator import netdevs_by_device
+from k8s_rdma.linux.vf.moves import netdevs_by_device
 from k8s_rdma_demo.cluster.cni_runtime import create_namespace_at, remove_namespace_at
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import yaml
 
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid
-from k8s_rdma.kube.api import API_ERRORS, LeaseView, ObjectEvent, PodBinding, about_node
+from k8s_rdma.kube.api import API_ERRORS, LeaseView, ObjectEvent, PodBinding, RdmaNodeView, about_node
 from k8s_rdma.kube.client import Client, connect
-from k8s_rdma.kube.published import RdmaNodeView
 from k8s_rdma_demo.cluster.api import Api
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
 from k8s_rdma_demo.cluster.objects import system_clock

@@ -23,7 +23,7 @@ from k8s_rdma.wire.rest import NodeReport
 from k8s_rdma.wire.state import Counters, ScanCounts
 
 if TYPE_CHECKING:
-    from k8s_rdma.kube.published import PublishedApi
+    from k8s_rdma.kube.api import PublishedApi
 
 HEAD = """# Metrics
 

@@ -16,8 +16,8 @@ from k8s_rdma.kube.api import (
     NodeView,
     PodBinding,
     PodView,
+    RdmaNodeView,
 )
-from k8s_rdma.kube.published import RdmaNodeView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

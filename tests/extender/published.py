@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.kube.api import Event, LeaseView
+from k8s_rdma.kube.api import Event, LeaseView, RdmaNodeView
 from k8s_rdma.kube.client import Client
-from k8s_rdma.kube.published import RdmaNodeView
 from k8s_rdma.wire.rdma_node import encode_status, status_of
 from k8s_rdma_demo.cluster.resources import parse_resource_type
 

@@ -18,8 +18,7 @@ from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
-from k8s_rdma.kube.api import Changed, LeaseView
-from k8s_rdma.kube.published import RdmaNodeView
+from k8s_rdma.kube.api import Changed, LeaseView, RdmaNodeView
 from k8s_rdma.wire.rdma_node import encode_status, status_of
 from k8s_rdma.wire.rest import NodeReport
 

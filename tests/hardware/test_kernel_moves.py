@@ -20,8 +20,7 @@ from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.locator import Host, VfLocator
-from k8s_rdma.linux.vf.moves import VfMoves
+from k8s_rdma.linux.vf.moves import Host, VfLocator, VfMoves
 from k8s_rdma.linux.vf.rdma import VfRdma
 from linux.watcher import Watcher
 

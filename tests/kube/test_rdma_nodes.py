@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.kube.api import ApiRefusedError, Changed, Deleted, LeaseView, Listed
-from k8s_rdma.kube.published import RdmaNodeView
+from k8s_rdma.kube.api import ApiRefusedError, Changed, Deleted, LeaseView, Listed, RdmaNodeView
 from k8s_rdma_demo.cluster.api import ApiConfig
 from k8s_rdma_demo.cluster.resources import LEASES, NODES, parse_resource_type
 

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.types import NodeName
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.node_cache import ClusterState
-    from k8s_rdma.kube.api import ClusterApi
-    from k8s_rdma.kube.published import PublishedApi
+    from k8s_rdma.kube.api import ClusterApi, PublishedApi
 
 _READINESS_POLL_S = 0.1
 
@@ -86,7 +85,7 @@ class Extender:
     ) -> None:
         """Nothing runs and nothing is known until `running`.
 
-        api: has the Protocols of `kube.published`, too, where nodes publish themselves. clock: seconds,
+        api: has the Protocols of `kube.api`, too, where nodes publish themselves. clock: seconds,
         monotonic. source: brings the nodes' states into the cache; None for the configured one.
         """
         identity = identity or BinderIdentity()

@@ -22,9 +22,18 @@ import structlog
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of_status
-from k8s_rdma.kube.api import API_ERRORS, Changed, Deleted, Event, LeaseView, Listed, Page
+from k8s_rdma.kube.api import (
+    API_ERRORS,
+    Changed,
+    Deleted,
+    Event,
+    LeaseView,
+    Listed,
+    Page,
+    PublishedApi,
+    RdmaNodeView,
+)
 from k8s_rdma.kube.informer import follow, handle_item
-from k8s_rdma.kube.published import PublishedApi, RdmaNodeView
 from k8s_rdma.wire.rdma_node import decode_status
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """The Kubernetes API as this system uses it: values and Protocols.
 
 `kube.client` is the implementation that talks to an API server; nothing here imports a client library.
-`AbsentApi` stands for one where a process runs without an API server.
+`AbsentApi` stands for one where a process runs without an API server. Published nodes have a Protocol for
+readers (the extender) and one for writers (agents).
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ T = TypeVar("T")
 
 MIRROR = "kubernetes.io/config.mirror"
 """On the object that stands for a static pod in the API: the UID that kubelet and runtime know it by."""
+
+TOO_LARGE = 413
+"""The status of a refusal since the object would be longer than etcd takes (1.5 MiB), or the request than the
+API server does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,9 +193,21 @@ class BudgetView:
     disrupted: frozenset[str] = frozenset()
 
 
-TOO_LARGE = 413
-"""The status of a refusal since the object would be longer than etcd takes (1.5 MiB), or the request than the
-API server does."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaNodeView:
+    """An `RdmaNode`. version: `resourceVersion`. status: its bytes, empty where there is none."""
+
+    node: NodeName
+    version: str
+    status: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNodeView:
+    """The Node object of the node that publishes. capacity: of its status, quantities as written there."""
+
+    uid: str
+    capacity: Mapping[str, str]
 
 
 class ApiRefusedError(K8sRdmaError):
@@ -327,6 +344,58 @@ class NodePodsApi(EventsApi, Protocol):
 
     async def evict_pod(self, pod: Pod) -> None:
         """Have a pod go from its node; 429 while a disruption budget forbids it."""
+        ...
+
+
+class PublishedApi(Protocol):
+    """The calls of who reads."""
+
+    def follow_rdma_nodes(self) -> AsyncIterator[Event[RdmaNodeView]]:
+        """List and watch as `ClusterApi.follow_pods`, the list in pages."""
+        ...
+
+    def follow_leases(self, namespace: str) -> AsyncIterator[Event[LeaseView]]:
+        """The Leases of a namespace: as `ClusterApi.follow_pods`."""
+        ...
+
+    async def leases_version(self, namespace: str) -> int:
+        """The version of the API server's Leases at some moment between the call and its answer.
+
+        A Lease of a larger `resourceVersion` was written after that moment; both are of one kind of objects,
+        of which versions may be compared ("Resource versions" in Kubernetes' API concepts).
+        """
+        ...
+
+
+class PublishingApi(Protocol):
+    """The calls of who writes; what is written of an older `version` is refused (409)."""
+
+    def follow_node(self, node: NodeName) -> AsyncIterator[Event[OwnNodeView]]:
+        """The Node object, if there is one: as `ClusterApi.follow_pods`."""
+        ...
+
+    async def get_rdma_node(self, node: NodeName) -> RdmaNodeView | None:
+        """The `RdmaNode` as it is now, None when there is none."""
+        ...
+
+    async def create_rdma_node(self, node: NodeName, uid: str) -> RdmaNodeView:
+        """Make it, without a status; it is deleted with the Node object of that UID."""
+        ...
+
+    async def write_status(self, written: RdmaNodeView) -> RdmaNodeView:
+        """Replace its status; answers what is there then."""
+        ...
+
+    async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
+        """Implement `LeaseApi.get_lease`."""
+        ...
+
+    async def write_lease(self, lease: LeaseView) -> LeaseView:
+        """Implement `LeaseApi.write_lease`."""
+        ...
+
+    async def set_capacity(self, node: NodeName, resource: str, count: int) -> None:
+        """Set one resource of the capacity in the Node object's status."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The Protocols of `kube.api` and `kube.published` over lightkube: pods, nodes, Leases, RdmaNodes.
+"""The Protocols of `kube.api` and `kube.api` over lightkube: pods, nodes, Leases, RdmaNodes.
 
 PodGroups: how many of a gang's pods are to be bound together.
 """
@@ -30,8 +30,10 @@ from k8s_rdma.kube.api import (
     LeaseView,
     NodeView,
     ObjectEvent,
+    OwnNodeView,
     PodBinding,
     PodView,
+    RdmaNodeView,
 )
 from k8s_rdma.kube.calls import named_errors, read_refusal, segment, watch_objects
 from k8s_rdma.kube.credentials import authenticate, credentials, usable_credentials
@@ -47,7 +49,6 @@ from k8s_rdma.kube.objects import (
     OwnerReference,
     PodObject,
 )
-from k8s_rdma.kube.published import OwnNodeView, RdmaNodeView
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.types import NodeName, PodUid
-    from k8s_rdma.kube.published import OwnNodeView, PublishingApi
+    from k8s_rdma.kube.api import OwnNodeView, PublishingApi
     from k8s_rdma.kube.time import Time
     from k8s_rdma.wire.placement_keys import KeySource
 

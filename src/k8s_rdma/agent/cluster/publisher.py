@@ -25,8 +25,7 @@ from k8s_rdma.agent.cluster.informers import OwnNode, retry_forever
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseView
-from k8s_rdma.kube.published import OwnNodeView, PublishingApi, RdmaNodeView
+from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseView, OwnNodeView, PublishingApi, RdmaNodeView
 from k8s_rdma.kube.time import REAL_TIME, Time
 from k8s_rdma.wire.rdma_node import RdmaNodeStatus, decode_status, encode_status, status_of, vfs_for_pods
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction
-from k8s_rdma.linux.vf.locator import VfLocator, describe
-from k8s_rdma.linux.vf.netdev import restore_netdev
+from k8s_rdma.linux.vf.netdev import describe, restore_netdev
 from k8s_rdma.linux.vfio import VFIO_PCI, objection_to_vfio
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.types import PciAddress
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
     from k8s_rdma.linux.sysfs import Sysfs
+    from k8s_rdma.linux.vf.moves import VfLocator
     from k8s_rdma.linux.vf.rdma import VfRdma
 
 _DEVICES, _DRIVERS = "bus/pci/devices", "bus/pci/drivers"

@@ -15,7 +15,6 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import INFINIBAND, Link, Rtnl, named, with_mac, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.pod_interface import make_bare
-from k8s_rdma.linux.vf.locator import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,3 +160,8 @@ def _link(index: int, vf: VfRef, rtnl: Rtnl) -> Link:
         msg = f"{describe(vf)}: its netdev (#{index}) has just disappeared again"
         raise KernelError(msg)
     return link
+
+
+def describe(vf: VfRef) -> str:
+    """Name a VF at the beginning of a message."""
+    return f"VF {vf.index} of PF {vf.pf}"
