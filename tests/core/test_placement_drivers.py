@@ -25,10 +25,11 @@ from k8s_rdma.core.types import (
 from k8s_rdma.core.weights import effective_mins
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
-from placement_oracle import CAPS_ONLY, MLX5, REQUESTS, Situation, nodes, possible, takes, used_of
+from placement_oracle import CAPS_ONLY, MLX5, REQUESTS, nodes, possible, takes, used_of
 
 if TYPE_CHECKING:
     from k8s_rdma.core.types import PciAddress
+    from placement_oracle import Situation
 
 
 def plain(node: Inventory) -> Inventory:

@@ -28,12 +28,13 @@ from k8s_rdma.core.types import (
 )
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
-from placement_oracle import COARSE, OPTIONS, Situation, anywhere, meets, needy, possible, takes
+from placement_oracle import COARSE, OPTIONS, anywhere, meets, needy, possible, takes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.core.types import PciAddress
+    from placement_oracle import Situation
 
 ETHERNET, INFINIBAND = LinkType.ETHERNET, LinkType.INFINIBAND
 

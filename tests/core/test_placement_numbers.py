@@ -19,10 +19,12 @@ from k8s_rdma.core.rooms import Room, Work
 from k8s_rdma.core.types import InterfaceOptions, PfSelector, needs_of
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
-from placement_oracle import OPTIONS, Situation, needy, nodes, unlike
+from placement_oracle import OPTIONS, needy, nodes, unlike
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from placement_oracle import Situation
 
 
 PLENTY = 1_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -15,18 +16,11 @@ from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.core.types import EVERY_RATE, Enforce, InterfaceOptions, PfSelector, RateAbility, RateRange
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
-from placement_oracle import (
-    ABILITIES,
-    COARSE,
-    REQUESTS,
-    Situation,
-    anywhere,
-    as_wanted,
-    needy,
-    nodes,
-    possible,
-    takes,
-)
+from placement_oracle import ABILITIES, COARSE, REQUESTS, anywhere, as_wanted, needy, nodes, possible, takes
+
+if TYPE_CHECKING:
+    from placement_oracle import Situation
+
 
 POLICIES = st.sampled_from([PfPolicy.SAME_PF, PfPolicy.SPREAD_PFS, PfPolicy.SAME_NUMA])
 STRATEGIES = st.sampled_from(Strategy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,11 @@ from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import InterfaceOptions
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, inventory, pci, request
-from placement_oracle import REQUESTS, Situation, needy, nodes
+from placement_oracle import REQUESTS, needy, nodes
+
+if TYPE_CHECKING:
+    from placement_oracle import Situation
+
 
 TWO = ((100_000, 8), (100_000, 8))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 
 from k8s_rdma.deviceplugin.endpoint import (
     Endpoint,
-    Handlers,
     check_path,
     is_served,
     open_endpoint,
@@ -23,6 +23,10 @@ from k8s_rdma.kube.grpc_calls import answers, connect, stream_handler
 from k8s_rdma.wire.device_plugin_api import LIST_AND_WATCH
 from k8s_rdma.wire.protobuf import Form, Method
 from process_status import resident_kib
+
+if TYPE_CHECKING:
+    from k8s_rdma.deviceplugin.endpoint import Handlers
+
 
 LISTS: Method[None, bytes] = Method(
     service=LIST_AND_WATCH.service,
