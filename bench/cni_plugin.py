@@ -22,7 +22,7 @@ CONTAINER = "c0ffee"
 VFS = 32
 MIN_MBPS = LINK_MBPS // VFS
 QUIET_S = 0.15
-"""Longer than the agent waits (`agent.cni.service.SETTLE_S`) before it looks at changes it was told of."""
+"""Longer than the agent waits (`agent.reconciler.SETTLE_S`) before it looks at changes it was told of."""
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, or a user namespace (`make bench`)")
 

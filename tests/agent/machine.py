@@ -6,8 +6,9 @@ import json
 import os
 import resource
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from factories import PF0, PF1
 from fakes.kernel import FakeKernel
@@ -16,13 +17,13 @@ from fakes.nodes import FakeNodes
 from k8s_rdma.agent.cdi_specs import HostFiles
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.cni.add import PodSources
-from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
-from k8s_rdma.agent.cni.pod_request import Policy
+from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
+from k8s_rdma.agent.cni.service import CniCommands
 from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
 from k8s_rdma.agent.main import Host, build_agent
+from k8s_rdma.agent.node import Worker
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
-from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.devices import DevicePluginConfig, Resource
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.linux.receipts import Receipts
@@ -33,11 +34,46 @@ from policies import EVERYTHING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.agent.cni.service import Verbs
+    from k8s_rdma.agent.cni.add import AddResult
     from k8s_rdma.agent.node import Node
     from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.kube.pod_resources import PodResources
+    from k8s_rdma.wire.cni_request import CniEnvironment
+
+
+@dataclass(frozen=True, slots=True)
+class Verbs:
+    """A node's commands by the CNI's words."""
+
+    commands: CniCommands
+
+    async def add(
+        self, call: CniEnvironment, netns: NetnsRef, stdin: bytes, *waiting: Any
+    ) -> AddResult | None:
+        return await self.commands.add.add(call, netns, stdin, *waiting)
+
+    async def delete(self, call: CniEnvironment, network: str, stdin: bytes = b"") -> None:
+        await self.commands.delete.delete(call, network, stdin)
+
+    async def check(self, call: CniEnvironment, stdin: bytes) -> None:
+        await self.commands.check.check(call, stdin)
+
+    async def collect(self, call: CniEnvironment, stdin: bytes) -> None:
+        await self.commands.delete.collect(call, stdin)
+
+    async def status(self, call: CniEnvironment, stdin: bytes) -> None:
+        await self.commands.check.require_ready(call, stdin)
+
+    async def reconcile(self) -> bool:
+        return await self.commands.delete.reconcile()
+
+    async def restore_caps(self) -> bool:
+        return await self.commands.caps.restore()
+
+    async def idle(self) -> None:
+        await self.commands.locks.idle()
+
 
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 
@@ -94,7 +130,7 @@ class Machine:
         )
         self.specifications = agent.specifications
         try:
-            yield agent.node, agent.verbs
+            yield agent.node, Verbs(agent.commands)
         finally:
             worker.close()
             receipts.close()

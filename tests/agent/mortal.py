@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agent.machine import Verbs
 from cdi_documents import decode_specification
 from factories import PF0, PF1
 from fakes.kernel import FakeKernel
@@ -20,8 +21,7 @@ from fakes.machine import FakeMachine, FakePf
 from fakes.nodes import FakeNodes, FakePodResources
 from k8s_rdma.agent.cdi_specs import HostFiles
 from k8s_rdma.agent.cni.add import PodSources
-from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
-from k8s_rdma.agent.cni.pod_request import Policy
+from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
 from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
 from k8s_rdma.agent.main import Host, build_agent
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
@@ -233,7 +233,7 @@ class MortalPlugins:
 
 
 class Turn:
-    """In place of `agent.worker.Worker`: no thread, so that calls meet in the same order every time."""
+    """In place of `agent.node.Worker`: no thread, so that calls meet in the same order every time."""
 
     async def run(self, call: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(0)
@@ -293,7 +293,7 @@ class World:
         policy = Policy(policies=lambda: EVERYTHING)
         pods = PodSources(policy=policy, devices=PodDeviceLookup(self.kubelet, RESOURCES))
         agent = build_agent(host, pods, _nobody_waits)
-        self.node, self.verbs, self.devices = agent.node, agent.verbs, agent.specifications.devices
+        self.node, self.verbs, self.devices = agent.node, Verbs(agent.commands), agent.specifications.devices
         self._keep()
         self.runner.run(self.verbs.reconcile())
         self.runner.run(self.verbs.restore_caps())

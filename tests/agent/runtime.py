@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.machine import PLUGINS, Machine
-from k8s_rdma.agent.cni.service import Service, Verbs
+from agent.machine import PLUGINS, Machine, Verbs
+from k8s_rdma.agent.cni.service import Service
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, WITHOUT_INTERFACES
 from k8s_rdma.wire.frame import Request
@@ -108,7 +108,9 @@ def running(machine: Machine, **how: object) -> Iterator[Runtime]:
     """The agent of a machine, and a runtime before it; plugins may be put into its `plugins`."""
     with machine.running(**how) as (node, verbs):
         reporter = Reporter(node)
-        service = Service(node=node, verbs=verbs, namespaces=PretendedNamespaces(machine), reporter=reporter)
+        service = Service(
+            node=node, commands=verbs.commands, namespaces=PretendedNamespaces(machine), reporter=reporter
+        )
         yield Runtime(machine, node, verbs, service)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from k8s_rdma.agent.cni.service import Verbs
+    from agent.machine import Verbs
     from k8s_rdma.agent.node import Node
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from agent.machine import Machine, call
+from agent.machine import Machine, Verbs, call
 from agent.patience import Patience
 from agent.pods import KnowingCluster, requests
 from fakes.machine import HOST, Device
-from k8s_rdma.agent.cni.service import SoftwareCaps, Verbs
 from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.reconciler import Reconciler, keep_caps
+from k8s_rdma.agent.reconciler import Reconciler
 from k8s_rdma.agent.report import Reporter
+from k8s_rdma.agent.software_caps import SoftwareCaps, keep_caps
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.software_caps import NOT_KEPT
 from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf, NetnsRef
@@ -385,7 +385,7 @@ def test_caps_are_looked_at_when_the_agent_starts(machine: Machine) -> None:
 
     async def after(it: Pods) -> None:
         specifications, reporter = machine.specifications, Reporter(it.node)
-        upkeep = Reconciler(verbs=it.verbs, specifications=specifications, reporter=reporter)
+        upkeep = Reconciler(commands=it.verbs.commands, specifications=specifications, reporter=reporter)
         await upkeep.recover()
         assert it.cap(it.receipt().netns) == 200
 
@@ -411,7 +411,9 @@ def test_pod_that_takes_long_to_look_into_is_let_rest_ten_times_as_long(machine:
 def test_caps_are_looked_at_by_a_clock_of_their_own_and_what_changed_is_published(machine: Machine) -> None:
     async def scenario(it: Pods) -> None:
         netns, patience, reporter = await it.add(), Patience(), Reporter(it.node)
-        keeping = asyncio.create_task(keep_caps(it.verbs, reporter, every_s=7, pause=patience.pause))
+        keeping = asyncio.create_task(
+            keep_caps(it.verbs.commands.caps, reporter, every_s=7, pause=patience.pause)
+        )
         assert await patience.next() == 7
         it.uncap(netns)
         machine.hardware.set_unreadable(Unreadable("PF f0", "no answer"))
@@ -434,7 +436,10 @@ def test_hardware_that_changes_or_cannot_be_seen_brings_no_looks_at_caps(machine
         await it.add()
         patience, reporter = Patience(), Reporter(it.node)
         upkeep = Reconciler(
-            verbs=it.verbs, specifications=machine.specifications, reporter=reporter, pause=patience.pause
+            commands=it.verbs.commands,
+            specifications=machine.specifications,
+            reporter=reporter,
+            pause=patience.pause,
         )
         keeping = asyncio.create_task(upkeep.run())
         machine.hardware.set_unreadable(Unreadable("PF f0", "no answer"))

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.machine import Machine, asks, call
+from agent.machine import Machine, Verbs, asks, call
 from agent.patience import Patience
 from factories import PF0, PF1
-from k8s_rdma.agent.cni.service import Verbs
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.reconciler import Reconciler
 from k8s_rdma.agent.report import Reporter
@@ -57,7 +56,7 @@ async def kept(machine: Machine) -> AsyncIterator[Kept]:
     with machine.running() as (node, verbs):
         reporter = Reporter(node)
         upkeep = Reconciler(
-            verbs=verbs,
+            commands=verbs.commands,
             specifications=machine.specifications,
             reporter=reporter,
             pause=patience.pause,

@@ -32,7 +32,7 @@ from plans import plan
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from k8s_rdma.agent.cni.service import Verbs
+    from agent.machine import Verbs
     from k8s_rdma.agent.node import Node
 
 KEY = PlacementKeys.shared(b"a key of the cluster")

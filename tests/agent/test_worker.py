@@ -7,7 +7,7 @@ import threading
 
 import structlog
 
-from k8s_rdma.agent.worker import Worker
+from k8s_rdma.agent.node import Worker
 
 
 def test_calls_run_in_their_callers_context_on_one_other_thread() -> None:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import structlog
 
-from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.host_files import below
-from k8s_rdma.agent.worker import Worker
 from k8s_rdma.core.devices.pod_devices import SlotInUse, shared_device
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice, NamedDevice, device_variables
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt

@@ -15,19 +15,21 @@ import structlog
 from k8s_rdma import logs
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, DeviceNodes, HostFiles, SharedResourceSpecs
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
-from k8s_rdma.agent.cni.add import PodSources
-from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
+from k8s_rdma.agent.cni.add import AddCommand, PodSources
+from k8s_rdma.agent.cni.check import CheckCommand
+from k8s_rdma.agent.cni.delete import DeleteCommand
 from k8s_rdma.agent.cni.node_access import NodeAccess
-from k8s_rdma.agent.cni.pod_request import Policy
-from k8s_rdma.agent.cni.service import Service, Verbs
+from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
+from k8s_rdma.agent.cni.service import CniCommands, Service
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.agent.ledger_store import DIRECTORY, DeferredDeletes, Markers, mark_exclusive_devices
-from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
-from k8s_rdma.agent.reconciler import Adoption, Reconciler, SandboxWatch, keep_caps
+from k8s_rdma.agent.reconciler import Adoption, Reconciler, SandboxWatch
 from k8s_rdma.agent.report import Reporter, Sampler, StateSocket
+from k8s_rdma.agent.software_caps import SoftwareCaps, keep_caps
 from k8s_rdma.agent.unix_sockets import (
     CdiSocket,
     CniSocket,
@@ -37,7 +39,6 @@ from k8s_rdma.agent.unix_sockets import (
     serve_connections,
     wait_until_removed,
 )
-from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.namespace_policies import load_policies, policies_of
 from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.config.reloaded import failures_of
@@ -135,10 +136,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """The node's state, the CNI verbs that change it, and the CDI files that follow it."""
+    """The node's state, the CNI commands that change it, and the CDI files that follow it."""
 
     node: Node
-    verbs: Verbs
+    commands: CniCommands
     specifications: CdiSpecs
 
 
@@ -165,8 +166,17 @@ def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[N
         shared=SharedResourceSpecs(host.files, PurePosixPath(host.cdi_dir), host.device_nodes),
         alone=host.sole_cdi_writer,
     )
-    verbs = Verbs(access=access, plugins=host.plugins, pods=pods, on_claim=on_claim)
-    return Agent(node=node, verbs=verbs, specifications=specifications)
+    delete = DeleteCommand(access, host.plugins)
+    commands = CniCommands(
+        add=AddCommand(
+            access=access, plugins=host.plugins, pods=pods, delete_command=delete, on_claim=on_claim
+        ),
+        delete=delete,
+        check=CheckCommand(access, host.plugins, pods.policy),
+        caps=SoftwareCaps(node, host.worker, pods.cluster),
+        locks=access.locks,
+    )
+    return Agent(node=node, commands=commands, specifications=specifications)
 
 
 def _allow_descriptors() -> None:
@@ -199,13 +209,13 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         await reporter.publish()
 
     agent = await worker.run(build_agent, host, pods, on_claim)
-    node, verbs, specifications = agent.node, agent.verbs, agent.specifications
+    node, commands, specifications = agent.node, agent.commands, agent.specifications
     reporter = Reporter(node, lambda: failures_of(keys, policies))
-    sampler = Sampler(node=node, worker=worker, quiet=verbs.idle)
-    service = Service(node=node, verbs=verbs, namespaces=namespaces, reporter=reporter)
+    sampler = Sampler(node=node, worker=worker, quiet=commands.locks.idle)
+    service = Service(node=node, commands=commands, namespaces=namespaces, reporter=reporter)
     adoption = Adoption(node=node, worker=worker, reporter=reporter, pod_devices=pod_devices)
     upkeep = Reconciler(
-        verbs=verbs,
+        commands=commands,
         specifications=specifications,
         reporter=reporter,
         reconcile_s=config.reconcile_s,
@@ -230,7 +240,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         sandboxes.start(loop)
         state_socket = StateSocket(reporter.publisher, sampler.counters)
         cdi_socket = CdiSocket(specifications.shared, worker)
-        caps = partial(keep_caps, verbs, reporter, every_s=config.reconcile_s)
+        caps = partial(keep_caps, commands.caps, reporter, every_s=config.reconcile_s)
         background_tasks: list[Callable[[], Awaitable[None]]] = [
             upkeep.run,
             caps,

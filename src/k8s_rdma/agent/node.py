@@ -8,10 +8,14 @@ hold: a pod with CAP_NET_ADMIN may remove them.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from k8s_rdma.agent.ledger_store import DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.release import release
@@ -42,6 +46,31 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import Request
     from k8s_rdma.core.types import ContainerId, NodeName, PciAddress, PodUid
     from k8s_rdma.linux.receipts import Receipts
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Worker:
+    """Runs blocking calls one after the other on its own thread."""
+
+    def __init__(self) -> None:
+        """Start with nothing to do."""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
+
+    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a call and wait for it; a call that has begun ends even when its caller is cancelled.
+
+        It runs in the caller's context, so that its log lines name the operation.
+        """
+        loop = asyncio.get_running_loop()
+        work = partial(copy_context().run, call, *args, **kwargs)
+        return await asyncio.shield(loop.run_in_executor(self._pool, work))
+
+    def close(self) -> None:
+        """Wait for the running call, and stop."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
 
 TOLERATED_FAILURES = 1
 """Scans in a row that may fail entirely before the hardware counts as unreadable: one may have met a driver

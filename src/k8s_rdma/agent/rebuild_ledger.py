@@ -47,7 +47,7 @@ from k8s_rdma.wire.cni_request import decode_netconf, parse_environment
 from k8s_rdma.wire.cni_result import interfaces_in_pod
 
 if TYPE_CHECKING:
-    from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
+    from k8s_rdma.agent.cni.pod_request import PodDeviceLookup
     from k8s_rdma.agent.ledger_store import DeferredDeletes
 
 

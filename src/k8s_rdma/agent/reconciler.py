@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.cni.exclusive_devices import PodDeviceLookup
+from k8s_rdma.agent.cni.pod_request import PodDeviceLookup
 from k8s_rdma.agent.node import Adopted, Node
 from k8s_rdma.core.allocation import Candidate, Scope
 from k8s_rdma.core.backoff import Backoff
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.agent.cdi_specs import CdiSpecs
-    from k8s_rdma.agent.cni.service import Verbs
+    from k8s_rdma.agent.cni.service import CniCommands
+    from k8s_rdma.agent.node import Worker
     from k8s_rdma.agent.report import Reporter
-    from k8s_rdma.agent.worker import Worker
     from k8s_rdma.wire.frame import Reply, Request
 
 _log = structlog.get_logger()
@@ -65,7 +65,7 @@ class Reconciler:
     def __init__(
         self,
         *,
-        verbs: Verbs,
+        commands: CniCommands,
         specifications: CdiSpecs,
         reporter: Reporter,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -77,7 +77,7 @@ class Reconciler:
         pause: as `asyncio.sleep`. reconcile_s: see `RECONCILE_S`.
         """
         self._node = specifications.node
-        self._verbs = verbs
+        self._commands = commands
         self._worker = specifications.worker
         self._reporter = reporter
         self._specifications = specifications
@@ -90,9 +90,9 @@ class Reconciler:
 
     async def recover(self) -> None:
         """Undo or complete calls that a crash or a reboot interrupted, before any socket is served."""
-        if await self._verbs.reconcile():
+        if await self._commands.delete.reconcile():
             await self._worker.run(self._node.refresh)
-        await self._verbs.restore_caps()
+        await self._commands.caps.restore()
         await self._specifications.restore()
 
     async def run(self) -> None:
@@ -106,7 +106,7 @@ class Reconciler:
         while True:
             await self.sandbox_vanished.wait()
             self.sandbox_vanished.clear()
-            if await self._verbs.reconcile():
+            if await self._commands.delete.reconcile():
                 await self._reporter.publish()
 
     async def _scan_forever(self) -> None:
@@ -117,7 +117,7 @@ class Reconciler:
             due = changed or self._node.scanner.incomplete
             if due:
                 await self._scan()
-            if await self._verbs.reconcile() or due:
+            if await self._commands.delete.reconcile() or due:
                 await self._reporter.publish()
             else:
                 await self._reporter.publish_problems()
@@ -141,7 +141,7 @@ class Reconciler:
     async def _scan(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(QUIET_S):
-                await self._verbs.idle()
+                await self._commands.locks.idle()
         self.hardware_changed.clear()
         await self._worker.run(self._node.refresh)
         await self._specifications.restore()
@@ -153,24 +153,6 @@ class Reconciler:
         else:
             self._backoff.reset()
             self._retry_s = FIRST_RETRY_S
-
-
-async def keep_caps(
-    verbs: Verbs,
-    reporter: Reporter,
-    *,
-    every_s: float,
-    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> NoReturn:
-    """Restore the caps that software enforces, periodically, until cancelled.
-
-    Runs apart from the reconciler: scans may pause for long, and attachments that cannot be ended wait for
-    other programs. pause: as `asyncio.sleep`.
-    """
-    while True:
-        await pause(every_s)
-        if await verbs.restore_caps():
-            await reporter.publish()
 
 
 class SandboxWatch:

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable
 
-    from k8s_rdma.agent.node import Holder, Node
-    from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.agent.node import Holder, Node, Worker
     from k8s_rdma.core.kernel import VfCounters
 
     Send = Callable[[Kind, bytes], Awaitable[None]]

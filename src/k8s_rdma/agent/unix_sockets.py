@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.agent.cdi_specs import SharedResourceSpecs
-    from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.agent.node import Worker
 
 StillWaiting = Callable[[], bool]
 Handler = Callable[[Request, int | None, StillWaiting], Awaitable[Reply]]

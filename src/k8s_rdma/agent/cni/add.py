@@ -17,18 +17,16 @@ import structlog
 
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
-from k8s_rdma.agent.cni.exclusive_devices import (
+from k8s_rdma.agent.cni.pod_request import (
     NOTHING_HELD,
     HeldDevices,
     PodDeviceLookup,
-    add_device_interfaces,
-    select_network,
-)
-from k8s_rdma.agent.cni.pod_request import (
     PodRequest,
     Policy,
+    add_device_interfaces,
     interfaces_of_network,
     read_pod_request,
+    select_network,
     unknown_networks,
 )
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
@@ -45,8 +43,7 @@ from k8s_rdma.wire.ipam_result import IpamResult
 if TYPE_CHECKING:
     from k8s_rdma.agent.cni.delete import DeleteCommand
     from k8s_rdma.agent.cni.node_access import NodeAccess
-    from k8s_rdma.agent.node import Node
-    from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.agent.node import Node, Worker
     from k8s_rdma.core.kernel import PodInterface
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.wire.cni_request import CniEnvironment
@@ -94,7 +91,11 @@ class AddCommand:
         self._on_claim = on_claim
 
     async def add(
-        self, env: CniEnvironment, netns: NetnsRef, stdin: bytes, still_waiting: Callable[[], bool]
+        self,
+        env: CniEnvironment,
+        netns: NetnsRef,
+        stdin: bytes,
+        still_waiting: Callable[[], bool] = lambda: True,
     ) -> AddResult | None:
         """Give the pod its interfaces; None when it needs none.
 

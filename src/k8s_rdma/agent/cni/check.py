@@ -1,7 +1,9 @@
-"""CNI CHECK: compares an attachment with the result of its ADD.
+"""CNI CHECK compares an attachment with the result of its ADD; STATUS tells whether an ADD could succeed.
 
 Source: CNI specification 1.1.0, section 2 "CHECK": the plugin checks the interfaces that it made and their
-part of `prevResult`, and calls CHECK of the plugins that it called.
+part of `prevResult`, and calls CHECK of the plugins that it called. containerd calls STATUS every few
+seconds, and the answer makes the node Ready or not: it uses the last observation, and does not query the
+kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import structlog
 
 from k8s_rdma.agent.cni.add_call import pod_of
 from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request
-from k8s_rdma.agent.plugins.runner import target_of
+from k8s_rdma.agent.plugins.runner import called_plugins, target_of
 from k8s_rdma.core.ledger import Attachment, Phase, Receipt
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from k8s_rdma.agent.cni.node_access import NodeAccess
+    from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.plugins.ipam import CniPlugins
     from k8s_rdma.core.kernel import Hardware, PodInterface
     from k8s_rdma.wire.cni_request import CniEnvironment
@@ -51,7 +54,7 @@ class Findings:
 
 
 class CheckCommand:
-    """Checks attachments, and changes nothing."""
+    """Checks attachments and the node, and changes nothing."""
 
     def __init__(self, access: NodeAccess, plugins: CniPlugins, policy: Policy) -> None:
         """policy: the same as for ADD."""
@@ -79,6 +82,19 @@ class CheckCommand:
                 raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
             await self._require_unaltered(receipt, conf)
             await self._check_delegates(receipt, conf)
+
+    async def require_ready(self, call: CniEnvironment, stdin: bytes) -> None:
+        """Raise K8sRdmaError (`NOT_READY`) when ledger, hardware or another plugin let no ADD succeed."""
+        conf = decode_netconf(stdin)
+        plugins = called_plugins(stdin, conf, call, chained=True)
+        try:
+            await self._worker.run(self._node.require_ledger)
+            _require_hardware(self._node, delegates=plugins.delegate is not None)
+            self._plugins.ipam.require(plugins.all_ipams)
+            if plugins.delegate is not None:
+                await self._plugins.delegate.status(plugins.delegate)
+        except K8sRdmaError as error:
+            raise K8sRdmaError(error.message, reason=Reason.NOT_READY, details=error.details) from error
 
     def _require_none_wanted(self, conf: NetConf, call: CniEnvironment) -> None:
         """Raise K8sRdmaError where the pod asked for interfaces of this network and has none."""
@@ -136,6 +152,23 @@ class CheckCommand:
         if receipt.delegate is not None:
             theirs = without_interfaces(bytes(conf.prev_result), ours, SUBJECT) if conf.prev_result else b""
             await self._plugins.delegate.check(receipt.delegate, target_of(receipt), theirs)
+
+
+def _require_hardware(node: Node, *, delegates: bool) -> None:
+    """Raise K8sRdmaError unless the node can give pods VFs.
+
+    delegates: pods get an interface without a VF, so that a node without such cards is ready, too.
+    """
+    if node.scanner.error:
+        msg = f"node {node.name}: its hardware cannot be looked at: {node.scanner.error}"
+        raise K8sRdmaError(msg)
+    pfs = node.hardware.pfs
+    if any(pf.vfs for pf in pfs) or (delegates and not pfs and not node.hardware.unreadable):
+        return
+    hidden = "; ".join(f"{item.subject}: {item.why}" for item in node.hardware.unreadable)
+    finding = f"none of PFs {', '.join(pf.name for pf in pfs)} has VFs" if pfs else "there is no SR-IOV PF"
+    msg = f"node {node.name}: {finding}; has k8s-rdma init ended well here?"
+    raise K8sRdmaError(msg, details=hidden)
 
 
 def _wrong_in_pod(

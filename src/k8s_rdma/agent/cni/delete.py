@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.plugins.runner import CalledPlugins, delete_by, plugins_of_now, target_of
+from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, delete_by, plugins_of_now, target_of
 from k8s_rdma.agent.release import RatesLeftError
 from k8s_rdma.core.ledger import Attachment, Phase, Receipt
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.wire.cni_request import decode_netconf
 from k8s_rdma.wire.plugin_config import network_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.plugins.ipam import CniPlugins
-    from k8s_rdma.wire.cni_request import NetConf
+    from k8s_rdma.wire.cni_request import CniEnvironment
 
 _log = structlog.get_logger()
 
@@ -45,13 +46,14 @@ class DeleteCommand:
         self._device_specs = access.device_specs
         self._plugins = plugins
 
-    async def delete(self, attachment: Attachment, now: CalledPlugins | None = None) -> None:
+    async def delete(self, call: CniEnvironment, network: str, stdin: bytes = b"") -> None:
         """Handle DEL: release the attachment's VFs and addresses; one that has none is a success as well.
 
         So are rates that cannot be reset while the link is down: the pod has lost its VFs, and must not stay
         for the rates. `reconcile` resets them; until then no other pod gets these VFs. An ADD of the
         attachment that is under way is cancelled, and has ended when this returns.
         """
+        attachment, now = Attachment(network, call.container_id, call.ifname), plugins_of_now(stdin, call)
         self._pending_adds.cancel(attachment)
         async with self._locks.alone(attachment.container):
             receipt = self._node.ledger.receipts.get(attachment)
@@ -60,12 +62,16 @@ class DeleteCommand:
             with _rates_may_stay():
                 await self.end(receipt, now)
 
-    async def collect(self, conf: NetConf, plugins: CalledPlugins) -> None:
+    async def collect(self, call: CniEnvironment, stdin: bytes) -> None:
         """Handle GC: end every attachment and lease of this network that the runtime does not list as valid.
 
         Attachments that `reconcile` ends are ended as well. Without a list nothing is ended. Rates may stay,
-        as with DEL.
+        as with DEL. GC does not say whether other plugins ran before this one on ADD. If none did, leases are
+        kept under the network's own name, which receipts record; to guess that name would free other plugins'
+        leases.
         """
+        conf = decode_netconf(stdin, strict=False)
+        plugins = called_plugins(stdin, conf, call, chained=True)
         if conf.attachments_to_keep is None:
             return
         await self.reconcile()

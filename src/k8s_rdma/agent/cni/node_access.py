@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs
-from k8s_rdma.agent.node import Node
-from k8s_rdma.agent.worker import Worker
+from k8s_rdma.agent.node import Node, Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -154,7 +154,7 @@ class Plugins:
         if ended.overflow:
             raise self._failed(f"{call}: it prints more than {MOST_STDOUT_BYTES >> 20} MiB", details)
         if ended.status:
-            cni_error = decode_error(ended.stdout) or _delete_command(ended.status)
+            cni_error = decode_error(ended.stdout) or _exit_reason(ended.status)
             if _NO_VERB in cni_error:
                 raise NoVerbError(f"{call}: {cni_error}", reason=self._reason, details=details)
             raise self._failed(f"{call}: {cni_error}", details)
@@ -197,7 +197,7 @@ class Plugins:
         return K8sRdmaError(message, reason=self._reason, details=details)
 
 
-def _delete_command(code: int) -> str:
+def _exit_reason(code: int) -> str:
     return f"exit status {code}" if code > 0 else f"killed by signal {-code} ({signal.strsignal(-code)})"
 
 
