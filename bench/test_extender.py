@@ -180,7 +180,12 @@ async def extender_process(port: str, count: str) -> None:
     logs.configure("extender")
     collect_seldom()
     config = ExtenderConfig(
-        node_port=int(port), max_age_s=3600.0, node_timeout_s=30.0, stale_s=3600.0, node_watches=0
+        source="http",
+        node_port=int(port),
+        max_age_s=3600.0,
+        node_timeout_s=30.0,
+        stale_s=3600.0,
+        node_watches=0,
     )
     with listen("127.0.0.1", 0) as listener:
         announce(listener.getsockname()[1])

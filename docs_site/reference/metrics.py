@@ -91,7 +91,7 @@ def _of_a_node() -> str:
 async def _of_an_extender() -> str:
     """Without an API server; that asks nodes, and that reads what they publish."""
     published = Metrics()
-    extender = Extender(ExtenderConfig(), AbsentApi())
+    extender = Extender(ExtenderConfig(source="http"), AbsentApi())
     async with extender.running():
         nobody = cast("PublishedApi", AbsentApi())  # it is not entered, and so asks nobody
         states = RdmaNodeInformer(extender.cache.state, nobody, float, stale_s=1, namespace="")

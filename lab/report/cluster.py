@@ -76,6 +76,7 @@ class LabCluster:
             {
                 "kubeconfig": f"{ETC}/kubeconfig",
                 "listen": here,
+                "source": "http",
                 "placementKeyFile": f"{ETC}/placement.key",
                 "strategy": "spread",
             },

@@ -117,6 +117,7 @@ class World:
         extender = {
             "kubeconfig": str(self.paths.directory / "kubeconfig"),
             "listen": CONTROL_ADDRESS,
+            "source": "http",
             "placementKeyFile": str(self.paths.directory / "placement.key"),
             "policyFile": str(self.paths.directory / "policies.yaml"),
         }

@@ -15,7 +15,15 @@ from cluster.control_plane import Json, free_port
 from cluster.processes import Program
 
 _PROBE_S = 1
-QUICK = {"pollS": 0.1, "touchS": 0.1, "maxAgeS": 0.001, "nodeTimeoutS": 5, "leaseS": 5, "settleS": 1}
+QUICK = {
+    "source": "http",
+    "pollS": 0.1,
+    "touchS": 0.1,
+    "maxAgeS": 0.001,
+    "nodeTimeoutS": 5,
+    "leaseS": 5,
+    "settleS": 1,
+}
 
 
 @dataclass

@@ -146,7 +146,9 @@ async def cluster_of(node: Node) -> AsyncIterator[tuple[Extender, httpx2.AsyncCl
     ):
         assert (await http.post("/api/v1/nodes", json=node_object("w1", "127.0.0.1", {}))).is_success
         kubeconfig = write_kubeconfig(node.directory / "kubeconfig", api.url)
-        extender = Extender(node.directory, "extender", {"kubeconfig": str(kubeconfig), "nodePort": 54005})
+        extender = Extender(
+            node.directory, "extender", {"kubeconfig": str(kubeconfig), "source": "http", "nodePort": 54005}
+        )
         await extender.start()
         try:
             await extender.ready()

@@ -38,14 +38,14 @@ WHOLE: dict[str, Any] = {
         ({"preemptPath": "/healthz"}, "preemptPath: /healthz is a path of the extender's own"),
         ({"filterPath": "/v1/explain"}, "filterPath: /v1/explain is a path of the extender's own"),
         ({"api": False}, "api and binder: "),
-        ({"api": False, "binder": "scheduler", "source": "crd"}, "api and source: "),
-        ({"api": False, "binder": "scheduler", "kubeconfig": "/k"}, "api and kubeconfig: "),
+        ({"api": False, "binder": "scheduler"}, "api and source: "),
+        ({"api": False, "binder": "scheduler", "source": "http", "kubeconfig": "/k"}, "api and kubeconfig: "),
         ({"nodeTls": {"caFile": "/a", "certFile": "/b"}}, "nodeTls.certFile and nodeTls.keyFile: "),
         ({"nodeTls": {"caFile": "/a", "keyFile": "/b"}}, "nodeTls.keyFile and nodeTls.certFile: "),
-        ({"maxAgeS": 61}, "maxAgeS and staleS: "),
+        ({"source": "http", "maxAgeS": 61}, "maxAgeS and staleS: "),
         ({"vfResource": ""}, "vfResource: ''; wanted a domain"),
         ({"vfResource": "vf"}, "vfResource: 'vf'; wanted a domain"),
-        ({"nodeTimeoutS": 16}, "nodeTimeoutS and staleS: "),
+        ({"source": "http", "nodeTimeoutS": 16}, "nodeTimeoutS and staleS: "),
         ({"limits": [{"namespace": "a"}, {"namespace": "a"}]}, "limits[1].namespace: 'a' is limited twice"),
     ],
 )
@@ -82,7 +82,7 @@ def test_all_contradictions_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"api": False, "binder": "scheduler"},
+        {"api": False, "binder": "scheduler", "source": "http"},
         {"source": "crd", "maxAgeS": 3600, "nodeTimeoutS": 600},
         {"source": "crd", "binder": "scheduler"},
         WHOLE,

@@ -42,6 +42,7 @@ async def test_process_serves_where_port_says_and_ends_with_0_at_a_signal(tmp_pa
         (tmp_path / "key").write_text("a secret of placements\n")
         config = {
             "kubeconfig": str(kubeconfig),
+            "source": "http",
             "nodePort": c.port,
             "port": 1,
             "placementKeyFile": str(tmp_path / "key"),

@@ -97,7 +97,13 @@ async def test_nothing_is_sold_twice_when_the_binder_is_killed_in_the_middle_of_
             pools = dict.fromkeys(devices, 50)
             node.report = report(node.name, *(pf(each, vfs=100, mbps=MBPS, pools=pools) for each in there))
         kubeconfig = str(write_kubeconfig(tmp_path / "kubeconfig", c.server.url))
-        config = {"kubeconfig": kubeconfig, "nodePort": c.port, "leaseS": 5, "leaseName": "x"}
+        config = {
+            "kubeconfig": kubeconfig,
+            "source": "http",
+            "nodePort": c.port,
+            "leaseS": 5,
+            "leaseName": "x",
+        }
         names = [f"p{at}" for at in range(PODS)]
         for name in names:
             await c.create_pod(name, 700, devices=devices)

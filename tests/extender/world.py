@@ -33,6 +33,7 @@ POD_GROUPS = parse_resource_type("scheduling.k8s.io/v1alpha2/podgroups/PodGroup/
 COSCHEDULING_GROUPS = parse_resource_type("scheduling.x-k8s.io/v1alpha1/podgroups/PodGroup/namespaced")
 MERGE = {"Content-Type": "application/merge-patch+json"}
 QUICK = {
+    "source": "http",
     "poll_s": 0.02,
     "touch_s": 0.02,
     "max_age_s": 1e-9,

@@ -85,7 +85,7 @@ def _document(kind: str, directory: Path, *, tls: bool) -> dict[str, Any]:
         certificate = Issuer(directory).make().issue("server")
         document["tls"] = {"certFile": str(certificate.cert), "keyFile": str(certificate.key)}
     if kind == "extender":
-        return {**document, "api": False, "binder": "scheduler"}
+        return {**document, "api": False, "binder": "scheduler", "source": "http"}
     document["runDir"] = str(directory)
     if kind == "device-plugin":
         document |= {

@@ -197,7 +197,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     placement_key_file: str | None = None
     policy_file: AbsolutePath | None = None
     strict: bool = True
-    source: Literal["http", "crd"] = "http"
+    source: Literal["http", "crd"] = "crd"
     stale_s: Seconds = 60.0
     node_lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "k8s-rdma"
     node_tls: NodeTls | None = None
