@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Inventory, Pf
-from k8s_rdma.core.matching import Lot, flows, share_out
+from k8s_rdma.core.matching import Lot, share_out
 from k8s_rdma.core.placement import Placement, Rejection, fits, place
 from k8s_rdma.core.request import InterfaceRequest, PfMasks, Request, meets
 from k8s_rdma.core.rooms import Room, Work
@@ -148,11 +148,6 @@ def test_flow_shares_out_exactly_when_some_choice_does(lots: list[Lot], pfs: lis
     if shared is not None:
         assert [sum(share.values()) for share in shared] == [lot.number for lot in lots]
         assert all(set(share) <= set(lot.takers) for share, lot in zip(shared, lots, strict=True))
-
-
-def test_amounts_flow_when_each_set_of_pfs_has_enough():
-    assert flows([((0,), 5), ((0, 1), 7)], [6, 6], Work(PLENTY))
-    assert not flows([((0,), 7), ((0, 1), 3)], [6, 6], Work(PLENTY))
 
 
 @pytest.mark.parametrize("budget", [500, 2_000, 11_000])

@@ -61,19 +61,6 @@ def share_out(
     ]
 
 
-def flows(amounts: Collection[tuple[tuple[int, ...], int]], capacities: Sequence[int], work: Work) -> bool:
-    """Report whether amounts, each with the PFs that it may be divided over, fit these capacities."""
-    graph: _Graph = [{} for _ in range(2 + len(amounts) + len(capacities))]
-    first = 2 + len(amounts)
-    for index, capacity in enumerate(capacities):
-        _join(graph, first + index, _SINK, capacity)
-    for index, (takers, amount) in enumerate(amounts, start=2):
-        _join(graph, _SOURCE, index, amount)
-        for pf in takers:
-            _join(graph, index, first + pf, _UNLIMITED)
-    return _flow(graph, work) == sum(amount for _, amount in amounts)
-
-
 def _join(graph: _Graph, tail: int, head: int, capacity: int) -> None:
     graph[tail][head] = capacity
     graph[head][tail] = 0
@@ -247,13 +234,11 @@ def match_counts(numbers: Mapping[int, int], offers: Sequence[Offer], work: Work
     work.spend(1 + len(numbers) * len(offers) // 2)
     batches = [Batch.for_kind(index, number, offers) for index, number in sorted(numbers.items())]
     lots: Counter[tuple[tuple[int, ...], bool]] = Counter()
-    amounts: Counter[tuple[int, ...]] = Counter()
     for batch in batches:
         lots[batch.takers, batch.cost > 0] += batch.number
-        amounts[batch.takers] += batch.number * batch.cost
     rooms = [offer.room for offer in offers]
     shared = share_out([Lot(*key, lots[key]) for key in lots], rooms, _reservations(batches, offers), work)
-    if shared is None or not flows(amounts.items(), [room.mbps for room in rooms], work):
+    if shared is None:
         return Verdict.IMPOSSIBLE
     work.spend(sum(numbers.values()) * (2 + len(offers) // 4))
     mending = _Rebalancing(_deal(batches, dict(zip(lots, shared, strict=True)), offers), batches, offers)

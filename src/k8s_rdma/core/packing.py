@@ -11,10 +11,10 @@ all others exists (dominance):
 
 - one of its rates could be swapped for a larger one that is left over (the packing that has the larger one
 elsewhere can take the smaller instead), or a left-over rate could be added; - the remaining rooms are all
-alike and it lacks the largest rate left (that is in one of them: this one); - the room before is just like
-this one, and it puts larger rates here than there.
+alike and it lacks the largest rate left (that is in one of them: this one).
 
-All of these hold together in the packing whose fills are, room after room, lexicographically largest.
+Both hold together in the packing whose fills are, room after room, lexicographically largest. What each part
+of the search earns is measured in docs/adr/0021-parts-of-the-placement-search.md.
 """
 
 from __future__ import annotations
@@ -126,14 +126,12 @@ class Query:
     waste: bandwidth that may stay unused, from and to (inclusive).
     at_least: interfaces that the rooms after this one have no VFs for.
     largest_first: the first type must be in the fill.
-    ceiling: (type, number) that the fill's first entry must not exceed, in the whole demand's types.
     """
 
     room: Room
     waste: tuple[int, int]
     at_least: int
     largest_first: bool
-    ceiling: tuple[int, int] | None
 
 
 _Frame = tuple[int, int, int, int, int, "Fill | None"]
@@ -202,8 +200,6 @@ class Patterns:
         limit = mbps // size
         limit = min(limit, count)
         limit = min(limit, vfs)
-        if fill is None and self._query.ceiling is not None:
-            limit = self._below_ceiling(index, limit)
         # left over: of this type, if not all are taken; then what fits beside the fill must not be that large
         partial = size - 1 if self._vf_spare and size <= waste else waste
         if not (self._query.largest_first and index == 0) and partial >= self._least_waste:
@@ -218,20 +214,9 @@ class Patterns:
                 remainder = size if number < count else leftover
                 stack.append((index + 1, mbps, allowed, vfs - number, remainder, (index, number, fill)))
 
-    def _below_ceiling(self, index: int, limit: int) -> int:
-        """The most items of a type that the first entry may have."""
-        if self._query.ceiling is None:
-            return limit
-        first, number = self._query.ceiling
-        whole = self._remaining.types[index]
-        if whole == first:
-            return min(limit, number)
-        return limit if whole > first else 0
 
-
-_Ceiling = tuple[int, int] | None
-_State = tuple[int, tuple[int, ...], _Ceiling]
-"""Which room is next, how many of each type are left, and the bound by the room before if that is alike."""
+_State = tuple[int, tuple[int, ...]]
+"""Which room is next, and how many of each type are left."""
 
 
 @dataclass(slots=True)
@@ -266,7 +251,7 @@ class Search:
         """Find for each room the number of each rate; None when no packing exists. OutOfWorkError."""
         self._work = work
         levels: list[_Level] = []
-        state: _State | None = (0, self._demand.counts, None)
+        state: _State | None = (0, self._demand.counts)
         while True:
             if state is not None:
                 if not any(state[1]):
@@ -280,7 +265,7 @@ class Search:
 
     def _enter(self, state: _State) -> _Level | None:
         """Start on a room; None when this state is known or seen at once to fail."""
-        depth, counts, ceiling = state
+        depth, counts = state
         if depth == len(self._rooms) or state in self._failed:
             return None
         remaining = RemainingItems.from_counts(self._demand.sizes, counts)
@@ -297,7 +282,7 @@ class Search:
         alike = self._alike[depth]
         if alike and remaining.sizes[0] > room.mbps:
             return None
-        query = Query(room, (0, slack), remaining.number - self._vfs[depth + 1], alike, ceiling)
+        query = Query(room, (0, slack), remaining.number - self._vfs[depth + 1], alike)
         return _Level(state, remaining, self._fills(remaining, query, slack // len(holds)), [])
 
     def _fills(self, remaining: RemainingItems, query: Query, share: int) -> Iterator[Fill | None]:
@@ -309,7 +294,7 @@ class Search:
         return chain.from_iterable(
             Patterns(
                 remaining,
-                Query(room, window, query.at_least, query.largest_first, query.ceiling),
+                Query(room, window, query.at_least, query.largest_first),
                 reach,
                 self._work,
             )
@@ -320,15 +305,13 @@ class Search:
     def _advance(self, levels: list[_Level]) -> _State | None:
         """The state after the innermost room's next fill; None, and that room given up, when it has none."""
         level = levels[-1]
-        depth, counts, _ = level.state
+        depth, counts = level.state
         for fill in level.fills:
             level.fill = [(level.remaining.types[index], number) for index, number in entries(fill)]
             remaining = list(counts)
             for index, number in level.fill:
                 remaining[index] -= number
-            twin = depth + 1 < len(self._rooms) and self._rooms[depth + 1] == self._rooms[depth]
-            ceiling = level.fill[0] if twin and not self._alike[depth + 1] and level.fill else None
-            return depth + 1, tuple(remaining), ceiling
+            return depth + 1, tuple(remaining)
         self._failed.add(level.state)
         levels.pop()
         return None
