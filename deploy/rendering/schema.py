@@ -14,6 +14,7 @@ import msgspec
 from deploy.rendering.chart import CHART, default_values
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.config.files import DEPRECATED_KEYS
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.config.namespace_policies import NamespacePolicyConfig
 from k8s_rdma.extender.config import ExtenderConfig
@@ -170,6 +171,9 @@ def _definitions() -> Schema:
             del made[name]["properties"][key]
         required = [key for key in made[name].pop("required", ()) if key not in decided]
         made[name] |= {"required": required} if required else {}
+    for schema in made.values():
+        properties = schema.get("properties", {})
+        properties |= {old: properties[new] for old, new in DEPRECATED_KEYS.items() if new in properties}
     for name in ("DevicePluginConfig", "ServerConfig", "ExtenderConfig"):
         made[name]["properties"]["port"] = _PORT  # containers and probes name it
     return made

@@ -18,11 +18,11 @@ _PROBE_S = 1
 QUICK = {
     "source": "http",
     "pollS": 0.1,
-    "touchS": 0.1,
+    "requeueS": 0.1,
     "maxAgeS": 0.001,
     "nodeTimeoutS": 5,
     "leaseS": 5,
-    "settleS": 1,
+    "apiRequestTimeoutS": 1,
 }
 
 

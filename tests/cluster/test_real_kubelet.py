@@ -259,12 +259,12 @@ async def test_pod_whose_container_asks_for_too_many_fails_for_good_and_the_next
     node: Node, tmp_path: Path
 ):
     async with kubelet_of(node, tmp_path) as kubelet:
-        start_plugin(node, [{"mode": "mount", "name": MOUNT_RESOURCE, "count": 5, "mostPerContainer": 2}])
+        start_plugin(node, [{"mode": "mount", "name": MOUNT_RESOURCE, "count": 5, "maxPerContainer": 2}])
         await kubelet.counted(MOUNT_RESOURCE, capacity=5, allocatable=5)
         await kubelet.create_pod("greedy", asks("c", 3, MOUNT_RESOURCE))
         said = await kubelet.refused("greedy")
         assert said.startswith("UnexpectedAdmissionError: Pod was rejected: Allocate failed")
-        assert f"{MOUNT_RESOURCE}: 3 for one container, 2 at most (mostPerContainer" in said
+        assert f"{MOUNT_RESOURCE}: 3 for one container, 2 at most (maxPerContainer" in said
         await kubelet.create_pod("modest", asks("c", 2, MOUNT_RESOURCE), asks("d", 2, MOUNT_RESOURCE))
         await kubelet.running("modest")
 

@@ -191,7 +191,7 @@ class Cluster:
         config = {
             "kubeconfig": str(self.directory / "k8s-rdma-extender.kubeconfig"),
             "nodePort": self.node_port,
-            "touchBy": "annotation" if self.plane.release >= (1, 30) else "label",
+            "requeueBy": "annotation" if self.plane.release >= (1, 30) else "label",
         }
         made = Extender(self.directory, name, {**config, **settings})
         self.stack.push_async_callback(made.end)

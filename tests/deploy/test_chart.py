@@ -454,12 +454,17 @@ def test_extender_prefers_nodes_of_the_control_plane_and_needs_none(mode: str):
 
 @pytest.mark.parametrize(
     ("kubernetes", "given", "how"),
-    [("v1.29.4", {}, "label"), ("v1.29.4", {"touchBy": "annotation"}, "annotation"), ("v1.30.0", {}, None)],
+    [
+        ("v1.29.4", {}, "label"),
+        ("v1.29.4", {"requeueBy": "annotation"}, "annotation"),
+        ("v1.29.4", {"touchBy": "annotation"}, "annotation"),
+        ("v1.30.0", {}, None),
+    ],
 )
 def test_nodes_are_touched_in_the_way_that_the_clusters_scheduler_heeds(kubernetes, given, how):
     objects = documents(render({"extender": {"config": given}}, kubernetes=kubernetes))
     settings = yaml.safe_load(by_name(objects, "ConfigMap", "k8s-rdma-extender")["data"]["extender.yaml"])
-    assert settings.get("touchBy") == how
+    assert settings.get("requeueBy") == how
 
 
 LENIENT = {"extender": {"config": {"strict": False}}, "node": {"agent": {"config": {"strict": False}}}}

@@ -551,11 +551,11 @@ def test_container_with_single_devices_does_not_reach_one_that_comes_later():
 )
 def test_container_gets_no_more_of_a_counted_resource_than_it_may(resource):
     looked = replace(seen(*ALL), held_slots=frozenset())
-    for mode, most in ((mode_of(resource()), 8), (mode_of(resource(most_per_container=2)), 2)):
+    for mode, most in ((mode_of(resource()), 8), (mode_of(resource(max_per_container=2)), 2)):
         offered = ids(mode.offer(looked))
         mode.allocate(offered[:most], looked)
         told = refusal(mode, offered[: most + 1], looked, reason=Reason.TOO_MANY_DEVICES)
-        assert f"{most + 1} for one container, {most} at most (mostPerContainer" in told
+        assert f"{most + 1} for one container, {most} at most (maxPerContainer" in told
 
 
 def test_container_gets_no_more_shares_of_a_pods_devices_than_it_may():

@@ -25,7 +25,7 @@ from k8s_rdma.doctor.cluster.scheduler import Profile, SchedulerFacts, Scheduler
 from k8s_rdma.doctor.cluster.versions import (
     NodeVersions,
     VersionFacts,
-    check_touch_by,
+    check_requeue_by,
     check_versions,
     no_node,
     not_compared,
@@ -191,7 +191,7 @@ CASES: dict[str, list[Finding]] = {
     "versions-kubelet-skew": one_node(kubelet="v1.32.1"),
     "versions-runtime": one_node(runtime="containerd://1.5.9"),
     "versions-no-annotations": one_node(runtime="cri-o://1.28.11"),
-    "versions-touch-by-label": run(lambda api: check_touch_by(api, DEFAULTS), "v1.29.3"),
+    "versions-touch-by-label": run(lambda api: check_requeue_by(api, DEFAULTS), "v1.29.3"),
     "versions-ours-differ": versions(ours=(("k8s-rdma/a", "0.1.0"), ("this program", "0.2.0"))),
     "crd-missing": crd(found=None),
     "crd-unused": crd(found=None, needed=False),

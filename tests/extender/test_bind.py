@@ -333,7 +333,7 @@ async def test_bind_succeeds_when_the_answer_is_lost_but_the_pod_is_bound():
 
 
 async def test_bind_holds_the_capacity_while_an_unanswered_write_may_still_happen():
-    async with world("w1", settle_s=3600.0) as w:
+    async with world("w1", api_request_timeout_s=3600.0) as w:
         w.api.touchable = False
         w.api.faults.append(Fault.LATE)
         await w.create_pod("p", 6_000)
@@ -348,7 +348,7 @@ async def test_bind_holds_the_capacity_while_an_unanswered_write_may_still_happe
 
 
 async def test_bind_repeats_the_same_placement_after_an_unanswered_write():
-    async with world("w1", settle_s=3600.0) as w:
+    async with world("w1", api_request_timeout_s=3600.0) as w:
         w.api.touchable = False
         w.nodes["w1"].report = report("w1", pf(PF0), pf(PF1))
         w.api.faults.append(Fault.DROPPED)
@@ -361,7 +361,7 @@ async def test_bind_repeats_the_same_placement_after_an_unanswered_write():
 
 
 async def test_bind_does_not_choose_another_placement_while_the_first_may_still_be_written():
-    async with world("w1", settle_s=3600.0) as w:
+    async with world("w1", api_request_timeout_s=3600.0) as w:
         w.api.touchable = False
         w.nodes["w1"].report = report("w1", pf(PF0), pf(PF1))
         w.api.faults.append(Fault.DROPPED)
@@ -373,7 +373,7 @@ async def test_bind_does_not_choose_another_placement_while_the_first_may_still_
 
 
 async def test_bind_stays_in_doubt_when_a_refusal_follows_an_unanswered_write():
-    async with world("w1", settle_s=3600.0) as w:
+    async with world("w1", api_request_timeout_s=3600.0) as w:
         w.api.touchable = False
         w.api.faults += [Fault.LATE, Fault.REFUSED]
         await w.create_pod("p", 6_000)
@@ -384,7 +384,7 @@ async def test_bind_stays_in_doubt_when_a_refusal_follows_an_unanswered_write():
 
 
 async def test_bind_elsewhere_frees_the_node_that_was_in_doubt():
-    async with world("w1", "w2", settle_s=3600.0) as w:
+    async with world("w1", "w2", api_request_timeout_s=3600.0) as w:
         w.api.touchable = False
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
@@ -395,7 +395,7 @@ async def test_bind_elsewhere_frees_the_node_that_was_in_doubt():
 
 
 async def test_doubt_ends_when_the_pod_is_read_unbound_after_the_api_servers_own_timeout():
-    async with world("w1", settle_s=0.05) as w:
+    async with world("w1", api_request_timeout_s=0.05) as w:
         w.api.touchable = False
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
@@ -405,7 +405,7 @@ async def test_doubt_ends_when_the_pod_is_read_unbound_after_the_api_servers_own
 
 
 async def test_doubt_ends_with_a_promise_when_the_pod_is_read_bound():
-    async with cluster("w1") as c, extending(c, settle_s=0.05) as w:
+    async with cluster("w1") as c, extending(c, api_request_timeout_s=0.05) as w:
         w.api.touchable = False
         w.api.faults.append(Fault.LOST)
         await w.create_pod("p", 6_000)
@@ -417,7 +417,7 @@ async def test_doubt_ends_with_a_promise_when_the_pod_is_read_bound():
 
 
 async def test_doubt_ends_when_the_pod_is_deleted():
-    async with world("w1", settle_s=3600.0) as w:
+    async with world("w1", api_request_timeout_s=3600.0) as w:
         w.api.touchable = False
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
@@ -430,7 +430,7 @@ async def test_doubt_ends_when_the_pod_is_deleted():
 
 
 async def test_doubt_leaves_the_end_of_a_deleted_pod_to_the_nodes_next_report():
-    async with world("w1", settle_s=0.02) as w:
+    async with world("w1", api_request_timeout_s=0.02) as w:
         w.api.touchable = False
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
@@ -443,7 +443,7 @@ async def test_doubt_leaves_the_end_of_a_deleted_pod_to_the_nodes_next_report():
 
 @pytest.mark.parametrize("fault", [None, Fault.LOST])
 async def test_answer_after_the_pods_end_does_not_bring_its_promise_back(fault):
-    async with world("w1", settle_s=3600.0) as w:
+    async with world("w1", api_request_timeout_s=3600.0) as w:
         w.api.touchable = False
         w.api.faults.append(fault)
         (w.api.answering if fault is None else w.api.reading).clear()
@@ -466,7 +466,7 @@ async def test_answer_after_the_pods_end_does_not_bring_its_promise_back(fault):
 
 
 async def test_end_of_a_pod_that_is_being_read_back_is_not_forgotten():
-    async with world("w1", settle_s=3600.0) as w:
+    async with world("w1", api_request_timeout_s=3600.0) as w:
         w.api.touchable = False
         w.api.faults.append(Fault.LOST)
         w.api.reading.clear()

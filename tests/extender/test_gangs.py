@@ -175,7 +175,7 @@ async def test_pod_counts_no_more_when_its_bind_was_refused():
 
 
 async def test_pod_counts_no_more_when_its_bind_did_not_come_in_time():
-    async with world("w1", "w2", expect_s=1e-9) as w:
+    async with world("w1", "w2", assume_s=1e-9) as w:
         room_for(w, 1)
         await w.create_pod("first", 0)
         await w.create_pod("second", 0)

@@ -319,8 +319,8 @@ async def test_bind_is_not_written_when_the_lease_runs_out_while_the_node_is_ask
 
 @pytest.mark.parametrize("how", ["is read unbound", "is bound", "is deleted"])
 async def test_finish_returns_when_the_pod_in_doubt_is_known_to_be_bound_or_not(how):
-    settle_s = 0.01 if how == "is read unbound" else 3600.0
-    async with cluster("w1") as c, extending(c, settle_s=settle_s) as w:
+    api_request_timeout_s = 0.01 if how == "is read unbound" else 3600.0
+    async with cluster("w1") as c, extending(c, api_request_timeout_s=api_request_timeout_s) as w:
         await until(lambda: not w.extender.missing())
         w.api.touchable = False
         w.api.faults.append(Fault.LATE)
@@ -344,7 +344,7 @@ async def test_finish_returns_when_the_pod_in_doubt_is_known_to_be_bound_or_not(
 
 async def test_stop_gives_the_lease_back_when_the_last_doubt_is_over():
     api = SteppedLeases()
-    async with cluster("w1") as c, served(c, lease=api.lease(), settle_s=3600.0) as s:
+    async with cluster("w1") as c, served(c, lease=api.lease(), api_request_timeout_s=3600.0) as s:
         await s.ready()
         c.api.touchable = False
         c.api.faults.append(Fault.LATE)
@@ -363,7 +363,7 @@ async def test_stop_gives_the_lease_back_when_the_last_doubt_is_over():
 async def test_what_one_extender_left_in_doubt_the_next_one_fences_before_it_binds():
     api = SteppedLeases()
     async with cluster("w1") as c:
-        async with served(c, lease=api.lease(), settle_s=3600.0, shutdown_s=0.05) as s:
+        async with served(c, lease=api.lease(), api_request_timeout_s=3600.0, shutdown_s=0.05) as s:
             await s.ready()
             c.api.touchable = False
             c.api.faults.append(Fault.LATE)
@@ -373,7 +373,7 @@ async def test_what_one_extender_left_in_doubt_the_next_one_fences_before_it_bin
             await s.done
         assert api.stored.holder == "me"
         c.api.touchable = True
-        async with extending(c, lease=api.lease("next"), settle_s=3600.0) as w:
+        async with extending(c, lease=api.lease("next"), api_request_timeout_s=3600.0) as w:
             await w.create_pod("q", 6_000)
             assert "is starting" in await w.bind("q", "w1")
             while w.extender.missing():

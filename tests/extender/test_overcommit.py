@@ -105,7 +105,7 @@ def test_promises_fit_every_pf_after_any_sequence_of_binds_faults_and_ends(
 async def _play(
     wanted: Sequence[Sequence[int]], steps: Sequence[tuple[str, Any]], faults: Sequence[Fault | None]
 ) -> None:
-    async with world("w1", "w2", settle_s=3600.0) as w:
+    async with world("w1", "w2", api_request_timeout_s=3600.0) as w:
         for node in w.nodes.values():
             node.report = report(node.name, pf(PF0, vfs=VFS, mbps=MBPS))
         w.api.faults[:] = faults

@@ -85,14 +85,14 @@ async def test_part_of_a_gang_keeps_no_other_gang_out():
 
 
 async def test_whole_gang_keeps_others_out_until_its_pods_are_bound():
-    async with gang_world("w1", vfs=4, expect_s=60.0) as w:
+    async with gang_world("w1", vfs=4, assume_s=60.0) as w:
         await filtered(w, *GANG)
         assert await w.fitting("other") == []
         assert await bound(w, *((name, "w1") for name in GANG)) == [""] * 4
 
 
 async def test_bind_of_another_pod_does_not_take_a_whole_gangs_place():
-    async with gang_world("w1", "w2", vfs=4, expect_s=60.0) as w:
+    async with gang_world("w1", "w2", vfs=4, assume_s=60.0) as w:
         await w.filter("other", "w2")
         for name in GANG:
             assert await w.fitting(name, "w1") == ["w1"]
@@ -101,7 +101,7 @@ async def test_bind_of_another_pod_does_not_take_a_whole_gangs_place():
 
 
 async def test_whole_gang_keeps_others_out_for_a_bounded_time_and_those_are_woken_then():
-    async with gang_world("w1", vfs=4, expect_s=0.2) as w:
+    async with gang_world("w1", vfs=4, assume_s=0.2) as w:
         await filtered(w, *GANG)
         assert await w.fitting("other") == []
         await until(lambda: "w1" in w.api.touched)
@@ -109,7 +109,7 @@ async def test_whole_gang_keeps_others_out_for_a_bounded_time_and_those_are_woke
 
 
 async def test_pods_are_woken_on_all_nodes_of_a_whole_gang_when_one_bind_of_it_is_refused():
-    async with gang_world("w1", "w2", vfs=2, expect_s=60.0) as w:
+    async with gang_world("w1", "w2", vfs=2, assume_s=60.0) as w:
         [[first], *_] = await filtered(w, *GANG)
         assert await w.fitting("other") == []
         w.nodes[first].holds(other=0)
@@ -118,7 +118,7 @@ async def test_pods_are_woken_on_all_nodes_of_a_whole_gang_when_one_bind_of_it_i
 
 
 async def test_gang_does_not_take_where_another_pod_is_going():
-    async with gang_world("w1", vfs=4, expect_s=60.0) as w:
+    async with gang_world("w1", vfs=4, assume_s=60.0) as w:
         assert await w.fitting("other") == ["w1"]
         assert await filtered(w, *GANG) == [["w1"]] * 3 + [[]]
         assert await w.bind("other", "w1") == ""
@@ -254,7 +254,7 @@ async def test_client_that_goes_away_while_its_bind_waits_leaves_nothing_held():
 
 async def test_gang_that_is_filtered_again_and_again_and_never_bound_lets_others_in():
     """As when a pod of it that asks for no interfaces finds no processor."""
-    async with gang_world("w1", vfs=4, expect_s=0.02) as w:
+    async with gang_world("w1", vfs=4, assume_s=0.02) as w:
         fitting: list[str] = []
         while not fitting:
             assert await filtered(w, *GANG) == [["w1"]] * 4

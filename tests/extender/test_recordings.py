@@ -134,7 +134,7 @@ async def scheduler(port: int) -> AsyncIterator[Scheduler]:
 @asynccontextmanager
 async def recorded_world() -> AsyncIterator[tuple[World, Scheduler]]:
     """Several recordings one after the other: nobody of the one before is still on the way to a bind."""
-    async with cluster(*NODES) as c, served(c, expect_s=1e-9) as s:
+    async with cluster(*NODES) as c, served(c, assume_s=1e-9) as s:
         await s.ready()
         async with scheduler(s.port) as client:
             yield c, client

@@ -158,7 +158,7 @@ async def test_only_a_new_binder_that_may_not_touch_pods_waits_for_what_the_one_
     async with cluster("w1") as c:
         c.api.touchable = touchable
         await c.create_pod("p", 1)
-        async with extending(c, lease=lease, settle_s=3600.0) as w:
+        async with extending(c, lease=lease, api_request_timeout_s=3600.0) as w:
             while leases.stored.holder != "me":  # noqa: ASYNC110  it is a state of the test's own
                 await asyncio.sleep(0.01)
             if touchable:
@@ -185,7 +185,7 @@ async def test_new_binder_does_not_wait_for_a_pod_whose_annotations_are_full(lab
         await c.patch_pod("full", {"metadata": {"annotations": {"padding": "x" * length}}})
         c.api.labelled = labelled
         await c.create_pod("p", 1)
-        async with extending(c, lease=lease, settle_s=3600.0) as w:
+        async with extending(c, lease=lease, api_request_timeout_s=3600.0) as w:
             if labelled:
                 while w.extender.missing():  # noqa: ASYNC110  that is the interface
                     await asyncio.sleep(0.01)
@@ -208,7 +208,7 @@ async def test_new_binder_does_not_wait_for_a_pod_that_is_as_long_as_etcd_takes(
         length = MAX_OBJECT_BYTES - len(json.dumps(await c.read_pod("large"), separators=(",", ":"))) - 10
         await c.patch_pod("large", {"metadata": {"labels": {"padding": "x" * length}}})
         await c.create_pod("p", 1)
-        async with extending(c, lease=lease, settle_s=3600.0) as w:
+        async with extending(c, lease=lease, api_request_timeout_s=3600.0) as w:
             while w.extender.missing():  # noqa: ASYNC110  that is the interface
                 await asyncio.sleep(0.01)
             assert c.api.fenced == ["p"]

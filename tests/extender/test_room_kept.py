@@ -78,7 +78,7 @@ class Play:
     def __post_init__(self) -> None:
         fit_cache = FitCache(Strategy.BINPACK, "numbers")
         self.cache = scheduler_cache(
-            self.clock, fit_cache=fit_cache, nomination_s=NOMINATION_S, expect_s=1e-9
+            self.clock, fit_cache=fit_cache, nomination_s=NOMINATION_S, assume_s=1e-9
         )
         self.verdicts = FeasibilityChecker(cache=self.cache, clock=self.clock)
         self.preempting = Preempting(

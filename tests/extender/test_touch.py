@@ -48,7 +48,7 @@ async def test_node_is_touched_when_its_report_shows_room_for_a_refused_pod():
 
 
 async def test_what_is_touched_of_a_node_is_a_label_where_the_scheduler_heeds_no_annotation():
-    async with world("w1", touch_by="label") as w:
+    async with world("w1", requeue_by="label") as w:
         w.nodes["w1"].holds(a=9_000)
         await w.create_pod("p", 5_000)
         assert await w.fitting("p") == []

@@ -86,7 +86,7 @@ async def test_bind_says_that_the_annotation_changed_when_the_pod_does_not_fit_a
 
 @pytest.mark.parametrize("fault", [Fault.DROPPED, Fault.LATE])
 async def test_bind_without_an_answer_is_settled_at_once_by_touching_the_pod(fault):
-    async with world("w1", settle_s=3600.0) as w:
+    async with world("w1", api_request_timeout_s=3600.0) as w:
         w.api.faults.append(fault)
         await w.create_pod("p", 6_000)
         await w.create_pod("q", 6_000)
@@ -107,7 +107,7 @@ async def test_bind_whose_answer_was_lost_is_success_when_the_touch_shows_it():
 
 
 async def test_doubt_stands_while_the_api_server_does_not_answer_and_the_next_bind_settles_it():
-    async with world("w1", "w2", settle_s=3600.0) as w:
+    async with world("w1", "w2", api_request_timeout_s=3600.0) as w:
         w.api.faults.append(Fault.DROPPED)
         w.api.untouched = 1
         await w.create_pod("p", 6_000)
@@ -120,7 +120,7 @@ async def test_doubt_stands_while_the_api_server_does_not_answer_and_the_next_bi
 
 
 async def test_without_the_right_to_touch_pods_a_newer_version_settles_the_doubt_as_well():
-    async with world("w1", settle_s=3600.0) as w:
+    async with world("w1", api_request_timeout_s=3600.0) as w:
         w.api.touchable = False
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)

@@ -63,7 +63,7 @@ async def scheduled(*names: str, source: str = "http", **settings: Any) -> Async
             nodes.publishing = {name: PublishedNode(c.api, NodeName(name)) for name in names}
             for name in names:
                 await nodes.say(report(name))
-        pace = {"poll_s": 1.0, "touch_s": 1.0, "source": source, "node_lease_namespace": NAMESPACE}
+        pace = {"poll_s": 1.0, "requeue_s": 1.0, "source": source, "node_lease_namespace": NAMESPACE}
         async with served(c, **pace, **settings) as s:
             await s.ready()
             extender = ExtenderConfig(

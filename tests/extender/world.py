@@ -35,7 +35,7 @@ MERGE = {"Content-Type": "application/merge-patch+json"}
 QUICK = {
     "source": "http",
     "poll_s": 0.02,
-    "touch_s": 0.02,
+    "requeue_s": 0.02,
     "max_age_s": 1e-9,
     "stale_s": 3600.0,
     "node_timeout_s": 5.0,

@@ -33,7 +33,7 @@ HUSTCAT_RESOURCE = "tencent.com/rdma"
 SLOT_RESOURCE = "k8s-rdma.io/slot"
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
-MOST_PER_CONTAINER = 8
+MAX_PER_CONTAINER = 8
 """One does for a container, and some descriptions of pods ask for as many as they have interfaces."""
 
 LAST_VF = 0xFFFF
@@ -141,12 +141,12 @@ class ExactResource(
 ):
     """The devices of the VFs that the agent gives the pod, by CDI.
 
-    count: of containers that may ask at a time. most_per_container: of them one container's.
+    count: of containers that may ask at a time. max_per_container: of them one container's.
     """
 
     name: ResourceText = SLOT_RESOURCE
     count: Count = 1000
-    most_per_container: Count = MOST_PER_CONTAINER
+    max_per_container: Count = MAX_PER_CONTAINER
 
 
 class MountResource(
@@ -155,12 +155,12 @@ class MountResource(
     """`/dev/infiniband` for whoever asks.
 
     scope: the directory with all that is ever in it; the character devices that there are; `rdma_cm` alone.
-    most_per_container: of all that there are, `count`.
+    max_per_container: of all that there are, `count`.
     """
 
     name: ResourceText = MOUNT_RESOURCE
     count: Count = 10_000
-    most_per_container: Count = MOST_PER_CONTAINER
+    max_per_container: Count = MAX_PER_CONTAINER
     scope: Literal["directory", "devices", "rdma-cm-only"] = "directory"
 
 
@@ -197,13 +197,13 @@ class SharedResource(
 ):
     """A resource that gives all matching devices to every container that requests it.
 
-    count: of holders at a time. most_per_container: of them one container's.
+    count: of holders at a time. max_per_container: of them one container's.
     cdi: whether the device nodes come by CDI, from a specification that the agent writes.
     """
 
     name: ResourceText
     count: Annotated[int, msgspec.Meta(ge=0, le=100_000)]
-    most_per_container: Count = MOST_PER_CONTAINER
+    max_per_container: Count = MAX_PER_CONTAINER
     select: SharedSelector = SharedSelector()
     cdi: bool = False
 

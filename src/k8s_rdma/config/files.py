@@ -7,11 +7,14 @@ gone through once more, beside its model: what a field wants its type says, or t
 YAML as configuration files have it: a key that stands twice in a mapping is refused.
 
 The keys of a configuration file by which a process speaks TLS.
+
+Deprecated keys are accepted for one release, with a warning on stderr.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,6 +30,16 @@ from k8s_rdma.wire.json import describe_unknown, shown
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
+
+
+DEPRECATED_KEYS: Mapping[str, str] = {
+    "expectS": "assumeS",
+    "mostPerContainer": "maxPerContainer",
+    "settleS": "apiRequestTimeoutS",
+    "touchBy": "requeueBy",
+    "touchS": "requeueS",
+}
+"""Old names of keys with their new ones, of all configuration files; docs/upgrade.md lists them."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -192,8 +205,37 @@ def convert(kind: type[T], document: object) -> T:
     return result
 
 
+def with_current_keys(document: Any, field: str = "") -> tuple[Any, tuple[str, ...]]:
+    """Replace deprecated keys. Returns the document and, for each, a sentence that names both keys.
+
+    MalformedError where a key has one value by its old name and another by its new one.
+    """
+    if isinstance(document, list):
+        changed = [with_current_keys(value, f"{field}[{index}]") for index, value in enumerate(document)]
+        return [value for value, _ in changed], tuple(line for _, lines in changed for line in lines)
+    if not isinstance(document, dict):
+        return document, ()
+    result: dict[Any, Any] = {}
+    warnings: list[str] = []
+    for key, value in document.items():
+        result[key], lines = with_current_keys(value, _below(field, str(key)))
+        warnings += lines
+    for old, new in DEPRECATED_KEYS.items():
+        if old not in result:
+            continue
+        value = result.pop(old)
+        if result.setdefault(new, value) != value:
+            msg = (
+                f"{_below(field, old)} and {_below(field, new)}: differ; leave out {old}, which is deprecated"
+            )
+            raise MalformedError(msg)
+        warnings.append(f"{_below(field, old)}: deprecated; use {new}")
+    return result, tuple(warnings)
+
+
 def fit(kind: type[T], document: object) -> T:
     """The document as what its model is; MalformedError names the field, and what it wants."""
+    document, _ = with_current_keys(document)
     try:
         return convert(kind, document)
     except msgspec.ValidationError as error:
@@ -208,6 +250,12 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
     """
     flags = {key: value for key, value in overrides.items() if value is not None}
     document = _read(path) if path else {}
+    try:
+        document, warnings = with_current_keys(document)
+    except MalformedError as error:
+        raise MalformedError(f"{path}: {error}") from error
+    for warning in warnings:
+        sys.stderr.write(f"{path}: {warning}\n")
     settings = {**document, **flags} if isinstance(document, dict) else document
     try:
         return convert(kind, settings)

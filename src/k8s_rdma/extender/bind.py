@@ -67,9 +67,9 @@ _POLL_S = 0.05
 class BindingWriter:
     """The writes; an async context manager that owns the settling of those in doubt.
 
-    keys: sign placements. policies: bound what one takes that nobody signs. settle_s: how long a write
-    without an answer may still take effect where pods may not be touched. doubts: what settles, one for each
-    write without an answer.
+    keys: sign placements. policies: bound what one takes that nobody signs. api_request_timeout_s: how long a
+    write without an answer may still take effect where pods may not be touched. doubts: what settles, one for
+    each write without an answer.
 
     The state is in memory only: whoever comes after this process counts what is written, and must not
     promise anything while there is something `undecided` that is not fenced.
@@ -84,7 +84,7 @@ class BindingWriter:
         *,
         keys: KeySource = UNSIGNED,
         policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES,
-        settle_s: float = 60.0,
+        api_request_timeout_s: float = 60.0,
     ) -> None:
         self._state = state
         self._api = api
@@ -92,7 +92,7 @@ class BindingWriter:
         self._clock = clock
         self._keys = keys
         self._pending = PendingBindings(state=state, clock=clock, keys=keys, policies=policies)
-        self._settle_s = settle_s
+        self._api_request_timeout_s = api_request_timeout_s
         self._locks: WeakValueDictionary[PodUid, asyncio.Lock] = WeakValueDictionary()
         self._tasks = asyncio.TaskGroup()
         self.doubts: dict[asyncio.Task[None], tuple[Bind, Reservation]] = {}
@@ -120,7 +120,9 @@ class BindingWriter:
         while self.undecided() and self._clock() - began < within_s:  # noqa: ASYNC110  it ends in many places
             await asyncio.sleep(min(_POLL_S, within_s))
         if undecided := self.undecided():
-            _log.error("binds_left_in_doubt", pods=undecided, settle_s=self._settle_s)
+            _log.error(
+                "binds_left_in_doubt", pods=undecided, api_request_timeout_s=self._api_request_timeout_s
+            )
 
     def lock(self, uid: PodUid) -> asyncio.Lock:
         """The lock of the pod: one bind of a pod at a time."""
@@ -250,9 +252,9 @@ class BindingWriter:
 
     async def _settle(self, bind: Bind, uncertain: Reservation) -> None:
         """Look at the pod until the write can take no effect any more, or is seen to have taken it."""
-        late = self._clock() + self._settle_s
+        late = self._clock() + self._api_request_timeout_s
         while self._stands(bind, uncertain):
-            await asyncio.sleep(min(_READ_AGAIN_S, self._settle_s))
+            await asyncio.sleep(min(_READ_AGAIN_S, self._api_request_timeout_s))
             async with self.lock(bind.uid):
                 if self._stands(
                     bind, uncertain

@@ -136,7 +136,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         which `kubectl describe` counts together, see `core.refusal.Detail`.
     limits: what namespaces may hold; vf_resource: the counted extended resource that the agents publish for
         VFs, if they do: a pod that asks for it must ask for as many as it has interfaces.
-    expect_s: how long a pod that was filtered counts where it is expected to go, until its bind comes or,
+    assume_s: how long a pod that was filtered counts where it is expected to go, until its bind comes or,
         where the scheduler binds, until its node reports it. None: 2 s and 30 s, in this order.
     nomination_s: how long what preemption made room for is held for the pod that it was made for.
     max_body_bytes: of a request; a full node object is about 10 KB.
@@ -160,16 +160,17 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         it is younger.
     retry_s: how long a node that timed out counts as unreadable without being asked again.
     poll_s: how often nodes that refused a waiting pod are asked.
-    touch_by, touch_s: what of a node object is changed so that the scheduler tries refused pods again, and
-        the least time between two touches of a node. Kubernetes 1.28 and 1.29 need `label`: their schedulers
-        heed no annotation.
-    api_timeout_s: for one call of the API server. settle_s: how long the API server may still work on a
-        call that was not answered (its own `--request-timeout`); waited for where pods may not be patched.
+    requeue_by, requeue_s: what of a node object is changed so that the scheduler tries refused pods again,
+        and the least time between two touches of a node. Kubernetes 1.28 and 1.29 need `label`: their
+        schedulers heed no annotation.
+    api_timeout_s: for one call of the API server. api_request_timeout_s: how long the API server may still
+        work on a call that was not answered (its own `--request-timeout`); waited for where pods may not be
+        patched.
     lease_name, lease_namespace: of the Lease whose holder alone binds pods that ask for interfaces (needs the
         verbs get, create and patch on `leases` of `coordination.k8s.io` there); an empty name: no Lease, then
         there must never be two extenders.
     lease_s: whole seconds without a renewal after which another may take the Lease; where it may not patch
-        pods, it then also waits for settle_s before it binds.
+        pods, it then also waits for api_request_timeout_s before it binds.
     shutdown_s: for requests under way and binds in doubt when told to stop; less than the pod's
         `terminationGracePeriodSeconds`. What is in doubt after it is left to the next holder to fence.
     """
@@ -190,7 +191,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     refusal_detail: Detail = Detail.NUMBERS
     limits: tuple[NamespaceLimit, ...] = ()
     vf_resource: ResourceText | None = None
-    expect_s: Seconds | None = None
+    assume_s: Seconds | None = None
     nomination_s: Seconds = 120.0
     disruption_budgets: Literal["heed", "ignore"] = "heed"
     kubeconfig: str | None = None
@@ -208,10 +209,10 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     max_age_s: Seconds = 1.0
     retry_s: Seconds = 10.0
     poll_s: Seconds = 1.0
-    touch_by: Literal["annotation", "label"] = "annotation"
-    touch_s: Seconds = 1.0
+    requeue_by: Literal["annotation", "label"] = "annotation"
+    requeue_s: Seconds = 1.0
     api_timeout_s: Seconds = 5.0
-    settle_s: Seconds = 60.0
+    api_request_timeout_s: Seconds = 60.0
     lease_name: str = "k8s-rdma-extender"
     lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "kube-system"
     lease_s: Annotated[int, msgspec.Meta(ge=5, le=3600)] = 15

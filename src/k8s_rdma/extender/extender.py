@@ -95,7 +95,7 @@ class Extender:
         self._queue = SearchQueue()
         self._policies = policies_of(config.policy_file)
         fit_cache = FitCache(config.strategy, config.refusal_detail)
-        pace = Pace(poll_s=config.poll_s, touch_s=config.touch_s, by_label=config.touch_by == "label")
+        pace = Pace(poll_s=config.poll_s, requeue_s=config.requeue_s, by_label=config.requeue_by == "label")
         self._requeuer = Requeuer(UnschedulablePods(), fit_cache, self._api, clock, pace, self._queue)
         requests = PodRequestCache(
             strict=config.strict,
@@ -194,7 +194,7 @@ class Extender:
             follow=lambda: follow("pods", lambda: pods.stream(self._api), pods.on_event),
             clock=self._clock,
             lease=self._identity.lease,
-            settle_s=config.settle_s,
+            api_request_timeout_s=config.api_request_timeout_s,
             on_ready=self._try_all,
         )
 
@@ -233,7 +233,7 @@ class Extender:
             self._clock,
             keys=self._identity.keys,
             policies=self._policies,
-            settle_s=self._config.settle_s,
+            api_request_timeout_s=self._config.api_request_timeout_s,
         )
         return Binder(
             cache=self.cache,

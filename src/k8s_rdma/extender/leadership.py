@@ -13,8 +13,8 @@ virtual machine) and sends it an hour later.
 A pod's annotations may be as long as they may be, by its owner's doing: then a label is written.
 
 Where the API server refuses to touch pods (403), the second line is time: after a Lease that was not given
-back nothing is bound until nothing that was sent before can take effect (`settle_s`). That does not hold
-back a sender that was stopped.
+back nothing is bound until nothing that was sent before can take effect (`api_request_timeout_s`). That does
+not hold back a sender that was stopped.
 
 Verbs: list, watch, get and patch on `pods`.
 """
@@ -100,9 +100,9 @@ class Leadership:
     """Takes the Lease, and lets binds begin and end with it.
 
     lease: None where nobody else ever binds. fence: None where this process binds nothing. follow: keeps
-    `pods` up to date, from a new list on; without end. settle_s: as in `BindingWriter`. on_ready: called
-    whenever binds may begin, and again when no other can take itself for the holder any more. obstacle: why
-    nothing is bound yet although the Lease is held.
+    `pods` up to date, from a new list on; without end. api_request_timeout_s: as in `BindingWriter`.
+    on_ready: called whenever binds may begin, and again when no other can take itself for the holder any
+    more. obstacle: why nothing is bound yet although the Lease is held.
     """
 
     pods: PodInformer
@@ -110,7 +110,7 @@ class Leadership:
     follow: Callable[[], Awaitable[None]]
     clock: Callable[[], float]
     lease: LeaderElector | None = None
-    settle_s: float = 60.0
+    api_request_timeout_s: float = 60.0
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     on_ready: Callable[[], None] = lambda: None
     obstacle: str = "pods"
@@ -179,12 +179,14 @@ class Leadership:
 
     async def _prepare(self, *, given_back: bool) -> None:
         """Let nothing that another holder wrote take effect, or wait until it has."""
-        deadline = self.clock() + (0.0 if given_back else self.settle_s)
+        deadline = self.clock() + (0.0 if given_back else self.api_request_timeout_s)
         await self.pods.wait_listed()
         if self.fence is not None:
             self.obstacle = "pods are touched, so that no bind of a holder before takes effect"
             if loose := await self._touch_all(self.fence, deadline):
-                self.obstacle = f"binds of the holder before may take effect for {self.settle_s:g} s"
+                self.obstacle = (
+                    f"binds of the holder before may take effect for {self.api_request_timeout_s:g} s"
+                )
                 left_s = max(0.0, deadline - self.clock())
                 _log.warning("pods_not_fenced", pods=len(loose), one=loose[0], waits_s=round(left_s, 3))
                 await self.sleep(left_s)

@@ -293,12 +293,12 @@ _log = structlog.get_logger()
 class Pace:
     """The intervals of polling and touching, in seconds.
 
-    poll_s: a node of interest is asked. touch_s: the same node is touched at most, and five times that
+    poll_s: a node of interest is asked. requeue_s: the same node is touched at most, and five times that
     after a failure. gap_s: between any two touches. by_label: a label is changed, and no annotation.
     """
 
     poll_s: float = 1.0
-    touch_s: float = 1.0
+    requeue_s: float = 1.0
     gap_s: float = 0.1
     by_label: bool = False
 
@@ -457,7 +457,7 @@ class Requeuer:
             if not leads():
                 if self._due or self._unknown:
                     self._something_changed.set()
-                    await asyncio.sleep(self._pace.touch_s)
+                    await asyncio.sleep(self._pace.requeue_s)
                 continue
             if self._unknown:
                 for node in _likeliest(self._unknown(), state):
@@ -469,7 +469,7 @@ class Requeuer:
                 await asyncio.sleep(self._pace.gap_s)
 
     def _enqueue(self, node: NodeName) -> None:
-        self._due.setdefault(node, self._touched.get(node, NEVER) + self._pace.touch_s)
+        self._due.setdefault(node, self._touched.get(node, NEVER) + self._pace.requeue_s)
         self._something_changed.set()
 
     async def _serve(self, namespace: str, state: ClusterState, limits: Limits) -> None:
@@ -552,11 +552,13 @@ class Requeuer:
             return
         except (ApiUnreachableError, ApiUncertainError) as error:
             _log.warning("touch_failed", node=node, error=error.message)
-            self._due[node] = now + 5 * self._pace.touch_s
+            self._due[node] = now + 5 * self._pace.requeue_s
             return
         self.touches += 1
         self._touched = {
-            n: touched_at for n, touched_at in self._touched.items() if touched_at + self._pace.touch_s > now
+            n: touched_at
+            for n, touched_at in self._touched.items()
+            if touched_at + self._pace.requeue_s > now
         }
         self._touched[node] = now
         _log.info("touch", node=node, waiting=len(self._waiting), duration_s=round(self._clock() - now, 6))

@@ -110,7 +110,7 @@ class SchedulerCache:
             nominations=self.nominations,
             gangs=self.gangs,
             clock=clock,
-            lasts_s=config.expect_s or ASSUME_S[config.binder],
+            lasts_s=config.assume_s or ASSUME_S[config.binder],
             pods=self.pods if config.api else None,
             on_release=requeuer.released,
         )

@@ -11,7 +11,8 @@
 {{- $_ := set $ours "nodeTokenFile" "/etc/k8s-rdma/node-tokens/tokens" -}}
 {{- end -}}
 {{- if not (include "k8s-rdma.has-apparmor-field" .) -}}
-{{- $_ := set $ours "touchBy" ((.Values.extender.config | default dict).touchBy | default "label") -}}{{/* kube-scheduler before 1.30 heeds no annotation */}}
+{{- $given := .Values.extender.config | default dict -}}
+{{- $_ := set $ours "requeueBy" ($given.requeueBy | default $given.touchBy | default "label") -}}{{/* kube-scheduler before 1.30 heeds no annotation */}}
 {{- end -}}
 {{- $settings := merge $ours (.Values.extender.config | default dict) -}}
 {{- $_ := set $settings "listen" (ternary "" "127.0.0.1" (eq (include "k8s-rdma.extender-mode" .) "service")) -}}

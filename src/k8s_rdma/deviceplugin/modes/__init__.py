@@ -26,7 +26,7 @@ def mode_of(resource: Resource, members: PoolMembers | None = None) -> Mode:
     """Build the mode of a resource. members: of all exclusive resources; by default of this one alone."""
     match resource:
         case ExactResource():
-            return SlotsMode(resource.name, resource.count, resource.most_per_container)
+            return SlotsMode(resource.name, resource.count, resource.max_per_container)
         case MountResource():
             return MountMode(resource)
         case ExclusiveResource():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.config.devices import MOST_PER_CONTAINER, MountResource, SharedResource
+from k8s_rdma.config.devices import MAX_PER_CONTAINER, MountResource, SharedResource
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, DeviceSpec, OfferedDevice
 from k8s_rdma.core.devices.pod_devices import shared_device, slot_device, slot_ids
 from k8s_rdma.core.devices.rdma_devices import (
@@ -50,10 +50,10 @@ class SlotsMode:
 
     prefers = True
 
-    def __init__(self, resource: str, count: int, most_per_container: int = MOST_PER_CONTAINER) -> None:
+    def __init__(self, resource: str, count: int, max_per_container: int = MAX_PER_CONTAINER) -> None:
         """Create the slots of one resource."""
         self.resource = resource
-        self._slots = CountedDevices(resource, count, most_per_container)
+        self._slots = CountedDevices(resource, count, max_per_container)
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """List all slots."""
@@ -98,7 +98,7 @@ class SharedMode:
         self.by_cdi = config.cdi
         self._hints = config.hints
         self._selection = SharedSelection(config.select)
-        self._shares = CountedDevices(config.name, config.count, config.most_per_container)
+        self._shares = CountedDevices(config.name, config.count, config.max_per_container)
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """List all shares."""
@@ -157,7 +157,7 @@ class MountMode:
         self.resource = config.name
         self._scope = config.scope
         self._hints = config.hints
-        self._devices = CountedDevices(config.name, config.count, config.most_per_container)
+        self._devices = CountedDevices(config.name, config.count, config.max_per_container)
 
     def offer(self, inventory: DeviceInventory) -> tuple[OfferedDevice, ...]:
         """List all devices."""
@@ -206,10 +206,10 @@ class MountMode:
 class CountedDevices:
     """Equal devices with the same health; their lists are built once."""
 
-    def __init__(self, resource: str, count: int, most_per_container: int) -> None:
+    def __init__(self, resource: str, count: int, max_per_container: int) -> None:
         """Create `count` devices, of which a container needs only one."""
         self.resource = resource
-        self._most_per_container = most_per_container
+        self._max_per_container = max_per_container
         self._indexes = {slot: index for index, slot in enumerate(slot_ids(count))}
         self._healthy = tuple(OfferedDevice(id=slot) for slot in self._indexes)
         self._unhealthy: tuple[OfferedDevice, ...] = ()
@@ -231,10 +231,10 @@ class CountedDevices:
 
         `TOO_MANY_DEVICES` for more than a container may have.
         """
-        if len(ids) > self._most_per_container:
+        if len(ids) > self._max_per_container:
             msg = (
-                f"{self.resource}: {len(ids)} for one container, {self._most_per_container} at most "
-                "(mostPerContainer of the device plugin's configuration); one is all that a container needs"
+                f"{self.resource}: {len(ids)} for one container, {self._max_per_container} at most "
+                "(maxPerContainer of the device plugin's configuration); one is all that a container needs"
             )
             raise K8sRdmaError(msg, reason=Reason.TOO_MANY_DEVICES)
         for device in ids:

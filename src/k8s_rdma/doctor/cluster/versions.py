@@ -89,16 +89,16 @@ def check_versions(facts: VersionFacts) -> Iterator[Finding]:
         yield OK(f"Kubernetes {facts.api}, {kubelets}{ours}", source="/version; nodes; pods")
 
 
-def check_touch_by(api: str, extender: ExtenderConfig | None) -> Iterator[Finding]:
+def check_requeue_by(api: str, extender: ExtenderConfig | None) -> Iterator[Finding]:
     """Check that this kube-scheduler supports the extender's way to requeue waiting pods."""
-    if minor_of(api) in LABEL_ONLY and (extender is None or extender.touch_by != "label"):
+    if minor_of(api) in LABEL_ONLY and (extender is None or extender.requeue_by != "label"):
         yield TOUCH_BY(
             f"kube-scheduler {api} ignores annotations of nodes: refused pods wait up to 5 minutes when "
             "capacity becomes free",
-            about="touchBy",
+            about="requeueBy",
             source="/version; the extender's configuration" + ("" if extender else ", which is not seen"),
             expected="label",
-            fix="touchBy: label in the extender's file",
+            fix="requeueBy: label in the extender's file",
         )
 
 

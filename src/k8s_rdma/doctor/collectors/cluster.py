@@ -45,7 +45,7 @@ from k8s_rdma.doctor.cluster.scheduler import (
     check_scheduler,
     profiles,
 )
-from k8s_rdma.doctor.cluster.versions import VersionFacts, check_touch_by, check_versions
+from k8s_rdma.doctor.cluster.versions import VersionFacts, check_requeue_by, check_versions
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import run_check
 from k8s_rdma.doctor.collectors.versions import (
@@ -406,7 +406,7 @@ class ClusterCollector:
                 ours=(*of_images(self._own_pods), *versions),
             )
         )
-        yield from check_touch_by(self.version, self._extender)
+        yield from check_requeue_by(self.version, self._extender)
 
     @cached_property
     def _cluster_nodes(self) -> tuple[dict[str, Any], ...]:
