@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
@@ -81,7 +81,7 @@ def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[i
     if chosen is not None:
         return chosen
     costs = [least[kind] or 0 for kind in kinds]
-    board = _Board(kinds, offers, costs)
+    board = _Board(kinds, offers)
     try:
         with work.share(_BY_NUMBERS_PERCENT) as share:
             found = match_counts(numbers, offers, share)
@@ -147,9 +147,9 @@ class _Level:
 
 
 class _Board:
-    """Interfaces by kind, before the offers. costs: what each costs at least."""
+    """Interfaces by kind, before the offers."""
 
-    def __init__(self, kinds: Sequence[int], offers: Sequence[Offer], costs: Sequence[int]) -> None:
+    def __init__(self, kinds: Sequence[int], offers: Sequence[Offer]) -> None:
         self._kinds = kinds
         self._offers = offers
         self._start: _Berths = tuple(
@@ -158,7 +158,6 @@ class _Board:
             )
             for offer in offers
         )
-        self._remaining_costs = [*accumulate(reversed(costs), initial=0)][::-1]
         self._alike = [
             next(index for index, candidate in enumerate(offers) if _same_terms(offer, candidate))
             for offer in offers
@@ -190,7 +189,7 @@ class _Board:
             if depth + 1 == len(self._kinds):
                 return [entry.tried for entry in levels]
             floor = level.tried if self._kinds[depth + 1] == self._kinds[depth] else 0
-            if self._room_for(depth + 1, after) and (depth + 1, floor, after) not in failed:
+            if (depth + 1, floor, after) not in failed:
                 levels.append(self._level(depth + 1, floor, after))
         return None
 
@@ -230,12 +229,6 @@ class _Board:
             if not load.is_within_limit:
                 return None
         return _RemainingOffer(berth.mbps - cost, berth.vfs - 1, load)
-
-    def _room_for(self, depth: int, berths: _Berths) -> bool:
-        """Report whether what comes from this interface on could be held by as much of one piece."""
-        mbps = sum([berth.mbps for berth in berths])
-        vfs = sum([berth.vfs for berth in berths])
-        return self._remaining_costs[depth] <= mbps and len(self._kinds) - depth <= vfs
 
 
 def _same_terms(first: Offer, second: Offer) -> bool:
