@@ -16,9 +16,8 @@ from k8s_rdma.kube.api import API_ERRORS, LeaseView, ObjectEvent, PodBinding, Rd
 from k8s_rdma.kube.client import Client, connect
 from k8s_rdma_demo.cluster.api import Api
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
-from k8s_rdma_demo.cluster.objects import system_clock
+from k8s_rdma_demo.cluster.objects import BUILT_IN, Target, parse_resource_type, resolve, system_clock
 from k8s_rdma_demo.cluster.registry import Registry
-from k8s_rdma_demo.cluster.resources import BUILT_IN, Target, parse_resource_type, resolve
 from k8s_rdma_demo.cluster.store import Store
 
 if TYPE_CHECKING:

@@ -17,8 +17,15 @@ from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma_demo.launch import INIT_PID
 from k8s_rdma_demo.outcome import Outcome
 from k8s_rdma_demo.scenes import Scenes
-from k8s_rdma_demo.watchman import OverbookingMonitor
-from k8s_rdma_demo.world import API_URL, EXTENDER_URL, SERVER_PORT, Paths, World, leftover_processes
+from k8s_rdma_demo.world import (
+    API_URL,
+    EXTENDER_URL,
+    SERVER_PORT,
+    OverbookingMonitor,
+    Paths,
+    World,
+    leftover_processes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

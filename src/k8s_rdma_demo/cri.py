@@ -167,9 +167,11 @@ def _container_to(container: ContainerConfig) -> pb.ContainerConfig:
         ],
         devices=[
             pb.Device(
-                container_path=each.path, host_path=each.host_path or each.path, permissions=each.permissions
+                container_path=device.path,
+                host_path=device.host_path or device.path,
+                permissions=device.permissions,
             )
-            for each in container.devices
+            for device in container.devices
         ],
         annotations=container.annotations,
         linux=pb.LinuxContainerConfig(
@@ -178,7 +180,7 @@ def _container_to(container: ContainerConfig) -> pb.ContainerConfig:
                 privileged=container.privileged,
             )
         ),
-        CDI_devices=[pb.CDIDevice(name=each) for each in container.cdi_devices],
+        CDI_devices=[pb.CDIDevice(name=device) for device in container.cdi_devices],
     )
 
 
@@ -193,14 +195,14 @@ def _container_from(message: pb.ContainerConfig) -> ContainerConfig:
         envs={entry.key: entry.value for entry in message.envs},
         annotations=dict(message.annotations),
         mounts=tuple(
-            Mount(path=each.container_path, host_path=each.host_path, read_only=each.readonly)
-            for each in message.mounts
+            Mount(path=mount.container_path, host_path=mount.host_path, read_only=mount.readonly)
+            for mount in message.mounts
         ),
         devices=tuple(
-            DeviceSpec(path=each.container_path, host_path=each.host_path, permissions=each.permissions)
-            for each in message.devices
+            DeviceSpec(path=device.container_path, host_path=device.host_path, permissions=device.permissions)
+            for device in message.devices
         ),
-        cdi_devices=tuple(each.name for each in message.CDI_devices),
+        cdi_devices=tuple(device.name for device in message.CDI_devices),
         capabilities=tuple(security.capabilities.add_capabilities),
         privileged=security.privileged,
     )

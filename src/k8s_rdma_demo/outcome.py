@@ -38,9 +38,9 @@ class PodShown:
     """A pod, where it went and what it got."""
 
     name: str
-    asked: str
+    requested: str
     node: str
-    got: str
+    allocated: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class Outcome:
     def _pod_table(self) -> Table:
         table = _table("Pods", "pod", "asks for (Mb/s)", "node", "interfaces: PF x VFs")
         for pod in self.pods:
-            table.add_row(*map(escape, (pod.name, pod.asked, pod.node, pod.got)))
+            table.add_row(*map(escape, (pod.name, pod.requested, pod.node, pod.allocated)))
         return table
 
     def _flow_table(self) -> Table:

@@ -1,4 +1,7 @@
-"""The demo's cluster: nodes, wires, and every process in its place."""
+"""The demo's cluster: nodes, wires, and every process in its place.
+
+A monitor reads every node all the while: no PF is ever promised more than it has.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import re
 import secrets
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +24,7 @@ from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.rest import NodeReport, decode_report
-from k8s_rdma_demo.cluster.sandbox import SandboxDirectory
+from k8s_rdma_demo.cluster.containers import SandboxDirectory
 from k8s_rdma_demo.kubectl import Kubectl
 from k8s_rdma_demo.network import (
     CONTROL_ADDRESS,
@@ -34,6 +38,7 @@ from k8s_rdma_demo.network import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
 API_PORT = 6443
 API_URL = f"http://{CONTROL_ADDRESS}:{API_PORT}"
@@ -42,6 +47,8 @@ EXTENDER_URL = f"http://{CONTROL_ADDRESS}:{EXTENDER_PORT}"
 SERVER_PORT = 54005
 RDMA_NETWORK = "10.56.0.0/16"
 START_TIMEOUT_S = 30
+PERIOD_S = 0.05
+
 _POLICIES = 'policies: [{name: everything, namespaces: ["*"], allow: ["*"]}]\n'
 """Its pods show what the annotation can ask for, and nobody else is there."""
 
@@ -352,3 +359,59 @@ def leftover_processes() -> list[int]:
     own = os.getpid()
     numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [number for number in numbers if number != own]
+
+
+class OverbookingMonitor:
+    """Reads `/v1/node` of each node twenty times a second while entered.
+
+    peak_mbps: the largest sum of reservations seen on a PF, as a part of its link. overcommitted: every sum
+    above the link, in words. reports: how many were looked at.
+    """
+
+    def __init__(self, nodes: tuple[DemoNode, ...]) -> None:
+        """Watch these nodes."""
+        self._nodes = nodes
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchman")
+        self.peak_mbps = 0.0
+        self.reports = 0
+        self.overcommitted: set[str] = set()
+
+    def __enter__(self) -> OverbookingMonitor:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        with httpx2.Client(timeout=2, trust_env=False) as client:
+            while not self._end.wait(PERIOD_S):
+                for node in self._nodes:
+                    self._sample(client, node)
+
+    def _sample(self, client: httpx2.Client, node: DemoNode) -> None:
+        try:
+            reply = client.get(f"http://{node.address}:{SERVER_PORT}/v1/node")
+        except httpx2.TransportError:
+            return  # the demo kills agents and servers on purpose
+        if reply.is_error:
+            return
+        report = decode_report(reply.content)
+        self.reports += 1
+        for pf in report.pfs:
+            reserved = sum(vf.min_tx_rate for vf in pf.foreign) + sum(
+                interface.min_tx_rate
+                for allocation in report.allocations
+                for interface in allocation.interfaces
+                if interface.pf == pf.pci
+            )
+            link = pf.link_mbps or 0
+            self.peak_mbps = max(self.peak_mbps, reserved / max(link, 1))
+            if reserved > link:
+                self.overcommitted.add(f"{node.name} {pf.name}: {reserved} of {link} Mb/s")

@@ -24,8 +24,8 @@ from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.api import Api
 from k8s_rdma_demo.cluster.command import write_kubeconfig
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
+from k8s_rdma_demo.cluster.objects import EVENTS, PODS
 from k8s_rdma_demo.cluster.registry import Registry
-from k8s_rdma_demo.cluster.resources import EVENTS, PODS
 from k8s_rdma_demo.cluster.store import Store
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from k8s_rdma.kube.client import connect
 from k8s_rdma_demo.cluster.api import Api
 from k8s_rdma_demo.cluster.command import write_kubeconfig
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
+from k8s_rdma_demo.cluster.objects import BUILT_IN, LEASES, NODES, Target, parse_resource_type
 from k8s_rdma_demo.cluster.registry import Registry
-from k8s_rdma_demo.cluster.resources import BUILT_IN, LEASES, NODES, Target, parse_resource_type
 from k8s_rdma_demo.cluster.store import Store
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from extender.node_server import pf
 from k8s_rdma.agent.cluster.publisher import HEARTBEAT_S, amount, timed
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of
-from k8s_rdma_demo.cluster.resources import LEASES, NODES
+from k8s_rdma_demo.cluster.objects import LEASES, NODES
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import yaml
 
 from k8s_rdma_demo.cluster.api import Access, ApiConfig, serving_api
 from k8s_rdma_demo.cluster.command import load_scheduler_config
-from k8s_rdma_demo.cluster.resources import parse_resource_type
+from k8s_rdma_demo.cluster.objects import parse_resource_type
 from k8s_rdma_demo.cluster.scheduler import scheduling
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from k8s_rdma.deviceplugin.main import KubeletWatch
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.deviceplugin.plugin_server import SETTLE_S, PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
-from k8s_rdma_demo.cluster.background import in_background
+from k8s_rdma_demo.kubelet.device_manager import in_background
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -23,8 +23,8 @@ from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.gpus import Gpus
 from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig, running_device_manager
-from k8s_rdma_demo.kubelet.plain_plugin import PlainPlugin
 from k8s_rdma_demo.kubelet.pods import DeviceContainer, DevicePod
+from plain_plugin import PlainPlugin
 
 RECORDED = Path(__file__).parent.parent / "linux" / "gpus"
 GPU, RDMA = "nvidia.com/gpu", "tencent.com/rdma"

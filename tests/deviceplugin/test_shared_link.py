@@ -16,7 +16,7 @@ from k8s_rdma.deviceplugin.followers import Observable
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.deviceplugin.shared_link import SharedLink
 from k8s_rdma.wire.resource_names import Declared, Written, decode_declared, encode_line
-from k8s_rdma_demo.cluster.background import in_background
+from k8s_rdma_demo.kubelet.device_manager import in_background
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

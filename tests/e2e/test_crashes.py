@@ -22,7 +22,7 @@ from k8s_rdma_demo.cluster.cni_runtime import AttachError, remove_namespace_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from k8s_rdma_demo.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.containers import Sandbox
 
 AT_ONCE_S = 3
 """For what takes about a second on a machine that does nothing else; what nobody tells of takes ten."""

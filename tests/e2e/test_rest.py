@@ -12,7 +12,7 @@ from e2e.node import PFS, Node, pod
 from k8s_rdma.linux.virtual.settings import FLOOR
 
 if TYPE_CHECKING:
-    from k8s_rdma_demo.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.containers import Sandbox
 
 URL = "http://127.0.0.1:54005"
 

@@ -20,7 +20,7 @@ from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma_demo.cluster.api import RunningApi, serving_api
 from k8s_rdma_demo.cluster.kubelet import Kubelet, running_kubelet
 from k8s_rdma_demo.cluster.node_devices import DevicesConfig, KubeletConfig
-from k8s_rdma_demo.cluster.resources import EVENTS, PODS
+from k8s_rdma_demo.cluster.objects import EVENTS, PODS
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig
 from k8s_rdma_demo.kubelet.pods import Capacity
 

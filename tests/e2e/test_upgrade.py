@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from k8s_rdma_demo.cluster.sandbox import Sandbox
+    from k8s_rdma_demo.cluster.containers import Sandbox
 
 TRY_AGAIN_LATER = 11
 PF, CAP_MBPS, IFNAME = "enp1s0f0", 10, "rdma0"

@@ -36,8 +36,8 @@ from k8s_rdma.kube.objects import BindingObject, LeaseObject, PodObject
 from k8s_rdma.wire.extender import ExtenderBindingArgs, decode_args
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma_demo.cluster.api import merge_patch
+from k8s_rdma_demo.cluster.objects import LEASES, PODS, Target
 from k8s_rdma_demo.cluster.registry import Registry
-from k8s_rdma_demo.cluster.resources import LEASES, PODS, Target
 from k8s_rdma_demo.cluster.status import StatusError
 from k8s_rdma_demo.cluster.store import DeleteOptions, Store
 

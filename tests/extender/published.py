@@ -10,7 +10,7 @@ from k8s_rdma.core.types import NodeName
 from k8s_rdma.kube.api import Event, LeaseView, RdmaNodeView
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.rdma_node import encode_status, status_of
-from k8s_rdma_demo.cluster.resources import parse_resource_type
+from k8s_rdma_demo.cluster.objects import parse_resource_type
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -21,7 +21,7 @@ from k8s_rdma.kube.api import Listed, Page
 from k8s_rdma.kube.client import Client
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import kubeconfig
-from k8s_rdma_demo.cluster.resources import LEASES
+from k8s_rdma_demo.cluster.objects import LEASES
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import kubeconfig
-from k8s_rdma_demo.cluster.resources import ResourceType, parse_resource_type
+from k8s_rdma_demo.cluster.objects import ResourceType, parse_resource_type
 from policies import EVERYTHING_FILE
 
 if TYPE_CHECKING:

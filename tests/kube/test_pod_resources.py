@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from demo.kubelet.conftest import RESOURCE, Node, container, init, node, pod
 from k8s_rdma.core.devices.pod_devices import ContainerDevices
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.wire.pod_resources import GET_ALLOCATABLE_RESOURCES, LIST
-from k8s_rdma_demo.kubelet.pod_resources import RateLimit
+from k8s_rdma_demo.kubelet.device_manager import RateLimit
 from k8s_rdma_demo.kubelet.pods import ContainerKind
-from sim.kubelet.conftest import RESOURCE, Node, container, init, node, pod
 
 pytestmark = pytest.mark.anyio
 

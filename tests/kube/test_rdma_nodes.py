@@ -7,7 +7,7 @@ import pytest
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.kube.api import ApiRefusedError, Changed, Deleted, LeaseView, Listed, RdmaNodeView
 from k8s_rdma_demo.cluster.api import ApiConfig
-from k8s_rdma_demo.cluster.resources import LEASES, NODES, parse_resource_type
+from k8s_rdma_demo.cluster.objects import LEASES, NODES, parse_resource_type
 
 pytestmark = pytest.mark.anyio
 

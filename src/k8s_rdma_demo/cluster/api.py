@@ -27,10 +27,21 @@ import structlog
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
-from k8s_rdma_demo.cluster.objects import Clock, JsonObject, go_json, namespace_of, system_clock
+from k8s_rdma_demo.cluster.objects import (
+    BUILT_IN,
+    PODS,
+    SERVICE_ACCOUNTS,
+    Clock,
+    JsonObject,
+    ResourceType,
+    Target,
+    go_json,
+    namespace_of,
+    resolve,
+    system_clock,
+)
 from k8s_rdma_demo.cluster.rbac import ADMIN, ANONYMOUS, User, allowed, service_account
 from k8s_rdma_demo.cluster.registry import Registry
-from k8s_rdma_demo.cluster.resources import BUILT_IN, PODS, SERVICE_ACCOUNTS, ResourceType, Target, resolve
 from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
     StatusError,

@@ -18,7 +18,7 @@ from k8s_rdma_demo.cluster.objects import JsonObject, Key, key_of, metadata, nam
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from k8s_rdma_demo.cluster.resources import ResourceType
+    from k8s_rdma_demo.cluster.objects import ResourceType
 
 _TIMEOUT_S = 30.0
 _STRATEGIC = "application/strategic-merge-patch+json"
@@ -141,7 +141,7 @@ def _transport_error(method: str, path: str, error: httpx2.HTTPError) -> ApiErro
 
 OnChange: TypeAlias = "Callable[[JsonObject | None, JsonObject | None], None]"
 
-_GONE = 410
+_STATUS_GONE = 410
 _log = structlog.get_logger()
 
 
@@ -176,7 +176,7 @@ class Informer:
                 revision = await self._list()
                 await self._watch(revision)
             except ApiError as error:
-                if error.code != _GONE:
+                if error.code != _STATUS_GONE:
                     _log.warning("informer.retry", resource=self._resource.plural, error=error.message)
                     await asyncio.sleep(self._retry_s)
 

@@ -38,7 +38,7 @@ from k8s_rdma_demo.cluster.cni_plugin import (
     result_in_version,
     run_plugin,
 )
-from k8s_rdma_demo.cluster.sandbox import IFNAME, AttachError, PodRef, Sandbox
+from k8s_rdma_demo.cluster.containers import IFNAME, AttachError, PodRef, Sandbox
 
 if TYPE_CHECKING:
     from k8s_rdma_demo.cluster.objects import JsonObject

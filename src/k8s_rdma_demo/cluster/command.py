@@ -25,7 +25,7 @@ from k8s_rdma_demo.cluster.api import ApiConfig, serving_api
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
 from k8s_rdma_demo.cluster.node_devices import CDI_DIRS, DevicesConfig, KubeletConfig
-from k8s_rdma_demo.cluster.resources import parse_resource_type
+from k8s_rdma_demo.cluster.objects import parse_resource_type
 from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling
 from k8s_rdma_demo.kubelet.device_manager import KUBELET_SOCKET, DeviceManagerConfig
 

@@ -23,9 +23,8 @@ from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
 from k8s_rdma_demo import cri
 from k8s_rdma_demo.cluster.cni_plugin import CniError
-from k8s_rdma_demo.cluster.containers import Container, ContainerError
+from k8s_rdma_demo.cluster.containers import IFNAME, AttachError, Container, ContainerError, PodRef, Sandbox
 from k8s_rdma_demo.cluster.objects import JsonObject, name_of, namespace_of, spec_of, uid_of
-from k8s_rdma_demo.cluster.sandbox import IFNAME, AttachError, PodRef, Sandbox
 from k8s_rdma_demo.cri import ContainerConfig
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.wire.protobuf import Method
 
-Asked = TypeVar("Asked")
+RequestT = TypeVar("RequestT")
 Answer = TypeVar("Answer")
 
 CGROUP_PARENT = "/k8s-rdma"
@@ -94,9 +93,9 @@ class CriRuntime:
         ids = [sandbox.container_id]
         if sandbox.container_id.startswith(_BEGUN):
             ids = [sandbox_id.id for sandbox_id in await self._sandboxes_of(sandbox.pod.uid)]
-        for each in ids:
-            await self._call(cri.STOP_POD_SANDBOX, each)
-            await self._call(cri.REMOVE_POD_SANDBOX, each)
+        for sandbox_id in ids:
+            await self._call(cri.STOP_POD_SANDBOX, sandbox_id)
+            await self._call(cri.REMOVE_POD_SANDBOX, sandbox_id)
 
     async def list_dead(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
         """List the sandboxes that the runtime does not report as ready; none while it does not answer."""
@@ -105,7 +104,7 @@ class CriRuntime:
         except CniError:
             return ()
         ready = {sandbox.id for sandbox in listed if sandbox.ready}
-        return [each for each in sandboxes if each.container_id not in ready]
+        return [sandbox for sandbox in sandboxes if sandbox.container_id not in ready]
 
     async def status(self) -> None:
         """Check that the runtime and its network are ready."""
@@ -129,7 +128,7 @@ class CriRuntime:
     async def _sandboxes_of(self, uid: str) -> list[cri.PodSandbox]:
         return [sandbox for sandbox in await self._call(cri.LIST_POD_SANDBOX, None) if sandbox.uid == uid]
 
-    async def _call(self, method: Method[Asked, Answer], request: Asked) -> Answer:
+    async def _call(self, method: Method[RequestT, Answer], request: RequestT) -> Answer:
         try:
             return await grpc_calls.call(self._channel, method, request, timeout_s=self._timeout_s)
         except AioRpcError as error:
@@ -210,7 +209,7 @@ def container_config(pod: JsonObject, name: str, allocated: AllocateResponse) ->
     every = [*(spec.get("initContainers") or []), *spec["containers"]]
     container = next(entry for entry in every if entry["name"] == name)
     security = container.get("securityContext") or {}
-    variables = {each["name"]: each.get("value", "") for each in container.get("env") or []}
+    variables = {variable["name"]: variable.get("value", "") for variable in container.get("env") or []}
     return ContainerConfig(
         name=name,
         image=container["image"],
@@ -233,7 +232,9 @@ def _volumes(spec: JsonObject, container: JsonObject) -> tuple[Mount, ...]:
         if entry.get("hostPath")
     }
     return tuple(
-        Mount(path=each["mountPath"], host_path=paths[each["name"]], read_only=each.get("readOnly", False))
-        for each in container.get("volumeMounts") or []
-        if each["name"] in paths
+        Mount(
+            path=volume["mountPath"], host_path=paths[volume["name"]], read_only=volume.get("readOnly", False)
+        )
+        for volume in container.get("volumeMounts") or []
+        if volume["name"] in paths
     )

@@ -10,15 +10,17 @@ import structlog
 
 from k8s_rdma_demo.cluster.client import ApiClient, ApiError
 from k8s_rdma_demo.cluster.objects import (
+    EVENTS,
+    PODS,
     Clock,
     JsonObject,
+    ResourceType,
     name_of,
     namespace_of,
     system_clock,
     timestamp,
     uid_of,
 )
-from k8s_rdma_demo.cluster.resources import EVENTS, PODS, ResourceType
 
 _NOTE_LIMIT = 1024  # k8s.io/kubernetes/pkg/apis/core/validation: NoteLengthLimit
 _log = structlog.get_logger()

@@ -1,6 +1,7 @@
 """kube-scheduler's side of the extender protocol, byte for byte: filter, prioritize, preempt and bind.
 
-Objects are sent as kube-scheduler caches them. Errors have Go's wording, since users see them.
+A scheduler calls its extenders one after the other. Objects are sent as kube-scheduler caches them. Errors
+have Go's wording, since users see them.
 
 Source: recorded exchanges of kube-scheduler 1.36; `pkg/scheduler/extender.go`;
 `k8s.io/kube-scheduler/extender/v1`.
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
+import structlog
 
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma_demo.cluster.objects import (
@@ -31,84 +33,15 @@ from k8s_rdma_demo.cluster.objects import (
     uid_of,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Victims:
-    """Pods to evict from a node, and how many of the evictions no disruption budget allows."""
-
-    pods: tuple[JsonObject, ...]
-    violations: int
-
-
-@dataclass(frozen=True, slots=True)
-class MetaVictims:
-    """Victims by UID."""
-
-    uids: tuple[str, ...]
-    violations: int
-
-
-class PreemptReply(msgspec.Struct, frozen=True, rename=lambda name: name.replace("_", "")):
-    """`ExtenderPreemptionResult`, its field in lower case."""
-
-    node_name_to_meta_victims: dict[str, dict[str, Any] | None] | None = None
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    pods: list[dict[str, Any]] | None = None
-    numpdbviolations: int = 0
-
-
-class _MetaPod(msgspec.Struct, frozen=True):
-    uid: str = ""
-
-
-def preemption_arguments(pod: JsonObject, victims: Mapping[str, Victims], *, uids_only: bool) -> bytes:
-    """The body of preempt (`ExtenderPreemptionArgs`); nodes in alphabetical order, as Go writes maps."""
-    by_node = {node: victims[node] for node in sorted(victims)}
-    whole = None if uids_only else {node: _whole(pods) for node, pods in by_node.items()}
-    meta = {node: _meta(each) for node, each in by_node.items()} if uids_only else None
-    return go_json({"Pod": cached_pod(pod), "NodeNameToVictims": whole, "NodeNameToMetaVictims": meta})
-
-
-def meta_victims(reply: PreemptReply) -> dict[str, MetaVictims]:
-    """The victims by node; msgspec.ValidationError when they are none."""
-    return {
-        node: _read(msgspec.convert(fields_regardless_of_case(meta or {}), _Meta))
-        for node, meta in (reply.node_name_to_meta_victims or {}).items()
-    }
-
-
-def _read(meta: _Meta) -> MetaVictims:
-    pods = [msgspec.convert(fields_regardless_of_case(pod), _MetaPod) for pod in meta.pods or ()]
-    return MetaVictims(tuple(pod.uid for pod in pods), meta.numpdbviolations)
-
-
-def _whole(victims: Victims) -> JsonObject:
-    return {"Pods": [cached_pod(pod) for pod in victims.pods], "NumPDBViolations": victims.violations}
-
-
-def _meta(victims: Victims) -> JsonObject:
-    return {"Pods": [{"UID": uid_of(pod)} for pod in victims.pods], "NumPDBViolations": victims.violations}
-
-
-def untyped(obj: JsonObject) -> JsonObject:
-    """Without `kind` and `apiVersion`."""
-    return {name: value for name, value in obj.items() if name not in {"kind", "apiVersion"}}
-
-
-def cached_pod(pod: JsonObject) -> JsonObject:
-    """kube-scheduler drops pods' `managedFields` on receipt, to save memory; it keeps those of nodes."""
-    fields = {name: value for name, value in metadata(pod).items() if name != "managedFields"}
-    return {**untyped(pod), "metadata": fields}
-
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 T = TypeVar("T")
-
 _OK = 200
 
 _IDLE_S = 90.0
 """The time that an idle connection is kept for the next request (Go's `DefaultTransport.IdleConnTimeout`)."""
+_log = structlog.get_logger()
 
 
 class ExtenderError(K8sRdmaError):
@@ -137,60 +70,82 @@ class ExtenderConfig:
     http_timeout_s: float = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filtered:
-    """The result of a filter call: node objects in the extender's order, and messages by refused node.
+class Extenders:
+    """Source: `findNodesThatPassExtenders`, `prioritizeNodes`, `extendersBinding` in `schedule_one.go`.
 
-    unresolvable: those of the refused nodes that no eviction could help.
+    An extender that is `ignorable` and fails is passed over; the failure of another is ExtenderError.
     """
 
-    nodes: list[JsonObject]
-    refused: Mapping[str, str] = field(default_factory=dict)
-    unresolvable: frozenset[str] = frozenset()
+    def __init__(self, clients: Sequence[ExtenderClient]) -> None:
+        self._clients = clients
 
+    @classmethod
+    @asynccontextmanager
+    async def connecting(cls, configs: Sequence[ExtenderConfig]) -> AsyncIterator[Extenders]:
+        """Clients of all of them for as long as the block lasts."""
+        async with AsyncExitStack() as stack:
+            yield cls([await stack.enter_async_context(ExtenderClient.connecting(c)) for c in configs])
 
-class _NodeList(msgspec.Struct, frozen=True):
-    items: list[dict[str, Any]] | None = None
+    async def filter(self, pod: JsonObject, nodes: list[JsonObject]) -> Filtered:
+        """The nodes that all of them leave; an extender is not asked about none."""
+        refused: dict[str, str] = {}
+        never: frozenset[str] = frozenset()
+        for client in self._interested(pod):
+            if not nodes:
+                break
+            try:
+                answer = await client.filter(pod, nodes)
+            except ExtenderError as error:
+                _ignore(client, error)
+                continue
+            nodes = answer.nodes
+            refused |= answer.refused
+            never |= answer.unresolvable
+        return Filtered(nodes=nodes, refused=refused, unresolvable=never)
 
+    async def best(self, pod: JsonObject, nodes: list[JsonObject]) -> list[str]:
+        """The names of the nodes with the highest sum of scores, sorted; a failed call gives no score."""
+        scores = dict.fromkeys((name_of(node) for node in nodes), 0)
+        for client in self._interested(pod):
+            try:
+                priorities = await client.prioritize(pod, nodes)
+            except ExtenderError as error:
+                _log.warning("extender.no_score", extender=client.config.url_prefix, error=error.message)
+                continue
+            for node, score in priorities.items():
+                if node in scores:
+                    scores[node] += score
+        highest = max(scores.values())
+        return sorted(node for node, score in scores.items() if score == highest)
 
-class _FilterReply(msgspec.Struct, frozen=True, rename=lambda name: name.replace("_", "")):
-    nodes: _NodeList | None = None
-    node_names: list[str] | None = None
-    failed_nodes: dict[str, str] | None = None
-    failed_and_unresolvable_nodes: dict[str, str] | None = None
-    error: str = ""
+    async def preempt(
+        self, pod: JsonObject, victims: Mapping[str, Victims], pods_on: Callable[[str], Iterable[JsonObject]]
+    ) -> Mapping[str, Victims]:
+        """The victims that all of them leave or add. Source: `callExtenders`, `framework/preemption`."""
+        for client in self._interested(pod):
+            if not client.config.preempt_verb or not victims:
+                continue
+            try:
+                victims = _victims_by_node(await client.preempt(pod, victims), pods_on, client.config)
+            except ExtenderError as error:
+                _ignore(client, error)
+        return victims
 
+    async def bind(self, pod: JsonObject, node: str) -> bool:
+        """Have the first one with a bind verb bind the pod; False when there is none."""
+        for client in self._interested(pod):
+            if not client.config.bind_verb:
+                continue
+            try:
+                await client.bind(pod, node)
+            except ExtenderError as error:
+                _ignore(client, error)
+                continue
+            return True
+        return False
 
-class _HostPriority(msgspec.Struct, frozen=True):
-    host: str = ""
-    score: int = 0
-
-
-class _BindReply(msgspec.Struct, frozen=True):
-    error: str = ""
-
-
-def scheduling_arguments(pod: JsonObject, nodes: Iterable[JsonObject], *, names_only: bool) -> bytes:
-    """The body of filter and prioritize (`ExtenderArgs`); objects keep the order of their fields."""
-    return go_json(
-        {
-            "Pod": cached_pod(pod),
-            "Nodes": None if names_only else {"metadata": {}, "items": [untyped(node) for node in nodes]},
-            "NodeNames": [name_of(node) for node in nodes] if names_only else None,
-        }
-    )
-
-
-def binding_arguments(pod: JsonObject, node: str) -> bytes:
-    """The body of bind (`ExtenderBindingArgs`)."""
-    return go_json(
-        {
-            "PodName": name_of(pod),
-            "PodNamespace": namespace_of(pod),
-            "PodUID": uid_of(pod),
-            "Node": node,
-        }
-    )
+    def _interested(self, pod: JsonObject) -> Iterator[ExtenderClient]:
+        return (client for client in self._clients if client.is_interested(pod))
 
 
 class ExtenderClient:
@@ -293,6 +248,133 @@ class ExtenderClient:
         return _decoded(answer.content, reply)
 
 
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """Pods to evict from a node, and how many of the evictions no disruption budget allows."""
+
+    pods: tuple[JsonObject, ...]
+    violations: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetaVictims:
+    """Victims by UID."""
+
+    uids: tuple[str, ...]
+    violations: int
+
+
+class PreemptReply(msgspec.Struct, frozen=True, rename=lambda name: name.replace("_", "")):
+    """`ExtenderPreemptionResult`, its field in lower case."""
+
+    node_name_to_meta_victims: dict[str, dict[str, Any] | None] | None = None
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    pods: list[dict[str, Any]] | None = None
+    numpdbviolations: int = 0
+
+
+class _MetaPod(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filtered:
+    """The result of a filter call: node objects in the extender's order, and messages by refused node.
+
+    unresolvable: those of the refused nodes that no eviction could help.
+    """
+
+    nodes: list[JsonObject]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    unresolvable: frozenset[str] = frozenset()
+
+
+class _NodeList(msgspec.Struct, frozen=True):
+    items: list[dict[str, Any]] | None = None
+
+
+class _FilterReply(msgspec.Struct, frozen=True, rename=lambda name: name.replace("_", "")):
+    nodes: _NodeList | None = None
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] | None = None
+    failed_and_unresolvable_nodes: dict[str, str] | None = None
+    error: str = ""
+
+
+class _HostPriority(msgspec.Struct, frozen=True):
+    host: str = ""
+    score: int = 0
+
+
+class _BindReply(msgspec.Struct, frozen=True):
+    error: str = ""
+
+
+def preemption_arguments(pod: JsonObject, victims: Mapping[str, Victims], *, uids_only: bool) -> bytes:
+    """The body of preempt (`ExtenderPreemptionArgs`); nodes in alphabetical order, as Go writes maps."""
+    by_node = {node: victims[node] for node in sorted(victims)}
+    whole = None if uids_only else {node: _whole(pods) for node, pods in by_node.items()}
+    meta = {node: _meta(pods) for node, pods in by_node.items()} if uids_only else None
+    return go_json({"Pod": cached_pod(pod), "NodeNameToVictims": whole, "NodeNameToMetaVictims": meta})
+
+
+def meta_victims(reply: PreemptReply) -> dict[str, MetaVictims]:
+    """The victims by node; msgspec.ValidationError when they are none."""
+    return {
+        node: _read(msgspec.convert(fields_regardless_of_case(meta or {}), _Meta))
+        for node, meta in (reply.node_name_to_meta_victims or {}).items()
+    }
+
+
+def _read(meta: _Meta) -> MetaVictims:
+    pods = [msgspec.convert(fields_regardless_of_case(pod), _MetaPod) for pod in meta.pods or ()]
+    return MetaVictims(tuple(pod.uid for pod in pods), meta.numpdbviolations)
+
+
+def _whole(victims: Victims) -> JsonObject:
+    return {"Pods": [cached_pod(pod) for pod in victims.pods], "NumPDBViolations": victims.violations}
+
+
+def _meta(victims: Victims) -> JsonObject:
+    return {"Pods": [{"UID": uid_of(pod)} for pod in victims.pods], "NumPDBViolations": victims.violations}
+
+
+def untyped(obj: JsonObject) -> JsonObject:
+    """Without `kind` and `apiVersion`."""
+    return {name: value for name, value in obj.items() if name not in {"kind", "apiVersion"}}
+
+
+def cached_pod(pod: JsonObject) -> JsonObject:
+    """kube-scheduler drops pods' `managedFields` on receipt, to save memory; it keeps those of nodes."""
+    fields = {name: value for name, value in metadata(pod).items() if name != "managedFields"}
+    return {**untyped(pod), "metadata": fields}
+
+
+def scheduling_arguments(pod: JsonObject, nodes: Iterable[JsonObject], *, names_only: bool) -> bytes:
+    """The body of filter and prioritize (`ExtenderArgs`); objects keep the order of their fields."""
+    return go_json(
+        {
+            "Pod": cached_pod(pod),
+            "Nodes": None if names_only else {"metadata": {}, "items": [untyped(node) for node in nodes]},
+            "NodeNames": [name_of(node) for node in nodes] if names_only else None,
+        }
+    )
+
+
+def binding_arguments(pod: JsonObject, node: str) -> bytes:
+    """The body of bind (`ExtenderBindingArgs`)."""
+    return go_json(
+        {
+            "PodName": name_of(pod),
+            "PodNamespace": namespace_of(pod),
+            "PodUID": uid_of(pod),
+            "Node": node,
+        }
+    )
+
+
 def _request(url: str, body: bytes) -> httpx2.Request:
     headers = [
         ("Host", urlsplit(url).netloc),
@@ -315,3 +397,33 @@ def _decoded(content: bytes, reply: type[T]) -> T:
         return msgspec.convert(document, reply)
     except (msgspec.MsgspecError, AttributeError, TypeError, UnicodeDecodeError) as error:
         raise ExtenderError(f"json: {error}") from error
+
+
+def _victims_by_node(
+    answer: Mapping[str, MetaVictims],
+    pods_on: Callable[[str], Iterable[JsonObject]],
+    config: ExtenderConfig,
+) -> dict[str, Victims]:
+    """The pods of an answer; one that is not on its node fails it, and so does a node without any."""
+    victims: dict[str, Victims] = {}
+    for node, meta in answer.items():
+        by_uid = {uid_of(pod): pod for pod in pods_on(node)}
+        for uid in meta.uids:
+            if uid not in by_uid:
+                msg = (
+                    f"extender: {config.url_prefix} claims to preempt pod (UID: {uid}) on node: {node}, "
+                    "but the pod is not found on that node"
+                )
+                raise ExtenderError(msg)
+        if meta.uids:
+            victims[node] = Victims(tuple(by_uid[uid] for uid in meta.uids), meta.violations)
+        elif not config.ignorable:
+            msg = f"expected at least one victim pod on node {go_quote(node)}"
+            raise ExtenderError(msg)
+    return victims
+
+
+def _ignore(client: ExtenderClient, error: ExtenderError) -> None:
+    if not client.config.ignorable:
+        raise error
+    _log.warning("extender.passed_over", extender=client.config.url_prefix, error=error.message)

@@ -234,9 +234,9 @@ def _total(parts: Iterable[Mapping[str, Fraction]]) -> dict[str, Fraction]:
     return total
 
 
-def _sum(left: Mapping[str, Fraction], right: Mapping[str, Fraction]) -> dict[str, Fraction]:
-    return {**left, **{name: left.get(name, _ZERO) + amount for name, amount in right.items()}}
+def _sum(first: Mapping[str, Fraction], second: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    return {**first, **{name: first.get(name, _ZERO) + amount for name, amount in second.items()}}
 
 
-def _maximum(left: Mapping[str, Fraction], right: Mapping[str, Fraction]) -> dict[str, Fraction]:
-    return {**left, **{name: max(left.get(name, _ZERO), amount) for name, amount in right.items()}}
+def _maximum(first: Mapping[str, Fraction], second: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    return {**first, **{name: max(first.get(name, _ZERO), amount) for name, amount in second.items()}}

@@ -20,6 +20,8 @@ from k8s_rdma_demo.cluster.containers import (
     ContainerError,
     PodContainers,
     RecordedContainers,
+    Runtime,
+    SandboxDirectory,
 )
 from k8s_rdma_demo.cluster.events import EventRecorder
 from k8s_rdma_demo.cluster.objects import (
@@ -31,7 +33,6 @@ from k8s_rdma_demo.cluster.objects import (
     system_clock,
     uid_of,
 )
-from k8s_rdma_demo.cluster.sandbox import Runtime, SandboxDirectory
 from k8s_rdma_demo.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
 from k8s_rdma_demo.kubelet.pods import (
     AdmissionError,
@@ -126,7 +127,7 @@ class NodeDevices:
         every = {name: capacity.get(name, _NONE) for name in sorted(self._reported)}
         return (
             {name: str(amounts.capacity) for name, amounts in every.items()},
-            {name: str(each.allocatable) for name, each in every.items()},
+            {name: str(amounts.allocatable) for name, amounts in every.items()},
         )
 
 
@@ -140,7 +141,7 @@ def device_pod(pod: JsonObject) -> DevicePod:
         )
         for container in spec.get("initContainers") or []
     ]
-    app = [_container(each, ContainerKind.APP) for each in spec.get("containers") or []]
+    app = [_container(container, ContainerKind.APP) for container in spec.get("containers") or []]
     return DevicePod(
         namespace=namespace_of(pod), name=name_of(pod), uid=uid_of(pod), containers=(*init, *app)
     )

@@ -16,10 +16,11 @@ import structlog
 
 from k8s_rdma_demo.cluster.client import ApiClient, ApiError
 from k8s_rdma_demo.cluster.events import EventRecorder
-from k8s_rdma_demo.cluster.extender_client import ExtenderError, Victims
-from k8s_rdma_demo.cluster.extenders import Extenders
+from k8s_rdma_demo.cluster.extender_client import ExtenderError, Extenders, Victims
 from k8s_rdma_demo.cluster.fit import Assignments, Refusal, Unfit
 from k8s_rdma_demo.cluster.objects import (
+    POD_DISRUPTION_BUDGETS,
+    PODS,
     Clock,
     JsonObject,
     condition_of,
@@ -35,7 +36,6 @@ from k8s_rdma_demo.cluster.objects import (
     timestamp,
     uid_of,
 )
-from k8s_rdma_demo.cluster.resources import POD_DISRUPTION_BUDGETS, PODS
 from k8s_rdma_demo.cluster.store import selects
 
 NO_VICTIMS = Refusal(reasons=("No preemption victims found for incoming pod",), unresolvable=True)
@@ -71,7 +71,7 @@ def dry_run(
         if not lesser:
             found.refusals[node] = NO_VICTIMS
             continue
-        greater = tuple(each for each in pods if each not in lesser)
+        greater = tuple(pod for pod in pods if pod not in lesser)
         refusal = fits(node, greater)
         if refusal is not None:
             found.refusals[node] = refusal
@@ -104,7 +104,7 @@ def _victims(
             staying = (*staying, candidate)
         else:
             victims.append(candidate)
-    violations = sum(uid_of(each) in violating for each in victims)
+    violations = sum(uid_of(victim) in violating for victim in victims)
     return Victims(tuple(sorted(victims, key=_rank)), violations)
 
 
@@ -148,12 +148,12 @@ def _cost(victims: Victims) -> tuple[int, int, int, int, _Later]:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """Sorts times the other way round."""
+    """Sorts times the later way round."""
 
     time: str
 
-    def __lt__(self, other: _Later) -> bool:
-        return self.time > other.time
+    def __lt__(self, later: _Later) -> bool:
+        return self.time > later.time
 
 
 _DISRUPTION = "DisruptionTarget"

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from k8s_rdma_demo.cluster.objects import JsonObject, namespace_of
-from k8s_rdma_demo.cluster.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES, Target
+from k8s_rdma_demo.cluster.objects import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    ROLE_BINDINGS,
+    ROLES,
+    JsonObject,
+    Target,
+    namespace_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

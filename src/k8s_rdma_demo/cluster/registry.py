@@ -22,8 +22,13 @@ from typing import Any
 import msgspec
 
 from k8s_rdma_demo.cluster.objects import (
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    PRIORITY_CLASSES,
     Clock,
     JsonObject,
+    ResourceType,
+    Target,
     in_field_order,
     is_finished,
     is_terminating,
@@ -37,13 +42,6 @@ from k8s_rdma_demo.cluster.objects import (
     system_clock,
     timestamp,
     uid_of,
-)
-from k8s_rdma_demo.cluster.resources import (
-    POD_DISRUPTION_BUDGETS,
-    PODS,
-    PRIORITY_CLASSES,
-    ResourceType,
-    Target,
 )
 from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
@@ -202,7 +200,7 @@ def spend_budget(store: Store, pod: JsonObject) -> None:
     if is_finished(pod) or is_terminating(pod) or status_of(pod).get("phase") == "Pending":
         return
     namespace = pod["metadata"]["namespace"]
-    budgets = [each for each in store.items(POD_DISRUPTION_BUDGETS, namespace) if _covers(each, pod)]
+    budgets = [budget for budget in store.items(POD_DISRUPTION_BUDGETS, namespace) if _covers(budget, pod)]
     for budget in budgets:
         if status_of(budget).get("disruptionsAllowed", 0) <= 0:
             raise too_many_requests(

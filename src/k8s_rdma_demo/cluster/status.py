@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:
-    from k8s_rdma_demo.cluster.objects import JsonObject
-    from k8s_rdma_demo.cluster.resources import ResourceType, Target
+    from k8s_rdma_demo.cluster.objects import JsonObject, ResourceType, Target
 
 
 class StatusError(K8sRdmaError):

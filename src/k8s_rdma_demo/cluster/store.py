@@ -14,8 +14,19 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from k8s_rdma_demo.cluster.objects import JsonObject, Key, key_of, labels_of, metadata, name_of, namespace_of
-from k8s_rdma_demo.cluster.resources import EVENTS, NODES, PODS, ResourceType
+from k8s_rdma_demo.cluster.objects import (
+    EVENTS,
+    NODES,
+    PODS,
+    JsonObject,
+    Key,
+    ResourceType,
+    key_of,
+    labels_of,
+    metadata,
+    name_of,
+    namespace_of,
+)
 from k8s_rdma_demo.cluster.status import bad_request, conflict, expired
 
 if TYPE_CHECKING:

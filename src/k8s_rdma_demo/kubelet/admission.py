@@ -209,7 +209,7 @@ def merged(parts: Iterable[AllocateResponse]) -> AllocateResponse:
         envs = {**part.envs, **envs}
         annotations = {**part.annotations, **annotations}
         devices = {entry.path: entry for entry in part.devices} | devices
-        mounts = {each.path: each for each in part.mounts} | mounts
+        mounts = {mount.path: mount for mount in part.mounts} | mounts
         cdi_devices |= dict.fromkeys(part.cdi_devices)
     return AllocateResponse(
         envs=envs,

@@ -68,7 +68,7 @@ def _is_extended_resource(resource: str) -> bool:
     )
 
 
-Asked = TypeVar("Asked")
+RequestT = TypeVar("RequestT")
 Answer = TypeVar("Answer")
 
 PRE_START_TIMEOUT_S = 30.0
@@ -159,7 +159,7 @@ class PluginClient:
         await self._channel.close()
 
     async def _call(
-        self, method: Method[Asked, Answer], request: Asked, *, timeout_s: float = _ALLOCATE_TIMEOUT_S
+        self, method: Method[RequestT, Answer], request: RequestT, *, timeout_s: float = _ALLOCATE_TIMEOUT_S
     ) -> Answer:
         try:
             return await grpc_calls.call(self._channel, method, request, timeout_s=timeout_s)

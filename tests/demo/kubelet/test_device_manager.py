@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from demo.kubelet.conftest import RESOURCE, container, init, pod
 from k8s_rdma.core.devices.device_plugin_api import (
     AllocateResponse,
     Choice,
@@ -22,7 +23,6 @@ from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
 from k8s_rdma.wire.device_plugin_api import REGISTER
 from k8s_rdma_demo.kubelet.pods import AdmissionError, Capacity, ContainerKind, PanicError, PreparationError
-from sim.kubelet.conftest import RESOURCE, container, init, pod
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

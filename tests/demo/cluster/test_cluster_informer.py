@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from k8s_rdma_demo.cluster.background import in_background
 from k8s_rdma_demo.cluster.client import ApiClient, ApiError, Informer
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
-from k8s_rdma_demo.cluster.resources import NODES, PODS
+from k8s_rdma_demo.cluster.objects import NODES, PODS
+from k8s_rdma_demo.kubelet.device_manager import in_background
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ from lightkube.types import PatchType
 
 from k8s_rdma_demo.cluster.api import ApiConfig
 from k8s_rdma_demo.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.objects import PODS, parse_resource_type
 from k8s_rdma_demo.cluster.registry import MAX_OBJECT_BYTES
-from k8s_rdma_demo.cluster.resources import PODS, parse_resource_type
 
 pytestmark = pytest.mark.anyio
 

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from demo.cluster.fake_extender import (
+    bound_to,
+    condition_list,
+    refused,
+    refusing,
+    scheduled,
+    serving_extender,
+)
 from k8s_rdma_demo.cluster.extender_client import Victims
 from k8s_rdma_demo.cluster.fit import Refusal, requests_of, resource_refusal
 from k8s_rdma_demo.cluster.preemption import NO_VICTIMS, dry_run, pick_node
-from sim.cluster.fake_extender import bound_to, condition_list, refused, refusing, scheduled, serving_extender
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,8 @@ import pytest
 
 from k8s_rdma.core.devices.device_plugin_api import OfferedDevice
 from k8s_rdma_demo.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
-from k8s_rdma_demo.kubelet.plain_plugin import PlainPlugin
 from k8s_rdma_demo.kubelet.pods import ContainerKind, DeviceContainer, DevicePod
+from plain_plugin import PlainPlugin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -5,13 +5,7 @@ import json
 
 import pytest
 
-from k8s_rdma.errors import MalformedError
-from k8s_rdma_demo.cluster.command import load_scheduler_config
-from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
-from k8s_rdma_demo.cluster.fit import Refusal, Unfit, node_refusal
-from k8s_rdma_demo.cluster.scheduler import SchedulerConfig
-from k8s_rdma_demo.cluster.scheduling_queue import SchedulingQueue
-from sim.cluster.fake_extender import (
+from demo.cluster.fake_extender import (
     bound_to,
     condition_list,
     refused,
@@ -19,6 +13,11 @@ from sim.cluster.fake_extender import (
     scheduled,
     serving_extender,
 )
+from k8s_rdma.errors import MalformedError
+from k8s_rdma_demo.cluster.command import load_scheduler_config
+from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
+from k8s_rdma_demo.cluster.fit import Refusal, Unfit, node_refusal
+from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, SchedulingQueue
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from k8s_rdma_demo.cluster.cni_runtime import (
     is_namespace,
     remove_namespace_at,
 )
-from k8s_rdma_demo.cluster.sandbox import PodRef, SandboxDirectory
+from k8s_rdma_demo.cluster.containers import PodRef, SandboxDirectory
 
 pytestmark = pytest.mark.anyio
 

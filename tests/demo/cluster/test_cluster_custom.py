@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma_demo.cluster.api import ApiConfig
-from k8s_rdma_demo.cluster.resources import parse_resource_type
+from k8s_rdma_demo.cluster.objects import parse_resource_type
 
 pytestmark = pytest.mark.anyio
 

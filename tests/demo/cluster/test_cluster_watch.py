@@ -10,7 +10,7 @@ from lightkube import ApiError
 from lightkube.resources.core_v1 import Node, Pod
 
 from k8s_rdma_demo.cluster.api import ApiConfig, merge_patch, strategic_merge_patch, watch_lines
-from k8s_rdma_demo.cluster.resources import NODES, PODS
+from k8s_rdma_demo.cluster.objects import NODES, PODS
 from k8s_rdma_demo.cluster.status import StatusError
 from k8s_rdma_demo.cluster.store import Selection, Store
 

@@ -10,7 +10,7 @@ from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.step import CapInterface
 from k8s_rdma.linux.netlink.traffic_control import bucket_for
-from sim.vf_pod import Pod, vf_class
+from linux.virtual.vf_pod import Pod, vf_class
 
 pytestmark = needs_namespaces
 

@@ -15,7 +15,7 @@ from k8s_rdma.core.kernel import present_config
 from k8s_rdma.core.step import ConfigureVfs, GiveVf, SetRates, VfConfig, VfRate, VfRef, Vlan
 from k8s_rdma.core.types import LinkState, Setting
 from k8s_rdma.errors import KernelError
-from sim.vf_pod import EVERYBODY, Pod, dropped_as_forged, ethertype, frames, octets, tc, vf_class
+from linux.virtual.vf_pod import EVERYBODY, Pod, dropped_as_forged, ethertype, frames, octets, tc, vf_class
 
 pytestmark = needs_namespaces
 MAC = "02:11:22:33:44:55"

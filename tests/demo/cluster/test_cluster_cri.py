@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from demo.cluster.fake_cri import FakeCri
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec, Mount
 from k8s_rdma_demo import cri
 from k8s_rdma_demo.cluster.cni_plugin import CniError
+from k8s_rdma_demo.cluster.containers import AttachError, PodRef
 from k8s_rdma_demo.cluster.cri_runtime import CriRuntime, container_config
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
 from k8s_rdma_demo.cluster.node_devices import DevicesConfig, KubeletConfig
-from k8s_rdma_demo.cluster.sandbox import AttachError, PodRef
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig
-from sim.cluster.fake_cri import FakeCri
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from k8s_rdma_demo.cluster.kubelet import running_kubelet
 from k8s_rdma_demo.cluster.node_devices import DevicesConfig, KubeletConfig
 from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig
-from k8s_rdma_demo.kubelet.plain_plugin import PlainPlugin
+from plain_plugin import PlainPlugin
 
 pytestmark = pytest.mark.anyio
 

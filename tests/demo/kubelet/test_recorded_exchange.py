@@ -13,10 +13,10 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import RequestReceived
 
+from demo.kubelet.conftest import RESOURCE, container, init, pod
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, PluginOptions
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.pod_resources import KubeletPodResources
-from sim.kubelet.conftest import RESOURCE, container, init, pod
 
 pytestmark = pytest.mark.anyio
 

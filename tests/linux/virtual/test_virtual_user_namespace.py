@@ -65,7 +65,7 @@ def prefix():
 def test_vf_is_given_and_brought_home_when_an_ordinary_user_made_the_namespaces():
     ended = subprocess.run(
         [*prefix(), "bash", "-c", SCRIPT],
-        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         check=False,
