@@ -17,11 +17,10 @@ from rich.console import Console
 import k8s_rdma.cli.main  # noqa: F401 - as the command has it
 from fakes.sriov_links import MachineLinks
 from fakes.sriov_machine import Card, MachineClock, MachineSysfs, SriovMachine
-from k8s_rdma import logs
+from k8s_rdma import process
 from k8s_rdma.config.files import load_config
 from k8s_rdma.core.types import pci_address
-from k8s_rdma.init.config import InitConfig
-from k8s_rdma.init.job import Machine
+from k8s_rdma.init.job import InitConfig, Machine
 from k8s_rdma.init.main import make_all_ready
 from k8s_rdma.init.pf_setup import summary
 
@@ -49,7 +48,7 @@ def main(directory: Path, vfs: int) -> None:
         clock=MachineClock(pretended),
         boot_id="",
     )
-    logs.configure("init")
+    process.configure_logging("init")
     config = load_config(InitConfig, None, {"stateDir": str(directory)})
     started = time.process_time()
     decision_log = make_all_ready(machine, config)

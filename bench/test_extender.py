@@ -30,7 +30,7 @@ import msgspec
 import pytest
 import uvloop
 
-from k8s_rdma import logs
+from k8s_rdma import process
 from k8s_rdma.core.types import EVERY_RATE, NodeName
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.http_poller import HttpPoller, NodePollConfig
@@ -177,7 +177,7 @@ class Nodes:
 
 
 async def extender_process(port: str, count: str) -> None:
-    logs.configure("extender")
+    process.configure_logging("extender")
     collect_seldom()
     config = ExtenderConfig(
         source="http",

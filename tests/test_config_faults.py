@@ -15,7 +15,7 @@ from k8s_rdma.config.devices import DevicePluginConfig, MellanoxConfig, SharedSe
 from k8s_rdma.config.files import MAX_FAULTS, faults, fit, load_config
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.init.config import InitConfig
+from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
 
 if TYPE_CHECKING:

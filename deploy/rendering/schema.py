@@ -18,7 +18,7 @@ from k8s_rdma.config.files import DEPRECATED_KEYS
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.config.namespace_policies import NamespacePolicyConfig
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.init.config import InitConfig
+from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from docs_site.reference.tables import code, moved, rows_by_name, section, table
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.init.config import InitConfig
+from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import pytest
 
 from agent.machine import PLUGINS, Machine, asks, call
 from factories import PF0, PF1
+from k8s_rdma.agent.node import Sandbox
 from k8s_rdma.agent.plugins.ipam import IpamPlugins, addressing
 from k8s_rdma.agent.plugins.runner import Plugins, called_plugins
-from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.ledger import Attachment, Phase, Pod, Receipt

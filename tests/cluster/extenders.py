@@ -13,6 +13,7 @@ import httpx2
 
 from cluster.control_plane import Json, free_port
 from cluster.processes import Program
+from k8s_rdma.config.files import DEPRECATED_KEYS
 
 _PROBE_S = 1
 QUICK = {
@@ -30,7 +31,8 @@ QUICK = {
 class Extender:
     """One replica; started and ended as often as a scenario likes, always at the same port.
 
-    enter: what runs it elsewhere or otherwise, such as `env` with variables.
+    enter: what runs it elsewhere or otherwise, such as `env` with variables. older: whether it is from before
+    the present names of keys.
     """
 
     directory: Path
@@ -38,6 +40,7 @@ class Extender:
     settings: Json
     port: int = field(default_factory=free_port)
     enter: list[str] = field(default_factory=list)
+    older: bool = False
     program: Program | None = None
 
     @property
@@ -47,7 +50,9 @@ class Extender:
     async def start(self) -> None:
         """Run it; whether it is ready is another question."""
         path = self.directory / f"{self.name}.yaml"
-        path.write_text(json.dumps({**QUICK, "port": self.port, **self.settings}))
+        names = {new: old for old, new in DEPRECATED_KEYS.items()} if self.older else {}
+        settings = {**QUICK, "port": self.port, **self.settings}
+        path.write_text(json.dumps({names.get(key, key): value for key, value in settings.items()}))
         command = (*self.enter, sys.executable, "-m", "k8s_rdma", "extender", "--config", path)
         self.program = await Program.start(self.directory / f"{self.name}.log", *command)
 

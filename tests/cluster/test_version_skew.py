@@ -81,7 +81,8 @@ async def skewed(kind: str, directory: Path, node: Node, older: str) -> AsyncIte
         node.enter = enter if older == "agent" else []
         await asyncio.to_thread(node.start_agent)
         extender = c.extender(source="crd", nodePort=1, placementKeyFile=str(key))
-        extender.enter = enter if older == "extender" else []
+        if older == "extender":
+            extender.enter, extender.older = enter, True
         await extender.start()
         await extender.ready()
         async with c.plane.scheduler(registration(extender.url)):

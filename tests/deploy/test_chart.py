@@ -26,7 +26,7 @@ from k8s_rdma.cli.main import app
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.config.files import load_config
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.init.config import InitConfig
+from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
 
 if TYPE_CHECKING:

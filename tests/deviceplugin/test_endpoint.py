@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from k8s_rdma.deviceplugin.endpoint import (
     Endpoint,
+    Followers,
     check_path,
     is_served,
     open_endpoint,
     socket_at,
     socket_name,
 )
-from k8s_rdma.deviceplugin.followers import Followers
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.grpc_calls import answers, connect, stream_handler
 from k8s_rdma.wire.device_plugin_api import LIST_AND_WATCH

@@ -18,8 +18,7 @@ from k8s_rdma import __version__
 from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, OfferedDevice
 from k8s_rdma.core.devices.pod_devices import slot_device
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
-from k8s_rdma.deviceplugin.endpoint import open_endpoint
-from k8s_rdma.deviceplugin.followers import Followers
+from k8s_rdma.deviceplugin.endpoint import Followers, open_endpoint
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.grpc_calls import AioRpcError, answers, call, connect

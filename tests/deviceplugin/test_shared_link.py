@@ -12,7 +12,7 @@ import pytest
 
 from k8s_rdma.config.devices import MountResource, SharedResource
 from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DeviceInventory, NodeKind, RdmaDevice
-from k8s_rdma.deviceplugin.followers import Observable
+from k8s_rdma.deviceplugin.endpoint import Observable
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.deviceplugin.shared_link import SharedLink
 from k8s_rdma.wire.resource_names import Declared, Written, decode_declared, encode_line

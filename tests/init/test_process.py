@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from fakes.sriov_machine import Tree
 from k8s_rdma.cli.main import app
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.init.config import InitConfig
-from k8s_rdma.init.job import StoppableClock, StoppedError, wait_until
+from k8s_rdma.init.job import InitConfig, StoppableClock, StoppedError, wait_until
 from k8s_rdma.init.pf_setup import NO_CARD, Outcome, Result, all_well, summary
 
 if TYPE_CHECKING:

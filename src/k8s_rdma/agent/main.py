@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma import logs
+from k8s_rdma import process
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, DeviceNodes, HostFiles, SharedResourceSpecs
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
 from k8s_rdma.agent.cni.add import AddCommand, PodSources
@@ -50,7 +50,7 @@ from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
-from k8s_rdma.signals import stop_on_signals
+from k8s_rdma.process import stop_on_signals
 from k8s_rdma.wire.adopt import is_adopt
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 def run(config: AgentConfig) -> None:
     """Run until SIGTERM or SIGINT; K8sRdmaError when it cannot start."""
-    logs.configure("agent")
+    process.configure_logging("agent")
     keys, plugin = read_named(config)
     _allow_descriptors()
     asyncio.run(_main(config, keys, plugin))

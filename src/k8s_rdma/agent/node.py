@@ -4,6 +4,8 @@ Blocking and confined to one thread (the agent's worker). An attachment takes th
 `move_to_pod` and `attach`, since addresses come from other programs in between; its state between them is on
 disk. A failed scan never counts as an observation. Caps that software enforces are restored where they do not
 hold: a pod with CAP_NET_ADMIN may remove them.
+
+The sandbox of an attachment, and the failures of an ADD for it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from k8s_rdma.agent.ledger_store import DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.release import release
-from k8s_rdma.agent.sandbox import Sandbox, attached_already, held_elsewhere
 from k8s_rdma.core.allocation import (
     NOBODYS,
     Candidate,
@@ -30,15 +31,16 @@ from k8s_rdma.core.allocation import (
     returned,
     with_allocations,
 )
-from k8s_rdma.core.devices.held_vfs import held_interfaces
+from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
+from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.devices.pools import Pool, in_pools
 from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, Unreadable, VfCounters
-from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Ledger, Phase, Pod, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Ledger, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.core.plan import Addressing, configurations, hand_over
 from k8s_rdma.core.reservation import inherited_placement, outstanding, sibling_pfs
 from k8s_rdma.core.software_caps import altered_caps, software_capped
-from k8s_rdma.core.step import VfRef
+from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.adopt import Outcome
 
@@ -46,6 +48,71 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import Request
     from k8s_rdma.core.types import ContainerId, NodeName, PciAddress, PodUid
     from k8s_rdma.linux.receipts import Receipts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """The sandbox that interfaces go to: the attachment of a CNI ADD, with its names and plugins.
+
+    ifnames: names in the sandbox, in the request's order. entries: the indices of these interfaces in the
+        pod's request; a pod with several attachments has some of its interfaces in each.
+    ipam, ipams, delegate, device_info_file, slots: as in `Receipt`.
+    devices: the exclusive devices of a pod that holds some, one for each interface.
+    """
+
+    attachment: Attachment
+    pod: Pod
+    netns: NetnsRef
+    ifnames: tuple[str, ...]
+    entries: tuple[int, ...]
+    ipam: DelegatedPlugin | None = None
+    ipams: tuple[tuple[str, DelegatedPlugin | None], ...] = ()
+    delegate: DelegatedPlugin | None = None
+    device_info_file: str = ""
+    slots: tuple[SlotInUse, ...] = ()
+    devices: tuple[HeldDevice, ...] = ()
+
+    def receipt(self, interfaces: tuple[AllocatedInterface, ...], *, phase: Phase, boot_id: str) -> Receipt:
+        """Make the receipt of this sandbox's interfaces."""
+        return Receipt(
+            attachment=self.attachment,
+            pod=self.pod,
+            netns=self.netns,
+            boot_id=boot_id,
+            phase=phase,
+            interfaces=interfaces,
+            ipam=self.ipam,
+            ipams=self.ipams,
+            delegate=self.delegate,
+            device_info_file=self.device_info_file,
+            slots=self.slots,
+        )
+
+
+def held_elsewhere(receipt: Receipt) -> K8sRdmaError:
+    """Make the failure of an ADD whose pod holds its interfaces in another sandbox."""
+    msg = (
+        f"pod {receipt.pod.namespace}/{receipt.pod.name} still holds its interfaces, in sandbox "
+        f"{receipt.attachment.container} as {receipt.attachment.ifname} of network {receipt.network}; "
+        "try again when that sandbox is gone"
+    )
+    return K8sRdmaError(msg, reason=Reason.HELD_BY_OLDER_SANDBOX)
+
+
+def attached_already(receipt: Receipt, interface: AllocatedInterface) -> K8sRdmaError:
+    """Make the failure of an ADD for an interface that its pod already has."""
+    msg = (
+        f"pod {receipt.pod.namespace}/{receipt.pod.name} has interface {interface.entry} of its request "
+        f"already, as {interface.ifname} by network {receipt.network}"
+    )
+    return K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
+
+
+def rejected(rejection: Rejection, pod: Pod) -> K8sRdmaError:
+    """Make the failure of an ADD that the node cannot serve."""
+    message = f"node {rejection.node}: cannot give pod {pod.namespace}/{pod.name} its RDMA interfaces: "
+    return K8sRdmaError(message + rejection.message, reason=rejection.reason)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from k8s_rdma import logs
+from k8s_rdma import process
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.errors import K8sRdmaError, MalformedError
@@ -120,7 +120,7 @@ def install_cni(  # noqa: PLR0913 - options
     installation = Installation(binaries=NodeDirectory(binaries), confs=NodeDirectory(confs), desired=desired)
     if following or until_in_place:
         directories = [binaries, *([confs] if installation.has_network else [])]
-        logs.configure("install-cni")
+        process.configure_logging("install-cni")
         asyncio.run(follow(installation, require_program(), directories, until_in_place=until_in_place))
     if remove:
         _remove(installation, grace_s)

@@ -180,7 +180,7 @@ def agent_adopt(
 def init(config: ConfigFile = None, check_config: CheckConfig = False) -> None:
     """Create and configure the virtual functions of this machine's PFs, then exit."""
     from k8s_rdma.config.files import load_config
-    from k8s_rdma.init.config import InitConfig
+    from k8s_rdma.init.job import InitConfig
     from k8s_rdma.init.main import run
 
     settings = load_config(InitConfig, config, {})

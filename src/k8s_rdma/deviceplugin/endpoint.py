@@ -1,4 +1,7 @@
-"""A gRPC server at a socket in kubelet's directory, and its registration with kubelet."""
+"""A gRPC server at a socket in kubelet's directory, and its registration with kubelet.
+
+Kubelet's ListAndWatch calls follow an observable value and wait for its changes.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,9 @@ import stat
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE
-from k8s_rdma.deviceplugin.followers import Followers
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.grpc_calls import (
     AioRpcError,
@@ -26,11 +28,14 @@ from k8s_rdma.kube.grpc_calls import (
 from k8s_rdma.wire.device_plugin_api import REGISTER
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
     from k8s_rdma.core.devices.device_plugin_api import PluginRegistration
     from k8s_rdma.wire.protobuf import Method
 
     Handlers = dict[Method[Any, Any], Handler]
 
+T = TypeVar("T")
 KUBELET_SOCKET = "kubelet.sock"
 
 TIMEOUT_S = 15.0
@@ -42,7 +47,6 @@ GRACE_S = 1.0
 
 MAX_PATH_BYTES = 107
 """`sun_path` without its NUL (unix(7))."""
-
 _LONGEST_NAME = 60
 _SUFFIX = ".sock"
 
@@ -191,3 +195,62 @@ async def register(kubelet: Path, registration: PluginRegistration) -> None:
         raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE) from error
     finally:
         await channel.close()
+
+
+class Followers:
+    """Streams of the encoded device list.
+
+    Each starts with the current list and gets every change until `end`.
+    """
+
+    def __init__(self, message: bytes, changed: Callable[[], None]) -> None:
+        """Start without streams. changed: called when a stream begins or ends."""
+        self._message = Observable[bytes | None](message)
+        self._changed = changed
+        self.count = 0
+
+    def publish(self, message: bytes) -> None:
+        """Send a new list."""
+        self._message.publish(message)
+
+    def end(self) -> None:
+        """End all streams."""
+        self._message.publish(None)
+
+    async def follow(self, _request: None) -> AsyncGenerator[bytes, None]:
+        """Yield the current list and every change."""
+        self.count += 1
+        self._changed()
+        try:
+            message = self._message.value
+            while message is not None:
+                yield message
+                message = await self._message.wait_for_change(message)
+        finally:
+            self.count -= 1
+            self._changed()
+
+
+class Observable(Generic[T]):
+    """A value that tasks wait on.
+
+    A slow task misses values in between, never the last. For one event loop.
+    """
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self._changed = asyncio.Event()
+
+    def publish(self, value: T) -> None:
+        """Set the value; an equal one wakes no task."""
+        if value == self.value:
+            return
+        self.value = value
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait_for_change(self, previous: T) -> T:
+        """Return the value once it is another object than `previous`."""
+        while self.value is previous:
+            await self._changed.wait()
+        return self.value

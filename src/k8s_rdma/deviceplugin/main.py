@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 import uvloop
 
-from k8s_rdma import logs
+from k8s_rdma import process
 from k8s_rdma.deviceplugin.app import PluginApp
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from k8s_rdma.deviceplugin.health_events import node_events
@@ -25,7 +25,7 @@ from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.access import access_of
 from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.linux.inotify import DirectoryChanges
-from k8s_rdma.signals import stop_on_signals
+from k8s_rdma.process import stop_on_signals
 from k8s_rdma.wire.resource_names import SOCKET
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run(config: DevicePluginConfig, *, ignored: Sequence[str] = ()) -> None:
 
     ignored: keys of the configuration's file that have no effect.
     """
-    logs.configure("device-plugin")
+    process.configure_logging("device-plugin")
     return_large_buffers()
     for key in ignored:
         _log.warning("setting_ignored", key=key)

@@ -15,6 +15,7 @@ from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.deviceplugin.endpoint import (
     KUBELET_SOCKET,
     Endpoint,
+    Followers,
     SocketFile,
     check_path,
     is_served,
@@ -23,7 +24,6 @@ from k8s_rdma.deviceplugin.endpoint import (
     socket_at,
     socket_name,
 )
-from k8s_rdma.deviceplugin.followers import Followers
 from k8s_rdma.errors import K8sRdmaError
 
 if TYPE_CHECKING:

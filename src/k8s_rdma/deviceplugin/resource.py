@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from k8s_rdma.core.devices.rdma_devices import DeviceInventory
-    from k8s_rdma.deviceplugin.endpoint import Handlers
-    from k8s_rdma.deviceplugin.followers import Followers
+    from k8s_rdma.deviceplugin.endpoint import Followers, Handlers
     from k8s_rdma.deviceplugin.mode import Mode
 
     Complete = Callable[[str, Choice], Awaitable[Choice]]

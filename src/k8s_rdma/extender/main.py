@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import structlog
 import uvloop
 
-from k8s_rdma import logs
+from k8s_rdma import process
 from k8s_rdma.config.files import port_of
 from k8s_rdma.config.namespace_policies import load_policies
 from k8s_rdma.config.placement_keys import extender_keys
@@ -34,7 +34,7 @@ from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.kube.api import AbsentApi, ClusterApi, LeaseApi
 from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
-from k8s_rdma.signals import stop_on_signals
+from k8s_rdma.process import stop_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -85,7 +85,7 @@ _log = structlog.get_logger()
 
 def run(config: ExtenderConfig) -> None:
     """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start."""
-    logs.configure("extender")
+    process.configure_logging("extender")
     collect_seldom()
     return_large_buffers()
     keys, access = extender_keys(config.placement_key_file), access_of(config)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 from rich.console import Console
 
-from k8s_rdma import logs
+from k8s_rdma import process
 from k8s_rdma.errors import KernelError
 from k8s_rdma.init.job import Machine, StoppableClock, Target, wait_until
 from k8s_rdma.init.pf_setup import Outcome, Result, all_well, make_ready, summary
@@ -31,7 +31,7 @@ from k8s_rdma.linux.vf.creation import KernelSriovLinks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from k8s_rdma.init.config import InitConfig
+    from k8s_rdma.init.job import InitConfig
 
 _log = structlog.get_logger()
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -46,7 +46,7 @@ LOOK_EVERY_S = 0.5
 
 def run(config: InitConfig) -> bool:
     """Make the machine's PFs ready and print what came of it; whether all is well."""
-    logs.configure("init")
+    process.configure_logging("init")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

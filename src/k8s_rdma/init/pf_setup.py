@@ -40,7 +40,7 @@ from k8s_rdma.linux.vf.creation import NetdevsOf, SriovPf, VfFunction
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from k8s_rdma.init.config import InitConfig
+    from k8s_rdma.init.job import InitConfig
     from k8s_rdma.linux.netlink.rtnl import Link
 
 _log = structlog.get_logger()

@@ -26,7 +26,7 @@ from k8s_rdma.install.network import (
     decide,
 )
 from k8s_rdma.linux.inotify import DirectoryChanges
-from k8s_rdma.signals import stop_on_signals
+from k8s_rdma.process import stop_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 import structlog
 import uvloop
 
-from k8s_rdma import logs
+from k8s_rdma import process
 from k8s_rdma.config.files import port_of
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.types import NodeName
@@ -29,9 +29,9 @@ from k8s_rdma.linux.changes import CachedScan, files_without_events
 from k8s_rdma.linux.discovery.netlink_queries import UnprivilegedQueries
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.process import stop_on_signals
 from k8s_rdma.server.agent_link import AnswersLink, Scan
 from k8s_rdma.server.app import NodeApp
-from k8s_rdma.signals import stop_on_signals
 from k8s_rdma.wire.node_report import NodeReports
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
 
     scan: as for `AnswersLink`; by default that of the configuration.
     """
-    logs.configure("server")
+    process.configure_logging("server")
     return_large_buffers()
     access = access_of(config)
     _allow_connections(config.max_connections)

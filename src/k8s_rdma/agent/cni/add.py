@@ -29,9 +29,9 @@ from k8s_rdma.agent.cni.pod_request import (
     select_network,
     unknown_networks,
 )
+from k8s_rdma.agent.node import Sandbox, rejected
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
 from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, target_of
-from k8s_rdma.agent.sandbox import Sandbox, rejected
 from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import VfDriver

@@ -1,15 +1,26 @@
-"""How the processes log: one JSON object a line on stderr, a fixed event name, values as keys."""
+"""What every process has: signals that end it, and logs as one JSON object a line on stderr."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import signal
 import sys
 
 import structlog
 
 
-def configure(process: str) -> None:
-    """Set up logging for this process; called once, first of all."""
+def stop_on_signals(*others: signal.Signals) -> asyncio.Event:
+    """An event of the running loop that SIGTERM, SIGINT and others set."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, *others):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def configure_logging(process: str) -> None:
+    """Set up logging for this process: fixed event names, values as keys. Called once, first of all."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -31,5 +42,5 @@ class _OfLibraries(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log it."""
-        told = {"logger": record.name, "message": record.getMessage(), "exc_info": record.exc_info}
-        structlog.get_logger().log(record.levelno, "library_error", **told)
+        fields = {"logger": record.name, "message": record.getMessage(), "exc_info": record.exc_info}
+        structlog.get_logger().log(record.levelno, "library_error", **fields)
