@@ -22,9 +22,8 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import EVERY_RATE, NodeName, PciAddress, PodUid
 from k8s_rdma.wire.placement_annotation import encode as encode_placement
 from k8s_rdma.wire.placement_keys import PlacementKeys
-from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rdma_node import status_of
-from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod
+from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, rates_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -38,7 +38,6 @@ from k8s_rdma.extender.main import collect_seldom, freeze_heap, serve
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.http_server import listen
 from k8s_rdma.kube.api import Listed, NodeView
-from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
@@ -48,6 +47,7 @@ from k8s_rdma.wire.rest import (
     PfReport,
     Pod,
     encode_report,
+    rates_of,
 )
 
 if TYPE_CHECKING:

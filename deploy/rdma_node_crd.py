@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION, RdmaNodeStatus
-from k8s_rdma.wire.report_bounds import UNIQUE
+from k8s_rdma.wire.rest import UNIQUE
 
 _SCHEMA_KEYS = ("type", "description", "enum", "minimum", "maximum", "maxLength", "maxItems")
 

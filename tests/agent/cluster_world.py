@@ -18,7 +18,7 @@ from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.kube.client import connect
-from k8s_rdma.kube.time import Time
+from k8s_rdma.kube.informer import Time
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.api import Api

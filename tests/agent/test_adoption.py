@@ -22,7 +22,7 @@ from k8s_rdma.core.allocation import Scope
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import SetRates, VfRate, VfRef, Vlan
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
+from k8s_rdma.wire.frame import AdoptRequest, decode_adopted, encode_adopt
 from k8s_rdma.wire.rest import decode_report
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from k8s_rdma.core.types import (
     VfDriver,
 )
 from k8s_rdma.wire.node_report import node_report
-from k8s_rdma.wire.rates import ability_of
-from k8s_rdma.wire.rest import Enforced, MacRange, NodeReport, decode_report, encode_report
+from k8s_rdma.wire.rest import Enforced, MacRange, NodeReport, ability_of, decode_report, encode_report
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, PfState

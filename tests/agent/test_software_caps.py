@@ -19,7 +19,7 @@ from k8s_rdma.agent.reconciler import Reconciler
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.software_caps import SoftwareCaps, keep_caps
 from k8s_rdma.core.kernel import Unreadable
-from k8s_rdma.core.software_caps import NOT_KEPT
+from k8s_rdma.core.plan import NOT_KEPT
 from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf, NetnsRef
 from k8s_rdma.core.types import NO_RATE
 from k8s_rdma.errors import K8sRdmaError

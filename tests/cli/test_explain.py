@@ -18,7 +18,7 @@ from k8s_rdma.extender.app import access_of
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.wire.explain import decode_explanation
 from k8s_rdma.wire.placement_keys import PlacementKeys
-from k8s_rdma.wire.rates import rates_of
+from k8s_rdma.wire.rest import rates_of
 
 if TYPE_CHECKING:
     from pathlib import Path

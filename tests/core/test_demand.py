@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from k8s_rdma.core.quantities import covers, quantity
+from k8s_rdma.wire.pod_spec import covers, quantity
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from factories import PF0, interface, pf_state, vf
-from k8s_rdma.core.broken_promises import lost_interfaces
+from k8s_rdma.core.allocation import lost_interfaces
 from k8s_rdma.core.types import InterfaceOptions, VfDriver
 
 AWAY = vf(PF0, 0, netdev=None)

@@ -6,8 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.core.types import EVERY_RATE
-from k8s_rdma.wire.rates import rates_of
-from k8s_rdma.wire.rest import Allocation, Enforced, Interface, NodeReport, PfReport, Pod, encode_report
+from k8s_rdma.wire.rest import (
+    Allocation,
+    Enforced,
+    Interface,
+    NodeReport,
+    PfReport,
+    Pod,
+    encode_report,
+    rates_of,
+)
 from k8s_rdma.wire.state import Kind, encode_message
 from linux.small_machine import PF, vf_pci
 

@@ -44,8 +44,7 @@ from k8s_rdma.doctor.node.runtime import (
     check_memlock,
     check_runtime,
 )
-from k8s_rdma.wire.rates import Rates
-from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod
+from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, Rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from doctor import cluster_cases, node_cases
+from k8s_rdma.cli.doctor import KINDS, SUBJECTS
 from k8s_rdma.config.devices import ExactResource
-from k8s_rdma.doctor.catalogue import KINDS, SUBJECTS
 from k8s_rdma.doctor.finding import Severity, worst
 from k8s_rdma.doctor.node.hardware import check_hardware
 from named_commands import wrong

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from doctor.findings_page import PAGE, row_ids, with_rows
-from k8s_rdma.doctor.catalogue import KINDS, SUBJECTS
+from k8s_rdma.cli.doctor import KINDS, SUBJECTS
 from k8s_rdma.doctor.finding import Severity
 from k8s_rdma.wire.doctor import DoctorDocument, FindingDocument
 

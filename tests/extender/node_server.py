@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from k8s_rdma.core.types import EVERY_RATE
-from k8s_rdma.wire.rates import Range, Rates, rates_of
 from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
@@ -18,7 +17,10 @@ from k8s_rdma.wire.rest import (
     NodeReport,
     PfReport,
     Pod,
+    Range,
+    Rates,
     encode_report,
+    rates_of,
 )
 
 PF0 = "0000:03:00.0"

@@ -11,8 +11,7 @@ from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of, facts_of_status
 from k8s_rdma.wire.rdma_node import ForeignUse, decode_status, encode_status, status_of
-from k8s_rdma.wire.report_bounds import MAX_VFS
-from k8s_rdma.wire.rest import NodeReport, decode_report, encode_report
+from k8s_rdma.wire.rest import MAX_VFS, NodeReport, decode_report, encode_report
 from wire.rdma_node_values import reports
 
 W1 = NodeName("w1")

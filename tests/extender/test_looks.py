@@ -16,7 +16,7 @@ from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.cluster_view import ClusterView, decode_view
 from k8s_rdma.wire.explain import Explanation, decode_explanation
 from k8s_rdma.wire.placement_keys import PlacementKeys
-from k8s_rdma.wire.rates import rates_of
+from k8s_rdma.wire.rest import rates_of
 
 pytestmark = pytest.mark.anyio
 KEY = PlacementKeys.shared(b"secret")

@@ -31,7 +31,6 @@ from k8s_rdma.extender.node_facts import facts_of, facts_of_status
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
-from k8s_rdma.wire.rates import PfRates, Range
 from k8s_rdma.wire.rdma_node import (
     ForeignUse,
     HeldInterfaces,
@@ -43,7 +42,7 @@ from k8s_rdma.wire.rdma_node import (
     encode_status,
     status_of,
 )
-from k8s_rdma.wire.rest import decode_report, encode_report
+from k8s_rdma.wire.rest import PfRates, Range, decode_report, encode_report
 from wire.test_report_bounds import WHOLE
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fakes.machine import HOST, VF_DRIVER, Device, FakeMachine, FakePf, Function
 from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, Vf, VfCounters
-from k8s_rdma.core.software_caps import NOT_KEPT, without_software_caps
+from k8s_rdma.core.plan import NOT_KEPT, without_software_caps
 from k8s_rdma.core.step import (
     BindVf,
     BringHome,

@@ -10,8 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from k8s_rdma.kube.api import ApiUncertainError, Changed, Listed
-from k8s_rdma.kube.informer import LAST_RETRY_S, STEADY_S, follow
-from k8s_rdma.kube.time import Time
+from k8s_rdma.kube.informer import LAST_RETRY_S, STEADY_S, Time, follow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

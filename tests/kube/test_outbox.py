@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.event_recorder import Outbox
-from k8s_rdma.kube.time import Time
+from k8s_rdma.kube.informer import Time
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

@@ -16,7 +16,6 @@ from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.access import EVERYBODY, Access
 from k8s_rdma.server.agent_link import AnswersLink, Traffic
 from k8s_rdma.server.main import serve
-from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
@@ -27,6 +26,7 @@ from k8s_rdma.wire.rest import (
     Pod,
     VfReport,
     encode_report,
+    rates_of,
 )
 from k8s_rdma.wire.state import HEADER, Counters, Kind, decode_header, encode_counters, encode_message
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from k8s_rdma.core.types import Setting
-from k8s_rdma.wire.rates import Range, Rates
-from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod
+from k8s_rdma.wire.rest import (
+    Allocation,
+    Enforced,
+    ForeignVf,
+    Interface,
+    NodeReport,
+    PfReport,
+    Pod,
+    Range,
+    Rates,
+)
 
 PCIS = ("0000:03:00.0", "0000:03:00.1", "0000:81:00.0")
 mbps = st.sampled_from([0, 1, 50, 100, 400_000]) | st.integers(0, 2**32 - 1)

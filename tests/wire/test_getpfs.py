@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from k8s_rdma.core.types import EVERY_RATE
-from k8s_rdma.wire.rates import rates_of
-from k8s_rdma.wire.rest import ForeignVf, NodeReport, PfReport, VfReport, encode_getpfs
+from k8s_rdma.wire.rest import ForeignVf, NodeReport, PfReport, VfReport, encode_getpfs, rates_of
 
 EXAMPLE = """[{"name":"enp4s0f0","used_tx_rate":0,"capacity_tx_rate":100000,"used_vfs":0,"capacity_vfs":120,
   "vfs":[{"vf":0,"mac":"7a:90:db:7b:30:ac","vlan":0,"qos":0,"vlan_proto":"N/A","spoof_check":"OFF","trust":"ON",

@@ -14,9 +14,8 @@ from hypothesis import given
 from deploy.rdma_node_crd import custom_resource_definition
 from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of, vfs_for_pods
-from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod
+from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, rates_of
 from wire.rdma_node_values import reports
 
 MANIFEST = Path(__file__).parents[2] / "deploy" / "crds" / "rdmanodes.yaml"

@@ -51,7 +51,7 @@ from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
 from k8s_rdma.process import stop_on_signals
-from k8s_rdma.wire.adopt import is_adopt
+from k8s_rdma.wire.frame import is_adopt
 
 if TYPE_CHECKING:
     from k8s_rdma.config.devices import DevicePluginConfig

@@ -37,12 +37,11 @@ from k8s_rdma.core.devices.pools import Pool, in_pools
 from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, Unreadable, VfCounters
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Ledger, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Placement, Rejection
-from k8s_rdma.core.plan import Addressing, configurations, hand_over
+from k8s_rdma.core.plan import Addressing, altered_caps, configurations, hand_over, software_capped
 from k8s_rdma.core.reservation import inherited_placement, outstanding, sibling_pfs
-from k8s_rdma.core.software_caps import altered_caps, software_capped
 from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
-from k8s_rdma.wire.adopt import Outcome
+from k8s_rdma.wire.frame import Outcome
 
 if TYPE_CHECKING:
     from k8s_rdma.core.request import Request

@@ -21,7 +21,7 @@ from k8s_rdma.core.allocation import Candidate, Scope
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.inotify import Deletions
-from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, decode_adopt, encode_adopted
+from k8s_rdma.wire.frame import AdoptedVf, AdoptReply, decode_adopt, encode_adopted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from k8s_rdma.core.software_caps import software_capped
+from k8s_rdma.core.plan import software_capped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -14,8 +14,17 @@ from rich.table import Table
 
 from k8s_rdma.agent.rebuild_ledger import rebuild_ledger
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
-from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, AdoptRequest, decode_adopted, encode_adopt
-from k8s_rdma.wire.frame import Reply, decode_reply, encode_request, reply_bytes_missing
+from k8s_rdma.wire.frame import (
+    AdoptedVf,
+    AdoptReply,
+    AdoptRequest,
+    Reply,
+    decode_adopted,
+    decode_reply,
+    encode_adopt,
+    encode_request,
+    reply_bytes_missing,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,9 +1,11 @@
-"""Tables: with colours on a terminal, as plain columns of whole lines elsewhere."""
+"""Output of commands: tables with colours on a terminal, plain columns elsewhere; and `k8s-rdma version`."""
 
 from __future__ import annotations
 
 import json
+import platform
 import sys
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,12 +13,16 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from k8s_rdma import __version__
 from k8s_rdma.errors import visible
+from k8s_rdma.linux import receipts
+from k8s_rdma.wire.doctor import Speaks, VersionDocument, encode_version
 
 T = TypeVar("T")
 
 _WHOLE = 10_000
 """Columns on a pipe, so that `grep` finds whole lines."""
+DISTRIBUTION = "k8s-rdma"
 
 
 def console() -> Console:
@@ -75,3 +81,47 @@ def seconds(since_s: float | None) -> str:
         if since_s >= 2 * length:
             return f"{since_s / length:.0f}{unit}"
     return f"{since_s:.0f}s"
+
+
+def tell_version(*, as_json: bool) -> None:
+    """Print it, as a line or as a document."""
+    components = versions()
+    if as_json:
+        sys.stdout.write(encode_version(components).decode())
+        return
+    commit = f", commit {components.commit}" if components.commit else ""
+    sys.stdout.write(f"{DISTRIBUTION} {components.version}{commit}, Python {components.python}\n")
+
+
+def versions() -> VersionDocument:
+    """Version and origin of this installation."""
+    return VersionDocument(
+        version=__version__,
+        commit=commit_of(_direct_url()),
+        python=platform.python_version(),
+        speaks=Speaks(ledger=receipts.VERSION),
+    )
+
+
+def commit_of(direct_url: str | None) -> str | None:
+    """The commit that an installer recorded (`direct_url.json`, PEP 610)."""
+    try:
+        origin = msgspec.json.decode(direct_url, type=_DirectUrl).vcs_info if direct_url else None
+    except msgspec.MsgspecError:
+        return None
+    return origin.commit_id if origin else None
+
+
+def _direct_url() -> str | None:
+    try:
+        return distribution(DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
+
+
+class _Origin(msgspec.Struct):
+    commit_id: str
+
+
+class _DirectUrl(msgspec.Struct):
+    vcs_info: _Origin | None = None

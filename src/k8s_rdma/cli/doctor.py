@@ -18,13 +18,14 @@ from k8s_rdma.cli.console import console, write_json
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
 from k8s_rdma.config.devices import load_device_config
 from k8s_rdma.config.files import load_config
-from k8s_rdma.doctor.catalogue import SUBJECTS
+from k8s_rdma.doctor.cluster import components, nodes, objects, pods, scheduler, versions
 from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import NodeCollector
 from k8s_rdma.doctor.collectors.versions import in_metrics, key_usage_in_metrics
-from k8s_rdma.doctor.finding import Finding, Severity, exit_status, worst
+from k8s_rdma.doctor.finding import NOT_LOOKED_AT, Finding, Kind, Severity, Subject, exit_status, worst
+from k8s_rdma.doctor.node import cni, hardware, kernel, lossless, processes, rdma_namespaces, runtime
 from k8s_rdma.doctor.node.processes import ConfigurationFacts
 from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.kube.documents import Documents
@@ -40,6 +41,23 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from k8s_rdma.config.devices import DevicePluginConfig
+
+NODE = (hardware, kernel, rdma_namespaces, lossless, runtime, cni, processes)
+CLUSTER = (components, versions, scheduler, objects, nodes, pods)
+
+KINDS: tuple[Kind, ...] = (
+    NOT_LOOKED_AT,
+    *(kind for module in (*NODE, *CLUSTER) for kind in vars(module).values() if isinstance(kind, Kind)),
+)
+
+SUBJECTS: dict[str, str] = {
+    subject.name: subject.title
+    for module in (*NODE, *CLUSTER)
+    for subject in vars(module).values()
+    if isinstance(subject, Subject)
+}
+"""Titles by name."""
+
 
 COULD_NOT_LOOK = 2
 """The exit status when there was nothing to look at."""

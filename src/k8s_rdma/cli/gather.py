@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from k8s_rdma.cli.console import versions
 from k8s_rdma.cli.doctor import DIRECTORIES, NodeOptions, collect_node, document
-from k8s_rdma.cli.version import versions
 from k8s_rdma.config.files import read_yaml
 from k8s_rdma.doctor.collectors.processes import ask_agent
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible

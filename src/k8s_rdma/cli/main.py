@@ -126,7 +126,7 @@ def version_command(
     ] = False,
 ) -> None:
     """Print the version, its commit if known, and Python's version."""
-    from k8s_rdma.cli.version import tell_version
+    from k8s_rdma.cli.console import tell_version
 
     tell_version(as_json=as_json)
 

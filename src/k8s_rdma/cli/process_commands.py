@@ -172,7 +172,7 @@ def agent_adopt(
     The running agent does it, except for VFs that a pod holds or that are in another network namespace.
     """
     from k8s_rdma.cli.adopt import adopt
-    from k8s_rdma.wire.adopt import AdoptRequest
+    from k8s_rdma.wire.frame import AdoptRequest
 
     raise typer.Exit(adopt(run_dir, AdoptRequest(pf=pf, vf=vf, dry_run=dry_run), every=every))
 

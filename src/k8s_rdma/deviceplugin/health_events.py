@@ -16,7 +16,7 @@ from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.kube.api import EventsApi, about_node
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
-from k8s_rdma.kube.time import REAL_TIME, Time
+from k8s_rdma.kube.informer import REAL_TIME, Time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence

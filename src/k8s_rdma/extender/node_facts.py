@@ -18,9 +18,8 @@ from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid, Setting, pci_address
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.rates import ability_of
 from k8s_rdma.wire.rdma_node import ForeignUse, HeldInterfaces, PfStatus, RdmaNodeStatus, status_of
-from k8s_rdma.wire.report_bounds import MAX_NAME
+from k8s_rdma.wire.rest import MAX_NAME, ability_of
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.rest import MacRange, NodeReport

@@ -21,7 +21,6 @@ from sys import intern
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from k8s_rdma.core.quantities import Demand
 from k8s_rdma.core.request import MAX_INTERFACES
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import MalformedError
@@ -30,6 +29,7 @@ from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, read_pod
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
+from k8s_rdma.wire.pod_spec import Demand
 
 if TYPE_CHECKING:
     from k8s_rdma.core.placement import PlacedInterface

@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.quantities import covers
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, DecisionLog, Outcome
@@ -47,7 +46,7 @@ from k8s_rdma.wire.extender import (
     MetaVictims,
     VictimPod,
 )
-from k8s_rdma.wire.pod_spec import demand_of
+from k8s_rdma.wire.pod_spec import covers, demand_of
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.node_cache import NodeSnapshot

@@ -17,7 +17,7 @@ from k8s_rdma.extender.fit_cache import Quarantine
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.pod_request import PodRequestCache
 from k8s_rdma.extender.pod_store import PodIndex, capped_to_request
-from k8s_rdma.wire.report_bounds import MAX_VFS
+from k8s_rdma.wire.rest import MAX_VFS
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.node_facts import NodeFacts

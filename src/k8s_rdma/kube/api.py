@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
-from k8s_rdma.core.quantities import Demand
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.wire.pod_spec import Demand
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Pod

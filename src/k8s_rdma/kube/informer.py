@@ -1,28 +1,45 @@
-"""Informers: list and watch objects of the API server, again and again whenever a watch is lost."""
+"""Informers: list and watch objects of the API server, again and again whenever a watch is lost.
+
+Time is an object, for what waits and measures.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import structlog
 
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.kube.api import API_ERRORS, Event, Listed, Page
-from k8s_rdma.kube.time import REAL_TIME, Time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
+    from collections.abc import AsyncIterator
 
 T = TypeVar("T")
 _log = structlog.get_logger()
-
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
 
 STEADY_S = 60.0
 """A watch that lasted for so long was a good one: that the API server ends it is no failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Time:
+    """monotonic: in seconds, as `time.monotonic`. now: with a time zone. pause: as `asyncio.sleep`."""
+
+    monotonic: Callable[[], float]
+    now: Callable[[], datetime]
+    pause: Callable[[float], Awaitable[None]]
+
+
+REAL_TIME = Time(monotonic=time.monotonic, now=lambda: datetime.now(UTC), pause=asyncio.sleep)
 
 
 async def follow(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import LocatedVf, PodInterface
-from k8s_rdma.core.software_caps import without_software_caps
+from k8s_rdma.core.plan import without_software_caps
 from k8s_rdma.core.step import CapInterface, ClearInterface, ConfigureInterface, NetnsRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.routes import forget, set_ipv6_retransmission, solicit

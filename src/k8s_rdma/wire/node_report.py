@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from k8s_rdma.core.allocation import foreign_vfs, used_locally
-from k8s_rdma.core.broken_promises import (
+from k8s_rdma.core.allocation import (
     broken_promises,
+    foreign_vfs,
     holds_its_rates,
     lost_caps,
     lost_interfaces,
     lost_rates,
+    used_locally,
 )
 from k8s_rdma.core.inventory import NOTHING_USED, Generation
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
@@ -21,7 +22,6 @@ from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.wire.annotation import format_options
-from k8s_rdma.wire.rates import rates_of
 from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
@@ -32,6 +32,7 @@ from k8s_rdma.wire.rest import (
     PfReport,
     Pod,
     VfReport,
+    rates_of,
 )
 
 if TYPE_CHECKING:

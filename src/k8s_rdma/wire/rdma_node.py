@@ -14,25 +14,30 @@ import msgspec
 from msgspec import Meta
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire import report_bounds as bounds
+from k8s_rdma.wire import rest as bounds
 from k8s_rdma.wire.json import decode
-from k8s_rdma.wire.rates import PfRates, published_rates
-from k8s_rdma.wire.report_bounds import (
+from k8s_rdma.wire.rest import (
+    Allocation,
     Entry,
     Generation,
     Label,
+    MacRange,
     Mbps,
     Message,
     Mtu,
     Name,
+    NodeReport,
     NumaNode,
     Pci,
+    PfRates,
+    PfReport,
+    Pod,
     Problem,
     Resource,
     SomeVfs,
     Vfs,
+    published_rates,
 )
-from k8s_rdma.wire.rest import Allocation, MacRange, NodeReport, PfReport, Pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -1,25 +1,177 @@
-"""`GET /v1/node`: what a node has and what is allocated there.
+"""Documents of the HTTP endpoints: a node's report, `GET /getpfs`, errors; and the bounds of a node's report.
 
-The same document is the snapshot that the agent sends on `state.sock` (with `vfs`, which `/v1/node`
-leaves out) and that the extender reads.
+`GET /v1/node` has what a node has and what is allocated there. The same document is the snapshot that the
+agent sends on `state.sock` (with `vfs`, which `/v1/node` leaves out) and that the extender reads.
 
-`GET /getpfs`: a node's PFs and VFs as the RDMA hardware DaemonSet has always shown them.
-
-Field names, their order and their types are those that existing scripts and extenders read.
+`GET /getpfs` shows a node's PFs and VFs as the RDMA hardware DaemonSet has always shown them. Field names,
+their order and their types are those that existing scripts and extenders read.
 
 Errors of every HTTP endpoint: `{"error": {"reason", "message", ...}}`.
+
+A node is not trusted for being one of the cluster: what it publishes is read by the process that schedules
+for all others. So every list, text and number has a bound, generous above real machines (docs/limits.md,
+"Sizes"), and what goes beyond it makes this one node unreadable. The schema of the `RdmaNode` is made of the
+same types (`deploy/rdma_node_crd.py`), so that the API server refuses what the decoder would.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
+from k8s_rdma.core.request import MAX_INTERFACES
+from k8s_rdma.core.types import EVERY_RATE, MAX_RATE_MBPS, RateAbility, RateRange
 from k8s_rdma.wire.json import decode
-from k8s_rdma.wire.rates import Rates
-from k8s_rdma.wire.report_bounds import MAX_MACS, Entry, Mac, Mbps, Mtu, NumaNode, Vfs
+
+MAX_PFS = 64
+MAX_VFS = 4096
+"""Of one PF, or held of one PF by one pod; SR-IOV itself has 16 bits for them, cards have hundreds."""
+
+MAX_HELD_VFS = 16_384
+"""Of a node, by pods and by others. Some bytes of a status can stand for thousands, and each is looked at."""
+
+MAX_PODS = 4096
+"""Of a node, that hold interfaces: kubelet's own default is 110 pods of any kind."""
+
+MAX_MACS = 16_384
+"""Ranges of them of a node; as many addresses as its VFs can have, see `rdma_node`."""
+
+MAX_POOLS = 64
+MAX_SETTINGS = 64
+MAX_PROBLEMS = 16
+MAX_CONDITIONS = 16
+
+UNIQUE = {"pfs": "pci", "pools": "resource"}
+"""Lists whose items differ in this field; `x-kubernetes-list-map-keys` of the schema."""
+
+LABEL = r"^[ -~]*\Z"
+"""Printable ASCII. `$` would let a newline at the end pass in Python; a schema writes it, see there."""
+
+GENERATION = r"^[!#-~]+\Z"
+"""As `rest.GENERATION_PATTERN`."""
+
+PCI = r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\Z"
+"""As `core.types.pci_address` writes it."""
+
+MAC = r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}\Z"
+
+MAX_LABEL = 63
+MAX_NAME = 253
+"""Of a Kubernetes object (DNS subdomain, RFC 1123)."""
+
+MAX_RESOURCE = 317
+"""A DNS subdomain, a slash, and 63 characters."""
+
+MAX_PROBLEM = 1024
+MAX_MESSAGE = 2048
+
+Mbps = Annotated[int, Meta(ge=0, le=MAX_RATE_MBPS)]
+Rate = Annotated[int, Meta(ge=1, le=MAX_RATE_MBPS)]
+Mtu = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+"""The kernel's is unsigned 32 bits (`IFLA_MTU`)."""
+
+NumaNode = Annotated[int, Meta(ge=0, le=1023)]
+"""The kernel has 1,024 at most (`NODES_SHIFT`, arch/x86/Kconfig)."""
+
+Vfs = Annotated[int, Meta(ge=0, le=MAX_VFS)]
+SomeVfs = Annotated[int, Meta(ge=1, le=MAX_VFS)]
+Weight = Annotated[int, Meta(ge=1, le=65_535)]
+Entry = Annotated[int, Meta(ge=0, le=MAX_INTERFACES - 1)]
+
+Label = Annotated[str, Meta(max_length=MAX_LABEL, pattern=LABEL)]
+Name = Annotated[str, Meta(max_length=MAX_NAME, pattern=LABEL)]
+Resource = Annotated[str, Meta(max_length=MAX_RESOURCE, pattern=LABEL)]
+Pci = Annotated[str, Meta(pattern=PCI)]
+Mac = Annotated[str, Meta(max_length=17, pattern=MAC)]
+Generation = Annotated[str, Meta(max_length=MAX_NAME, pattern=GENERATION)]
+Problem = Annotated[str, Meta(max_length=MAX_PROBLEM)]
+Message = Annotated[str, Meta(max_length=MAX_MESSAGE)]
+
+
+class Range(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """Rates that a driver takes beside 0: multiples of `step` from `smallest` to `largest`, in Mb/s."""
+
+    step: Rate
+    smallest: Rate
+    largest: Rate
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """The rates that a PF's driver supports, as `core.types.RateAbility`."""
+
+    min: Range | None
+    max: Range | None
+    sum_checked: bool
+    needs_link: bool
+    weights: Weight | None
+
+
+class PfRates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The minimum and maximum rates of a PF's driver; a range that is absent takes none but 0."""
+
+    min: Range | None = None
+    max: Range | None = None
+    sum_checked: bool = False
+    needs_link: bool = False
+    weights: Weight | None = None
+
+
+def rates_of(ability: RateAbility) -> Rates:
+    """The document's words for an ability."""
+    return Rates(
+        min=_range_of(ability.min),
+        max=_range_of(ability.max),
+        sum_checked=ability.sum_checked,
+        needs_link=ability.needs_link,
+        weights=ability.weights,
+    )
+
+
+def _range_of(supported: RateRange | None) -> Range | None:
+    if supported is None:
+        return None
+    return Range(step=supported.step, smallest=supported.smallest, largest=supported.largest)
+
+
+@lru_cache(maxsize=1024)
+def ability_of(rates: Rates | PfRates) -> RateAbility:
+    """The ability that a document tells, one object for all that tell the same.
+
+    ValueError when it tells a range without a rate, or weights without one.
+    """
+    if rates.weights is not None and rates.weights < 1:
+        msg = f"weights: {rates.weights} is no largest share"
+        raise ValueError(msg)
+    ability = RateAbility(
+        min=_to_range(rates.min),
+        max=_to_range(rates.max),
+        sum_checked=rates.sum_checked,
+        needs_link=rates.needs_link,
+        weights=rates.weights,
+    )
+    return EVERY_RATE if ability == EVERY_RATE else ability
+
+
+def _to_range(supported: Range | None) -> RateRange | None:
+    if supported is None:
+        return None
+    return RateRange(step=supported.step, smallest=supported.smallest, largest=supported.largest)
+
+
+def published_rates(rates: Rates) -> PfRates:
+    """The object's words for what a report says."""
+    return PfRates(
+        min=rates.min,
+        max=rates.max,
+        sum_checked=rates.sum_checked,
+        needs_link=rates.needs_link,
+        weights=rates.weights,
+    )
+
 
 GENERATION_PATTERN = r"^[!#-~]+$"
 

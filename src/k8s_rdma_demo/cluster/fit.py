@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from k8s_rdma.core.quantities import quantity
+from k8s_rdma.wire.pod_spec import quantity
 from k8s_rdma_demo.cluster.objects import (
     JsonObject,
     condition_of,

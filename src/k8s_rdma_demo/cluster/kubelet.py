@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from k8s_rdma_demo.cluster.client import ApiClient, ApiError, Informer
+from k8s_rdma_demo.cluster.client import ApiClient, ApiError, EventRecorder, Informer
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
 from k8s_rdma_demo.cluster.containers import PodRef, Runtime, Sandbox, SandboxDirectory
 from k8s_rdma_demo.cluster.cri_runtime import CriContainers, CriRuntime
-from k8s_rdma_demo.cluster.events import EventRecorder
 from k8s_rdma_demo.cluster.node_devices import KubeletConfig, NodeServices, running_node_devices
 from k8s_rdma_demo.cluster.objects import NODES, PODS, JsonObject, condition_of, status_of, timestamp, uid_of
 from k8s_rdma_demo.cluster.pod_worker import PodWorker

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from k8s_rdma.core.quantities import quantity
-from k8s_rdma_demo.cluster.client import ApiClient
+from k8s_rdma.wire.pod_spec import quantity
+from k8s_rdma_demo.cluster.client import ApiClient, EventRecorder
 from k8s_rdma_demo.cluster.containers import (
     ContainerCreator,
     ContainerDirectory,
@@ -23,7 +23,6 @@ from k8s_rdma_demo.cluster.containers import (
     Runtime,
     SandboxDirectory,
 )
-from k8s_rdma_demo.cluster.events import EventRecorder
 from k8s_rdma_demo.cluster.objects import (
     Clock,
     JsonObject,

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from k8s_rdma_demo.cluster.client import ApiClient, ApiError
-from k8s_rdma_demo.cluster.events import EventRecorder
+from k8s_rdma_demo.cluster.client import ApiClient, ApiError, EventRecorder
 from k8s_rdma_demo.cluster.extender_client import ExtenderError, Extenders, Victims
 from k8s_rdma_demo.cluster.fit import Assignments, Refusal, Unfit
 from k8s_rdma_demo.cluster.objects import (

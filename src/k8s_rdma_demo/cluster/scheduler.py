@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from k8s_rdma_demo.cluster.client import ApiClient, ApiError, Informer
-from k8s_rdma_demo.cluster.events import EventRecorder
+from k8s_rdma_demo.cluster.client import ApiClient, ApiError, EventRecorder, Informer
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig, ExtenderError, Extenders
 from k8s_rdma_demo.cluster.fit import Assignments, Refusal, Unfit, node_refusal, resource_refusal
 from k8s_rdma_demo.cluster.objects import (

@@ -1,6 +1,7 @@
 """The cluster through its API server, for an agent that has credentials: annotations, events, evictions.
 
-Only `annotations` can delay a pod's start: it is called where the runtime passes none.
+Only `annotations` can delay a pod's start: it is called where the runtime passes none. Informers follow
+this node's Node, its pods and their placements.
 """
 
 from __future__ import annotations
@@ -8,22 +9,33 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from enum import Enum, unique
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import structlog
 
 from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
-from k8s_rdma.agent.cluster.informers import NodePods, retry_forever
 from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.core.types import ContainerId, NodeName, PodUid
-from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
-from k8s_rdma.kube.api import MIRROR, ApiRefusedError, NodePodsApi, PodView, about_pod
+from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, MalformedError, Reason
+from k8s_rdma.kube.api import (
+    MIRROR,
+    ApiRefusedError,
+    Changed,
+    Deleted,
+    Event,
+    Listed,
+    NodePodsApi,
+    PodView,
+    about_pod,
+)
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
-from k8s_rdma.kube.time import REAL_TIME, Time
+from k8s_rdma.kube.informer import REAL_TIME, Time, follow, handle_item
+from k8s_rdma.kube.promises import read_promise
 from k8s_rdma.wire.network_status import (
     NETWORK_STATUS_ANNOTATION,
     NetworkStatus,
@@ -33,10 +45,148 @@ from k8s_rdma.wire.network_status import (
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable
+
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.core.placement import Placement
+    from k8s_rdma.kube.api import OwnNodeView, PublishingApi
     from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.ipam_result import IpamResult
+
+AFTER_FAULT_S = 30.0
+
+
+class OwnNode:
+    """Follows the Node object; its view is None until `run`, and while there is none."""
+
+    def __init__(self, api: PublishingApi, name: NodeName, time: Time) -> None:
+        self.name = name
+        self.view: OwnNodeView | None = None
+        self._api = api
+        self._time = time
+        self._change = asyncio.Event()
+
+    async def wait_for_node(self) -> OwnNodeView:
+        """Wait until there is a Node, and return it."""
+        return await self.wait_for_change(None)
+
+    async def wait_for_change(self, previous: OwnNodeView | None) -> OwnNodeView:
+        """Wait until the Node differs from the previous one, and return it."""
+        while self.view is None or self.view == previous:
+            await self._change.wait()
+        return self.view
+
+    async def run(self) -> NoReturn:
+        """Follow the Node until cancelled."""
+        await follow("node", lambda: self._api.follow_node(self.name), self._on_event, time=self._time)
+
+    def _on_event(self, event: Event[OwnNodeView]) -> None:
+        match event:
+            case Listed(nodes):
+                self.view = nodes[0] if nodes else None
+            case Changed(node):
+                self.view = node
+            case Deleted():
+                self.view = None
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+
+
+class NodePods:
+    """Follows the pods of a node. The last state stands while the API server does not answer.
+
+    keys: verify placements. policies: limit the PFs of unsigned placements.
+    on_delete: called with the UID of a pod that has finished, was deleted or left the node.
+    listed: set after the first list.
+    """
+
+    def __init__(  # noqa: PLR0913 - whose pods, and by what they are judged
+        self,
+        api: NodePodsApi,
+        node: NodeName,
+        *,
+        keys: KeySource,
+        policies: Callable[[], NamespacePolicies],
+        on_delete: Callable[[PodUid], None],
+        time: Time,
+    ) -> None:
+        """Know no pods until `run`."""
+        self.listed = asyncio.Event()
+        self._api = api
+        self._node = node
+        self._keys = keys
+        self._policies = policies
+        self._on_delete = on_delete
+        self._time = time
+        self._pods: dict[PodUid, Placement | None] = {}
+        self._claims: Mapping[PodUid, Placement] = {}
+
+    def claims(self) -> Mapping[PodUid, Placement]:
+        """Return the placements of this node's unfinished pods, in a mapping that never changes."""
+        return self._claims
+
+    async def run(self) -> NoReturn:
+        """Follow the pods until cancelled."""
+        await follow("pods", self._stream, self._on_event, time=self._time)
+
+    async def _stream(self) -> AsyncIterator[Event[PodView]]:
+        """Watch until the keys change: a new list then shows placements that the new keys accept."""
+        keys = self._keys()
+        async with aclosing(cast("Any", self._api.follow_pods_of(self._node))) as events:
+            async for event in events:
+                yield event
+                if self._keys() is not keys:
+                    return
+
+    def _on_event(self, event: Event[PodView]) -> None:
+        match event:
+            case Listed(pods):
+                for uid in self._pods.keys() - {pod.uid for pod in pods}:
+                    self._forget(uid)
+                for pod in pods:
+                    handle_item("pods", self._on_update, pod)
+                self.listed.set()
+                _log.info("pods_listed", pods=len(pods), claims=len(self._claims))
+            case Changed(pod):
+                self._on_update(pod)
+            case Deleted(pod):
+                self._forget(pod.uid)
+
+    def _on_update(self, pod: PodView) -> None:
+        if pod.finished or pod.node != self._node:
+            self._forget(pod.uid)
+            return
+        if self._keys() is None and pod.uid in self._pods:
+            return  # the extender writes with the Binding; who wrote since then was another
+        self._know({**self._pods, pod.uid: self._promise(pod)})
+
+    def _forget(self, uid: PodUid) -> None:
+        if uid in self._pods:
+            self._know({pod_uid: promise for pod_uid, promise in self._pods.items() if pod_uid != uid})
+            self._on_delete(uid)
+
+    def _know(self, pods: dict[PodUid, Placement | None]) -> None:
+        self._pods = pods
+        self._claims = {uid: promise for uid, promise in pods.items() if promise is not None}
+
+    def _promise(self, pod: PodView) -> Placement | None:
+        """Read a pod's placement by the same rules as an ADD (`agent.cni.pod_request`)."""
+        try:
+            promise = read_promise(pod, self._keys(), self._policies())
+        except MalformedError:
+            return None  # its ADD tells why
+        return promise.placement if promise else None
+
+
+async def retry_forever(work: Callable[[], Awaitable[NoReturn]], time: Time) -> NoReturn:
+    """Restart work after an unexpected error: pods start without the cluster, not without the agent."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            _log.exception("cluster_fault")
+        await time.pause(AFTER_FAULT_S)
+
 
 _log = structlog.get_logger()
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import structlog
 from msgspec.structs import replace as replaced
 
-from k8s_rdma.agent.cluster.informers import OwnNode, retry_forever
+from k8s_rdma.agent.cluster.api_cluster import OwnNode, retry_forever
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseView, OwnNodeView, PublishingApi, RdmaNodeView
-from k8s_rdma.kube.time import REAL_TIME, Time
+from k8s_rdma.kube.informer import REAL_TIME, Time
 from k8s_rdma.wire.rdma_node import RdmaNodeStatus, decode_status, encode_status, status_of, vfs_for_pods
 
 if TYPE_CHECKING:

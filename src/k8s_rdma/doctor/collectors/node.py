@@ -51,16 +51,15 @@ from k8s_rdma.doctor.node.runtime import (
 )
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.kube.documents import Documents
-from k8s_rdma.linux.discovery.functions import Selected, find_pfs
+from k8s_rdma.linux.discovery.functions import RdmaDevices, Selected, find_pfs
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.netlink.queries import Queries
 from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 from k8s_rdma.linux.vfio import others_in_group
 from k8s_rdma.wire.conflist import is_read
 
 if TYPE_CHECKING:
-    from k8s_rdma.linux.netlink.dcb import DcbState
+    from k8s_rdma.linux.netlink.rtnl import DcbState
 
 RUNTIMES = frozenset({"containerd", "crio"})
 _STARTERS = RUNTIMES | {"dockerd"}

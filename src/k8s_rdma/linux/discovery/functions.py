@@ -1,8 +1,9 @@
 """PFs and VFs of the machine: the PFs that a configuration selects, and the state of one VF at one moment.
 
 Selection covers PFs that have no VFs yet and reports those whose driver is not bound yet. A driver takes
-about a second to create a VF's netdev, longer for many VFs at once. A driver for RDMA or vdpa alone creates
-none at all, and must not keep the other VFs of its PF from being used.
+about a second to create a VF's netdev, longer for many VFs at once. A driver for RDMA or vdpa alone
+creates none at all, and must not keep the other VFs of its PF from being used. RDMA devices are found by
+netdev or PCI function.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.kernel import Vf
 from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.errors import KernelError, printable
-from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import NOTHING_TOLD, VfSettings
 from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction, Sysfs, pfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from k8s_rdma.linux.netlink.queries import RdmaDevice
+
+_CLASS = "class/infiniband"
 
 _LINK_TYPES = {1: LinkType.ETHERNET, 32: LinkType.INFINIBAND}
 """Link types by ARPHRD_* (Linux `include/uapi/linux/if_arp.h`)."""
@@ -266,6 +269,52 @@ def _named_in_vain(selection: Selection, names: frozenset[str], found: tuple[Fou
             yield f"hardware.pfs names {name}, and no network device that can have VFs is called so"
         for pci in sorted(rule.pcis - pcis):
             yield f"hardware.pfs names {pci}, and no network card that can have VFs is there"
+
+
+class RdmaDevices:
+    """Snapshot of the RDMA devices that RDMA netlink and sysfs list."""
+
+    def __init__(self, sysfs: Sysfs, reported: Sequence[RdmaDevice]) -> None:
+        """Index the devices that RDMA netlink reported; empty without RDMA in the kernel."""
+        self._sysfs = sysfs
+        self._by_name = {device.name: device for device in reported}
+        self._by_netdev: dict[int, list[str]] = {}
+        for device in sorted(reported, key=lambda device: device.name):
+            for port in device.ports:
+                if port.netdev_index is not None:
+                    self._by_netdev.setdefault(port.netdev_index, []).append(device.name)
+        self._soft: dict[str, str] | None = None
+
+    def name_of(self, function: PciFunction, link: Link | None) -> str | None:
+        """Return the RDMA device of a function and its netdev, if that is in this namespace.
+
+        First choice is the device with a port on the netdev (of several the function's own: soft ones may
+        exist beside it), second the function's own (InfiniBand, where ports have no netdev; RoCE over a bond,
+        whose netdev the port has), third a soft one made on the netdev.
+        """
+        if link is None:
+            return next(iter(function.rdma_devices()), None)
+        on_netdev = self._by_netdev.get(link.index, ())
+        if len(on_netdev) == 1:
+            return on_netdev[0]
+        own = function.rdma_devices()
+        common = [name for name in own if name in on_netdev]
+        return next(iter([*common, *on_netdev, *own]), None) or self._soft_devices().get(link.name)
+
+    def firmware(self, device: str) -> str:
+        """Firmware version; empty where the device reports none, as software devices."""
+        info = self._by_name.get(device)
+        return (info and info.firmware) or self._sysfs.value_if_any(f"{_CLASS}/{device}/fw_ver") or ""
+
+    def _soft_devices(self) -> dict[str, str]:
+        """Soft devices by their netdev's name (Linux `drivers/infiniband/sw/rxe/rxe_verbs.c`, parent)."""
+        if self._soft is None:
+            self._soft = {
+                parent: name
+                for name in sorted(self._sysfs.names_if_any(_CLASS) or (), reverse=True)
+                if (parent := self._sysfs.value_if_any(f"{_CLASS}/{name}/parent"))
+            }
+        return self._soft
 
 
 _Lacking = tuple[PciAddress, str]

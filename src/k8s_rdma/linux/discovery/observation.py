@@ -27,6 +27,7 @@ from k8s_rdma.linux.discovery.functions import (
     Discovery,
     Missing,
     ObservedVf,
+    RdmaDevices,
     Selected,
     SkippedPf,
     VfContext,
@@ -34,7 +35,6 @@ from k8s_rdma.linux.discovery.functions import (
     observe_vf,
     select,
 )
-from k8s_rdma.linux.discovery.rdma_devices import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink, read_vf_settings
 from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.netlink.routes import below, carriers
