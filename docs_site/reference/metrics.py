@@ -41,7 +41,7 @@ class Process:
     exposition: str
 
 
-_FAMILY = re.compile(r"^# HELP (\S+) (.*)\n# TYPE \S+ (\w+)$", re.MULTILINE)
+_FAMILY = re.compile(r"^# HELP (\S+) ((?!Deprecated: ).*)\n# TYPE \S+ (\w+)$", re.MULTILINE)
 
 
 def metrics_page() -> str:

@@ -183,9 +183,9 @@ async def test_metrics_tell_what_limited_namespaces_hold():
     async with world("w1", **LIMITED) as w:
         await w.create_pod("p", 2_000, 0)
         await w.filter("p")
-        assert w.metric("pods_expected") == 1
+        assert w.metric("pods_assumed") == 1
         assert await w.bind("p", "w1") == ""
-        assert w.metric("pods_expected") == 0
+        assert w.metric("pods_assumed") == 0
         assert w.metric('namespace_reserved_mbps{namespace="default"}') == 2_000
         assert w.metric('namespace_vfs{namespace="default"}') == 2
 

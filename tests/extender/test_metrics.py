@@ -50,7 +50,7 @@ async def test_requests_are_counted_and_timed_by_verb():
     assert value(found, f"{seconds}_count", verb="filter") == 3
     assert value(found, f"{seconds}_bucket", verb="filter", le="30.0") == 3
     assert value(found, f"{seconds}_sum", verb="filter") > 0
-    assert value(found, f"{PREFIX}requests_under_way", verb="filter") == 0
+    assert value(found, f"{PREFIX}requests_in_flight", verb="filter") == 0
     assert value(found, f"{PREFIX}node_reports_total") == 1
 
 

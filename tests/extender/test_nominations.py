@@ -110,8 +110,8 @@ async def test_room_is_free_for_all_in_time_and_wakes_who_waits_for_it():
         await made_room(w)
         await create(w, "other", 8_000)
         assert await w.fitting("other") == []
-        touches = w.metric("touches_total")
-        await until(lambda: held(w) == [] and w.metric("touches_total") > touches)
+        touches = w.metric("requeues_total")
+        await until(lambda: held(w) == [] and w.metric("requeues_total") > touches)
         assert await w.fitting("other") == ["w1"]
         await w.filter("high")  # its status names the node still: the time is over all the same
         assert held(w) == []
@@ -152,7 +152,7 @@ async def test_new_extender_holds_what_pods_statuses_name():
             assert await w.fitting("other") == []
             assert held(w) == ["w1"]
             await w.delete_pod("low")
-            await until(lambda: w.metric("touches_total") > 0)
+            await until(lambda: w.metric("requeues_total") > 0)
             assert await w.fitting("other") == []
             assert await w.fitting("high") == ["w1"]
 
@@ -165,9 +165,9 @@ async def test_pod_that_fits_beside_the_held_room_is_woken_when_the_victim_has_g
         await nominate(w, "high", "w1")
         await create(w, "small", 2_000)
         assert await w.fitting("small") == []
-        touches = w.metric("touches_total")
+        touches = w.metric("requeues_total")
         await w.delete_pod("low")
-        await until(lambda: w.metric("touches_total") > touches)
+        await until(lambda: w.metric("requeues_total") > touches)
         assert await w.fitting("small") == ["w1"]
 
 

@@ -154,7 +154,7 @@ def test_mac_that_the_pf_gives_a_pods_vf_meanwhile_does_not_keep_the_pod(node: L
 def test_free_vf_that_somebody_moved_away_is_foreign_until_it_is_back(node: LoneNode) -> None:
     node.sh(f"ip netns add other; ip link set {node.before['eth1', 1].netdev} netns other")
     node.until("foreign", lambda told: "another network namespace" in foreign(told, "eth1").get(1, ""))
-    assert metric(node, "k8s_rdma_pf_vfs_taken", pf="eth1") == 1
+    assert metric(node, "k8s_rdma_pf_vfs_used", pf="eth1") == 1
     node.sh("ip netns delete other")
     node.until("free", lambda told: not foreign(told, "eth1"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from k8s_rdma.http_server.answer import DEPRECATED_METRICS
 from k8s_rdma.server.answers import render_age, render_metrics, render_traffic
 from k8s_rdma.wire.rest import NodeReport, Pod
 from k8s_rdma.wire.state import (
@@ -54,10 +55,12 @@ def test_exposition_counts_what_pods_and_others_hold() -> None:
     assert value(found, "k8s_rdma_unreadable", **NODE) == 1
     assert value(found, "k8s_rdma_problems", **NODE) == 2
     assert {
-        name.removeprefix("k8s_rdma_pf_"): value(found, name, **PF) for name in found if "_pf_" in name
+        name.removeprefix("k8s_rdma_pf_"): value(found, name, **PF)
+        for name in found
+        if "_pf_" in name and name not in DEPRECATED_METRICS
     } == {
         "vfs": 2,
-        "vfs_taken": 2,
+        "vfs_used": 2,
         "vfs_free": 0,
         "link_bits_per_second": 1_000_000_000,
         "reserved_bits_per_second": 400_000_000,
@@ -95,12 +98,12 @@ def test_exposition_counts_vfs_of_exclusive_resources_by_resource() -> None:
     found = shown(replace(told, allocations=(more,)))
     for name, resource, number in (
         ("pool_vfs", rdma, 3),
-        ("pool_vfs_taken", rdma, 2),
+        ("pool_vfs_used", rdma, 2),
         ("pool_vfs", fast, 2),
-        ("pool_vfs_taken", fast, 0),
+        ("pool_vfs_used", fast, 0),
     ):
         assert value(found, f"k8s_rdma_{name}", **PF, resource=resource) == number
-    assert [value(found, f"k8s_rdma_pf_{name}", **PF) for name in ("vfs", "vfs_taken", "vfs_free")] == [
+    assert [value(found, f"k8s_rdma_pf_{name}", **PF) for name in ("vfs", "vfs_used", "vfs_free")] == [
         1,
         1,
         0,

@@ -416,7 +416,7 @@ class HttpPoller:
             "node_reports_total": ("Nodes' answers that held a report.", lambda: counts.changed),
             "node_unchanged_total": ("Nodes' answers that nothing changed.", lambda: counts.unchanged),
             "node_unreadable_total": ("Questions that got no usable answer.", lambda: counts.unreadable),
-            "node_changes_told_total": ("Changes that nodes told by long poll.", lambda: counts.reports),
+            "node_changes_received_total": ("Changes that nodes told by long poll.", lambda: counts.reports),
         }
         return {name: (help_text, "counter", read) for name, (help_text, read) in answers.items()}
 

@@ -90,7 +90,7 @@ class Metrics:
             buckets=SECONDS,
         )
         self._under_way = Gauge(
-            f"{_PREFIX}requests_under_way", "Requests that are not answered yet.", ("verb",), registry=None
+            f"{_PREFIX}requests_in_flight", "Requests that are not answered yet.", ("verb",), registry=None
         )
         self._readings: dict[str, Reading] = {
             "build_info": ("1, with the program's version.", "gauge", lambda: [({"version": __version__}, 1)])

@@ -345,7 +345,7 @@ class Requeuer:
         """Readings for metrics."""
         return {
             "pods_waiting": ("Pods that no node fitted.", "gauge", lambda: len(self._waiting)),
-            "touches_total": ("Nodes touched since capacity came free.", "counter", lambda: self.touches),
+            "requeues_total": ("Nodes touched since capacity came free.", "counter", lambda: self.touches),
         }
 
     def refused(

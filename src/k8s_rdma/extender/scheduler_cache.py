@@ -275,7 +275,7 @@ class AssumedPods:
 
     def readings(self) -> dict[str, Reading]:
         """Readings for metrics."""
-        return {"pods_expected": ("Pods on their way to a bind.", "gauge", lambda: len(self._assumed))}
+        return {"pods_assumed": ("Pods on their way to a bind.", "gauge", lambda: len(self._assumed))}
 
     def _on_its_way(self, pod: PendingPod, nodes: tuple[NodeName, ...]) -> _AssumedPod:
         now = self.clock()

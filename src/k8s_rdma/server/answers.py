@@ -173,7 +173,7 @@ def _pool_metrics(report: NodeReport) -> Iterator[Metric]:
             used_vfs.append((labels, counts[pf.pci, resource]))
     yield gauge("k8s_rdma_pool_vfs", "Virtual functions of an exclusive resource.", vfs)
     help_text = "Virtual functions of an exclusive resource that are in use, by pods or others."
-    yield gauge("k8s_rdma_pool_vfs_taken", help_text, used_vfs)
+    yield gauge("k8s_rdma_pool_vfs_used", help_text, used_vfs)
 
 
 def _pf_metrics(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
@@ -186,7 +186,7 @@ def _pf_metrics(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
 
     return (
         ("vfs", "Virtual functions of no exclusive resource.", lambda pf: pf.capacity_vfs),
-        ("vfs_taken", "Of these, those in use, by pods or others.", lambda pf: vfs[pf.pci, ""]),
+        ("vfs_used", "Of these, those in use, by pods or others.", lambda pf: vfs[pf.pci, ""]),
         (
             "vfs_free",
             "Of these, those that are free.",
