@@ -1,8 +1,8 @@
 """Machine files: what the kernel of a machine reports about its network cards, as YAML that people read.
 
-Recorded by `k8s-rdma gather`, or written from documentation; `sim.recorded_machine` answers from one.
-Format: docs/gather.md, tests/machines/README.md. Every scalar is text; `!link /devices/...` is a symbolic link, its target counted
-from the root of sysfs, and `!refused EINVAL` a file or directory that the kernel refuses to read.
+Recorded by `k8s-rdma gather`, or written by hand. Format: docs/gather.md, tests/machines/README.md.
+Every scalar is text; `!link /devices/...` is a symbolic link, its target counted from the root of sysfs, and
+`!refused EINVAL` a file or directory that the kernel refuses to read.
 
 A block of `repeated` holds the sections of a machine with `$name` where functions differ: `with` gives a
 name's replacements, `each` its value for the first function, counted up by one for every further one.

@@ -1,6 +1,6 @@
 """Queries to the kernel beside sysfs and their answers as values; a recorded machine implements them as well.
 
-`NetlinkQueries` queries the running kernel, `sim.recorded_machine` answers from a file.
+`NetlinkQueries` queries the running kernel, a recorded machine of the tests answers from a file.
 """
 
 from __future__ import annotations
