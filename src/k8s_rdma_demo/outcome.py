@@ -107,7 +107,10 @@ class Outcome:
         document = {
             "passed": self.passed,
             "checks": [asdict(check) for check in self.checks],
-            "pods": [asdict(pod) for pod in self.pods],
+            "pods": [
+                {"name": pod.name, "asked": pod.requested, "node": pod.node, "got": pod.allocated}
+                for pod in self.pods
+            ],
             "flows": [asdict(flow) for flow in self.flows],
             "refusals": self.refusals,
         }

@@ -1,12 +1,18 @@
-"""What the demo prints of others' words, which are no markup of its own."""
+"""What the demo prints of others' words, which are no markup of its own, and the file that it writes."""
 
 from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma_demo.__main__ import print_error
-from k8s_rdma_demo.outcome import Outcome
+from k8s_rdma_demo.outcome import Outcome, PodShown
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PATH = "[/tmp/k8s-rdma-demo/run/state.sock]"
 
@@ -28,3 +34,10 @@ def test_outcome_is_printed_word_for_word_when_it_has_brackets() -> None:
     for each in ("checks", "expects", "measured", "refused"):
         assert f"{each} {PATH}" in captured.get()
     assert "describe pod p[/]" in captured.get()
+
+
+def test_pods_have_the_same_keys_in_the_file_as_in_earlier_releases(tmp_path: Path) -> None:
+    outcome = Outcome(pods=[PodShown(name="p", requested="min 200", node="w1", allocated="eth0")])
+    outcome.write(tmp_path / "demo.json")
+    document = json.loads((tmp_path / "demo.json").read_bytes())
+    assert document["pods"] == [{"name": "p", "asked": "min 200", "node": "w1", "got": "eth0"}]
