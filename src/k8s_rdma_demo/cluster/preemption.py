@@ -147,12 +147,12 @@ def _cost(victims: Victims) -> tuple[int, int, int, int, _Later]:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """Sorts times the later way round."""
+    """A time that sorts before earlier ones."""
 
     time: str
 
-    def __lt__(self, later: _Later) -> bool:
-        return self.time > later.time
+    def __lt__(self, earlier: _Later) -> bool:
+        return self.time > earlier.time
 
 
 _DISRUPTION = "DisruptionTarget"
