@@ -72,11 +72,11 @@ static bool asks_for_none(struct span value)
     return seen != 1;
 }
 
-/* Of our annotations these two ask; others tell what was given (wire/annotation.py, agent/calls/wanted.py). */
+/* Of our annotations these ask; others say what the pod has (wire/annotation.py, agent/cni/pod_request.py). */
 static bool asks(struct span key, struct span value)
 {
-    return json_equals(key, "k8s-rdma.io/placement")
-        || (json_equals(key, "rdma_interfaces_required") && !asks_for_none(value));
+    bool requests = json_equals(key, "rdma_interfaces_required") || json_equals(key, "k8s-rdma.io/interfaces");
+    return json_equals(key, "k8s-rdma.io/placement") || (requests && !asks_for_none(value));
 }
 
 /* Go writes a map that was never made as null: a sandbox without annotations. */

@@ -17,8 +17,9 @@ MODES = ("second-scheduler", "host-network")
 GIVEN = {"namespace": {"create": True}, "placementKey": {"create": False}}
 """Nobody else makes the namespace; the key is made by hand, as kubectl cannot ask whether there is one."""
 
-EVERY_RELEASE = {"scheduler": {"chosen": False}}
-"""kubectl does not ask for the cluster's release, either, and kinds that an older one lacks are refused."""
+EVERY_RELEASE = {"injection": {"enabled": False}}
+"""kubectl does not ask for the cluster's release, either, and kinds that an older one lacks are refused; it
+makes no certificate for a webhook."""
 
 OF_THE_MODE = "templates/extender/"
 
@@ -28,7 +29,7 @@ NOTICE = "# Made of deploy/chart by `make chart`; edit it there.\n"
 def manifests() -> dict[str, str]:
     """All files by their path below `deploy/manifests`."""
     rendered = {
-        mode: render({**GIVEN, "extender": {"mode": mode, **EVERY_RELEASE}}, service="kubectl")
+        mode: render({**GIVEN, **EVERY_RELEASE, "extender": {"mode": mode}}, service="kubectl")
         for mode in MODES
     }
     files = {f"base/{path.name}": NOTICE + path.read_text() for path in sorted((CHART / "crds").iterdir())}

@@ -86,6 +86,13 @@ SAID: dict[tuple[str, ...], Schema] = {
     ("placementKey", "secretName"): _NAME,
     ("namespacePolicies",): {"type": "array", "items": {"$ref": "#/definitions/NamespacePolicyConfig"}},
     ("placementKey", "signingSecretName"): _NAME,
+    ("injection", "by"): {"enum": ["auto", "policy", "webhook"]},
+    ("injection", "webhook", "replicas"): {"type": "integer", "minimum": 1, "maximum": 9},
+    ("injection", "webhook", "tlsSecretName"): _NAME_OR_NONE,
+    ("injection", "webhook", "caBundle"): {"type": "string", "pattern": "^[A-Za-z0-9+/]*=*$"},
+    ("injection", "webhook", "annotations"): _TEXTS,
+    ("injection", "webhook", "nodeSelector"): _TEXTS,
+    ("injection", "webhook", "tolerations"): _OBJECTS,
     ("node", "nodeSelector"): _TEXTS,
     ("node", "tolerations"): _OBJECTS,
     ("node", "affinity"): _OBJECT,
@@ -122,7 +129,10 @@ SAID: dict[tuple[str, ...], Schema] = {
 """Of values for which their default does not say what may be there."""
 
 
-DEPRECATED_VALUES: dict[tuple[str, ...], tuple[str, ...]] = {("extender", "way"): ("extender", "mode")}
+DEPRECATED_VALUES: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("extender", "way"): ("extender", "mode"),
+    ("extender", "scheduler", "chosen"): ("injection", "schedulerName"),
+}
 """Old names of values with their new ones. An old one is accepted for one release, and counts while the new
 one has its default; docs/upgrade.md lists them."""
 
@@ -140,7 +150,8 @@ def values_schema() -> Schema:
         properties = schema["properties"]
         for key in old[:-1]:
             properties = properties[key]["properties"]
-        properties[old[-1]] = {**SAID[new], "description": f"Deprecated: use {'.'.join(new)}."}
+        said = SAID.get(new, {"type": "boolean"})
+        properties[old[-1]] = {**said, "description": f"Deprecated: use {'.'.join(new)}."}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         **schema,

@@ -14,6 +14,7 @@ from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
+from k8s_rdma.webhook.main import WebhookConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,7 @@ PROCESSES = (
         command="device-plugin", model=DevicePluginConfig, told=(("docs/device-plugin-reference.md", HERE),)
     ),
     Process(command="extender", model=ExtenderConfig, told=(("docs/extender-configuration.md", HERE),)),
+    Process(command="webhook", model=WebhookConfig, told=(("docs/injection.md", HERE),)),
 )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from docs_site.reference.tables import code, table
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.deviceplugin import app as device_plugin
+from k8s_rdma.deviceplugin import main as device_plugin
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor, Host
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import Extender
@@ -19,6 +19,7 @@ from k8s_rdma.extender.metrics import Metrics
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.kube.api import AbsentApi
 from k8s_rdma.server.answers import render_age, render_metrics, render_traffic
+from k8s_rdma.webhook.main import WebhookApp, WebhookConfig
 from k8s_rdma.wire.rest import NodeReport
 from k8s_rdma.wire.state import Counters, ScanCounts
 
@@ -66,6 +67,11 @@ def processes() -> tuple[Process, ...]:
             title="Device plugin",
             about="Port 54006; [device plugin](../device-plugin-reference.md#metrics).",
             exposition=asyncio.run(_of_a_device_plugin()),
+        ),
+        Process(
+            title="Webhook",
+            about="Port 54007; [injection](../injection.md#metrics).",
+            exposition=WebhookApp(WebhookConfig().to_injection()).metrics(),
         ),
     )
 

@@ -22,7 +22,7 @@ import yaml
 
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.netns import entered
-from k8s_rdma.wire.annotation import ANNOTATION, parse_request
+from k8s_rdma.wire.annotation import ANNOTATION, parse_request, request_text
 from k8s_rdma_demo.kubectl import POLL_S, unschedulable
 from k8s_rdma_demo.network import LINK_MBPS, DemoNode
 from k8s_rdma_demo.outcome import TCP_SHARE, TOLERANCE, FlowShown, Outcome, PodShown
@@ -331,7 +331,7 @@ class Scenes:
 
 def describe(pod: Mapping[str, Any]) -> str:
     """Describe a pod's request in a few words."""
-    request = parse_request(pod["metadata"].get("annotations", {}).get(ANNOTATION))
+    request = parse_request(request_text(pod["metadata"].get("annotations", {})))
     groups: dict[str, int] = {}
     for interface in request.interfaces:
         low, high = interface.min_tx_rate_mbps, interface.max_tx_rate_mbps

@@ -17,7 +17,7 @@ from cluster.processes import running
 from cluster.publishers import VFS, prepare, publishing
 from cluster.real import real
 from cluster.test_manifests import NAMESPACE, NEWEST, VALUES, rendered
-from cluster.test_policies_choosing import SINCE as CHOOSING
+from cluster.test_policies_injection import SINCE as INJECTION
 from cluster.test_published_nodes import capacity, published
 from cluster.typed import Shell, obstacle, printed, programs
 from cluster.world import cluster
@@ -70,7 +70,7 @@ def examples() -> Iterator[tuple[str, Json]]:
 
 def files(release: tuple[int, int]) -> list[str | Path]:
     """What of deploy a release knows the kinds of."""
-    since = {"choose-scheduler": CHOOSING}
+    since = {"inject": INJECTION}
     return [
         "deploy/crds",
         "deploy/rbac",

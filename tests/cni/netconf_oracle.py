@@ -132,4 +132,4 @@ def asks(key: str, value: Any) -> bool:
     if key == "k8s-rdma.io/placement":
         return True
     nothing = isinstance(value, str) and "".join(c for c in value if c not in " \t\r\n") in ("", "[]")
-    return key == "rdma_interfaces_required" and not nothing
+    return key in ("rdma_interfaces_required", "k8s-rdma.io/interfaces") and not nothing

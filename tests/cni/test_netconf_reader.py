@@ -40,6 +40,7 @@ KEYS = TEXT | st.sampled_from(
         "runtimeConfig",
         ANNOTATIONS,
         "rdma_interfaces_required",
+        "k8s-rdma.io/interfaces",
     ]
 )
 SCALARS = (

@@ -418,26 +418,6 @@ def test_release_without_the_apparmor_field_is_told_by_annotation_and_has_no_pol
     assert not [each for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")]
 
 
-@pytest.mark.parametrize(
-    ("kubernetes", "extender", "chosen"),
-    [
-        ("v1.36.0", {}, True),
-        ("v1.35.9", {}, False),
-        ("v1.36.0", {"scheduler": {"chosen": False}}, False),
-        ("v1.36.0", {"mode": "host-network"}, False),
-        ("v1.36.0", {"enabled": False}, False),
-    ],
-)
-def test_second_schedulers_name_is_written_into_pods_where_kubernetes_can(kubernetes, extender, chosen):
-    given = {"extender": {"scheduler": {"name": "mine"}, **extender}}
-    objects = documents(render(given, kubernetes=kubernetes))
-    found = [each for each in objects if each["kind"] == "MutatingAdmissionPolicy"]
-    assert len(found) == chosen
-    if chosen and "scheduler" not in extender:
-        (mutation,) = found[0]["spec"]["mutations"]
-        assert "{schedulerName: 'mine'}" in mutation["applyConfiguration"]["expression"]
-
-
 @pytest.mark.parametrize("mode", ["second-scheduler", "service"])
 def test_extender_prefers_nodes_of_the_control_plane_and_needs_none(mode: str):
     values = SERVICE if mode == "service" else {}

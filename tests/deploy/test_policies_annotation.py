@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from admission import policy
+from admission import made_from, policy
 from asked_annotations import ANNOTATIONS, BAD, GOOD, POLICIES
+from injection_cases import CASES, REFUSED, SIDECAR, Case
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import ANNOTATION, POLICY_ANNOTATION, read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION
@@ -65,6 +66,44 @@ def test_policy_refuses_a_policy_that_there_is_not(word: str, good: bool):
     assert agreeing(told, of_extender("[{}]", word))
     assert of_policy("[]", word) == "", "not looked at where nothing is asked for"
     assert of_policy("[{}]", f"{word}é") == of_policy("[{}]", f"é{word}") == "", "left to the extender"
+
+
+ALIAS = "k8s-rdma.io/interfaces"
+
+
+@pytest.mark.parametrize("text", [*GOOD, *BAD])
+def test_policy_reads_the_alias_as_it_reads_the_annotation(text: str):
+    def said(annotations: dict[str, str]) -> str:
+        found = {"kind": "Pod", "apiVersion": "v1", "metadata": {"annotations": annotations}, "spec": {}}
+        return "".join(policy("annotation").refusals(found))
+
+    assert said({ALIAS: text}) == of_policy(text).replace("rdma_interfaces_required[", f"{ALIAS}[").replace(
+        "rdma_interfaces_required:", f"{ALIAS}:"
+    )
+    assert said({ALIAS: f" {text}", ANNOTATION: text}) == of_policy(text)
+    assert "differs from rdma_interfaces_required" in said({ALIAS: f"{text}x", ANNOTATION: text})
+
+
+@pytest.mark.parametrize(
+    ("annotations", "message"), [each[1:] for each in REFUSED], ids=[each[0] for each in REFUSED]
+)
+def test_policy_refuses_what_injection_cannot_follow(annotations: dict[str, str], message: str):
+    asking = {ANNOTATION: "[{}]", **annotations}
+    [said] = policy("annotation").refusals(Case(name="", annotations=asking, spec=SIDECAR).pod())
+    assert said == f"{MALFORMED_ANNOTATION} ({message})"
+    for template in made_from({"metadata": {"annotations": asking}, "spec": SIDECAR}):
+        assert policy("annotation").refusals(template) == [said]
+    assert not policy("annotation").refusals(Case(name="", annotations=annotations, spec=SIDECAR).pod())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_policy_lets_through_what_injection_follows(case: Case):
+    if case.name not in {
+        "both names",
+        "an empty one, and the other name",
+        "malformed, which the extender refuses",
+    }:
+        assert not policy("annotation").refusals(case.pod())
 
 
 @settings(max_examples=150)

@@ -9,11 +9,12 @@ import pytest
 import yaml
 
 from admission import POLICIES, documents, read_policy
+from injection_cases import CASES, Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAMES = sorted(file.stem for file in POLICIES.glob("*.yaml") if file.stem != "choose-scheduler")
+NAMES = sorted(file.stem for file in POLICIES.glob("*.yaml") if file.stem != "inject")
 """Those of 1.30."""
 
 FUNCTIONS = {
@@ -110,25 +111,28 @@ def accounts(*roles: str) -> set[str]:
     }
 
 
-def test_pods_that_are_given_a_scheduler_are_those_that_ask_for_interfaces():
-    policy, binding = documents("choose-scheduler")
+DECIDED = {
+    "expression": "false",
+    "messageExpression": "variables.newSchedulerName + '|' + "
+    "(variables.slotContainers + variables.slotSidecars).join(',') + '|' + "
+    "variables.ncclContainers.join(',')",
+}
+"""Says what the policy's variables come to; the mutation itself takes an API server: tests/cluster."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_variables_of_the_injection_come_to_what_the_table_says(case: Case):
+    policy, _ = documents("inject")
+    decided = read_policy({**policy, "spec": {**policy["spec"], "validations": [DECIDED]}})
+    said = decided.refusals(case.pod()) or ["||"]
+    assert said == [f"{case.scheduler}|{','.join(case.slots)}|{','.join(case.nccl)}"]
+
+
+def test_injection_never_stands_in_the_way():
+    policy, binding = documents("inject")
     assert [policy["kind"], binding["kind"]] == ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"]
-    assert binding["spec"]["policyName"] == policy["metadata"]["name"] == "k8s-rdma-choose-scheduler"
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"] == "k8s-rdma-inject"
     assert policy["spec"]["failurePolicy"] == "Ignore"
-    conditions = read_policy({**policy, "spec": {**policy["spec"], "validations": [SAYS_YES]}})
-
-    def chosen(annotation: str | None, **spec: str) -> bool:
-        metadata = {} if annotation is None else {"annotations": {"rdma_interfaces_required": annotation}}
-        return bool(conditions.refusals({"kind": "Pod", "metadata": metadata, "spec": spec}))
-
-    assert chosen("[{}]")
-    assert chosen("nonsense", schedulerName="default-scheduler")
-    assert not any(chosen(empty) for empty in (None, "", " [ ]\n"))
-    assert not chosen("[{}]", schedulerName="another")
-    assert not chosen("[{}]", nodeName="w1")
-
-
-SAYS_YES = {"expression": "false", "messageExpression": "'yes'"}
 
 
 def test_all_that_look_at_pods_and_templates_match_the_same_objects():
@@ -149,4 +153,4 @@ def test_what_several_policies_call_by_one_name_is_the_same_in_all_of_them():
                     meant.setdefault(each["name"], set()).add(" ".join(each["expression"].split()))
     assert not {name: found for name, found in meant.items() if len(found) > 1}
     (one,), (many,) = meant["asks-for-interfaces"], meant["asking"]
-    assert one.replace("!object", "variables.templates.filter(pod, !pod") + ")" == many
+    assert f"variables.templates.filter(pod, {one.replace('object.', 'pod.')})" == many

@@ -71,11 +71,10 @@ def in_chart(kubernetes: str, extender: dict[str, Any]) -> dict[str, Any] | None
     return next((each for each in named if each["kind"] == "ValidatingAdmissionPolicy"), None)
 
 
-@pytest.mark.parametrize(
-    ("kubernetes", "warned"), [("v1.30.0", ["default-scheduler", "other"]), ("v1.36.0", ["other"])]
-)
-def test_chart_warns_of_names_that_nobody_makes_good(kubernetes: str, warned: list[str]):
-    found = in_chart(kubernetes, {"scheduler": {"name": "mine"}})
+@pytest.mark.parametrize(("chosen", "warned"), [(False, ["default-scheduler", "other"]), (True, ["other"])])
+@pytest.mark.parametrize("kubernetes", ["v1.30.0", "v1.36.0"])
+def test_chart_warns_of_names_that_nobody_makes_good(kubernetes: str, chosen: bool, warned: list[str]):
+    found = in_chart(kubernetes, {"scheduler": {"name": "mine", "chosen": chosen}})
     assert found is not None
     names = ("default-scheduler", "other", "mine")
     sentences = {name: read_policy(found).refusals(pod("[{}]", name)) for name in names}

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from deviceplugin.played_agent import PlayedAgent, report
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.deviceplugin.app import render_metrics
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
+from k8s_rdma.deviceplugin.main import render_metrics
 from linux.small_machine import INFINIBAND, PF, vf_pci
 from rdma_machine import MAJOR, RdmaMachine
 
@@ -231,7 +231,7 @@ def test_nothing_is_known_until_the_host_can_be_looked_at(tmp_path: Path, machin
 _UNPRIVILEGED = """
 import asyncio, os, sys
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.deviceplugin.app import render_metrics
+from k8s_rdma.deviceplugin.main import render_metrics
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 os.setgroups([]); os.setgid(65534); os.setuid(65534)  # after the imports: it may not read this Python
 assert "CapEff:\\t0000000000000000" in open("/proc/self/status").read()

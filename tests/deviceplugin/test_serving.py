@@ -22,7 +22,7 @@ from k8s_rdma.deviceplugin.endpoint import Followers, open_endpoint
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.grpc_calls import AioRpcError, answers, call, connect
-from k8s_rdma.wire.device_plugin_api import (
+from k8s_rdma.wire.kubelet import (
     ALLOCATE,
     GET_DEVICE_PLUGIN_OPTIONS,
     GET_PREFERRED_ALLOCATION,

@@ -18,7 +18,7 @@ from docs_site.reference.pages import PAGES
 from docs_site.reference.rest import TOKENS_DEMANDED, rest_page
 from docs_site.reference.tables import moved, rows_by_name, section, table
 from docs_site.reference.written import TABLES, written
-from k8s_rdma.deviceplugin.app import INDEX
+from k8s_rdma.deviceplugin.main import INDEX
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.app import OPEN_PATHS
 from k8s_rdma.extender.config import ExtenderConfig
@@ -99,6 +99,7 @@ def test_every_reason_is_told():
         ("Node", "agent", "", 20),
         ("Extender", "extender-monitoring", "k8s_rdma_extender_", 25),
         ("Device plugin", "device-plugin-reference", "", 12),
+        ("Webhook", "injection", "", 1),
     ],
 )
 def test_every_metric_is_told_also_by_hand(process: str, page: str, prefix: str, many: int):

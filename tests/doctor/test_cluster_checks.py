@@ -42,7 +42,7 @@ from k8s_rdma.doctor.collectors.cluster import (
     of_kubeadm,
 )
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.doctor.collectors.versions import key_usage_in_metrics
+from k8s_rdma.doctor.collectors.processes import key_usage_in_metrics
 from k8s_rdma.doctor.finding import Severity, worst
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.metrics import Metrics

@@ -17,8 +17,7 @@ from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, Exclusive
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.doctor.collectors.host import Host, Process
 from k8s_rdma.doctor.collectors.node import cni_facts, find_runtimes, memlock_facts, needs_cdi
-from k8s_rdma.doctor.collectors.processes import ledger_facts, process_facts
-from k8s_rdma.doctor.collectors.versions import mounts_of
+from k8s_rdma.doctor.collectors.processes import ledger_facts, mounts_of, process_facts
 from k8s_rdma.doctor.node.processes import check_processes
 from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
 from k8s_rdma.linux.receipts import Receipts

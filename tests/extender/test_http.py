@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from extender.serving import BIND, FILTER, PRIORITIZE, Served, served
 from extender.world import cluster
-from k8s_rdma.extender.app import Bodies
+from k8s_rdma.http_server.connections import Bodies
 
 pytestmark = pytest.mark.anyio
 
@@ -154,7 +154,7 @@ async def test_body_takes_no_more_memory_than_it_is_counted_for():
     counted = size
     tracemalloc.start()
     try:
-        async with Bodies(counted).reading({"headers": []}, receive) as body:
+        async with Bodies(counted, bound="maxBodyBytes").reading({"headers": []}, receive) as body:
             assert len(body) == counted
         assert tracemalloc.get_traced_memory()[1] < 1.3 * counted
     finally:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.config.devices import DevicePluginConfig, MountResource
-from k8s_rdma.deviceplugin.app import PluginApp
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
+from k8s_rdma.deviceplugin.main import PluginApp
 from k8s_rdma.http_server.access import Access, Tokens
 from k8s_rdma.server.agent_link import Traffic
 from k8s_rdma.server.answers import Shown, outage_answers

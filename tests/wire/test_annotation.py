@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, Request
 from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.annotation import ANNOTATION, ReadRequest, format_request, parse_request, read_request
+from k8s_rdma.wire.annotation import (
+    ANNOTATION,
+    ReadRequest,
+    format_request,
+    parse_request,
+    read_pod,
+    read_request,
+)
 
 KNOWN = (
     "min_tx_rate, max_tx_rate, enforce, count, name, network, pf, link_type, driver, vlan, qos, vlan_proto, "
@@ -279,3 +286,45 @@ JSON_VALUES = st.recursive(
 def test_reading_raises_nothing_but_malformed_for_any_text(text: str, strict: bool) -> None:
     with contextlib.suppress(MalformedError):
         read_request(text, strict=strict)
+
+
+ALIAS = "k8s-rdma.io/interfaces"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '[{"min_tx_rate": 5}]', '[{"count": 3, "mtu": 9000}]'])
+def test_alias_asks_for_the_same(text: str) -> None:
+    wanted_ = read_pod({ANNOTATION: text}, strict=True)
+    assert read_pod({ALIAS: text}, strict=True) == wanted_
+    assert read_pod({ALIAS: f" {text}\n", ANNOTATION: text}, strict=True) == wanted_
+
+
+@pytest.mark.parametrize("text", ["", "[]", '[{"min_tx_rate": 6}]', '[{"min_tx_rate":5}]'])
+def test_alias_that_differs_is_refused(text: str) -> None:
+    with pytest.raises(MalformedError) as refused:
+        read_pod({ANNOTATION: '[{"min_tx_rate": 5}]', ALIAS: text}, strict=False)
+    assert refused.value.message == (
+        "k8s-rdma.io/interfaces: differs from rdma_interfaces_required, of which it is another name; set one "
+        "of them"
+    )
+    assert refused.value.reason is Reason.MALFORMED_ANNOTATION
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('[{}, {"vlan": 4095}]', "[1].vlan: 4095 is no whole number from 0 to 4094, as a VLAN is"),
+        ("{}", ": is an object; wanted a list of objects, one an interface"),
+        ("[{}", ": not JSON: Expecting ',' delimiter at character 4"),
+        ("[NaN]", ": not JSON: NaN is no JSON number"),
+        ("[" * 5000, ": nested too deeply; wanted a list of objects"),
+        ('[{"count": 1024}, {}]', ": asks for 1025 interfaces or more; at most 1024"),
+        (
+            '[{"mac": "02:00:00:00:00:01"}, {"mac": "02:00:00:00:00:01"}]',
+            "[1].mac: 02:00:00:00:00:01 is that of k8s-rdma.io/interfaces[0], too",
+        ),
+    ],
+)
+def test_errors_name_the_annotation_that_the_pod_has(text: str, error: str) -> None:
+    with pytest.raises(MalformedError) as refused:
+        read_pod({ALIAS: text}, strict=True)
+    assert refused.value.message == f"{ALIAS}{error}"

@@ -63,5 +63,6 @@ def test_policy_of_a_pod_without_interfaces_is_ignored(asks: str | None) -> None
 
 def test_texts_differ_where_pods_ask_for_something_else() -> None:
     others = [{}, ONE, {**ONE, "k8s-rdma.io/policy": "any"}, {"k8s-rdma.io/policy": "any"}]
+    others.append({"k8s-rdma.io/interfaces": ONE["rdma_interfaces_required"]})
     assert len({request_texts(each) for each in others}) == len(others)
     assert request_texts({**ONE, "other": "x"}) == request_texts(ONE)

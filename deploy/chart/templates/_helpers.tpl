@@ -43,13 +43,6 @@ app.kubernetes.io/component: extender
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
 {{- end }}
 
-{{/* Kubernetes 1.36 writes the second scheduler's name into pods that ask for interfaces. */}}
-{{- define "k8s-rdma.chooses-scheduler" -}}
-{{- with .Values.extender }}
-{{- if and .enabled (eq (include "k8s-rdma.extender-mode" $) "second-scheduler") .scheduler.chosen $.Values.policies.enabled (semverCompare ">=1.36.0-0" $.Capabilities.KubeVersion.Version) }}yes{{ end }}
-{{- end }}
-{{- end }}
-
 {{/* A container without any privilege; dict of the user it runs as, and of capabilities that it needs all the same. */}}
 {{- define "k8s-rdma.unprivileged" -}}
 allowPrivilegeEscalation: false

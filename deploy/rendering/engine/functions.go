@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"text/template"
+	"time"
 )
 
 // functions are those of Helm and Sprig that the chart uses, with their meaning there.
@@ -83,6 +84,13 @@ func functions(root *template.Template, cluster []map[string]any) template.FuncM
 		"randAlphaNum":  randAlphaNum,
 		"semverCompare": semverCompare,
 
+		"now":       time.Now,
+		"unixEpoch": func(at time.Time) string { return strconv.FormatInt(at.Unix(), 10) },
+		"sub":       func(from, less any) int { return toInt(from) - toInt(less) },
+
+		"genCA":                    genCA,
+		"genSignedCert":            genSignedCert,
+		"buildCustomCert":          buildCustomCert,
 		"genPrivateKey":            genPrivateKey,
 		"genSelfSignedCertWithKey": genSelfSignedCertWithKey,
 	}

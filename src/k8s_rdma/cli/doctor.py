@@ -23,7 +23,7 @@ from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import NodeCollector
-from k8s_rdma.doctor.collectors.versions import in_metrics, key_usage_in_metrics
+from k8s_rdma.doctor.collectors.processes import in_metrics, key_usage_in_metrics
 from k8s_rdma.doctor.finding import NOT_LOOKED_AT, Finding, Kind, Severity, Subject, exit_status, worst
 from k8s_rdma.doctor.node import cni, hardware, kernel, lossless, processes, rdma_namespaces, runtime
 from k8s_rdma.doctor.node.processes import ConfigurationFacts

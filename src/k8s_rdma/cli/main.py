@@ -10,7 +10,6 @@ import typer
 
 from k8s_rdma import __version__
 from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, top
-from k8s_rdma.cli.node_commands import install_cni, uninstall
 from k8s_rdma.cli.process_commands import (
     ConfigFile,
     GoCommand,
@@ -18,7 +17,10 @@ from k8s_rdma.cli.process_commands import (
     device_plugin,
     extender,
     init,
+    install_cni,
     server,
+    uninstall,
+    webhook,
 )
 from k8s_rdma.errors import K8sRdmaError, visible
 
@@ -49,6 +51,7 @@ app.command("install-cni")(install_cni)
 app.command()(uninstall)
 app.command()(server)
 app.command()(extender)
+app.command()(webhook)
 app.command("device-plugin", cls=GoCommand)(device_plugin)
 app.add_typer(explain_app, name="explain")
 app.command()(top)

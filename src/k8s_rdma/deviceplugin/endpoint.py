@@ -25,7 +25,7 @@ from k8s_rdma.kube.grpc_calls import (
     connect,
     new_server,
 )
-from k8s_rdma.wire.device_plugin_api import REGISTER
+from k8s_rdma.wire.kubelet import REGISTER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

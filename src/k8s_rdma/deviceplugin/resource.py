@@ -18,7 +18,7 @@ from k8s_rdma.core.devices.device_plugin_api import (
 )
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.grpc_calls import handler, stream_handler
-from k8s_rdma.wire import device_plugin_api as api
+from k8s_rdma.wire import kubelet as api
 from k8s_rdma.wire.protobuf import Form, Method
 
 if TYPE_CHECKING:

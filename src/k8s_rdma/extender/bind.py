@@ -48,7 +48,7 @@ from k8s_rdma.kube.api import (
     PodView,
 )
 from k8s_rdma.kube.promises import promised_to
-from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.annotation import request_name, requests_interfaces
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE, ExtenderBindingArgs, sentence_of
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
@@ -326,7 +326,7 @@ class PendingBindings:
     def _found_bound(self, bind: Bind, pod: PodView, node: NodeName) -> str:
         """The pod is bound: by an earlier write of ours, or by someone else."""
         on_this_node = node == bind.node
-        if on_this_node and not pod.annotations.get(ANNOTATION):
+        if on_this_node and not requests_interfaces(pod.annotations):
             return ""
         promise = promised_to(pod, self.keys(), self.policies()) if on_this_node else None
         if promise is not None:
@@ -558,7 +558,8 @@ class Binder:
         if request.filtered is None:
             return ""
         if not request.filtered.matches(request.pod.annotations):
-            return f"; since the pod was filtered its {ANNOTATION} or its policy changed"
+            name = request_name(request.pod.annotations)
+            return f"; since the pod was filtered its {name} or its policy changed"
         reservations = self.cache.state.reservations(node)
         pods = [r.pod for r in reservations.values() if r.created_at > request.filtered.filtered_at]
         if not pods and nominated:

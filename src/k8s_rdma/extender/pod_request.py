@@ -14,7 +14,7 @@ from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import Gang, PodUid
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.annotation import ANNOTATION, read_pod, request_texts
+from k8s_rdma.wire.annotation import read_pod, request_name, request_texts
 from k8s_rdma.wire.placement_annotation import annotation_bytes, require_room
 from k8s_rdma.wire.pod_spec import requested
 
@@ -185,7 +185,7 @@ class PodRequestCache:
         request = self._read(pod.metadata, pod.annotations, lambda: _devices(pod))
         self._require_room(annotation_bytes(pod.annotations), request)
         if self._vf_resource is not None:
-            _check_count(request, _counted(pod, self._vf_resource), self._vf_resource)
+            _check_count(request, pod.annotations, _counted(pod, self._vf_resource), self._vf_resource)
         return PendingPod.from_pod(pod, request)
 
     def parse_view(self, view: PodView) -> Request:
@@ -196,7 +196,7 @@ class PodRequestCache:
         request = self.read_unbound(view) if view.node is None else self.read(view)
         if self._vf_resource is not None and view.demand is not None:
             counted = dict(view.demand).get(self._vf_resource, Fraction(0))
-            _check_count(request, counted, self._vf_resource)
+            _check_count(request, view.annotations, counted, self._vf_resource)
         return request
 
     def put(self, pod: Pod, now: float) -> PendingPod:
@@ -248,7 +248,7 @@ def _devices(pod: Pod) -> tuple[tuple[str, int], ...]:
         raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION) from error
 
 
-def _check_count(request: Request, counted: Fraction, resource: str) -> None:
+def _check_count(request: Request, annotations: Mapping[str, str], counted: Fraction, resource: str) -> None:
     """Refuse a pod that the scheduler would count as another number of VFs than it is given.
 
     One that asks for interfaces and not for the resource is let through: it is only not counted.
@@ -256,7 +256,7 @@ def _check_count(request: Request, counted: Fraction, resource: str) -> None:
     interfaces = len(request.interfaces)
     if counted and counted != interfaces:
         msg = (
-            f"{ANNOTATION}: asks for {interfaces} interfaces, but the pod's containers request {counted} of "
-            f"{resource}; the two numbers must be equal"
+            f"{request_name(annotations)}: asks for {interfaces} interfaces, but the pod's containers "
+            f"request {counted} of {resource}; the two numbers must be equal"
         )
         raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)

@@ -26,7 +26,7 @@ from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.metrics import Reading, samples
 from k8s_rdma.kube.api import PodView
-from k8s_rdma.wire.annotation import ANNOTATION, read_pod
+from k8s_rdma.wire.annotation import ANNOTATION, ANNOTATION_ALIAS, read_pod, requests_interfaces
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 from k8s_rdma.wire.pod_spec import Demand
@@ -41,7 +41,7 @@ is kept, and `latest` does not know it."""
 _NO_KEY = ""
 _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 _MAX_ENDED = 10_000
-_OCCUPANTS_HAVE = frozenset({ANNOTATION, PLACEMENT_ANNOTATION})
+_OCCUPANTS_HAVE = frozenset({ANNOTATION, ANNOTATION_ALIAS, PLACEMENT_ANNOTATION})
 _Key = TypeVar("_Key")
 
 
@@ -267,7 +267,7 @@ class PodStore(PodIndex):
 
     def _set_unbound(self, pod: PodView, record: _PodRecord) -> None:
         self._drop_unbound(pod.uid)
-        if pod.node is not None or not pod.annotations.get(ANNOTATION):
+        if pod.node is not None or not requests_interfaces(pod.annotations):
             return
         characters = sum(len(key) + len(value) for key, value in pod.annotations.items())
         if self._characters + characters > self._max_characters:
@@ -300,7 +300,7 @@ class PodStore(PodIndex):
         if record.gang is not None and record.gang != gang:  # a label says it, which may be changed
             _drop(self._gangs, record.gang, pod.uid)
         record.gang = gang
-        record.placed = pod.node is not None or not pod.annotations.get(ANNOTATION)
+        record.placed = pod.node is not None or not requests_interfaces(pod.annotations)
         self._gangs.setdefault(gang, {})[pod.uid] = record
 
     def _set_node(self, uid: PodUid, node: NodeName, record: _PodRecord) -> None:

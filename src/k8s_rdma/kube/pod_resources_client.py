@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
-from k8s_rdma.wire.pod_resources import GET_METHOD, LIST, PodName
+from k8s_rdma.wire.kubelet import GET_METHOD, LIST, PodName
 
 if TYPE_CHECKING:
     from pathlib import Path

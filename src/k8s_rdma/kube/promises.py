@@ -9,7 +9,7 @@ import structlog
 
 from k8s_rdma.core.namespace_policy import NamespacePolicies, satisfies
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.annotation import ANNOTATION, read_request
+from k8s_rdma.wire.annotation import read_request, request_name, request_text
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode_own
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def _require_given(pod: PodView, placement: Placement) -> None:
 
     Not strict: unknown keys say nothing of rates, and it may have been bound where they are tolerated.
     """
-    request = read_request(pod.annotations.get(ANNOTATION), strict=False).request
+    request = read_request(request_text(pod.annotations), strict=False).request
     if not satisfies(placement.request(), request):
-        msg = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
+        name = request_name(pod.annotations)
+        msg = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {name}"
         raise MalformedError(msg)

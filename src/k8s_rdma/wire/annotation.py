@@ -1,4 +1,4 @@
-"""The pod annotations `rdma_interfaces_required` and `k8s-rdma.io/policy`.
+"""The pod annotations `rdma_interfaces_required`, alias `k8s-rdma.io/interfaces`, and `k8s-rdma.io/policy`.
 
 `[{"min_tx_rate": 15000, "max_tx_rate": 20000}, {"max_tx_rate": 500, "enforce": "hardware"}, {}]`: a JSON
 list, one object an interface. Rates are unsigned integers in Mb/s, either may be absent or 0; `enforce` is
@@ -32,6 +32,7 @@ from k8s_rdma.core.types import (
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation_values import (
     ANNOTATION,
+    ANNOTATION_ALIAS,
     Number,
     Object,
     choice,
@@ -291,13 +292,17 @@ def read_policy(text: str | None) -> PfPolicy:
 
 __all__ = [
     "ANNOTATION",
+    "ANNOTATION_ALIAS",
     "KEYS",
     "ReadRequest",
     "format_request",
     "parse_request",
     "read_pod",
     "read_request",
+    "request_name",
+    "request_text",
     "request_texts",
+    "requests_interfaces",
 ]
 
 _RATES = ("min_tx_rate", "max_tx_rate")
@@ -329,21 +334,21 @@ def parse_request(text: str | None) -> Request:
     return read_request(text, strict=True).request
 
 
-def read_request(text: str | None, *, strict: bool) -> ReadRequest:
+def read_request(text: str | None, *, strict: bool, name: str = ANNOTATION) -> ReadRequest:
     """Read a request; unknown keys are errors, and with `strict=False` warnings.
 
     A key that differs from a known one in letter case alone is then taken as that one, as the original
-    system did: ignoring it would silently drop a reservation.
+    system did: ignoring it would silently drop a reservation. name: the annotation's, for errors.
     """
     if text is None or not text.strip(_SPACE):
         return ReadRequest(Request())
-    reader = _Reader(strict=strict)
+    reader = _Reader(name, strict=strict)
     interfaces: list[InterfaceRequest] = []
-    for index, element in enumerate(_elements(text)):
-        interface, count = reader.element(element, f"{ANNOTATION}[{index}]")
+    for index, element in enumerate(_elements(text, name)):
+        interface, count = reader.element(element, f"{name}[{index}]")
         interfaces += [interface] * count
         if len(interfaces) > MAX_INTERFACES:
-            refuse(ANNOTATION, f"asks for {len(interfaces)} interfaces or more; at most {MAX_INTERFACES}")
+            refuse(name, f"asks for {len(interfaces)} interfaces or more; at most {MAX_INTERFACES}")
     return ReadRequest(Request(tuple(interfaces)), tuple(reader.report()))
 
 
@@ -352,16 +357,38 @@ def read_pod(annotations: Mapping[str, str], *, strict: bool) -> ReadRequest:
 
     The policy of a pod that asks for no interface is not looked at. MalformedError as for both.
     """
-    found = read_request(annotations.get(ANNOTATION), strict=strict)
+    found = read_request(request_text(annotations), strict=strict, name=request_name(annotations))
     if not found.request or POLICY_ANNOTATION not in annotations:
         return found
     policy = read_policy(annotations[POLICY_ANNOTATION])
     return replace(found, request=replace(found.request, policy=policy))
 
 
-def request_texts(annotations: Mapping[str, str]) -> tuple[str | None, str | None]:
+def request_name(annotations: Mapping[str, str]) -> str:
+    """The name of the annotation by which a pod requests interfaces."""
+    return (
+        ANNOTATION if ANNOTATION in annotations or ANNOTATION_ALIAS not in annotations else ANNOTATION_ALIAS
+    )
+
+
+def request_text(annotations: Mapping[str, str]) -> str | None:
+    """The text of that annotation; MalformedError when both names are there and their texts differ."""
+    text, alias = annotations.get(ANNOTATION), annotations.get(ANNOTATION_ALIAS)
+    if text is None or alias is None:
+        return alias if text is None else text
+    if text.strip(_SPACE) != alias.strip(_SPACE):
+        refuse(ANNOTATION_ALIAS, f"differs from {ANNOTATION}, of which it is another name; set one of them")
+    return text
+
+
+def requests_interfaces(annotations: Mapping[str, str]) -> bool:
+    """Report whether a pod has either annotation with any text; the text may still be `[]`."""
+    return bool(annotations.get(ANNOTATION) or annotations.get(ANNOTATION_ALIAS))
+
+
+def request_texts(annotations: Mapping[str, str]) -> tuple[str | None, ...]:
     """The annotations that `read_pod` reads: a pod with equal ones asks for the same."""
-    return annotations.get(ANNOTATION), annotations.get(POLICY_ANNOTATION)
+    return tuple(map(annotations.get, (ANNOTATION, ANNOTATION_ALIAS, POLICY_ANNOTATION)))
 
 
 def format_request(request: Request) -> str:
@@ -376,12 +403,12 @@ def format_request(request: Request) -> str:
     return msgspec.json.encode(interfaces).decode()
 
 
-def _elements(text: str) -> list[object]:
-    document = tokens(text)
+def _elements(text: str, name: str) -> list[object]:
+    document = tokens(text, name)
     if not isinstance(document, list):
-        refuse(ANNOTATION, f"is {kind(document)}; wanted a list of objects, one an interface")
+        refuse(name, f"is {kind(document)}; wanted a list of objects, one an interface")
     if len(document) > MAX_INTERFACES:
-        refuse(ANNOTATION, f"asks for {len(document)} interfaces; at most {MAX_INTERFACES}")
+        refuse(name, f"asks for {len(document)} interfaces; at most {MAX_INTERFACES}")
     return document
 
 
@@ -389,9 +416,10 @@ def _elements(text: str) -> list[object]:
 class _Reader:
     """Reads interfaces and remembers what it passed over: `recased` keys and `unknown` ones by field.
 
-    owners: where what no two interfaces may share was first asked for.
+    name: the annotation's. owners: where what no two interfaces may share was first asked for.
     """
 
+    name: str
     strict: bool
     recased: list[str] = field(default_factory=list)
     unknown: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
@@ -423,7 +451,7 @@ class _Reader:
             yield f"{path}: {describe_unknown(key, keys)} (ignored)"
         unreported = len(self.recased) + len(self.unknown) - _MAX_WARNINGS
         if unreported > 0:
-            yield f"{ANNOTATION}: {unreported} more keys like these"
+            yield f"{self.name}: {unreported} more keys like these"
 
     def _interface(self, values: Mapping[str, object], path: str) -> InterfaceRequest:
         reserved, cap = (_rate(values[key], f"{path}.{key}") if key in values else 0 for key in _RATES)

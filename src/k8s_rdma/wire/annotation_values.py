@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ANNOTATION = "rdma_interfaces_required"
+ANNOTATION_ALIAS = "k8s-rdma.io/interfaces"
+"""The same annotation with a domain, as linters of manifests want it."""
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -50,7 +52,8 @@ def refuse(path: str, why: str) -> NoReturn:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    refuse(ANNOTATION, f"not JSON: {text} is no JSON number")
+    msg = f"{text} is no JSON number"
+    raise ValueError(msg)
 
 
 _decoder = json.JSONDecoder(
@@ -58,16 +61,18 @@ _decoder = json.JSONDecoder(
 )
 
 
-def tokens(text: str) -> object:
-    """The document: lists, `Object`, `Number`, text, truth values and null."""
+def tokens(text: str, path: str = ANNOTATION) -> object:
+    """The document: lists, `Object`, `Number`, text, truth values and null; path: its name in errors."""
     if len(text) > MAX_CHARACTERS:
-        refuse(ANNOTATION, f"is {len(text)} characters long; at most {MAX_CHARACTERS}")
+        refuse(path, f"is {len(text)} characters long; at most {MAX_CHARACTERS}")
     try:
         return _decoder.decode(text)
     except json.JSONDecodeError as error:
-        refuse(ANNOTATION, f"not JSON: {error.msg} at character {error.pos + 1}")
+        refuse(path, f"not JSON: {error.msg} at character {error.pos + 1}")
+    except ValueError as error:
+        refuse(path, f"not JSON: {error}")
     except RecursionError:
-        refuse(ANNOTATION, "nested too deeply; wanted a list of objects")
+        refuse(path, "nested too deeply; wanted a list of objects")
 
 
 def kind(value: object) -> str:

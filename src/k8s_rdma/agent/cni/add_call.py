@@ -19,7 +19,8 @@ from k8s_rdma.core.ledger import Attachment, Pod
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.core.types import PodUid, VfDriver
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.annotation_values import ANNOTATION, refuse
+from k8s_rdma.wire.annotation import request_name
+from k8s_rdma.wire.annotation_values import refuse
 from k8s_rdma.wire.cni_request import INDEX, CniEnvironment, NetConf, ifname_fault
 from k8s_rdma.wire.cni_result import interfaces_in_pod
 from k8s_rdma.wire.json import shown
@@ -91,7 +92,7 @@ class AddCall:
             for key, is_set in (("mtu", options.mtu is not None), ("network", addressed)):
                 if is_set:
                     why = "is of a network device, and with dpdk of the network configuration there is none"
-                    refuse(f"{ANNOTATION}[{place}].{key}", why)
+                    refuse(f"{request_name(self.conf.pod_annotations or {})}[{place}].{key}", why)
 
     def allow_nothing(self) -> None:
         """Raise K8sRdmaError where a pod that gets no interface of ours would have no interface at all."""
@@ -131,7 +132,7 @@ def interface_names(
     unnamed = 0
     for place, interface in interfaces:
         if interface.options.name:
-            field = f"{ANNOTATION}[{place}].name"
+            field = f"{request_name(conf.pod_annotations or {})}[{place}].name"
             name = _Name(interface.options.name, field, Reason.MALFORMED_ANNOTATION)
         else:
             name = _by_configuration(conf, place, unnamed, interface, cni_ifname)

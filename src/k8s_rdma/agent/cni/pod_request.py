@@ -30,8 +30,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.annotation import read_pod
-from k8s_rdma.wire.annotation_values import ANNOTATION
+from k8s_rdma.wire.annotation import ANNOTATION, read_pod, request_name
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 from k8s_rdma.wire.cni_request import NetConf, refuse
 from k8s_rdma.wire.json import shown
@@ -126,7 +125,7 @@ def add_device_interfaces(
         return pod_request
     if not pod_request.request:
         return replace(pod_request, request=Request((InterfaceRequest(),) * len(devices)), devices=devices)
-    _require_rates_only(pod_request.request, devices)
+    _require_rates_only(pod_request, devices)
     return replace(pod_request, devices=devices)
 
 
@@ -177,17 +176,18 @@ def _require_promised(pod_request: PodRequest, devices: Sequence[HeldDevice]) ->
         )
 
 
-def _require_rates_only(request: Request, devices: Sequence[HeldDevice]) -> None:
+def _require_rates_only(pod_request: PodRequest, devices: Sequence[HeldDevice]) -> None:
+    request, annotation = pod_request.request, pod_request.annotation
     count, names = len(request.interfaces), ", ".join(map(str, devices))
     if count != len(devices):
         _refuse_devices(
-            f"{ANNOTATION}: has {count} interfaces, and the pod holds {len(devices)} devices ({names}): it "
+            f"{annotation}: has {count} interfaces, and the pod holds {len(devices)} devices ({names}): it "
             "must have one for each, or none"
         )
     for index, interface in enumerate(request.interfaces):
         if refused := options_refused(interface.options):
             _refuse_devices(
-                f"{ANNOTATION}[{index}].{refused[0]}: the pod holds {names}; of these it sets rates only"
+                f"{annotation}[{index}].{refused[0]}: the pod holds {names}; of these it sets rates only"
             )
     if request.policy is not PfPolicy.ANY:
         _refuse_devices(f"policy {request.policy}: the pod holds {names}, which kubelet chose")
@@ -209,12 +209,12 @@ def _refuse_other_network(entry: int, pod_request: PodRequest, conf: NetConf) ->
     device, network = pod_request.devices[entry], pod_request.request.interfaces[entry].options.network
     if network and network not in conf.own_networks:
         _refuse_devices(
-            f"{ANNOTATION}[{entry}].network: {shown(network)}, and network {conf.name} is to attach its "
-            f"device, {device}"
+            f"{pod_request.annotation}[{entry}].network: {shown(network)}, and network {conf.name} is to "
+            f"attach its device, {device}"
         )
     msg = (
         f"network {conf.name} is to attach device {device}, which another of the pod's networks has: "
-        f"give it {ANNOTATION}[{entry}].network, so that it is left to this one"
+        f"give it {pod_request.annotation}[{entry}].network, so that it is left to this one"
     )
     raise K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
 
@@ -268,12 +268,14 @@ class PodRequest:
 
     promised: None without a placement that counts.
     ignored: one sentence, empty when nothing was ignored.
+    annotation: the name of the one that asks, for errors.
     devices: the exclusive devices of a pod that holds some, one for each interface.
     """
 
     request: Request
     promised: Placement | None = None
     ignored: str = ""
+    annotation: str = ANNOTATION
     devices: tuple[HeldDevice, ...] = ()
 
     def part(self, entries: Sequence[int]) -> PodRequest:
@@ -362,7 +364,7 @@ def read_pod_request(
 
 
 def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: Policy) -> PodRequest:
-    promised, ignored = None, ""
+    promised, ignored, name = None, "", request_name(annotations)
     if text := annotations.get(PLACEMENT_ANNOTATION):
         keys = policy.keys()
         try:
@@ -370,13 +372,13 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
         except MalformedError as error:
             ignored = str(error)
         if promised is not None and keys is not None:
-            return PodRequest(request=promised.request(), promised=promised)
+            return PodRequest(request=promised.request(), promised=promised, annotation=name)
     request = read_pod(annotations, strict=policy.strict).request
     # The policy is not compared here: it applies where the placement is used.
     if promised is not None and not satisfies(promised.request(), request):
-        ignored = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {ANNOTATION}"
+        ignored = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {name}"
         promised = None
-    return PodRequest(request=request, promised=promised, ignored=ignored)
+    return PodRequest(request=request, promised=promised, ignored=ignored, annotation=name)
 
 
 def _with_defaults(interface: _Interface, vlan: int, driver: VfDriver) -> _Interface:
@@ -401,7 +403,7 @@ def interfaces_of_network(
         network = interface.options.network
         if network and network not in own:
             if not annotations.get(NETWORKS_ANNOTATION):
-                _refuse(index, network, own)
+                _refuse(f"{request_name(annotations)}[{index}]", network, own)
         elif index not in attached:
             part.append(index)
     return tuple(part)
@@ -417,9 +419,9 @@ def unknown_networks(request: Request, *, own: Set[str], annotations: Mapping[st
     return {index: name for index, name in named.items() if name and name not in own | listed}
 
 
-def _refuse(index: int, network: str, own: Set[str]) -> None:
+def _refuse(entry: str, network: str, own: Set[str]) -> None:
     msg = (
-        f"{ANNOTATION}[{index}].network: {shown(network)} is not {' nor '.join(sorted(own))}, and the pod "
+        f"{entry}.network: {shown(network)} is not {' nor '.join(sorted(own))}, and the pod "
         f"has no annotation {NETWORKS_ANNOTATION} that attaches it to others"
     )
     raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)

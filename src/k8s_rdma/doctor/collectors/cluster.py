@@ -48,7 +48,7 @@ from k8s_rdma.doctor.cluster.scheduler import (
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_requeue_by, check_versions
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import run_check
-from k8s_rdma.doctor.collectors.versions import (
+from k8s_rdma.doctor.collectors.processes import (
     OURS,
     UNFINISHED,
     api_version,
@@ -61,7 +61,7 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.api import MIRROR
 from k8s_rdma.kube.documents import Documents
-from k8s_rdma.wire.annotation import ANNOTATION, read_request
+from k8s_rdma.wire.annotation import read_request, request_text
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, key_named_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
 
@@ -244,7 +244,7 @@ def _annotations(pod: dict[str, Any]) -> dict[str, str]:
 def _request(pod: dict[str, Any]) -> Request | None:
     """The pod's request; None where its annotation is malformed, so that the pod cannot start."""
     try:
-        return read_request(_annotations(pod).get(ANNOTATION), strict=False).request
+        return read_request(request_text(_annotations(pod)), strict=False).request
     except MalformedError:
         return None
 

@@ -25,8 +25,15 @@ from k8s_rdma.core.types import LinkType, pci_address
 from k8s_rdma.doctor.cluster.objects import check_crd
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_versions, no_node, not_compared
 from k8s_rdma.doctor.collectors.host import Host, Process
-from k8s_rdma.doctor.collectors.processes import ledger_facts, process_facts
-from k8s_rdma.doctor.collectors.versions import OURS, api_version, crd_facts, nodes_of, of_images
+from k8s_rdma.doctor.collectors.processes import (
+    OURS,
+    api_version,
+    crd_facts,
+    ledger_facts,
+    nodes_of,
+    of_images,
+    process_facts,
+)
 from k8s_rdma.doctor.finding import Finding, not_looked_at
 from k8s_rdma.doctor.node.cni import OUR_PLUGINS, CniFacts, CniFile, check_cni
 from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction, check_firmware, check_hardware

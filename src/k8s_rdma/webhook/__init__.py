@@ -1,0 +1,1 @@
+"""The process `k8s-rdma webhook`."""

@@ -1,0 +1,150 @@
+"""What a pod that requests interfaces needs beside its annotation.
+
+`deploy/policies/inject.yaml` says the same in CEL; `tests/injection_cases.py` holds both to one table.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.admission import Operation, pointer
+from k8s_rdma.wire.annotation import ANNOTATION, ANNOTATION_ALIAS
+from k8s_rdma.wire.json import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from k8s_rdma.wire.admission import Container, Pod
+
+CONTAINERS_ANNOTATION = "k8s-rdma.io/containers"
+"""Names the containers that get device nodes, with commas between them; by default the first regular one."""
+
+NCCL_ANNOTATION = "k8s-rdma.io/nccl"
+"""`required`: NCCL fails where it would use TCP."""
+
+_NO_INTERFACES = re.compile(r"[ \t\n\r]*(?:\[[ \t\n\r]*\][ \t\n\r]*)?")
+_NCCL_VALUES = ("", "required")
+_NCCL_NET = {"name": "NCCL_NET", "value": "IB"}
+_DEFAULT_SCHEDULER = "default-scheduler"
+"""The name that the API server writes where a pod names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injection:
+    """What to add to pods that request interfaces.
+
+    scheduler_name: for pods that name none; empty to leave them to the cluster's scheduler. slot: the
+    resource by which a container gets device nodes; empty for none. device_resources: all such resources.
+    """
+
+    scheduler_name: str
+    slot: str
+    device_resources: tuple[str, ...]
+
+    def patch(self, pod: Pod) -> list[Operation]:
+        """Build a pod's patch; MalformedError (`MALFORMED_ANNOTATION`) names the annotation at fault."""
+        annotations = pod.metadata.annotations or {}
+        if not _requests_interfaces(annotations) or pod.spec.node_name:
+            return []
+        patch = []
+        if self.scheduler_name and (pod.spec.scheduler_name or _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
+            patch.append(Operation("/spec/schedulerName", self.scheduler_name))
+        slots = self._slot_containers(pod)
+        nccl = _requires_nccl(annotations)
+        for path, container in _containers(pod):
+            if container.name in slots:
+                patch += _slot(path, container, self.slot)
+            has_devices = container.name in slots or self._has_devices(container)
+            if nccl and has_devices and not _is_init(path):
+                patch += _nccl(path, container)
+        return patch
+
+    def _slot_containers(self, pod: Pod) -> set[str]:
+        named = _named(pod)
+        if not self.slot or pod.spec.host_network:
+            return set()
+        with_devices = {container.name for _, container in _containers(pod) if self._has_devices(container)}
+        if named is None:
+            return set() if with_devices else {pod.spec.containers[0].name}
+        return named - with_devices
+
+    def _has_devices(self, container: Container) -> bool:
+        """Report whether a container requests device nodes itself."""
+        resources = container.resources
+        if resources is None:
+            return False
+        requested = (resources.limits or {}).keys() | (resources.requests or {}).keys()
+        return not requested.isdisjoint({self.slot, *self.device_resources})
+
+
+def _requests_interfaces(annotations: Mapping[str, str]) -> bool:
+    """Report whether the pod asks for any; what is malformed asks, and the extender refuses it."""
+    return not _NO_INTERFACES.fullmatch(annotations.get(ANNOTATION, annotations.get(ANNOTATION_ALIAS, "")))
+
+
+def _named(pod: Pod) -> set[str] | None:
+    """The containers that the annotation names, None without it; MalformedError for another name."""
+    text = (pod.metadata.annotations or {}).get(CONTAINERS_ANNOTATION)
+    if text is None:
+        return None
+    named = {name.strip() for name in text.split(",")} if text.strip() else set()
+    known = [
+        each.name for path, each in _containers(pod) if not _is_init(path) or each.restart_policy == "Always"
+    ]
+    for name in sorted(named.difference(known)):
+        _refuse(
+            f"{CONTAINERS_ANNOTATION}: {shown(name)} is no container or sidecar of this pod; it has "
+            f"{', '.join(known)}"
+        )
+    return named
+
+
+def _requires_nccl(annotations: Mapping[str, str]) -> bool:
+    value = annotations.get(NCCL_ANNOTATION, "").strip()
+    if value not in _NCCL_VALUES:
+        _refuse(f"{NCCL_ANNOTATION}: {shown(value)} is no value; known is required")
+    return bool(value)
+
+
+def _refuse(msg: str) -> None:
+    raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
+
+
+def _containers(pod: Pod) -> Iterator[tuple[tuple[str | int, ...], Container]]:
+    """Yield regular containers and init containers, with their paths in the pod."""
+    for key, containers in (
+        ("containers", pod.spec.containers),
+        ("initContainers", pod.spec.init_containers),
+    ):
+        for index, container in enumerate(containers or ()):
+            yield ("spec", key, index), container
+
+
+def _is_init(path: tuple[str | int, ...]) -> bool:
+    return path[1] == "initContainers"
+
+
+def _slot(path: tuple[str | int, ...], container: Container, slot: str) -> Iterator[Operation]:
+    """Add one slot to limits and requests, which are equal for an extended resource."""
+    resources = container.resources
+    if resources is None:
+        yield Operation(pointer(*path, "resources"), {"limits": {slot: "1"}, "requests": {slot: "1"}})
+        return
+    for key, amounts in (("limits", resources.limits), ("requests", resources.requests)):
+        if amounts is None:
+            yield Operation(pointer(*path, "resources", key), {slot: "1"})
+        else:
+            yield Operation(pointer(*path, "resources", key, slot), "1")
+
+
+def _nccl(path: tuple[str | int, ...], container: Container) -> Iterator[Operation]:
+    variables: list[Any] = list(container.env or ())
+    if any(variable.name == _NCCL_NET["name"] for variable in variables):
+        return
+    if variables:
+        yield Operation(pointer(*path, "env", "-"), _NCCL_NET)
+    else:
+        yield Operation(pointer(*path, "env"), [_NCCL_NET])

@@ -1,0 +1,197 @@
+"""The process `k8s-rdma webhook`: a mutating admission webhook over HTTPS, without any privilege.
+
+It holds no state and knows nothing of the cluster: every answer is made of the request alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import structlog
+import uvloop
+from prometheus_client import Counter, disable_created_metrics
+
+from k8s_rdma import __version__, process
+from k8s_rdma.config.devices import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOURCE
+from k8s_rdma.config.files import NodeText, Port, TlsConfig, port_of
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.http_server import HttpServer, Limits, listen
+from k8s_rdma.http_server.access import tls_context
+from k8s_rdma.http_server.answer import CONTENT_TYPE, JSON, Answer, error_answer, exposition, gauge
+from k8s_rdma.http_server.connections import Bodies, BodyError, ClientGoneError, return_large_buffers
+from k8s_rdma.process import stop_on_signals
+from k8s_rdma.webhook.injection import Injection
+from k8s_rdma.wire.admission import decode_review, encode_patch, encode_refusal
+from k8s_rdma.wire.resource_names import ResourceText
+from k8s_rdma.wire.rest import Error
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from k8s_rdma.http_server.access import ServerTls
+    from k8s_rdma.http_server.answer import Receive, Scope, Send
+
+_log = structlog.get_logger()
+
+DEFAULT_PORT = 54007
+"""Beside the server's and the device plugin's."""
+
+SHUTDOWN_S = 5
+MAX_BODY_BYTES = 4 << 20
+"""The API server takes objects of 3 MiB (k8s.io/apiserver, `MaxRequestBodyBytes`)."""
+
+INJECT_PATH = "/inject"
+INDEX = """\
+k8s-rdma: admission webhook
+
+POST /inject  AdmissionReview of a pod that is being created
+GET /metrics  requests by outcome (Prometheus)
+GET /healthz  whether this process runs
+GET /readyz   the same
+"""
+
+
+class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Configuration of the webhook, in YAML with these keys in camelCase.
+
+    listen: the address to listen on; empty for all of them, IPv6 and IPv4.
+    port: TCP; 0 for a free one. The environment variable PORT overrides it.
+    tls: its files; the API server accepts nothing else. None for plain HTTP, behind a proxy.
+    scheduler_name: for pods that name no scheduler; None where the cluster's own asks the extender.
+    slot: the resource by which a container gets device nodes; None for none.
+    device_resources: the others; a container that requests one gets no slot.
+    max_connections: at a time.
+    """
+
+    listen: str = ""
+    port: Port = DEFAULT_PORT
+    tls: TlsConfig | None = None
+    scheduler_name: NodeText | None = None
+    slot: ResourceText | None = SLOT_RESOURCE
+    device_resources: tuple[ResourceText, ...] = (MOUNT_RESOURCE, HUSTCAT_RESOURCE)
+    max_connections: Annotated[int, msgspec.Meta(ge=8, le=100_000)] = 512
+
+    def to_injection(self) -> Injection:
+        """What it adds to pods."""
+        return Injection(
+            scheduler_name=self.scheduler_name or "",
+            slot=self.slot or "",
+            device_resources=self.device_resources,
+        )
+
+
+def run(config: WebhookConfig) -> None:
+    """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start."""
+    process.configure_logging("webhook")
+    return_large_buffers()
+    tls = _tls(config)
+    with (
+        listen(config.listen, port_of(config, os.environ)) as listener,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(_serve(listener, WebhookApp(config.to_injection()), tls, config))
+
+
+def check(config: WebhookConfig) -> None:
+    """Read all that a start would read. MalformedError names the field, or the environment's variable."""
+    _tls(config)
+    port_of(config, os.environ)
+
+
+def _tls(config: WebhookConfig) -> ServerTls | None:
+    return None if config.tls is None else tls_context(config.tls)
+
+
+async def _serve(
+    listener: socket.socket, app: WebhookApp, tls: ServerTls | None, config: WebhookConfig
+) -> None:
+    stop = stop_on_signals()
+    limits = Limits(body_bytes=MAX_BODY_BYTES, connections=config.max_connections)
+    server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=limits, tls=tls)
+    host, port = listener.getsockname()[:2]
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.serve(listener))
+        _log.info("webhook_ready", address=host, port=port, tls=tls is not None)
+        await stop.wait()
+        server.should_exit = True
+    _log.info("webhook_stopped")
+
+
+class WebhookApp:
+    """ASGI application: reviews of pods, probes and metrics."""
+
+    def __init__(self, injection: Injection) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._injection = injection
+        self._bodies = Bodies(MAX_BODY_BYTES, bound="4 MiB")
+        self._requests = Counter(
+            "k8s_rdma_webhook_requests_total", "Reviews by outcome.", ("outcome",), registry=None
+        )
+        self._paths: dict[str, Callable[[], Answer]] = {
+            "/": lambda: Answer(INDEX),
+            "/metrics": lambda: Answer(self.metrics(), content_type=CONTENT_TYPE),
+            "/healthz": lambda: Answer("ok\n"),
+            "/readyz": lambda: Answer("ok\n"),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        path, method = scope["path"], scope["method"]
+        if path == INJECT_PATH and method == "POST":
+            answer = await self._inject(scope, receive)
+        elif path in self._paths and method in ("GET", "HEAD"):
+            answer = self._paths[path]()
+        else:
+            answer = self._misdirected(path, method)
+        if answer is not None:
+            await answer(scope, receive, send)
+
+    async def _inject(self, scope: Scope, receive: Receive) -> Answer | None:
+        """Answer a review; None when nobody waits for it any more."""
+        try:
+            async with self._bodies.reading(scope, receive) as body:
+                answered, outcome = self._review(body)
+            answer = Answer(answered, content_type=JSON)
+        except ClientGoneError:
+            return None
+        except BodyError as error:
+            answer, outcome = _refused(error.status, error.outcome, str(error)), error.outcome
+        except MalformedError as error:
+            answer, outcome = _refused(400, "malformed", error.message), "malformed"
+        self._requests.labels(outcome).inc()
+        return answer
+
+    def _review(self, body: bytearray) -> tuple[bytes, str]:
+        """The review's answer, and its outcome for the metrics; MalformedError when it is no review."""
+        request = decode_review(body)
+        try:
+            patch = self._injection.patch(request.object)
+        except MalformedError as error:
+            meta = request.object.metadata
+            pod = f"{request.namespace}/{meta.name or meta.generate_name}"
+            _log.warning("pod_refused", pod=pod, error=error.message)
+            return encode_refusal(request.uid, error.message), "refused"
+        return encode_patch(request.uid, patch), "injected" if patch else "unchanged"
+
+    def _misdirected(self, path: str, method: str) -> Answer:
+        if path != INJECT_PATH and path not in self._paths:
+            return error_answer(404, Error(reason="not_found", message="there is no such path; / lists them"))
+        allowed = "POST" if path == INJECT_PATH else "GET, HEAD"
+        error = Error(reason="method_not_allowed", message=f"{path} takes {allowed}, not {method}")
+        return error_answer(405, error, headers={"allow": allowed})
+
+    def metrics(self) -> str:
+        """The metrics, in the text format."""
+        build = gauge(
+            "k8s_rdma_webhook_build_info", "1, with the program's version.", [({"version": __version__}, 1)]
+        )
+        return exposition([build, *self._requests.collect()]).decode()
+
+
+def _refused(status: int, reason: str, message: str) -> Answer:
+    _log.warning("request_refused", status=status, error=message)
+    return error_answer(status, Error(reason=reason, message=message))

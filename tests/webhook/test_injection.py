@@ -1,0 +1,74 @@
+"""The webhook adds to pods what the table of injection says."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from injection_cases import CASES, MOUNT, REFUSED, SCHEDULER, SIDECAR, SLOT, Case
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.webhook.injection import Injection
+from k8s_rdma.wire.admission import decode_review, encode_patch
+
+INJECTION = Injection(scheduler_name=SCHEDULER, slot=SLOT, device_resources=(MOUNT, "tencent.com/rdma"))
+
+
+def review(pod: dict[str, Any]) -> bytes:
+    request = {"uid": "u-1", "namespace": "default", "operation": "CREATE", "object": pod}
+    return json.dumps(
+        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    ).encode()
+
+
+def injected(pod: dict[str, Any], injection: Injection = INJECTION) -> dict[str, Any]:
+    """The pod with the patch that the answer carries."""
+    request = decode_review(review(pod))
+    response = json.loads(encode_patch(request.uid, injection.patch(request.object)))["response"]
+    assert (response["uid"], response["allowed"]) == ("u-1", True)
+    return patched(pod, json.loads(base64.b64decode(response.get("patch", base64.b64encode(b"[]")))))
+
+
+def patched(pod: dict[str, Any], patch: list[dict[str, Any]]) -> dict[str, Any]:
+    """RFC 6902, of which `add` alone is used."""
+    pod = copy.deepcopy(pod)
+    for each in patch:
+        assert each["op"] == "add"
+        *parents, last = (part.replace("~1", "/").replace("~0", "~") for part in each["path"].split("/")[1:])
+        at: Any = pod
+        for part in parents:
+            at = at[int(part)] if isinstance(at, list) else at[part]
+        if isinstance(at, list):
+            assert last == "-"
+            at.append(each["value"])
+        else:
+            assert last not in at or last == "schedulerName", "what the user set is overwritten"
+            at[last] = each["value"]
+    return pod
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_pod_gets_what_it_lacks(case: Case):
+    assert injected(case.pod()) == case.injected()
+    assert injected(case.injected()) == case.injected(), "a second time"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "message"), [each[1:] for each in REFUSED], ids=[each[0] for each in REFUSED]
+)
+def test_annotation_that_names_nothing_is_refused(annotations: dict[str, str], message: str):
+    pod = Case(name="", annotations={"rdma_interfaces_required": "[{}]", **annotations}, spec=SIDECAR).pod()
+    with pytest.raises(MalformedError) as refused:
+        INJECTION.patch(decode_review(review(pod)).object)
+    assert (refused.value.message, refused.value.reason) == (message, Reason.MALFORMED_ANNOTATION)
+    del pod["metadata"]["annotations"]["rdma_interfaces_required"]
+    assert injected(pod) == pod, "a pod without interfaces"
+
+
+def test_nothing_is_added_that_the_installation_has_not():
+    alone = Injection(scheduler_name="", slot="", device_resources=())
+    pod = CASES[0].pod()
+    assert injected(pod, alone) == pod
