@@ -100,6 +100,21 @@ def test_slot_names_its_devices_in_variables_also_where_there_is_no_rdma(machine
     run(scenario)
 
 
+@pytest.mark.parametrize(("annotation", "hinted"), [("required", True), (" required\n", True), ("", False)])
+def test_pod_may_ask_for_variables_of_nccl(machine: Machine, annotation: str, hinted: bool) -> None:
+    async def scenario() -> None:
+        machine.kubelet.allocate("default", "p", SLOT, "slot-0")
+        with machine.running() as (_, verbs):
+            given = await add(verbs, machine, annotations={"k8s-rdma.io/nccl": annotation})
+            [edits] = told(machine).values()
+            names = [variable.partition("=")[0] for variable in edits.env]
+            assert ("NCCL_IB_HCA" in names) == ("UCX_NET_DEVICES" in names) == hinted
+            if hinted:
+                assert f"NCCL_IB_HCA=={given.receipt.interfaces[0].rdma_device}" in edits.env
+
+    run(scenario)
+
+
 def test_every_container_of_a_pod_has_a_slot_with_all_of_its_devices(machine: Machine) -> None:
     async def scenario() -> None:
         machine.kubelet.allocate("default", "p", SLOT, "slot-0", container="a")

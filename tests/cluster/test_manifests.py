@@ -62,7 +62,7 @@ async def test_api_server_takes_all_objects_to_the_letter(tmp_path: Path):
 
 
 async def test_pod_of_the_second_scheduler_is_bound_with_its_placement(tmp_path: Path):
-    async with cluster("real", tmp_path, "w1") as c:
+    async with cluster("real", tmp_path, "w1", **{"k8s-rdma.io/slot": "10"}) as c:  # which the policy adds
         values = {"extender": {"config": {"source": "http", "nodePort": c.node_port}}}
         applied, objects = Applied(c.http), rendered(c.plane, values)
         await applied.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})

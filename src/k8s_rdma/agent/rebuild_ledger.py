@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
-from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request
+from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request, with_hints
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.agent.main import BOOT_ID, open_deferred_deletes, open_kernel, open_pod_devices
 from k8s_rdma.agent.plugins.runner import called_plugins
@@ -179,6 +179,7 @@ class Rebuild:
         )
         pod_request, doubt = self._requested(call)
         slots = self.slots.get((call.pod.namespace, call.pod.name), ()) if netns else ()
+        slots = with_hints(slots, call.annotations)
         sandbox = call.sandbox(Request(tuple(pod_request.values())), tuple(pod_request))
         names = dict(zip(sandbox.ifnames, pod_request, strict=True))
         found = self._observed_interfaces(cached, netns, names, hardware)

@@ -11,19 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.admission import Operation, pointer
-from k8s_rdma.wire.annotation import ANNOTATION, ANNOTATION_ALIAS
+from k8s_rdma.wire.annotation import ANNOTATION, ANNOTATION_ALIAS, CONTAINERS_ANNOTATION, NCCL_ANNOTATION
 from k8s_rdma.wire.json import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from k8s_rdma.wire.admission import Container, Pod
-
-CONTAINERS_ANNOTATION = "k8s-rdma.io/containers"
-"""Names the containers that get device nodes, with commas between them; by default the first regular one."""
-
-NCCL_ANNOTATION = "k8s-rdma.io/nccl"
-"""`required`: NCCL fails where it would use TCP."""
 
 _NO_INTERFACES = re.compile(r"[ \t\n\r]*(?:\[[ \t\n\r]*\][ \t\n\r]*)?")
 _NCCL_VALUES = ("", "required")

@@ -293,7 +293,9 @@ def read_policy(text: str | None) -> PfPolicy:
 __all__ = [
     "ANNOTATION",
     "ANNOTATION_ALIAS",
+    "CONTAINERS_ANNOTATION",
     "KEYS",
+    "NCCL_ANNOTATION",
     "ReadRequest",
     "format_request",
     "parse_request",
@@ -304,6 +306,12 @@ __all__ = [
     "request_texts",
     "requests_interfaces",
 ]
+
+CONTAINERS_ANNOTATION = "k8s-rdma.io/containers"
+"""Names the containers that get device nodes, with commas between them; by default the first regular one."""
+
+NCCL_ANNOTATION = "k8s-rdma.io/nccl"
+"""`required`: NCCL uses the pod's devices, and fails where it would use TCP."""
 
 _RATES = ("min_tx_rate", "max_tx_rate")
 _ENFORCE = "enforce"

@@ -28,6 +28,7 @@ from k8s_rdma.agent.cni.pod_request import (
     read_pod_request,
     select_network,
     unknown_networks,
+    with_hints,
 )
 from k8s_rdma.agent.node import Sandbox, rejected
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
@@ -153,7 +154,10 @@ class AddCommand:
         async with self._marked(call), self._locks.alone(call.env.container_id):
             entries = self._entries_of_network(call, pod_request)
             part = pod_request.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
-            sandbox = replace(call.sandbox(part.request, entries, devices.slots), devices=part.devices)
+            sandbox = replace(
+                call.sandbox(part.request, entries, with_hints(devices.slots, call.annotations)),
+                devices=part.devices,
+            )
             if not part.request and sandbox.delegate is None:
                 call.allow_nothing()
                 return None

@@ -30,7 +30,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.annotation import ANNOTATION, read_pod, request_name
+from k8s_rdma.wire.annotation import ANNOTATION, NCCL_ANNOTATION, read_pod, request_name
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 from k8s_rdma.wire.cni_request import NetConf, refuse
 from k8s_rdma.wire.json import shown
@@ -246,6 +246,13 @@ def _slots_of_resource(
         slot = SlotInUse(resource=resource, id=device_id, pool=pool, hints=hints)
         qualified_name(slot.device, device_class=SLOT_CLASS)  # refused where it is none: it names a file, too
         yield slot
+
+
+def with_hints(slots: tuple[SlotInUse, ...], annotations: Mapping[str, str]) -> tuple[SlotInUse, ...]:
+    """Slots whose containers get the variables of communication libraries, if an annotation asks for them."""
+    if annotations.get(NCCL_ANNOTATION, "").strip() != "required":
+        return slots
+    return tuple(replace(slot, hints=True) for slot in slots)
 
 
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
