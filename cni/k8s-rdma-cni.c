@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "agent.h"
 #include "deletion.h"
 #include "io.h"
+#include "memlock.h"
 #include "netconf.h"
 #include "version.h"
 
@@ -201,11 +203,14 @@ static bool serve(struct call *call, struct reply *reply)
     }
 }
 
-int main(void)
+/* A CNI plugin has no arguments. With `memlock` as the first, this is the OCI hook of docs/locked-memory.md. */
+int main(int argc, char **argv)
 {
     static struct call call = {.request = {.frame = frame, .netns = -1}};
     struct reply reply = {.exit_status = EXIT_SUCCESS};
     signal(SIGPIPE, SIG_IGN);
+    if (argc > 1 && strcmp(argv[1], "memlock") == 0)
+        return memlock_hook(argc, argv);
     netconf_init(&call.conf);
     if (!serve(&call, &reply)) {
         reply.standard_output = error_document(&call.error, error_version(call.conf.cni_version));

@@ -49,7 +49,7 @@ class PodSandboxStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerConfig:
-    """A container that shall be made. command, args: empty for the image's own."""
+    """A container that shall be made. command, args: empty for the image's own; user: None for the same."""
 
     name: str
     image: str
@@ -63,6 +63,7 @@ class ContainerConfig:
     cdi_devices: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     privileged: bool = False
+    user: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +158,7 @@ def _status_from(message: pb.PodSandboxStatusResponse) -> PodSandboxStatus:
 def _container_to(container: ContainerConfig) -> pb.ContainerConfig:
     return pb.ContainerConfig(
         metadata=pb.ContainerMetadata(name=container.name, attempt=container.attempt),
-        image=pb.ImageSpec(image=container.image),
+        image=pb.ImageSpec(image=container.image, user_specified_image=container.image),
         command=container.command,
         args=container.args,
         envs=[pb.KeyValue(key=key, value=value) for key, value in container.envs.items()],
@@ -178,6 +179,7 @@ def _container_to(container: ContainerConfig) -> pb.ContainerConfig:
             security_context=pb.LinuxContainerSecurityContext(
                 capabilities=pb.Capability(add_capabilities=container.capabilities),
                 privileged=container.privileged,
+                run_as_user=None if container.user is None else pb.Int64Value(value=container.user),
             )
         ),
         CDI_devices=[pb.CDIDevice(name=device) for device in container.cdi_devices],
@@ -205,6 +207,7 @@ def _container_from(message: pb.ContainerConfig) -> ContainerConfig:
         cdi_devices=tuple(device.name for device in message.CDI_devices),
         capabilities=tuple(security.capabilities.add_capabilities),
         privileged=security.privileged,
+        user=security.run_as_user.value if security.HasField("run_as_user") else None,
     )
 
 

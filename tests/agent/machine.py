@@ -89,6 +89,7 @@ class Machine:
         self.claims = 0
         self.cluster: Cluster = NoCluster()
         self.policies = EVERYTHING
+        self.memlock, self.memlock_hook = 0, ""
         self.kubelet: PodResources | None = None
         self.resources: tuple[Resource, ...] = ()
         self.sandboxes: dict[int, NetnsRef] = {}
@@ -120,10 +121,16 @@ class Machine:
             files=HostFiles(self.directory / "host"),
             device_nodes=FakeNodes(self.hardware),
             cdi_dir="/var/run/cdi",
+            memlock_hook=self.memlock_hook,
             plugins=CniPlugins(ipam=IpamPlugins(plugins), delegate=Delegate(plugins)),
             pools=pools_of(self.resources),
         )
-        policy = Policy(keys=FixedKeys(key), allow_unplaced=allow_unplaced, policies=lambda: self.policies)
+        policy = Policy(
+            keys=FixedKeys(key),
+            allow_unplaced=allow_unplaced,
+            policies=lambda: self.policies,
+            memlock=self.memlock,
+        )
         devices = PodDeviceLookup(self.kubelet, self.resources)
         agent = build_agent(
             host, PodSources(policy=policy, cluster=self.cluster, devices=devices), self.claim

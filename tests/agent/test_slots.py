@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,16 @@ from agent.machine import Machine, asks, call
 from cdi_documents import decode_specification
 from factories import PF0, interface
 from fakes.nodes import FakeNodes, FakePodResources
+from k8s_rdma.agent.cdi_specs import HostFiles, find_executable
 from k8s_rdma.agent.cni.pod_request import held_devices
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource, MountResource
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices, SlotInUse
+from k8s_rdma.core.namespace_policy import NamespacePolicies, NamespacePolicy
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -113,6 +120,108 @@ def test_pod_may_ask_for_variables_of_nccl(machine: Machine, annotation: str, hi
                 assert f"NCCL_IB_HCA=={given.receipt.interfaces[0].rdma_device}" in edits.env
 
     run(scenario)
+
+
+HOOK = "/opt/cni/bin/k8s-rdma-cni"
+GI = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("annotation", "policy", "arguments"),
+    [
+        (None, None, [str(8 * GI)]),
+        ("", None, [str(8 * GI)]),
+        ("unlimited", None, ["unlimited", "required"]),
+        (" 16Gi\n", None, [str(16 * GI), "required"]),
+        ("0", None, None),
+        (None, 2 * GI, [str(2 * GI)]),
+        ("1Gi", 2 * GI, [str(GI), "required"]),
+        (None, 0, None),
+    ],
+)
+def test_slot_lets_its_container_lock_what_pod_policy_and_configuration_say(
+    machine: Machine, annotation: str | None, policy: int | None, arguments: list[str] | None
+) -> None:
+    async def scenario() -> None:
+        machine.memlock, machine.memlock_hook = 8 * GI, HOOK
+        machine.policies = NamespacePolicies(
+            (NamespacePolicy(name="a", namespaces=("*",), max_memlock=policy),)
+        )
+        machine.kubelet.allocate("default", "p", SLOT, "slot-0")
+        annotations = {} if annotation is None else {"k8s-rdma.io/memlock": annotation}
+        with machine.running() as (_, verbs):
+            await add(verbs, machine, annotations=annotations)
+            [edits] = told(machine).values()
+            assert edits.device_nodes
+            hooks = [(hook.hook_name, hook.path, list(hook.args)) for hook in edits.hooks]
+            expected = ("createRuntime", HOOK, ["k8s-rdma-cni", "memlock", *(arguments or [])])
+            assert hooks == ([expected] if arguments else [])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "reason", "said"),
+    [
+        ("much", Reason.MALFORMED_ANNOTATION, "k8s-rdma.io/memlock: much is neither bytes, such as 16Gi"),
+        ("-1", Reason.MALFORMED_ANNOTATION, "is neither bytes"),
+        ("1m", Reason.MALFORMED_ANNOTATION, "is neither bytes"),
+        ("9Ei", Reason.MALFORMED_ANNOTATION, "is neither bytes"),
+        ("2Gi", Reason.NOT_ALLOWED, "may not have memlock 2147483648: policy a allows at most 1073741824"),
+    ],
+)
+@pytest.mark.parametrize("signed", [False, True])
+def test_locked_memory_that_cannot_be_had_is_refused(
+    machine: Machine, annotation: str, reason: Reason, said: str, signed: bool
+) -> None:
+    async def scenario() -> None:
+        machine.memlock_hook = HOOK
+        machine.policies = NamespacePolicies((NamespacePolicy(name="a", namespaces=("*",), max_memlock=GI),))
+        machine.kubelet.allocate("default", "p", SLOT, "slot-0")
+        annotations = {"k8s-rdma.io/memlock": annotation}
+        keys = PlacementKeys.shared(b"k" * 32) if signed else None
+        if signed:
+            placement = Placement(
+                node=NodeName("w1"),
+                interfaces=(PlacedInterface(pf=PF0),),
+            )
+            annotations[PLACEMENT_ANNOTATION] = encode(placement, PodUid("uid-p"), keys)
+        with machine.running(keys) as (_, verbs):
+            with pytest.raises(K8sRdmaError, match=re.escape(said)) as refused:
+                await add(verbs, machine, annotations=annotations)
+            assert refused.value.reason is reason
+            assert told(machine) == {}
+
+    run(scenario)
+
+
+def test_pod_that_requires_locked_memory_does_not_start_where_no_executable_can_raise_it(
+    machine: Machine,
+) -> None:
+    async def scenario() -> None:
+        machine.memlock = 8 * GI
+        for pod in ("p", "q"):
+            machine.kubelet.allocate("default", pod, SLOT, f"slot-{pod}")
+        with machine.running() as (_, verbs):
+            await add(verbs, machine, "p")
+            [edits] = told(machine).values()
+            assert edits.hooks == ()
+            with pytest.raises(
+                K8sRdmaError, match=r"k8s-rdma.io/memlock: there is no k8s-rdma-cni in cniPath"
+            ):
+                await add(verbs, machine, "q", annotations={"k8s-rdma.io/memlock": "1Gi"})
+
+    run(scenario)
+
+
+def test_executable_is_looked_for_where_the_node_has_its_plugins(tmp_path: Path) -> None:
+    files = HostFiles(tmp_path)
+    assert find_executable(files, "/opt/cni/bin:/usr/lib/cni") == ""
+    (tmp_path / "var/cni").mkdir(parents=True)
+    (tmp_path / "var/cni/k8s-rdma-cni").touch()
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "usr/lib/cni").symlink_to("/var/cni")
+    assert find_executable(files, "/opt/cni/bin::/usr/lib/cni") == "/usr/lib/cni/k8s-rdma-cni"
 
 
 def test_every_container_of_a_pod_has_a_slot_with_all_of_its_devices(machine: Machine) -> None:

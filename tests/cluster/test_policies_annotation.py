@@ -106,6 +106,9 @@ async def test_api_server_answers_as_the_evaluation_without_one(tmp_path: Path):
             document: dict[str, Any] = pod(text, word)
             expected = "".join(policy("annotation").refusals(document))
             assert await answer(c, document) == (expected, ""), (text, word)
+        locking = pod("[{}]")
+        locking["metadata"]["annotations"]["k8s-rdma.io/memlock"] = "16 Gi"
+        assert "k8s-rdma.io/memlock: 16 Gi is neither bytes" in (await answer(c, locking))[0]
 
 
 async def test_workloads_are_looked_into_and_what_was_there_stays(tmp_path: Path):

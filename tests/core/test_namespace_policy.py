@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from k8s_rdma.config.files import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
+from k8s_rdma.core.devices.pod_devices import MEMLOCK_UNLIMITED
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, intersection
 from k8s_rdma.core.types import PciAddress, PfSelector
 from k8s_rdma.errors import MalformedError, Reason
@@ -145,6 +147,24 @@ def test_policy_bounds_what_it_allows(
     found = policies(policy)
     assert refusal(found, json.dumps(inside)) == ""
     assert said in refusal(found, json.dumps(outside))
+
+
+@pytest.mark.parametrize(
+    ("most", "inside", "outside", "named"),
+    [
+        ("1Gi", 1 << 30, (1 << 30) + 1, "memlock 1073741825: policy p0 allows at most 1073741824 bytes"),
+        ("1Gi", None, MEMLOCK_UNLIMITED, "memlock unlimited: policy p0 allows at most 1073741824 bytes"),
+        ("0", 0, 1, "memlock 1: policy p0 allows at most 0 bytes"),
+        ("unlimited", MEMLOCK_UNLIMITED, None, ""),
+    ],
+)
+def test_policy_bounds_locked_memory(most: str, inside: int | None, outside: int | None, named: str):
+    found = policies({"maxMemlock": most})
+    asks = parse_request("[{}]")
+    assert found.permit("team-a", replace(asks, memlock=inside))
+    if named:
+        with pytest.raises(MalformedError, match=named):
+            found.permit("team-a", replace(asks, memlock=outside))
 
 
 def test_message_names_the_interface_that_is_refused():

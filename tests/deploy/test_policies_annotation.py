@@ -12,7 +12,7 @@ from admission import made_from, policy
 from asked_annotations import ANNOTATIONS, BAD, GOOD, POLICIES
 from injection_cases import CASES, REFUSED, SIDECAR, Case
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.annotation import ANNOTATION, POLICY_ANNOTATION, read_pod
+from k8s_rdma.wire.annotation import ANNOTATION, MEMLOCK_ANNOTATION, POLICY_ANNOTATION, read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION
 
 LENIENT = (("strict", "false"),)
@@ -66,6 +66,45 @@ def test_policy_refuses_a_policy_that_there_is_not(word: str, good: bool):
     assert agreeing(told, of_extender("[{}]", word))
     assert of_policy("[]", word) == "", "not looked at where nothing is asked for"
     assert of_policy("[{}]", f"{word}é") == of_policy("[{}]", f"é{word}") == "", "left to the extender"
+
+
+MEMLOCKS = {
+    "unlimited": True,
+    "": True,
+    "0": True,
+    "16Gi": True,
+    " 1.5G ": True,
+    "1e9": True,
+    "+1k": True,
+    "Unlimited": False,
+    "16 Gi": False,
+    "16GiB": False,
+    "1e1234": False,
+    "x" * 60: False,
+    "x" * 61: False,
+}
+
+
+@pytest.mark.parametrize(("amount", "good"), MEMLOCKS.items())
+def test_policy_refuses_locked_memory_that_is_no_amount(amount: str, good: bool):
+    asked = pod("[{}]")
+    asked["metadata"]["annotations"][MEMLOCK_ANNOTATION] = amount
+    told = "".join(policy("annotation").refusals(asked))
+    if good:
+        assert told == ""
+        assert read_pod(asked["metadata"]["annotations"], strict=True)
+        return
+    with pytest.raises(MalformedError) as refused:
+        read_pod(asked["metadata"]["annotations"], strict=True)
+    assert told == f"{MALFORMED_ANNOTATION} ({refused.value.message})"
+
+
+def test_policy_leaves_amounts_of_locked_memory_to_the_extender_that_it_cannot_compare():
+    asked = pod("[{}]")
+    asked["metadata"]["annotations"][MEMLOCK_ANNOTATION] = "1m"
+    assert policy("annotation").refusals(asked) == []
+    with pytest.raises(MalformedError, match="1m is neither bytes"):
+        read_pod(asked["metadata"]["annotations"], strict=True)
 
 
 ALIAS = "k8s-rdma.io/interfaces"

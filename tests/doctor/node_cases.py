@@ -182,9 +182,9 @@ def lossless(**port: object) -> list[Finding]:
     return list(check_lossless(LosslessFacts(ports=(PortQos(name="eth0", **told),))))
 
 
-def memlock(soft_bytes: int | None) -> list[Finding]:
+def memlock(soft_bytes: int | None, **facts: Any) -> list[Finding]:
     process = LockingProcess(name="containerd", pid=7, soft_bytes=soft_bytes)
-    return list(check_memlock(MemlockFacts(processes=(process,))))
+    return list(check_memlock(MemlockFacts(processes=(process,), cni_path="/opt/cni/bin", **facts)))
 
 
 RATES = Rates(min=None, max=None, sum_checked=False, needs_link=False, weights=None)
@@ -310,6 +310,10 @@ CASES: dict[str, list[Finding]] = {
     "lossless-not-needed": lossless(roce=False),
     "memlock-ok": GOOD["memlock"],
     "memlock-low": memlock(8 << 20),
+    "memlock-overrides": memlock(
+        8 << 20, amount="unlimited", ulimits=(("crio", "8388608:8388608"), ("crio", "-1:-1"))
+    ),
+    "memlock-no-hook": memlock(None, amount="unlimited", hook=False),
     "memlock-no-process": run(check_memlock, MemlockFacts(processes=())),
     "runtime-ok": GOOD["runtime"],
     "runtime-none": runtime(),

@@ -118,6 +118,12 @@ def test_capability_is_no_cure_for_locked_memory_of_who_is_not_root():
     assert finding.fix.endswith("The capability IPC_LOCK helps those that run as root alone")
 
 
+def test_limit_of_the_runtime_is_no_fault_where_slots_raise_it():
+    [finding] = node_cases.memlock(8 << 20, amount="64Gi")
+    assert finding.id == "memlock-ok"
+    assert finding.found == "containers with a slot may lock 64Gi, others 8388608 bytes"
+
+
 def test_fix_of_locked_memory_can_be_typed_where_the_service_has_no_files_yet(tmp_path: Path):
     [finding] = CASES["memlock-low"]
     (tmp_path / "systemd" / "system").mkdir(parents=True)

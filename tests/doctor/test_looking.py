@@ -16,7 +16,7 @@ from k8s_rdma import __version__
 from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.doctor.collectors.host import Host, Process
-from k8s_rdma.doctor.collectors.node import cni_facts, find_runtimes, memlock_facts, needs_cdi
+from k8s_rdma.doctor.collectors.node import cni_facts, find_runtimes, memlock_limits, needs_cdi
 from k8s_rdma.doctor.collectors.processes import ledger_facts, mounts_of, process_facts
 from k8s_rdma.doctor.node.processes import check_processes
 from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
@@ -108,6 +108,15 @@ def test_crio_is_read_with_its_drop_ins(host):
     put(host, "/etc/crio/crio.conf.d/10-net.conf", CRIO)
     [setup] = find_runtimes(host)
     assert (setup.conf_dir, setup.bin_dirs) == ("/etc/crio/net.d", ("/usr/libexec/cni", "/opt/cni/bin"))
+    assert setup.runtime.memlock == ""
+
+
+def test_limit_that_crio_gives_all_containers_is_of_its_last_drop_in(host):
+    process(host, 41, "crio")
+    for name, limits in (("10", '["memlock=1:1"]'), ("20", '["nofile=1:1", "memlock=8388608:-1"]')):
+        put(host, f"/etc/crio/crio.conf.d/{name}.conf", f"[crio.runtime]\ndefault_ulimits = {limits}\n")
+    [setup] = find_runtimes(host)
+    assert setup.runtime.memlock == "8388608:-1"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +139,7 @@ def test_limits_are_of_every_process_that_starts_containers(host):
     process(host, 40, "containerd", soft="8388608")
     process(host, 41, "kubelet", soft="65536")
     process(host, 42, "dockerd")
-    found = {each.name: each.soft_bytes for each in memlock_facts(host).processes}
+    found = {each.name: each.soft_bytes for each in memlock_limits(host)}
     assert found == {"containerd": 8388608, "dockerd": None}
 
 

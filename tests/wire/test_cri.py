@@ -24,6 +24,7 @@ CONTAINER = cri.ContainerConfig(
     cdi_devices=("v/c=d",),
     capabilities=("IPC_LOCK",),
     privileged=True,
+    user=1000,
 )
 STATUS = cri.PodSandboxStatus(sandbox=SANDBOX, ips=("10.0.0.1", "fd00::1"), info={"info": "{}"})
 ASKED = [

@@ -20,23 +20,26 @@ import structlog
 
 from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.host_files import below
-from k8s_rdma.core.devices.pod_devices import SlotInUse, shared_device
+from k8s_rdma.core.devices.pod_devices import SlotInUse, format_memlock, shared_device
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice, NamedDevice, device_variables
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.types import ContainerId, PciAddress, pci_address
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
+from k8s_rdma.wire.annotation import MEMLOCK_ANNOTATION
 from k8s_rdma.wire.cdi import (
     SHARED_CLASS,
     SLOT_CLASS,
     VF_CLASS,
     ContainerEdits,
     DeviceNode,
+    Hook,
     character_node,
     device_of_file_name,
     encode_own,
     file_name,
     vfio_nodes,
 )
+from k8s_rdma.wire.conflist import PLUGIN
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.network_status import device_info, encode_device_info
 from k8s_rdma.wire.resource_names import Declared, Written
@@ -55,6 +58,9 @@ MAX_NAME_BYTES = 255
 
 DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo/cni"
 """Source: Device Information Specification 1.1.0, section 4.2."""
+
+HOOK_TIMEOUT_S = 10
+"""A hook that does not end fails its container; ours makes two system calls."""
 
 DECLARED_SOON_S = 30.0
 """The time for which a restarted agent leaves the specifications of its predecessor: the device plugin
@@ -212,13 +218,20 @@ class DeviceNodes(Protocol):
 
 
 class SlotSpecs:
-    """Manages CDI specifications in a directory of the node."""
+    """Manages CDI specifications in a directory of the node.
 
-    def __init__(self, files: HostFiles, cdi_dir: PurePosixPath, nodes: DeviceNodes) -> None:
+    memlock_hook: the executable that raises the limit of locked memory of a container that has a slot, as a
+        `createRuntime` hook; empty for none, so that containers keep the runtime's limit.
+    """
+
+    def __init__(
+        self, files: HostFiles, cdi_dir: PurePosixPath, nodes: DeviceNodes, memlock_hook: str = ""
+    ) -> None:
         """Write nothing yet."""
         self._files = files
         self._cdi_dir = cdi_dir
         self._nodes = nodes
+        self._memlock_hook = memlock_hook
 
     def update(self, devices: Collection[str], ledger: Ledger) -> tuple[str, ...]:
         """Write the specifications of some slots by the ledger; remove those of slots without interfaces.
@@ -273,9 +286,25 @@ class SlotSpecs:
         env = _variables(slot, interfaces)
         if not nodes and not env:
             env = (f"{MARK}={slot.device}",)
-        return encode_own(
-            SLOT_CLASS, slot.device, ContainerEdits(env=env, device_nodes=tuple(nodes.values()))
+        edits = ContainerEdits(env=env, device_nodes=tuple(nodes.values()), hooks=self._hooks(slot))
+        return encode_own(SLOT_CLASS, slot.device, edits)
+
+    def _hooks(self, slot: SlotInUse) -> tuple[Hook, ...]:
+        """Return the hook by which the slot's container may lock memory. KernelError where it has to."""
+        if not slot.memlock:
+            return ()
+        if not self._memlock_hook:
+            if slot.memlock_required:
+                msg = f"{MEMLOCK_ANNOTATION}: there is no {PLUGIN} in cniPath of the agent's file"
+                raise KernelError(msg)
+            return ()
+        args = [PLUGIN, "memlock", format_memlock(slot.memlock)]
+        if slot.memlock_required:
+            args.append("required")
+        hook = Hook(
+            hook_name="createRuntime", path=self._memlock_hook, args=tuple(args), timeout=HOOK_TIMEOUT_S
         )
+        return (hook,)
 
     def _nodes_of(self, interface: AllocatedInterface) -> tuple[DeviceNode, ...]:
         pci = pci_address(interface.pci)
@@ -295,6 +324,12 @@ def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tup
     ]
     found = device_variables(slot.resource, devices, hints=slot.hints)
     return tuple(f"{name}={value}" for name, value in found.items())
+
+
+def find_executable(files: HostFiles, cni_path: str) -> str:
+    """Find our executable in the node's directories of plugins; empty where it is in none."""
+    paths = (PurePosixPath(directory, PLUGIN) for directory in cni_path.split(":") if directory)
+    return next((str(path) for path in paths if files.exists(path)), "")
 
 
 class HostFiles:
@@ -387,12 +422,12 @@ class AttachmentSpecs:
     cdi_dir: the node's directory that container runtimes read. ledger, in every method: the current one.
     """
 
-    def __init__(self, files: HostFiles, cdi_dir: str, nodes: DeviceNodes) -> None:
-        """Write nothing yet."""
+    def __init__(self, files: HostFiles, cdi_dir: str, nodes: DeviceNodes, memlock_hook: str = "") -> None:
+        """Write nothing yet; memlock_hook: as in `SlotSpecs`."""
         self._files = files
         self._cdi_dir = PurePosixPath(cdi_dir)
         self._nodes = nodes
-        self._slots = SlotSpecs(files, self._cdi_dir, nodes)
+        self._slots = SlotSpecs(files, self._cdi_dir, nodes, memlock_hook)
 
     def clear(self, slots: Iterable[SlotInUse], container: ContainerId, ledger: Ledger) -> None:
         """Remove the specifications of slots that a sandbox is about to claim and another may have had.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from k8s_rdma.config.devices import load_device_config
-from k8s_rdma.config.files import AbsolutePath, NodeText
+from k8s_rdma.config.files import AbsolutePath, MemlockText, NodeText, memlock_bytes
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.resource_names import ResourceText, require_resource_name
@@ -67,8 +67,11 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     cdi_dir: the node's directory in which container runtimes read specifications of devices.
     device_plugin: the device plugin's file, where there is one: it says which VFs are whose, and what of it
         kubelet gives pods. pod_resources_timeout_s: how long an ADD waits for kubelet to say that.
+    memlock: the memory that a container with a slot may lock, unless its pod says (`k8s-rdma.io/memlock`): an
+        amount such as `64Gi`, or `unlimited`; `0` leaves the runtime's limit.
     cni_cache_dirs, cni_path: of the node, where libcni keeps attachments for a runtime and for Multus, where
-        plugins are. For `--rebuild-ledger` alone: of a call the runtime says where they are.
+        plugins are. The latter for our executable as the hook of `memlock`, and both for
+        `--rebuild-ledger`: of a call the runtime says where they are.
     """
 
     node: NodeText
@@ -91,17 +94,23 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     cdi_dir: AbsolutePath = "/var/run/cdi"
     device_plugin: AbsolutePath | None = None
     pod_resources_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
+    memlock: MemlockText = "unlimited"
     cni_cache_dirs: tuple[AbsolutePath, ...] = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
     cni_path: str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"
 
     def __post_init__(self) -> None:
-        """Refuse settings that contradict each other."""
+        """Refuse settings that contradict each other, and amounts that a pattern does not tell."""
+        self.memlock_bytes()
         if self.kubeconfig is not None and self.in_cluster:
             msg = "kubeconfig and inCluster: both are set, and one of them says it all"
             raise ValueError(msg)
         if self.publish.anything() and not self.has_credentials():
             msg = "publish: needs credentials for the API server: set kubeconfig or inCluster"
             raise ValueError(msg)
+
+    def memlock_bytes(self) -> int:
+        """The bytes of `memlock`."""
+        return memlock_bytes("memlock", self.memlock)
 
     def has_credentials(self) -> bool:
         """Report whether credentials for the API server are configured."""

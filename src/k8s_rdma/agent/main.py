@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma import process
-from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, DeviceNodes, HostFiles, SharedResourceSpecs
+from k8s_rdma.agent.cdi_specs import (
+    AttachmentSpecs,
+    CdiSpecs,
+    DeviceNodes,
+    HostFiles,
+    SharedResourceSpecs,
+    find_executable,
+)
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
 from k8s_rdma.agent.cni.add import AddCommand, PodSources
 from k8s_rdma.agent.cni.check import CheckCommand
@@ -115,6 +122,7 @@ class Host:
     """The node as its agent finds it: the kernel, files that outlive the agent, other plugins.
 
     worker: the only thread that uses the kernel and the files.
+    memlock_hook: the path of our executable on the node, see `SlotSpecs`; empty where there is none.
     sole_cdi_writer: whether all our files in cdi_dir are this agent's.
     pools: the VFs of exclusive resources.
     """
@@ -130,6 +138,7 @@ class Host:
     device_nodes: DeviceNodes
     plugins: CniPlugins
     cdi_dir: str
+    memlock_hook: str = ""
     sole_cdi_writer: bool = True
     pools: Sequence[Pool] = ()
 
@@ -157,7 +166,7 @@ def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[N
         boot_id=host.boot_id,
         pools=host.pools,
     )
-    device_specs = AttachmentSpecs(host.files, host.cdi_dir, host.device_nodes)
+    device_specs = AttachmentSpecs(host.files, host.cdi_dir, host.device_nodes, host.memlock_hook)
     access = NodeAccess(node=node, worker=host.worker, device_specs=device_specs)
     specifications = CdiSpecs(
         node=node,
@@ -201,6 +210,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         strict=config.strict,
         allow_unplaced=config.allow_unplaced,
         policies=policies,
+        memlock=config.memlock_bytes(),
     )
     pods = PodSources(policy=policy, cluster=cluster, devices=pod_devices)
 
@@ -340,6 +350,7 @@ def _open_host(
     kernel = open_kernel(config, namespaces, ledger)
     pools = plugin.pools() if plugin else ()
     mark_exclusive_devices(Path(config.run_dir), present=bool(pools))
+    files = HostFiles(Path(config.host_root))
     return Host(
         name=NodeName(config.node),
         boot_id=BOOT_ID.read_text().strip(),
@@ -348,9 +359,10 @@ def _open_host(
         receipts=receipts,
         markers=_markers(config),
         deferred_deletes=deferred_deletes,
-        files=HostFiles(Path(config.host_root)),
+        files=files,
         device_nodes=PodNodes(),
         cdi_dir=config.cdi_dir,
+        memlock_hook=find_executable(files, config.cni_path),
         sole_cdi_writer=config.kernel == "linux" or plugin is not None,
         plugins=_open_plugins(config),
         pools=pools,

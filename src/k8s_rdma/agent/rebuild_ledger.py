@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
-from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request, with_hints
+from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request, slots_of_pod
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.agent.main import BOOT_ID, open_deferred_deletes, open_kernel, open_pod_devices
 from k8s_rdma.agent.plugins.runner import called_plugins
+from k8s_rdma.config.namespace_policies import policies_of
 from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.core.allocation import is_free
 from k8s_rdma.core.devices.pod_devices import SlotInUse
@@ -84,7 +85,13 @@ def rebuild_ledger(config: AgentConfig) -> tuple[RebuiltAttachment, ...]:
             node=NodeName(config.node),
             kernel=kernel,
             namespaces=namespaces,
-            policy=Policy(keys=keys, strict=config.strict, allow_unplaced=True),
+            policy=Policy(
+                keys=keys,
+                strict=config.strict,
+                allow_unplaced=True,
+                policies=policies_of(config.policy_file),
+                memlock=config.memlock_bytes(),
+            ),
             boot_id=BOOT_ID.read_text().strip(),
             cni_path=config.cni_path,
             pools=plugin.pools() if plugin else (),
@@ -179,7 +186,6 @@ class Rebuild:
         )
         pod_request, doubt = self._requested(call)
         slots = self.slots.get((call.pod.namespace, call.pod.name), ()) if netns else ()
-        slots = with_hints(slots, call.annotations)
         sandbox = call.sandbox(Request(tuple(pod_request.values())), tuple(pod_request))
         names = dict(zip(sandbox.ifnames, pod_request, strict=True))
         found = self._observed_interfaces(cached, netns, names, hardware)
@@ -195,7 +201,7 @@ class Rebuild:
         receipt = sandbox.receipt(interfaces, phase=Phase.ATTACHED, boot_id=self.boot_id)
         if interfaces:
             interfaces = tuple(map(self._with_its_name, interfaces))
-            receipt = replace(receipt, interfaces=interfaces, slots=slots)
+            receipt = replace(receipt, interfaces=interfaces, slots=self._slots_of(call, slots))
         missing = sorted(names.keys() - {interface.ifname for interface in interfaces})
         return RebuiltAttachment(
             subject=subject,
@@ -203,6 +209,13 @@ class Rebuild:
             receipt=receipt,
             complete=not missing and not doubt,
         )
+
+    def _slots_of(self, call: AddCall, slots: tuple[SlotInUse, ...]) -> tuple[SlotInUse, ...]:
+        policy = self.policy.policies().policy_for(call.pod.namespace)
+        try:
+            return slots_of_pod(slots, call.annotations, policy, self.policy.memlock)
+        except MalformedError:
+            return slots  # edited since: what was written for them is unknown
 
     def _with_its_name(self, interface: AllocatedInterface) -> AllocatedInterface:
         name = interface.rdma_device or self.rdma_device(pci_address(interface.pci))

@@ -26,6 +26,7 @@ import yaml
 from msgspec import inspect
 
 from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.annotation import parse_memlock
 from k8s_rdma.wire.json import describe_unknown, shown
 
 if TYPE_CHECKING:
@@ -181,6 +182,24 @@ NodeText = Annotated[
 ]
 """A DNS subdomain (RFC 1123), as names of Node objects are (`ValidateNodeName` in Kubernetes'
 pkg/apis/core/validation)."""
+
+
+MemlockText = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(unlimited|\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?)$",
+        description="an amount of memory such as 64Gi, or unlimited",
+    ),
+]
+
+
+def memlock_bytes(key: str, text: str) -> int:
+    """Read an amount of locked memory; ValueError names the key."""
+    try:
+        return parse_memlock(text)
+    except ValueError as error:
+        msg = f"{key}: {error}"
+        raise ValueError(msg) from error
 
 
 class Listening(Protocol):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config.files import load_config
+from k8s_rdma.config.files import MemlockText, load_config, memlock_bytes
 from k8s_rdma.config.reloaded import Reloaded
 from k8s_rdma.core.namespace_policy import (
     BY_DEFAULT,
@@ -95,6 +95,7 @@ class NamespacePolicyConfig(
         interfaces may be at all, whether their pod says `pf` or not.
     max_reserved_mbps, max_cap_mbps: the largest `min_tx_rate` and `max_tx_rate` of an interface; with the
         second, an interface must have a cap. max_interfaces: of a pod.
+    max_memlock: the memory that a container with a slot may lock, such as `64Gi`.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
@@ -112,6 +113,7 @@ class NamespacePolicyConfig(
     max_reserved_mbps: Mbps | None = None
     max_cap_mbps: Annotated[int, msgspec.Meta(ge=1, le=MAX_RATE_MBPS)] | None = None
     max_interfaces: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTERFACES)] | None = None
+    max_memlock: MemlockText | None = None
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself, and values that a pattern does not tell."""
@@ -146,6 +148,7 @@ class NamespacePolicyConfig(
             max_reserved_mbps=self.max_reserved_mbps,
             max_cap_mbps=self.max_cap_mbps,
             max_interfaces=self.max_interfaces,
+            max_memlock=None if self.max_memlock is None else memlock_bytes("maxMemlock", self.max_memlock),
         )
 
 

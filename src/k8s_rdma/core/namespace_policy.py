@@ -13,6 +13,7 @@ from enum import StrEnum, unique
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
+from k8s_rdma.core.devices.pod_devices import format_memlock
 from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, PfSelector, VfDriver, VlanProto
 from k8s_rdma.errors import MalformedError, Reason
 
@@ -63,7 +64,7 @@ class NamespacePolicy:
     name: for messages. namespaces, networks: names, in which `*` stands for any characters.
     pfs: those that interfaces may be on, whether the pod selects PFs or not.
     max_reserved_mbps, max_cap_mbps: of an interface; with a greatest cap, one without a cap is refused.
-    max_interfaces: of a pod.
+    max_interfaces: of a pod. max_memlock: the bytes that a container with a slot may lock.
     """
 
     name: str
@@ -77,6 +78,7 @@ class NamespacePolicy:
     max_reserved_mbps: int | None = None
     max_cap_mbps: int | None = None
     max_interfaces: int | None = None
+    max_memlock: int | None = None
 
     def narrowed(self, options: InterfaceOptions) -> InterfaceOptions:
         """The options with the PFs that the policy leaves of those that they select."""
@@ -173,6 +175,9 @@ class NamespacePolicies:
         limit, number = policy.max_interfaces, len(request.interfaces)
         if limit is not None and number > limit:
             _refuse(namespace, policy, f"{number} interfaces", f"at most {limit} for a pod")
+        limit, amount = policy.max_memlock, request.memlock or 0
+        if limit is not None and amount > limit:
+            _refuse(namespace, policy, f"memlock {format_memlock(amount)}", f"at most {limit} bytes")
         alike: dict[int, int] = {}  # many interfaces of a pod are one object
         for index, interface in enumerate(request.interfaces):
             if alike.setdefault(id(interface), index) == index:

@@ -333,12 +333,14 @@ class Request:
     policy: how they are to be spread over PFs; of no interfaces, there is none.
     devices: how many of each extended resource its containers request, by name: on a node where one of these
         is a pool, the interfaces are those devices. Of no interfaces, there are none.
+    memlock: the memory that the pod says its containers may lock, in bytes; None where it says nothing.
     shape: what of all that decides where it can be placed.
     """
 
     interfaces: tuple[InterfaceRequest, ...] = ()
     policy: PfPolicy = PfPolicy.ANY
     devices: tuple[tuple[str, int], ...] = ()
+    memlock: int | None = None
     shape: Shape = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -346,6 +348,7 @@ class Request:
         if not self.interfaces:
             object.__setattr__(self, "policy", PfPolicy.ANY)
             object.__setattr__(self, "devices", ())
+            object.__setattr__(self, "memlock", None)
         object.__setattr__(self, "shape", Shape.from_interfaces(self.interfaces, self.policy, self.devices))
 
     def __hash__(self) -> int:

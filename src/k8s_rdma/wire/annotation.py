@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from k8s_rdma.core.devices.pod_devices import MEMLOCK_UNLIMITED
 from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import (
     MAX_RATE_MBPS,
@@ -49,6 +51,7 @@ from k8s_rdma.wire.annotation_values import (
 )
 from k8s_rdma.wire.cni_request import ifname_fault
 from k8s_rdma.wire.json import describe_unknown, nearest, shown
+from k8s_rdma.wire.pod_spec import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -295,10 +298,12 @@ __all__ = [
     "ANNOTATION_ALIAS",
     "CONTAINERS_ANNOTATION",
     "KEYS",
+    "MEMLOCK_ANNOTATION",
     "NCCL_ANNOTATION",
     "ReadRequest",
     "format_request",
     "parse_request",
+    "read_memlock",
     "read_pod",
     "read_request",
     "request_name",
@@ -312,6 +317,9 @@ CONTAINERS_ANNOTATION = "k8s-rdma.io/containers"
 
 NCCL_ANNOTATION = "k8s-rdma.io/nccl"
 """`required`: NCCL uses the pod's devices, and fails where it would use TCP."""
+
+MEMLOCK_ANNOTATION = "k8s-rdma.io/memlock"
+"""The memory that containers with a slot may lock: a quantity or `unlimited`; `0` leaves the runtime's."""
 
 _RATES = ("min_tx_rate", "max_tx_rate")
 _ENFORCE = "enforce"
@@ -361,15 +369,44 @@ def read_request(text: str | None, *, strict: bool, name: str = ANNOTATION) -> R
 
 
 def read_pod(annotations: Mapping[str, str], *, strict: bool) -> ReadRequest:
-    """Read the request of a pod with these annotations: `read_request`, and its policy.
+    """Read the request of a pod with these annotations: `read_request`, its policy and locked memory.
 
-    The policy of a pod that asks for no interface is not looked at. MalformedError as for both.
+    Those of a pod that asks for no interface are not looked at. MalformedError as for all three.
     """
     found = read_request(request_text(annotations), strict=strict, name=request_name(annotations))
-    if not found.request or POLICY_ANNOTATION not in annotations:
+    if not found.request or annotations.keys().isdisjoint((POLICY_ANNOTATION, MEMLOCK_ANNOTATION)):
         return found
-    policy = read_policy(annotations[POLICY_ANNOTATION])
-    return replace(found, request=replace(found.request, policy=policy))
+    policy = read_policy(annotations.get(POLICY_ANNOTATION))
+    memlock = read_memlock(annotations)
+    return replace(found, request=replace(found.request, policy=policy, memlock=memlock))
+
+
+def read_memlock(annotations: Mapping[str, str]) -> int | None:
+    """Read the memory that a pod's containers with a slot may lock, in bytes; None where it does not say.
+
+    MalformedError (`MALFORMED_ANNOTATION`) for what is no amount.
+    """
+    text = annotations.get(MEMLOCK_ANNOTATION, "").strip(_SPACE)
+    if not text:
+        return None
+    try:
+        return parse_memlock(text)
+    except ValueError as error:
+        refuse(MEMLOCK_ANNOTATION, str(error))
+
+
+def parse_memlock(text: str) -> int:
+    """Parse an amount of locked memory, a quantity such as `16Gi` or `unlimited`; ValueError for another."""
+    if text == "unlimited":
+        return MEMLOCK_UNLIMITED
+    try:
+        amount = quantity(text)
+    except ValueError:
+        amount = Fraction(-1)
+    if not 0 <= amount < MEMLOCK_UNLIMITED or amount.denominator != 1:
+        msg = f"{shown(text)} is neither bytes, such as 16Gi, nor unlimited"
+        raise ValueError(msg)
+    return int(amount)
 
 
 def request_name(annotations: Mapping[str, str]) -> str:
@@ -396,7 +433,8 @@ def requests_interfaces(annotations: Mapping[str, str]) -> bool:
 
 def request_texts(annotations: Mapping[str, str]) -> tuple[str | None, ...]:
     """The annotations that `read_pod` reads: a pod with equal ones asks for the same."""
-    return tuple(map(annotations.get, (ANNOTATION, ANNOTATION_ALIAS, POLICY_ANNOTATION)))
+    names = (ANNOTATION, ANNOTATION_ALIAS, POLICY_ANNOTATION, MEMLOCK_ANNOTATION)
+    return tuple(map(annotations.get, names))
 
 
 def format_request(request: Request) -> str:

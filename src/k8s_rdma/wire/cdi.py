@@ -46,11 +46,25 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     permissions: str = "rwm"
 
 
+class Hook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A program that the runtime runs at a point of a container's life, with its state on stdin.
+
+    hook_name: of OCI's runtime specification, "POSIX-platform Hooks". path: on the host. args: with the
+    program's name as the first. timeout: in seconds.
+    """
+
+    hook_name: str
+    path: str
+    args: tuple[str, ...] = ()
+    timeout: int = 0
+
+
 class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """The edits of a container that gets the device; env: `NAME=value`."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
+    hooks: tuple[Hook, ...] = ()
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -146,6 +160,9 @@ def _check_edits(place: str, edits: ContainerEdits) -> None:
                 _refuse(f"{place}.deviceNodes[{index}].{field}", "not an absolute path", path)
         if not _PERMISSIONS.fullmatch(node.permissions):
             _refuse(f"{place}.deviceNodes[{index}].permissions", "not made of r, w and m", node.permissions)
+    for index, hook in enumerate(edits.hooks):
+        if not hook.path.startswith("/") or ".." in hook.path.split("/"):
+            _refuse(f"{place}.hooks[{index}].path", "not an absolute path", hook.path)
     for index, variable in enumerate(edits.env):
         if not variable.partition("=")[0] or "=" not in variable:
             _refuse(f"{place}.env[{index}]", "not NAME=value", variable)

@@ -107,9 +107,9 @@ class CriRuntime:
         return [sandbox for sandbox in sandboxes if sandbox.container_id not in ready]
 
     async def status(self) -> None:
-        """Check that the runtime and its network are ready."""
+        """Check that the runtime and its network are ready; further conditions do not count for kubelet."""
         for condition in await self._call(cri.STATUS, None):
-            if not condition.status:
+            if condition.type in ("RuntimeReady", "NetworkReady") and not condition.status:
                 raise CniError(f"{condition.reason}: {condition.message}")
 
     async def start_container(self, sandbox: str, pod: PodRef, container: cri.ContainerConfig) -> str:
@@ -208,7 +208,7 @@ def container_config(pod: JsonObject, name: str, allocated: AllocateResponse) ->
     spec = spec_of(pod)
     every = [*(spec.get("initContainers") or []), *spec["containers"]]
     container = next(entry for entry in every if entry["name"] == name)
-    security = container.get("securityContext") or {}
+    security = (spec.get("securityContext") or {}) | (container.get("securityContext") or {})
     variables = {variable["name"]: variable.get("value", "") for variable in container.get("env") or []}
     return ContainerConfig(
         name=name,
@@ -222,6 +222,7 @@ def container_config(pod: JsonObject, name: str, allocated: AllocateResponse) ->
         cdi_devices=allocated.cdi_devices,
         capabilities=tuple((security.get("capabilities") or {}).get("add") or ()),
         privileged=security.get("privileged", False),
+        user=security.get("runAsUser"),
     )
 
 

@@ -127,7 +127,7 @@ def test_container_is_what_the_pod_says_and_plugins_gave():
         "args": ["b"],
         "env": [{"name": "FROM", "value": "pod"}],
         "volumeMounts": [{"name": "bin", "mountPath": "/bin", "readOnly": True}, {"name": "secret"}],
-        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}, "runAsUser": 1000},
     }
     volumes = [{"name": "bin", "hostPath": {"path": "/usr/bin"}}, {"name": "secret", "secret": {}}]
     pod = {"spec": {"containers": [{"name": "other"}, container], "volumes": volumes}}
@@ -147,6 +147,7 @@ def test_container_is_what_the_pod_says_and_plugins_gave():
         devices=(DeviceSpec(path="/dev/infiniband"),),
         cdi_devices=("v/c=d",),
         capabilities=("IPC_LOCK",),
+        user=1000,
     )
 
 

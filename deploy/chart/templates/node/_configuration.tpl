@@ -11,6 +11,9 @@
 {{- if .Values.node.devicePlugin.enabled -}}
 {{- $_ := set $ours "devicePlugin" "/etc/k8s-rdma/config/device-plugin.yaml" -}}
 {{- end -}}
+{{- if ne .Values.node.cni.binDir "/opt/cni/bin" -}}
+{{- $_ := set $ours "cniPath" (print .Values.node.cni.binDir ":/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni") -}}
+{{- end -}}
 {{- include "k8s-rdma.with-hardware" (dict "context" . "config" .Values.node.agent.config "ours" $ours) -}}
 {{- end }}
 

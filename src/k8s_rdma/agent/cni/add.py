@@ -27,8 +27,8 @@ from k8s_rdma.agent.cni.pod_request import (
     interfaces_of_network,
     read_pod_request,
     select_network,
+    slots_of_pod,
     unknown_networks,
-    with_hints,
 )
 from k8s_rdma.agent.node import Sandbox, rejected
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
@@ -141,23 +141,27 @@ class AddCommand:
         pod_request = read_pod_request(
             call.annotations, uid=call.pod.uid, node=self._node.name, policy=self._policy
         )
-        pod_request = pod_request.permitted(self._policy.policies(), call.pod.namespace)
+        policies = self._policy.policies()
+        pod_request = pod_request.permitted(policies, call.pod.namespace)
         if pod_request.ignored:
             _log.warning(
                 "placement_ignored", pod=f"{call.pod.namespace}/{call.pod.name}", why=pod_request.ignored
             )
         devices = await self._devices_of(call, pod_request)
         pod_request = add_device_interfaces(pod_request, devices.exclusive, self._node.hardware)
+        slots = slots_of_pod(
+            devices.slots,
+            call.annotations,
+            policies.policy_for(call.pod.namespace),
+            self._policy.memlock,
+        )
         if not pod_request.request and call.plugins.delegate is None:
             call.allow_nothing()
             return None
         async with self._marked(call), self._locks.alone(call.env.container_id):
             entries = self._entries_of_network(call, pod_request)
             part = pod_request.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
-            sandbox = replace(
-                call.sandbox(part.request, entries, with_hints(devices.slots, call.annotations)),
-                devices=part.devices,
-            )
+            sandbox = replace(call.sandbox(part.request, entries, slots), devices=part.devices)
             if not part.request and sandbox.delegate is None:
                 call.allow_nothing()
                 return None

@@ -25,12 +25,12 @@ from k8s_rdma.config.devices import ExactResource, ExclusiveResource, Resource
 from k8s_rdma.core.devices.held_vfs import HeldDevice, of_pf, vfs_by_device
 from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.devices.pod_devices import PodDevices, SlotInUse, shared_resource
-from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, satisfies
+from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, NamespacePolicy, satisfies
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.annotation import ANNOTATION, NCCL_ANNOTATION, read_pod, request_name
+from k8s_rdma.wire.annotation import ANNOTATION, NCCL_ANNOTATION, read_memlock, read_pod, request_name
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 from k8s_rdma.wire.cni_request import NetConf, refuse
 from k8s_rdma.wire.json import shown
@@ -248,11 +248,28 @@ def _slots_of_resource(
         yield slot
 
 
-def with_hints(slots: tuple[SlotInUse, ...], annotations: Mapping[str, str]) -> tuple[SlotInUse, ...]:
-    """Slots whose containers get the variables of communication libraries, if an annotation asks for them."""
-    if annotations.get(NCCL_ANNOTATION, "").strip() != "required":
-        return slots
-    return tuple(replace(slot, hints=True) for slot in slots)
+def slots_of_pod(
+    slots: tuple[SlotInUse, ...], annotations: Mapping[str, str], policy: NamespacePolicy, memlock: int
+) -> tuple[SlotInUse, ...]:
+    """Return a pod's slots with what its annotations say of them.
+
+    memlock: the bytes that its containers may lock where it does not say. MalformedError
+        (`MALFORMED_ANNOTATION`) for what is no amount.
+    """
+    hints = annotations.get(NCCL_ANNOTATION, "").strip() == "required"
+    requested = read_memlock(annotations)
+    amount = memlock if requested is None else requested
+    if policy.max_memlock is not None:
+        amount = min(amount, policy.max_memlock)
+    return tuple(
+        replace(
+            slot,
+            hints=slot.hints or hints,
+            memlock=amount,
+            memlock_required=bool(requested),
+        )
+        for slot in slots
+    )
 
 
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
@@ -342,12 +359,14 @@ class Policy:
     keys: verify placements. strict: whether unknown keys in a request refuse it. allow_unplaced: whether a
         pod without a placement gets interfaces; None: only without keys.
     policies: returns the current namespace policies.
+    memlock: the bytes that containers with a slot may lock where their pod does not say.
     """
 
     keys: KeySource = UNSIGNED
     strict: bool = True
     allow_unplaced: bool | None = None
     policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES
+    memlock: int = 0
 
     @property
     def needs_placement(self) -> bool:
@@ -379,7 +398,8 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
         except MalformedError as error:
             ignored = str(error)
         if promised is not None and keys is not None:
-            return PodRequest(request=promised.request(), promised=promised, annotation=name)
+            request = replace(promised.request(), memlock=read_memlock(annotations))
+            return PodRequest(request=request, promised=promised, annotation=name)
     request = read_pod(annotations, strict=policy.strict).request
     # The policy is not compared here: it applies where the placement is used.
     if promised is not None and not satisfies(promised.request(), request):

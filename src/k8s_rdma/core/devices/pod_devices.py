@@ -7,7 +7,7 @@ from kubelet which slots the pod holds, and writes what they are.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,15 @@ def _by_numbers(device_id: str) -> tuple[list[str], list[int], str]:
     )
 
 
+MEMLOCK_UNLIMITED = (1 << 63) - 1
+"""An amount of locked memory without a limit."""
+
+
+def format_memlock(amount: int) -> str:
+    """Format an amount of locked memory as annotations have it, in bytes."""
+    return "unlimited" if amount == MEMLOCK_UNLIMITED else str(amount)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotInUse:
     """A slot that kubelet gave to a container of a pod.
@@ -59,12 +68,16 @@ class SlotInUse:
     resource, id: as kubelet has it.
     pool: the exclusive resource of whose devices it is; empty for all VFs that the pod was given.
     hints: whether communication libraries are told of its devices (`core.devices.rdma_devices`).
+    memlock: the bytes that its container may lock, at least; 0 for what the runtime gives it.
+    memlock_required: whether the container may not start with less.
     """
 
     resource: str
     id: str
     pool: str = ""
-    hints: bool = False
+    hints: bool = field(default=False, compare=False)
+    memlock: int = field(default=0, compare=False)
+    memlock_required: bool = field(default=False, compare=False)
 
     @property
     def device(self) -> str:

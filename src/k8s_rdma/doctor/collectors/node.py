@@ -63,7 +63,7 @@ from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.queries import Queries
 from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 from k8s_rdma.linux.vfio import others_in_group
-from k8s_rdma.wire.conflist import is_read
+from k8s_rdma.wire.conflist import PLUGIN, is_read
 
 if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.rtnl import DcbState
@@ -185,6 +185,21 @@ class NodeCollector:
             cdi_dir=self.agent.cdi_dir,
         )
 
+    def _memlock_facts(self) -> MemlockFacts:
+        slots = needs_cdi(self.plugin, self.queries.netns_mode())
+        paths = (f"{directory}/{PLUGIN}" for directory in self.agent.cni_path.split(":"))
+        return MemlockFacts(
+            processes=memlock_limits(self.host),
+            amount=self.agent.memlock if slots and self.agent.memlock_bytes() else "",
+            hook=any(self.host.path_of(path).exists() for path in paths),
+            cni_path=self.agent.cni_path,
+            ulimits=tuple(
+                (setup.runtime.name, setup.runtime.memlock)
+                for setup in self._runtimes
+                if setup.runtime.memlock
+            ),
+        )
+
     def networks(self) -> Iterator[tuple[str, str]]:
         """Files of the runtime's networks that can be read, with their text."""
         yield from ((file.name, file.text) for file in self._cni_facts().files if file.text is not None)
@@ -233,7 +248,7 @@ class NodeCollector:
             ("rdma-namespaces", lambda: check_rdma_namespaces(self._rdma())),
             ("isolation", lambda: check_isolation(self._rdma())),
             ("lossless", lambda: check_lossless(self._machine.lossless_facts())),
-            ("memlock", lambda: check_memlock(memlock_facts(self.host))),
+            ("memlock", lambda: check_memlock(self._memlock_facts())),
             ("runtime", lambda: check_runtime(self._runtime_facts())),
             ("cni", lambda: check_cni(self._cni_facts())),
             ("processes", lambda: check_processes(self._processes)),
@@ -412,13 +427,11 @@ def _of_kubelet(setup: RuntimeSetup, kubelet_config: Callable[[], str]) -> Runti
     return replace(setup, runtime=replace(setup.runtime, version=version, source="kubelet"))
 
 
-def memlock_facts(host: Host) -> MemlockFacts:
+def memlock_limits(host: Host) -> tuple[LockingProcess, ...]:
     """The limits of the processes that start containers."""
-    return MemlockFacts(
-        processes=tuple(
-            LockingProcess(name=process.name, pid=process.pid, soft_bytes=host.memlock(process.pid))
-            for process in host.processes(_STARTERS)
-        )
+    return tuple(
+        LockingProcess(name=process.name, pid=process.pid, soft_bytes=host.memlock(process.pid))
+        for process in host.processes(_STARTERS)
     )
 
 
@@ -461,6 +474,7 @@ class _CrioNetwork(msgspec.Struct, frozen=True):
 
 
 class _CrioRuntime(msgspec.Struct, frozen=True):
+    default_ulimits: tuple[str, ...] | None = None
     cdi_spec_dirs: tuple[str, ...] = ()
 
 
@@ -530,8 +544,10 @@ def _crio(host: Host, runtime: Runtime) -> RuntimeSetup:
     tables = [msgspec.convert(_toml(host, path), _Crio).crio for path in reversed(paths)]
     networks = [table.network for table in tables]
     cdi_dirs = (table.runtime.cdi_spec_dirs for table in tables if table.runtime.cdi_spec_dirs)
+    ulimits = (table.runtime.default_ulimits for table in tables if table.runtime.default_ulimits is not None)
+    set_by_name = dict(ulimit.split("=", 1) for ulimit in next(ulimits, ()) if "=" in ulimit)
     return RuntimeSetup(
-        runtime=replace(runtime, cdi_dirs=next(cdi_dirs, ())),
+        runtime=replace(runtime, cdi_dirs=next(cdi_dirs, ()), memlock=set_by_name.get("memlock", "")),
         conf_dir=next((network.network_dir for network in networks if network.network_dir), _CONF_DIR).rstrip(
             "/"
         ),

@@ -1,7 +1,8 @@
 """Checks of the container runtime (version, annotations, CDI) and of the memory that containers may lock.
 
 A container has the limit that its runtime was started with (RLIMIT_MEMLOCK; Linux
-`drivers/infiniband/core/umem.c`, ib_umem_get), except for processes that have CAP_IPC_LOCK. No container has
+`drivers/infiniband/core/umem.c`, ib_umem_get), or that its specification sets, which comes last; one with a
+slot has what the agent's hook raises it to. Processes that have CAP_IPC_LOCK have none. No container has
 it by default. Added to one (`capabilities.add`), it works for root only: Kubernetes sets no ambient
 capabilities, so execve removes permitted and effective ones from any other user whose program has none as a
 file (Linux `security/commoncap.c`, cap_bprm_creds_from_file).
@@ -23,6 +24,8 @@ MEMLOCK = Subject("memlock", "Locked memory")
 MEMLOCK_OK = MEMLOCK.ok()
 LOW = MEMLOCK.warning("low")
 NO_PROCESS = MEMLOCK.warning("no-process")
+OVERRIDES = MEMLOCK.warning("overrides")
+NO_HOOK = MEMLOCK.error("no-hook")
 
 UNLIMITED = None
 ENOUGH_BYTES = 64 << 30
@@ -41,9 +44,18 @@ class LockingProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemlockFacts:
-    """Runtimes that start containers."""
+    """Runtimes that start containers.
+
+    amount: what containers with a slot may lock by the agent's hook; empty where there are no slots, or the
+        agent leaves the limit. hook: whether its executable is in one of the directories of cni_path.
+    ulimits: the limit that a runtime writes into specifications, in its configuration's words, by its name.
+    """
 
     processes: tuple[LockingProcess, ...]
+    amount: str = ""
+    hook: bool = True
+    cni_path: str = ""
+    ulimits: tuple[tuple[str, str], ...] = ()
 
 
 def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
@@ -55,11 +67,34 @@ def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
             expected="a visible process",
             fix="run the doctor on the node, or with the node's /proc below --host-root",
         )
+    if facts.amount and not facts.hook:
+        yield NO_HOOK(
+            f"the agent's memlock is {facts.amount}, and no k8s-rdma-cni raises the limit of containers",
+            source="cniPath of the agent's file",
+            expected=f"k8s-rdma-cni in one of {facts.cni_path}",
+            fix="cniPath in the agent's file: the directory of its plugins, then restart the agent",
+        )
+    for name, text in facts.ulimits:
+        if facts.amount and text != "-1:-1":
+            yield OVERRIDES(
+                f"default_ulimits sets memlock={text} for all containers, after the agent's hook raised it",
+                about=name,
+                source="crio.runtime.default_ulimits",
+                expected=f"no memlock, so that containers with a slot may lock {facts.amount}",
+                fix=f"remove memlock={text} from default_ulimits, then restart {name}",
+            )
     for process in facts.processes:
         source = f"/proc/{process.pid}/limits, Max locked memory"
         if process.soft_bytes is UNLIMITED or process.soft_bytes >= ENOUGH_BYTES:
             limit = "any amount of" if process.soft_bytes is UNLIMITED else f"{process.soft_bytes} bytes of"
             yield MEMLOCK_OK(f"containers may lock {limit} memory", about=process.name, source=source)
+            continue
+        if facts.amount and facts.hook:
+            yield MEMLOCK_OK(
+                f"containers with a slot may lock {facts.amount}, others {process.soft_bytes} bytes",
+                about=process.name,
+                source=f"memlock of the agent's file; {source}",
+            )
             continue
         unit = _UNITS[process.name]
         drop_in = f"/etc/systemd/system/{unit}.service.d"
@@ -103,6 +138,7 @@ class Runtime:
     unknown. config: the path of its configuration, which need not exist. fault: why it cannot be
     read.
     enable_cdi: None where it is not set. cdi_dirs: empty where not set.
+    memlock: the limit in its `default_ulimits`, `soft:hard`; empty where not set.
     """
 
     name: str
@@ -112,6 +148,7 @@ class Runtime:
     fault: str = ""
     enable_cdi: bool | None = None
     cdi_dirs: tuple[str, ...] = ()
+    memlock: str = ""
 
     @property
     def version_source(self) -> str:
