@@ -24,7 +24,7 @@ from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.cli.main import app
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.config.files import load_config
+from k8s_rdma.config.files import fit, load_config
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
@@ -210,6 +210,43 @@ def test_commands_know_their_options(name: str):
         known = {option for param in program.commands[command].params for option in param.opts}
         given = {arg.partition("=")[0] for arg in rest if arg.startswith("--")}
         assert given <= known, container
+
+
+def configuration_of_before(hardware: str) -> dict[str, Any]:
+    """The ConfigMap of an installed release."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "k8s-rdma-node", "namespace": "k8s-rdma"},
+        "data": {"agent.yaml": f"{hardware}hostRoot: /host\n"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("hardware", "before", "expected"),
+    [
+        ({}, None, {"all": False}),
+        ({"requireRdma": False}, None, {"requireRdma": False, "all": False}),
+        ({"all": True}, None, {"all": True}),
+        ({"pfs": [{"names": ["a"]}]}, None, {"pfs": [{"names": ["a"]}]}),
+        ({}, "", {"all": True}),
+        ({"requireRdma": False}, "", {"requireRdma": False, "all": True}),
+        ({"all": False}, "", {"all": False}),
+        ({}, "hardware:\n  all: true\n", {"all": True}),
+        ({}, "hardware:\n  all: false\n", {"all": False}),
+        ({}, "hardware:\n  pfs:\n  - names: [a]\n", {"all": False}),
+    ],
+)
+def test_cards_are_used_where_they_are_chosen_and_an_upgrade_keeps_what_it_finds(
+    hardware: dict[str, Any], before: str | None, expected: dict[str, Any]
+):
+    cluster = [] if before is None else [configuration_of_before(before)]
+    objects = documents(render({"hardware": hardware}, cluster=cluster))
+    node = by_name(objects, "ConfigMap", "k8s-rdma-node")["data"]
+    for name in ("init", "agent", "server"):
+        assert yaml.safe_load(node[f"{name}.yaml"])["hardware"] == expected
+    for name, model in (("init", InitConfig), ("agent", AgentConfig)):
+        fit(model, yaml.safe_load(node[f"{name}.yaml"]) | ({"node": "w1"} if name == "agent" else {}))
 
 
 def test_values_reach_the_processes():

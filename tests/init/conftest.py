@@ -32,7 +32,9 @@ class World:
     machine: SriovMachine
     state_dir: Path
 
-    def init(self, *, clock: Clock | None = None, **changes: object) -> dict[str, Outcome]:
+    def init(
+        self, *, clock: Clock | None = None, dry_run: bool = False, **changes: object
+    ) -> dict[str, Outcome]:
         """Run it; outcomes by PF. `changes` to the configuration, `hardware` to its section."""
         hardware = {"requireRdma": False} | dict(changes.pop("hardware", {}))  # type: ignore[call-overload]
         document = {"stateDir": str(self.state_dir), "hardware": hardware} | changes
@@ -43,7 +45,7 @@ class World:
             clock=clock or MachineClock(self.machine),
             boot_id=BOOT_ID,
         )
-        outcomes = make_all_ready(machine, msgspec.convert(document, InitConfig))
+        outcomes = make_all_ready(machine, msgspec.convert(document, InitConfig), dry_run=dry_run)
         return {outcome.pf: outcome for outcome in outcomes}
 
     def card(self, card: Card = IGB) -> CardState:

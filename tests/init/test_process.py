@@ -45,7 +45,7 @@ def init(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
             "hardware: {pfs: [{enforce: firmware}]}",
             ["hardware.pfs[0].enforce: firmware; wanted hardware, software or auto"],
         ),
-        ("hardware: {pfs: []}", ["hardware.pfs: is empty"]),
+        ("hardware: {pfs: []}", ["hardware.pfs: is empty", "all: false to use none"]),
         ("tries: 0", ["tries: 0; wanted a whole number from 1 to 100"]),
         ("backoffS: -1", ["backoffS: -1; wanted a number of at least 0"]),
         ("stateDir: state", ["stateDir: state; wanted an absolute path"]),
@@ -78,6 +78,15 @@ def test_machine_without_network_cards_is_well(tmp_path: Path) -> None:
     assert " ".join(ended.stdout.split()) == NO_CARD
     last = json.loads(ended.stderr.splitlines()[-1])
     assert (last["event"], last["process"], last["failed"]) == ("init_ended", "init", 0)
+
+
+def test_plan_of_a_configuration_on_standard_input_succeeds_whatever_it_finds(tmp_path: Path) -> None:
+    Tree(tmp_path / "sys")
+    text = f"{{sysRoot: {tmp_path}/sys, stateDir: {tmp_path}/state, hardware: {{pfs: [{{names: [eth9]}}]}}}}"
+    command = [sys.executable, "-m", "k8s_rdma", "init", "--plan", "--config", "/dev/stdin"]
+    ended = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert "hardware.pfs names eth9" in ended.stdout
 
 
 def test_pf_that_is_named_on_a_machine_without_any_is_told(tmp_path: Path) -> None:

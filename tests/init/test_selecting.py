@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
+from fakes.sriov_machine import Card
 from init.conftest import IGB, IGB2, World
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.init.pf_setup import Result, all_well
 
 if TYPE_CHECKING:
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     Make = Callable[..., World]
 
 NEVER = 1e9
+IGB3 = Card(name="enp3s0f0", pci=PciAddress("0000:03:00.0"), mac="52:54:00:aa:00:03")
 
 
 def test_driver_that_comes_late_is_waited_for(world: Make) -> None:
@@ -52,9 +57,54 @@ def test_pf_that_no_rule_matches_is_not_touched_and_not_waited_for(world: Make) 
     outcomes = w.init(hardware={"pfs": [{"pcis": [IGB2.pci]}]})
     assert outcomes["enp2s0f0"].result is Result.CHANGED
     left = outcomes[IGB.pci]
-    assert (left.result, left.message) == (Result.SKIPPED, "no rule of hardware.pfs selects it")
+    assert (left.result, left.message) == (
+        Result.SKIPPED,
+        "no rule of hardware.pfs selects it; it can have 7 VFs",
+    )
     assert not w.card(IGB).vfs
     assert w.machine.now_s < 5
+
+
+@pytest.mark.parametrize(
+    ("hardware", "made"),
+    [
+        ({}, {"enp1s0f0": 7, "enp2s0f0": 7}),
+        ({"all": True}, {"enp1s0f0": 7, "enp2s0f0": 7}),
+        ({"all": False}, {}),
+        ({"pfs": [{"names": ["enp1s0f0"], "numVfs": 2}]}, {"enp1s0f0": 2}),
+        ({"all": False, "pfs": [{"names": ["enp1s0f0"], "numVfs": 2}]}, {"enp1s0f0": 2}),
+        ({"all": True, "pfs": [{"names": ["enp1s0f0"], "numVfs": 2}]}, {"enp1s0f0": 2, "enp2s0f0": 7}),
+    ],
+)
+def test_pfs_without_a_rule_are_used_where_all_are(
+    world: Make, hardware: dict[str, object], made: dict[str, int]
+) -> None:
+    w = world(IGB, IGB2)
+    planned = w.init(hardware=hardware, dry_run=True)
+    assert {pf for pf, outcome in planned.items() if outcome.result is Result.PLANNED} == made.keys()
+    assert not w.card(IGB).vfs
+    assert not w.card(IGB2).vfs
+    outcomes = w.init(hardware=hardware)
+    assert {pf: outcome.current for pf, outcome in outcomes.items() if outcome.current} == made
+
+
+def test_plan_says_what_would_be_made_and_changes_nothing(world: Make) -> None:
+    w = world(IGB, IGB2, replace(IGB3, driver_after_s=NEVER))
+    w.init(hardware={"pfs": [{"names": ["enp1s0f0"], "numVfs": 3}]})
+    before = w.machine.now_s
+    outcomes = w.init(
+        hardware={"pfs": [{"names": ["enp1s0f0"], "numVfs": 5}, {"names": ["enp2s0f0"], "numVfs": 8}]},
+        dry_run=True,
+    )
+    assert outcomes["enp1s0f0"].result is Result.PLANNED
+    assert outcomes["enp1s0f0"].message == "would make 5 VFs in place of 3"
+    assert outcomes["enp2s0f0"].result is Result.FAILED
+    assert outcomes["enp2s0f0"].message == "8 VFs requested, its sriov_totalvfs is 7"
+    assert outcomes[IGB3.pci].result is Result.SKIPPED
+    assert (len(w.card(IGB).vfs), len(w.card(IGB2).vfs)) == (3, 0)
+    assert w.machine.now_s == before, "it waits for no driver"
+    again = w.init(hardware={"pfs": [{"names": ["enp1s0f0"], "numVfs": 3}]}, dry_run=True)["enp1s0f0"]
+    assert (again.result, again.message) == (Result.READY, "has its 3 VFs")
 
 
 def test_each_pf_has_the_number_of_its_rule(world: Make) -> None:

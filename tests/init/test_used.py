@@ -39,8 +39,10 @@ def test_count_is_not_changed_while_pods_have_vfs_and_they_are_named(world: Make
     w.init()
     write_ledger(w, receipt("b", 3), receipt("a", 0, 2))
     w.machine.written.clear()
+    planned = w.init(hardware=FIVE, dry_run=True)["enp1s0f0"]
     outcomes = w.init(hardware=FIVE)
     outcome = outcomes["enp1s0f0"]
+    assert planned == outcome
     assert (outcome.result, outcome.previous, outcome.current) == (Result.REFUSED, 7, 7)
     assert outcome.message.endswith("used: pod default/a (VF 0, 2), pod default/b (VF 3)")
     assert "drain the node" in outcome.advice

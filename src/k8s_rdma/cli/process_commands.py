@@ -177,7 +177,14 @@ def agent_adopt(
     raise typer.Exit(adopt(run_dir, AdoptRequest(pf=pf, vf=vf, dry_run=dry_run), every=every))
 
 
-def init(config: ConfigFile = None, check_config: CheckConfig = False) -> None:
+def init(
+    config: ConfigFile = None,
+    check_config: CheckConfig = False,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Print what would be made and what is left out, and change nothing."),
+    ] = False,
+) -> None:
     """Create and configure the virtual functions of this machine's PFs, then exit."""
     from k8s_rdma.config.files import load_config
     from k8s_rdma.init.job import InitConfig
@@ -187,7 +194,7 @@ def init(config: ConfigFile = None, check_config: CheckConfig = False) -> None:
     if check_config:
         typer.echo("ok")
         return
-    if not run(settings):
+    if not run(settings, dry_run=plan):
         raise typer.Exit(1)
 
 

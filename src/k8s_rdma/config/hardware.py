@@ -69,25 +69,30 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
 
 class HardwareConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """YAML with these keys in camelCase; without `pfs` every PF that does not carry the default route.
+    """YAML with these keys in camelCase.
 
+    pfs: rules for PFs; the first that matches applies. all: whether PFs that no rule matches are used, too,
+        but those that carry the default route; by default where there are no rules.
     unsafe_noiommu: see `core.inventory.Selection`.
     """
 
     require_rdma: bool = True
     unsafe_noiommu: bool = False
-    pfs: tuple[PfConfig, ...] = (PfConfig(),)
+    all: bool | None = None
+    pfs: tuple[PfConfig, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what could select nothing."""
-        if not self.pfs:
-            msg = "pfs: is empty, so that no PF would be used; leave it out to use all"
+        """Refuse a list without rules, which says neither all nor none."""
+        if self.pfs == ():
+            msg = "pfs: is empty; leave it out, with all: true to use every PF, all: false to use none"
             raise ValueError(msg)
 
     def to_core(self) -> Selection:
         """The selection."""
+        rules = tuple(rule.to_core() for rule in self.pfs or ())
+        others = not rules if self.all is None else self.all
         return Selection(
             require_rdma=self.require_rdma,
-            rules=tuple(rule.to_core() for rule in self.pfs),
+            rules=(*rules, PfRule()) if others else rules,
             unsafe_noiommu=self.unsafe_noiommu,
         )

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec.structs import replace
 from rich.console import Console
 
 from k8s_rdma import process
 from k8s_rdma.errors import KernelError
 from k8s_rdma.init.job import Machine, StoppableClock, Target, wait_until
-from k8s_rdma.init.pf_setup import Outcome, Result, all_well, make_ready, summary
+from k8s_rdma.init.pf_setup import Outcome, Result, all_well, make_ready, plan, summary
 from k8s_rdma.init.vf_users import ledger_held
 from k8s_rdma.linux.discovery.functions import Discovery, FoundPf, Missing, Selected, SkippedPf
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
@@ -44,8 +45,11 @@ MAX_PARALLEL = 16
 LOOK_EVERY_S = 0.5
 
 
-def run(config: InitConfig) -> bool:
-    """Make the machine's PFs ready and print what came of it; whether all is well."""
+def run(config: InitConfig, *, dry_run: bool = False) -> bool:
+    """Make the machine's PFs ready and print what came of it; whether all is well.
+
+    dry_run: print what would be made and change nothing, without waiting for drivers; all is well then.
+    """
     process.configure_logging("init")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -57,17 +61,19 @@ def run(config: InitConfig) -> bool:
         clock=StoppableClock(stop),
         boot_id=BOOT_ID.read_text().strip(),
     )
-    outcomes = make_all_ready(machine, config)
+    outcomes = make_all_ready(machine, config, dry_run=dry_run)
     Console(width=None if sys.stdout.isatty() else WIDTH).print(summary(outcomes))
-    return all_well(outcomes, keep_used_vfs=config.keep_used_vfs)
+    return dry_run or all_well(outcomes, keep_used_vfs=config.keep_used_vfs)
 
 
-def make_all_ready(machine: Machine, config: InitConfig) -> Sequence[Outcome]:
+def make_all_ready(machine: Machine, config: InitConfig, *, dry_run: bool = False) -> Sequence[Outcome]:
     """Every PF that is selected, in parallel; a failure of one is its own.
 
-    One outcome a PF of the machine, and one for each that is named and is not there.
+    dry_run: change nothing. One outcome a PF of the machine, and one for each that is named and is not there.
     """
-    started = time.monotonic()
+    started, work = time.monotonic(), plan if dry_run else make_ready
+    if dry_run:
+        config = replace(config, driver_timeout_s=0, rdma_timeout_s=0)
     selecting = select_pfs(machine, config)
     for problem in selecting.problems:
         _log.warning("rule_matches_nothing", problem=problem)
@@ -78,7 +84,7 @@ def make_all_ready(machine: Machine, config: InitConfig) -> Sequence[Outcome]:
         workers = undo.enter_context(ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="pf"))
         ends = [
             # In a context of its own, so that what is logged there says which process it is.
-            workers.submit(copy_context().run, make_ready, machine, config, pods, target)
+            workers.submit(copy_context().run, work, machine, config, pods, target)
             for target in selecting.targets
         ]
         outcomes = [*(end.result() for end in ends), *_skipped(selecting)]
@@ -92,7 +98,8 @@ def _skipped(selecting: Selecting) -> Iterator[Outcome]:
         result = Result.FAILED if is_fault(skipped) else Result.SKIPPED
         yield Outcome(pf=skipped.pf.name, result=result, message=skipped.why)
     for pf in selecting.unmeant:
-        yield Outcome(pf=pf.name, result=Result.SKIPPED, message="no rule of hardware.pfs selects it")
+        message = f"no rule of hardware.pfs selects it; it can have {pf.total_vfs} VFs"
+        yield Outcome(pf=pf.name, result=Result.SKIPPED, message=message)
     for problem in selecting.problems:
         yield Outcome(pf="", result=Result.NOT_THERE, message=problem)
 

@@ -40,6 +40,8 @@ from k8s_rdma.linux.vf.creation import NetdevsOf, SriovPf, VfFunction
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from structlog.typing import FilteringBoundLogger
+
     from k8s_rdma.init.job import InitConfig
     from k8s_rdma.linux.netlink.rtnl import Link
 
@@ -62,13 +64,14 @@ NO_CARD = (
 class Result(StrEnum):
     """Result for a PF.
 
-    READY: as asked, and nothing was to be done. CHANGED: as asked now. REFUSED: not as asked since its VFs
-    are used; it works on with those it has. FAILED: not as asked. SKIPPED: not selected in the end.
-    NOT_THERE: a rule names it, and there is no such PF.
+    READY: as asked, and nothing was to be done. CHANGED: as asked now. PLANNED: would be changed.
+    REFUSED: not as asked since its VFs are used; it works on with those it has. FAILED: not as asked.
+    SKIPPED: not selected in the end. NOT_THERE: a rule names it, and there is no such PF.
     """
 
     READY = "no change"
     CHANGED = "changed"
+    PLANNED = "would change"
     REFUSED = "refused"
     FAILED = "failed"
     SKIPPED = "left out"
@@ -135,13 +138,15 @@ class PfSetup:
         self._used: Mapping[int, str] = used_vfs(job.target.pci, vfs, pods, job.links)
         self._waited_for: set[int] = set()
 
+    def decision(self) -> int | Refused:
+        """Decide the number of VFs, and change nothing; OSError when the PF cannot be read."""
+        sriov, rule = self._job.sriov, self._job.target.rule
+        return decide(requested=rule.num_vfs, total=sriov.total(), current=sriov.count(), used=self._used)
+
     def attempt(self) -> Refused | None:
         """Make it ready. SetupError, another KernelError or OSError when something stands against that."""
         job = self._job
-        current = job.sriov.count()
-        count = decide(
-            requested=job.target.rule.num_vfs, total=job.sriov.total(), current=current, used=self._used
-        )
+        current, count = job.sriov.count(), self.decision()
         if isinstance(count, Refused):
             return count
         with probing_restored(job):
@@ -413,16 +418,7 @@ def make_ready(machine: Machine, config: InitConfig, pods: Pods, target: Target)
     """Set up one PF and return its outcome; raise unforeseen errors only."""
     log = _log.bind(pf=target.name, pci=target.pci)
     started = machine.clock.monotonic()
-    with machine.links() as links:
-        job = Job(
-            target=target,
-            sysfs=machine.sysfs,
-            sriov=SriovPf(machine.sysfs, target.pci),
-            links=links,
-            clock=machine.clock,
-            config=config,
-            log=log,
-        )
+    with _job(machine, config, target, log) as job:
         outcome = _outcome(job, pods)
     say = {Result.FAILED: log.error, Result.REFUSED: log.warning}.get(outcome.result, log.info)
     say(
@@ -435,6 +431,38 @@ def make_ready(machine: Machine, config: InitConfig, pods: Pods, target: Target)
         duration_s=round(machine.clock.monotonic() - started, 3),
     )
     return outcome
+
+
+def plan(machine: Machine, config: InitConfig, pods: Pods, target: Target) -> Outcome:
+    """Return what `make_ready` would begin with, and change nothing."""
+    with _job(machine, config, target, _log) as job:
+        setup = None
+        try:
+            setup = PfSetup(job, pods)
+            count = setup.decision()
+        except (K8sRdmaError, OSError) as error:
+            failure = error if isinstance(error, K8sRdmaError) else refused_read(f"PF {target.name}", error)
+            return _failed(job, setup, failure)
+        if isinstance(count, Refused):
+            return _ended(job, setup, count)
+        if count == setup.previous_vfs:
+            return _outcome_of(job, setup, Result.READY, f"has its {count} VFs", "")
+        instead = f" in place of {setup.previous_vfs}" if setup.previous_vfs else ""
+        return _outcome_of(job, setup, Result.PLANNED, f"would make {count} VFs{instead}", "")
+
+
+@contextmanager
+def _job(machine: Machine, config: InitConfig, target: Target, log: FilteringBoundLogger) -> Iterator[Job]:
+    with machine.links() as links:
+        yield Job(
+            target=target,
+            sysfs=machine.sysfs,
+            sriov=SriovPf(machine.sysfs, target.pci),
+            links=links,
+            clock=machine.clock,
+            config=config,
+            log=log,
+        )
 
 
 def _outcome(job: Job, pods: Pods) -> Outcome:
@@ -514,6 +542,7 @@ def all_well(outcomes: Iterable[Outcome], *, keep_used_vfs: bool) -> bool:
 _STYLES = {
     Result.READY: "green",
     Result.CHANGED: "green",
+    Result.PLANNED: "cyan",
     Result.REFUSED: "yellow",
     Result.FAILED: "bold red",
     Result.SKIPPED: "dim",

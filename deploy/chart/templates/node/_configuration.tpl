@@ -66,8 +66,18 @@
 
 {{- define "k8s-rdma.with-hardware" -}}
 {{- $settings := merge .ours (.config | default dict) -}}
-{{- if .context.Values.hardware -}}
-{{- $_ := set $settings "hardware" .context.Values.hardware -}}
+{{- $hardware := merge (dict) .context.Values.hardware ($settings.hardware | default dict) -}}
+{{- if not (or $hardware.pfs (hasKey $hardware "all")) -}}
+{{- $_ := set $hardware "all" (ne (include "k8s-rdma.had-all-pfs" .context) "") -}}
 {{- end -}}
+{{- $_ := set $settings "hardware" $hardware -}}
 {{- toYaml $settings -}}
+{{- end }}
+
+{{/* Before `hardware.all`, every PF was used where no rule was given: an upgrade of such a release keeps that. */}}
+{{- define "k8s-rdma.had-all-pfs" -}}
+{{- with lookup "v1" "ConfigMap" .Release.Namespace "k8s-rdma-node" -}}
+{{- $agent := index .data "agent.yaml" -}}
+{{- if not (or (contains "  all: false" $agent) (contains "  pfs:" $agent)) }}yes{{ end -}}
+{{- end -}}
 {{- end }}
