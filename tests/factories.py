@@ -26,7 +26,7 @@ def pf_state(pci: str = PF0, *, vfs: int = 4, link_mbps: int | None = 1000, **ch
         name=f"enp3s0f{pci[-1]}",
         pci=PciAddress(pci),
         link_mbps=link_mbps,
-        driver="virtual",
+        driver="mlx5_core",
         vfs=tuple(vf(pci, index) for index in range(vfs)),
     )
     return replace(made, **changes)

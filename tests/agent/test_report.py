@@ -149,6 +149,15 @@ def test_interface_is_only_accounted_when_its_vf_lost_its_rates() -> None:
     )
 
 
+def test_rates_of_virtual_pfs_are_enforced_by_software() -> None:
+    seen, ledger = allocated(replace(pf_state(), driver="virtual"), 150, 250)
+    [it] = told(seen, ledger).allocations[0].interfaces
+    assert it.enforced == Enforced(min="software", max="software")
+    [pf] = seen.pfs
+    slow = told(hardware(replace(pf, driver="virtual", link_mbps=200)), ledger).allocations[0].interfaces[0]
+    assert slow.enforced.max == "software", "the link of a bridge is software as well"
+
+
 def test_reservation_is_only_accounted_where_the_pf_takes_no_minimum_any_more() -> None:
     seen, ledger = allocated(pf_state(), 150, 250)
     [pf] = seen.pfs

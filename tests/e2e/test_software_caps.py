@@ -92,9 +92,9 @@ def no_more_files(node: Node) -> Iterator[None]:
         prlimit(node.agent.pid, RLIMIT_NOFILE, before)
 
 
-def removed(sandbox: Sandbox) -> str:
-    tc("del", "dev", "eth0", "root", inside=sandbox)
-    return "eth0"
+def removed(sandbox: Sandbox, ifname: str = "eth0") -> str:
+    tc("del", "dev", ifname, "root", inside=sandbox)
+    return ifname
 
 
 def replaced(sandbox: Sandbox) -> str:
@@ -109,10 +109,10 @@ def weakened(sandbox: Sandbox) -> str:
 
 
 def renamed(sandbox: Sandbox, name: str = "mine") -> str:
-    removed(sandbox)
+    """Its cap goes last: what the agent looks at meanwhile is whole."""
     ip(sandbox, "link", "set", "eth0", "down")
     ip(sandbox, "link", "set", "eth0", "name", name)
-    return name
+    return removed(sandbox, name)
 
 
 def renamed_to_no_text(sandbox: Sandbox) -> str:

@@ -34,7 +34,7 @@ def pf(
     return PfReport(
         name=f"enp3s0f{pci[-1]}",
         pci=pci,
-        driver="virtual",
+        driver="mlx5_core",
         capacity_vfs=vfs,
         link_mbps=mbps,
         rates=more.pop("rates", rates_of(EVERY_RATE)),

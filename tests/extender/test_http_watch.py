@@ -257,7 +257,7 @@ async def test_node_whose_agent_is_away_is_unreadable_for_its_own_reason_until_i
         )
         f.nodes["w1"].holds(p=1)
         await until(lambda: f.used_vfs() == 1)
-        assert f.watched()
+        await until(f.watched)
 
 
 async def test_node_that_falls_silent_is_lost_when_its_long_poll_should_have_been_answered():

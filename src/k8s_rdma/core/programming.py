@@ -10,10 +10,10 @@ could not be held so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.request import NOT_BY_SOFTWARE, InterfaceClass, InterfaceRequest
-from k8s_rdma.core.types import EVERY_RATE, Enforce, RateRange, Setting
+from k8s_rdma.core.types import EVERY_RATE, Enforce, Enforcer, RateRange, Setting, enforcer_of
 
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Pf
@@ -65,19 +65,20 @@ def enforcement(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Enforce:
 
 
 class Enforcers(NamedTuple):
-    """What enforces a reservation and a cap; `accounted`: only the sums are kept."""
+    """What enforces a reservation and a cap."""
 
-    min: Literal["hardware", "accounted"]
-    max: Literal["hardware", "software", "accounted"]
+    min: Enforcer
+    max: Enforcer
 
 
 def enforcers(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Enforcers:
     """The enforcers of an interface that is placed on the PF as it is now."""
     found = programmed(pf, request)
-    least: Literal["hardware", "accounted"] = "hardware" if found.min_held else "accounted"
+    programmed_by = enforcer_of(pf.driver)
+    least = programmed_by if found.min_held else "accounted"
     if found.software_max_tx_rate_mbps:
         return Enforcers(least, "software")
-    return Enforcers(least, "hardware" if found.max_held else "accounted")
+    return Enforcers(least, programmed_by if found.max_held else "accounted")
 
 
 def reserved(pf: Pf, min_tx_rate_mbps: int) -> int:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum, StrEnum, unique
 from functools import lru_cache
-from typing import NewType
+from typing import Literal, NewType, TypeAlias
 
 NodeName = NewType("NodeName", str)
 PodUid = NewType("PodUid", str)
@@ -214,6 +214,18 @@ class Enforce(StrEnum):
     HARDWARE = "hardware"
     SOFTWARE = "software"
     AUTO = "auto"
+
+
+Enforcer: TypeAlias = Literal["hardware", "software", "accounted"]
+"""`software`: a queueing discipline. `accounted`: nothing but the sums."""
+
+VIRTUAL_DRIVER = "virtual"
+"""The driver of PFs that are made of Linux' own parts (`linux.virtual`): their rates are HTB's."""
+
+
+def enforcer_of(driver: str) -> Enforcer:
+    """The enforcer of rates that are programmed on VFs of a driver."""
+    return "software" if driver == VIRTUAL_DRIVER else "hardware"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

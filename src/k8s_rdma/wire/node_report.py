@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from k8s_rdma.core.inventory import NOTHING_USED, Generation
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.core.types import NodeName
+from k8s_rdma.core.types import Enforcer, NodeName, enforcer_of
 from k8s_rdma.wire.annotation import format_options
 from k8s_rdma.wire.rest import (
     Allocation,
@@ -242,16 +242,16 @@ def _enforced(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: bo
     by_link = pf is not None and pf.link_mbps is not None and pf.link_mbps <= cap
     by_software = interface.software_max_tx_rate_mbps > 0 and not cap_lost
     return Enforced(
-        min=_holder(
-            interface.min_tx_rate_mbps, hardware=programmed and takes_minima and rate.min_tx_rate_mbps > 0
+        min=_enforcer(
+            interface.min_tx_rate_mbps, pf, holds=programmed and takes_minima and rate.min_tx_rate_mbps > 0
         ),
         max="software"
         if by_software
-        else _holder(cap, hardware=by_link or (programmed and rate.max_tx_rate_mbps > 0)),
+        else _enforcer(cap, pf, holds=by_link or (programmed and rate.max_tx_rate_mbps > 0)),
     )
 
 
-def _holder(rate_mbps: int, *, hardware: bool) -> Literal["hardware", "accounted"] | None:
+def _enforcer(rate_mbps: int, pf: PfState | None, *, holds: bool) -> Enforcer | None:
     if not rate_mbps:
         return None
-    return "hardware" if hardware else "accounted"
+    return enforcer_of(pf.driver) if pf is not None and holds else "accounted"

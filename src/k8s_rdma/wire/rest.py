@@ -190,10 +190,11 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 class Enforced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """The enforcement of an interface's rates: `hardware`, `accounted` (sums alone), or null without one.
 
-    A cap may be `software`'s: a queueing discipline in the pod, which sees nothing of what hardware sends.
+    A cap may be `software`'s: a queueing discipline in the pod, which sees nothing of what hardware sends. Of
+    virtual PFs, which are bridges with queueing disciplines, both are.
     """
 
-    min: Literal["hardware", "accounted"] | None
+    min: Literal["hardware", "software", "accounted"] | None
     max: Literal["hardware", "software", "accounted"] | None
 
 

@@ -41,7 +41,7 @@ from k8s_rdma.core.step import (
     VfRef,
     Vlan,
 )
-from k8s_rdma.core.types import LinkState, VlanProto
+from k8s_rdma.core.types import VIRTUAL_DRIVER, LinkState, VlanProto
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import Changes
 from k8s_rdma.linux.netlink.rtnl import (
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 
 MIN_MTU = 68
 """ETH_MIN_MTU, `include/uapi/linux/if_ether.h`."""
-DRIVER, VF_DRIVER = "virtual", "veth"
+VF_DRIVER = "veth"
 
 REVIVALS_AT_MOST = 256
 """Most rounds of recreation in one observation. Each recreates all VFs missing by then, so that this many
@@ -252,7 +252,7 @@ class VirtualSriov:
             name=pf.name,
             pci=pf.pci,
             link_mbps=pf.link_mbps if _connects(uplink, bridge) else None,
-            driver=DRIVER,
+            driver=VIRTUAL_DRIVER,
             mtu=uplink.mtu if uplink else DEFAULT_MTU,
             supported_settings=supported_settings(pf),
             mac=bridge.mac if bridge else "",
