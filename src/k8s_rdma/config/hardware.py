@@ -90,9 +90,9 @@ class HardwareConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     def to_core(self) -> Selection:
         """The selection."""
         rules = tuple(rule.to_core() for rule in self.pfs or ())
-        others = not rules if self.all is None else self.all
+        every_other = not rules if self.all is None else self.all
         return Selection(
             require_rdma=self.require_rdma,
-            rules=(*rules, PfRule()) if others else rules,
+            rules=(*rules, PfRule()) if every_other else rules,
             unsafe_noiommu=self.unsafe_noiommu,
         )
