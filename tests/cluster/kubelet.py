@@ -160,7 +160,7 @@ class Kubelet:
     def __init__(
         self, cluster: Cluster, runtime: ContainerRuntime, directory: Path, static_pods: str = ""
     ) -> None:
-        self._cluster, self._runtime, self._directory = cluster, runtime, directory
+        self.cluster, self._runtime, self._directory = cluster, runtime, directory
         self._static_pods = static_pods
         self.lib = directory / "var-lib" / "kubelet"
         self.plugins = self.lib / "device-plugins"
@@ -172,12 +172,12 @@ class Kubelet:
     async def start(self) -> None:
         """Run it; its node is ready, and plugins can register, when this returns."""
         before = self._registry()
-        log = self._cluster.directory / "kubelet.log"
+        log = self.cluster.directory / "kubelet.log"
         self._said = len(log.read_text(errors="replace")) if log.exists() else 0
         config = self._directory / "kubelet.yaml"
         config.write_text(yaml.safe_dump(self._settings(_release(programs() / "kubelet"))))
         kubeconfig = write_kubeconfig(
-            self._directory / "kubelet.kubeconfig", self._cluster.plane, self._cluster.plane.admin_token
+            self._directory / "kubelet.kubeconfig", self.cluster.plane, self.cluster.plane.admin_token
         )
         self.program = await Program.start(
             log,
@@ -203,14 +203,14 @@ class Kubelet:
 
     async def node(self) -> Json:
         """Its Node object; empty before there is one."""
-        answer = await self._cluster.http.get(f"/api/v1/nodes/{NODE}")
+        answer = await self.cluster.http.get(f"/api/v1/nodes/{NODE}")
         return answer.json() if answer.status_code == 200 else {}
 
     async def stop_container(self, pod: Json, container: str) -> Json:
         """Have a container end; the pod when another runs in its place."""
         before = _id(pod, container)
         self._runtime.cri.stop_container(before)
-        return await self._cluster.when(
+        return await self.cluster.when(
             pod["metadata"]["name"], lambda pod: _id(pod, container) != before and _all_run(pod)
         )
 
@@ -242,7 +242,7 @@ class Kubelet:
 
     async def refused(self, name: str) -> str:
         """Wait until it refused to admit a pod; its reason, and what it says."""
-        pod = await self._cluster.when(name, lambda pod: pod["status"]["phase"] == "Failed")
+        pod = await self.cluster.when(name, lambda pod: pod["status"]["phase"] == "Failed")
         return f"{pod['status']['reason']}: {pod['status']['message']}"
 
     async def create_pod(
@@ -265,19 +265,19 @@ class Kubelet:
             "initContainers": [common | {"command": ["/look"]} | each for each in init],
         }
         meta = {"name": name, "namespace": "default", "annotations": dict(annotations)}
-        await self._cluster.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
+        await self.cluster.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
 
     async def running(self, name: str) -> Json:
         """Wait until all containers of a pod run; the pod."""
-        return await self._cluster.when(name, _all_run)
+        return await self.cluster.when(name, _all_run)
 
     async def delete_pod(self, name: str) -> None:
         """Have a pod go; its sandbox goes afterwards."""
-        await self._cluster.delete_pod(name)
+        await self.cluster.delete_pod(name)
 
     async def event(self, pod: str, reason: str) -> str:
         """Wait for an event of a pod; its message."""
-        return await self._cluster.event(pod, reason)
+        return await self.cluster.event(pod, reason)
 
     def execute(self, pod: Json, container: str, *command: str) -> str:
         """What a command prints in a running container, as by `kubectl exec`."""

@@ -278,7 +278,7 @@ async def start_exact(node: Node, kubelet: Kubelet) -> None:
 
 def start_agent(node: Node, kubelet: Kubelet, plugin: str) -> None:
     """The agent, with the device plugin's file; pods get their interfaces from it."""
-    node.settings = {"devicePlugin": plugin, "cdiDir": str(kubelet.cdi)}
+    node.settings = node.settings | {"devicePlugin": plugin, "cdiDir": str(kubelet.cdi)}
     node.start_agent()
     kubelet.use(node.runtime(chained=True).conflist)
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
+from cluster.extenders import registration
 from cluster.kubelet import Kubelet, obstacle
 from cluster.offering import offering
+from cluster.policies import apply_policies
+from cluster.publishers import AGENT, prepare
+from cluster.test_policies_injection import SINCE
 from cluster.test_real_kubelet import (
     PCI_VARIABLE,
     SEEN,
@@ -31,14 +37,14 @@ from cluster.test_real_kubelet import (
     vfs,
     with_cdi,
 )
+from cluster.world import placement
+from e2e.container_runtime import IMAGE
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE, SLOT_RESOURCE, DevicePluginConfig
 from k8s_rdma.config.files import load_config
 from k8s_rdma.deviceplugin.modes import modes_of
 from k8s_rdma.doctor.cluster.pods import PodFact
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from e2e.node import Node
 
 __all__ = ["build_dir", "make_node", "node", "program"]
@@ -148,3 +154,48 @@ async def test_pod_starts_whose_attachment_outlasted_kubelet(node: Node, tmp_pat
         for name in names:
             await kubelet.delete_pod(name)
         await nothing_is_left(kubelet, node)
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples/pods"
+
+
+@with_cdi
+async def test_example_pods_run_with_their_annotation_alone(node: Node, tmp_path: Path):
+    """Their slot and scheduler are the policy's; extender, kube-scheduler, kubelet and runtime are real."""
+    async with kubelet_of(node, tmp_path) as kubelet:
+        c = kubelet.cluster
+        if c.plane.release < SINCE:
+            pytest.skip(f"Kubernetes {c.plane.release}: MutatingAdmissionPolicy v1 is of {SINCE} and later")
+        await prepare(c)
+        await apply_policies(c, "inject")
+        node.settings = {
+            "kubeconfig": str(c.directory / f"{AGENT}.kubeconfig"),
+            "publish": {"rdmaNode": True, "leaseNamespace": "k8s-rdma"},
+        }
+        await start_exact(node, kubelet)
+        extender = await c.running_extender(source="crd", nodePort=54005)
+        profiles = [{"schedulerName": name} for name in ("default-scheduler", "rdma-scheduler")]
+        async with c.plane.scheduler({**registration(extender.url), "profiles": profiles}):
+            for name, count in (
+                ("reservations-and-caps", 4),
+                ("one-interface-a-rail", 2),
+                ("without-rdma", 0),
+            ):
+                pod = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+                assert "schedulerName" not in pod["spec"]
+                [container] = pod["spec"]["containers"]
+                assert "resources" not in container
+                container |= {
+                    "image": IMAGE,
+                    "imagePullPolicy": "Never",
+                }  # which no registry need be asked for
+                del container["command"]
+                pod["spec"]["automountServiceAccountToken"] = False
+                await c.create(pod)
+                running = await kubelet.running(pod["metadata"]["name"])
+                look = kubelet.look(running, container["name"])
+                assert len(look.opens) == (count + 1 if count else 0)
+                assert len([each for each in look.opens if each.startswith("uverbs")]) == count
+                assert len(placement(running)) == count
+                await kubelet.delete_pod(pod["metadata"]["name"])
+            await nothing_is_left(kubelet, node)
