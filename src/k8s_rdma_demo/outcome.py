@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from rich.markup import escape
+from rich.syntax import Syntax
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ class FlowShown:
 
 @dataclass(slots=True)
 class Outcome:
-    """Collects while the demo runs."""
+    """Collects while the demo runs. manifest: the text of one pod that was asked for, without comments."""
 
+    manifest: str = ""
     checks: list[Check] = field(default_factory=list)
     pods: list[PodShown] = field(default_factory=list)
     flows: list[FlowShown] = field(default_factory=list)
@@ -106,6 +108,7 @@ class Outcome:
         """Write everything as JSON."""
         document = {
             "passed": self.passed,
+            "manifest": self.manifest,
             "checks": [asdict(check) for check in self.checks],
             "pods": [
                 {"name": pod.name, "asked": pod.requested, "node": pod.node, "got": pod.allocated}
@@ -117,7 +120,10 @@ class Outcome:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
     def show(self, console: Console) -> None:
-        """Print everything as tables."""
+        """Print everything, as tables where it can be."""
+        if self.manifest:
+            console.print("\n[bold]A pod asks by its annotation alone[/]\n")
+            console.print(Syntax(self.manifest, "yaml", background_color="default"))
         for table, filled in ((self._pod_table(), self.pods), (self._flow_table(), self.flows)):
             if filled:
                 console.print(table)

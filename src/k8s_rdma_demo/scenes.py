@@ -66,6 +66,7 @@ class Scenes:
         check = self._outcome.check_equal
         self._run("without-rdma")
         self._run(CAPPED)
+        self._show_manifest(CAPPED)
         self._run("needs-both-pfs")
         plain = sorted(self._world.sandbox("without-rdma").macs)
         check("without-rdma has its ordinary interface only", ["eth0"], plain)
@@ -224,6 +225,18 @@ class Scenes:
             name=name, requested=describe(pod), node=node.name, allocated=self._allocation_text(name, node)
         )
         self._outcome.pods.append(shown)
+
+    def _show_manifest(self, example: str) -> None:
+        manifest = self._manifest(example)
+        (container,) = manifest["spec"]["containers"]
+        asks = [*manifest["metadata"]["annotations"]]
+        asks += [key for key in ("resources", "securityContext", "env") if key in container]
+        asks += [key for key in manifest["spec"] if key != "containers"]
+        self._outcome.check_equal(f"{example} asks by its annotation alone", [ANNOTATION], asks)
+        text = (self._examples / f"{example}.yaml").read_text(encoding="utf-8")
+        self._outcome.manifest = "".join(
+            line for line in text.splitlines(keepends=True) if not line.startswith("#")
+        )
 
     def _allocation_text(self, name: str, node: DemoNode) -> str:
         allocation = self._allocation(name)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,6 +136,8 @@ def test_demo_passes_every_check_is_as_in_the_tutorial_and_leaves_nothing(
     assert document["passed"]
     assert all(set(check) == {"name", "passed", "expected", "measured"} for check in document["checks"])
     assert len(document["checks"]) > 30
+    [pod] = yaml.safe_load_all(document["manifest"])
+    assert list(pod["metadata"]["annotations"]) == ["rdma_interfaces_required"]
     assert {"fits-nowhere"} < set(document["refusals"])
     assert len(document["flows"]) == 6
     for check in document["checks"]:
