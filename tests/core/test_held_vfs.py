@@ -217,7 +217,7 @@ def test_vlan_of_the_network_is_refused_where_the_driver_cannot_set_one() -> Non
     rejection = refused("m0_0", request=asked)
     assert (rejection.reason, rejection.message) == (
         Reason.DRIVER_REFUSES,
-        "PF enp3s0f0: virtual cannot set vlan of a VF",
+        "PF enp3s0f0: mlx5_core cannot set vlan of a VF",
     )
     there = hardware(pf(PF0, 0, supported_settings=frozenset({Setting.VLAN})))
     assert not isinstance(given_for("m0_0", request=asked, there=there), Rejection)

@@ -101,10 +101,11 @@ def test_policy_refuses_locked_memory_that_is_no_amount(amount: str, good: bool)
 
 def test_policy_leaves_amounts_of_locked_memory_to_the_extender_that_it_cannot_compare():
     asked = pod("[{}]")
-    asked["metadata"]["annotations"][MEMLOCK_ANNOTATION] = "1m"
-    assert policy("annotation").refusals(asked) == []
-    with pytest.raises(MalformedError, match="1m is neither bytes"):
-        read_pod(asked["metadata"]["annotations"], strict=True)
+    for amount in ("1m", "16Gi\u00e9"):
+        asked["metadata"]["annotations"][MEMLOCK_ANNOTATION] = amount
+        assert policy("annotation").refusals(asked) == []
+        with pytest.raises(MalformedError, match="is neither bytes"):
+            read_pod(asked["metadata"]["annotations"], strict=True)
 
 
 ALIAS = "k8s-rdma.io/interfaces"

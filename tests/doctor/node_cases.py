@@ -311,7 +311,7 @@ CASES: dict[str, list[Finding]] = {
     "memlock-ok": GOOD["memlock"],
     "memlock-low": memlock(8 << 20),
     "memlock-overrides": memlock(
-        8 << 20, amount="unlimited", ulimits=(("crio", "8388608:8388608"), ("crio", "-1:-1"))
+        8 << 20, amount="unlimited", ulimits=(("crio", "8388608:-1"),)
     ),
     "memlock-no-hook": memlock(None, amount="unlimited", hook=False),
     "memlock-no-process": run(check_memlock, MemlockFacts(processes=())),

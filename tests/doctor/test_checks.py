@@ -124,6 +124,12 @@ def test_limit_of_the_runtime_is_no_fault_where_slots_raise_it():
     assert finding.found == "containers with a slot may lock 64Gi, others 8388608 bytes"
 
 
+def test_limit_that_a_runtime_sets_is_no_fault_where_it_is_none():
+    ulimits = (("crio", "-1:-1"),)
+    assert [each.id for each in node_cases.memlock(None, amount="64Gi", ulimits=ulimits)] == ["memlock-ok"]
+    assert "memlock=8388608:-1" in CASES["memlock-overrides"][0].found
+
+
 def test_fix_of_locked_memory_can_be_typed_where_the_service_has_no_files_yet(tmp_path: Path):
     [finding] = CASES["memlock-low"]
     (tmp_path / "systemd" / "system").mkdir(parents=True)

@@ -246,7 +246,7 @@ async def test_filter_calls_a_node_unresolvable_when_its_driver_cannot_program_w
         for_p, for_q, for_r = [await w.filter(name) for name in "pqr"]
     assert (for_p["NodeNames"], for_q["NodeNames"], for_r["NodeNames"]) == (["w2"], [], ["w1", "w2"])
     assert for_p["FailedAndUnresolvableNodes"]["w1"] == (
-        f"{NOT_ENOUGH}needs 1 interface of 2000 Mb/s; 1 PF: virtual takes no minimum rates "
+        f"{NOT_ENOUGH}needs 1 interface of 2000 Mb/s; 1 PF: mlx5_core takes no minimum rates "
         "(2000 Mb/s wanted), and enforcement by hardware is demanded there)"
     )
     assert "demanded by the pod" in for_q["FailedAndUnresolvableNodes"]["w2"]

@@ -28,8 +28,8 @@ async def test_filter_passes_the_nodes_whose_driver_can_set_what_is_asked_for():
         found = await w.filter("p")
     assert found["NodeNames"] == ["w1"]
     assert found["FailedAndUnresolvableNodes"] == {
-        "w2": f"{NOT_ENOUGH}needs 1 interface of 2000 Mb/s; 1 PF: virtual cannot set vlan of a VF)",
-        "w3": f"{NOT_ENOUGH}needs 1 interface of 2000 Mb/s; 1 PF: virtual cannot set mac, vlan of a VF)",
+        "w2": f"{NOT_ENOUGH}needs 1 interface of 2000 Mb/s; 1 PF: mlx5_core cannot set vlan of a VF)",
+        "w3": f"{NOT_ENOUGH}needs 1 interface of 2000 Mb/s; 1 PF: mlx5_core cannot set mac, vlan of a VF)",
     }
 
 
