@@ -310,9 +310,7 @@ CASES: dict[str, list[Finding]] = {
     "lossless-not-needed": lossless(roce=False),
     "memlock-ok": GOOD["memlock"],
     "memlock-low": memlock(8 << 20),
-    "memlock-overrides": memlock(
-        8 << 20, amount="unlimited", ulimits=(("crio", "8388608:-1"),)
-    ),
+    "memlock-overrides": memlock(8 << 20, amount="unlimited", ulimits=(("crio", "8388608:-1"),)),
     "memlock-no-hook": memlock(None, amount="unlimited", hook=False),
     "memlock-no-process": run(check_memlock, MemlockFacts(processes=())),
     "runtime-ok": GOOD["runtime"],
