@@ -32,11 +32,13 @@ def render(  # noqa: PLR0913  what Helm has besides a chart
     service: str = "Helm",
     chart: Path = CHART,
     cluster: Sequence[Mapping[str, Any]] = (),
+    apis: Sequence[str] = (),
 ) -> dict[str, str]:
     """Texts by the templates' paths, in YAML; those that come to nothing are left out. TemplateError.
 
     given: values above the defaults. service: who applies it (`app.kubernetes.io/managed-by`). chart: another
-    version's directory. cluster: objects that are there already.
+    version's directory. cluster: objects that are there already. apis: groups and versions that it
+    serves besides Kubernetes' own.
     """
     about = yaml.safe_load((chart / "Chart.yaml").read_text())
     context = {
@@ -48,7 +50,13 @@ def render(  # noqa: PLR0913  what Helm has besides a chart
     templates = _texts(chart, "templates", "*.tpl", "*.yaml", "*.txt")
     files = _texts(chart, "files", "*.yaml")
     rendered = render_templates(
-        {"context": context, "templates": templates, "files": files, "cluster": list(cluster)}
+        {
+            "context": context,
+            "templates": templates,
+            "files": files,
+            "cluster": list(cluster),
+            "apis": list(apis),
+        }
     )
     return {path: text for path, text in rendered.items() if any(yaml.safe_load_all(_of_yaml(path, text)))}
 

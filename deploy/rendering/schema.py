@@ -20,6 +20,7 @@ from k8s_rdma.config.namespace_policies import NamespacePolicyConfig
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
+from k8s_rdma.wire.plugin_config import MIN_BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,6 +80,10 @@ _CAPABILITIES = {"type": "array", "items": {"type": "string", "pattern": "^[A-Z_
 _NAMES = {"type": "array", "items": {"type": "string", "minLength": 1}}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
 
+_SUBNET = "[0-9a-fA-F.:]+/[0-9]{1,3}"
+_SUBNETS = {"type": "string", "pattern": f"^{_SUBNET}(,{_SUBNET})?$"}
+_SUBNETS_OR_NONE = {"type": "string", "pattern": f"^({_SUBNET}(,{_SUBNET})?)?$"}
+
 SAID: dict[tuple[str, ...], Schema] = {
     ("image", "pullPolicy"): {"enum": ["Always", "IfNotPresent", "Never"]},
     ("image", "digest"): {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
@@ -93,6 +98,10 @@ SAID: dict[tuple[str, ...], Schema] = {
     ("injection", "webhook", "annotations"): _TEXTS,
     ("injection", "webhook", "nodeSelector"): _TEXTS,
     ("injection", "webhook", "tolerations"): _OBJECTS,
+    ("ipam", "range"): _SUBNETS_OR_NONE,
+    ("ipam", "ranges"): {"type": "object", "additionalProperties": _SUBNETS},
+    ("ipam", "by"): {"enum": ["auto", "host-local", "whereabouts"]},
+    ("ipam", "perNode"): {"anyOf": [{"enum": [True]}, {"type": "integer", "minimum": MIN_BLOCK}]},
     ("node", "nodeSelector"): _TEXTS,
     ("node", "tolerations"): _OBJECTS,
     ("node", "affinity"): _OBJECT,

@@ -229,10 +229,10 @@ class Scenes:
     def _show_manifest(self, example: str) -> None:
         manifest = self._manifest(example)
         (container,) = manifest["spec"]["containers"]
-        asks = [*manifest["metadata"]["annotations"]]
-        asks += [key for key in ("resources", "securityContext", "env") if key in container]
-        asks += [key for key in manifest["spec"] if key != "containers"]
-        self._outcome.check_equal(f"{example} asks by its annotation alone", [ANNOTATION], asks)
+        keys = [*manifest["metadata"]["annotations"]]
+        keys += [key for key in ("resources", "securityContext", "env") if key in container]
+        keys += [key for key in manifest["spec"] if key != "containers"]
+        self._outcome.check_equal(f"{example} asks by its annotation alone", [ANNOTATION], keys)
         text = (self._examples / f"{example}.yaml").read_text(encoding="utf-8")
         self._outcome.manifest = "".join(
             line for line in text.splitlines(keepends=True) if not line.startswith("#")

@@ -139,6 +139,7 @@ class World:
         config = {
             "node": node.name,
             "kernel": "virtual",
+            "kubeconfig": str(self.paths.directory / "kubeconfig"),
             "runDir": str(self.run_dir(node)),
             "stateDir": str(node.directory / "lib"),
             "placementKeyFile": str(self.paths.directory / "placement.key"),
@@ -260,8 +261,12 @@ class World:
             "ranges": [[{"subnet": f"10.244.{node.number}.0/24"}]],
             "dataDir": str(leases / "pods"),
         }
-        first, last = f"10.56.{node.number}.1", f"10.56.{node.number}.254"
-        ranges = [[{"subnet": RDMA_NETWORK, "rangeStart": first, "rangeEnd": last}]]
+        rdma = {
+            "type": "host-local",
+            "ranges": [[{"subnet": RDMA_NETWORK}]],
+            "perNode": True,
+            "dataDir": str(leases / "rdma"),
+        }
         return {
             "cniVersion": "1.0.0",
             "name": "pods",
@@ -271,7 +276,7 @@ class World:
                     "type": "k8s-rdma-cni",
                     "runDir": str(self.run_dir(node)),
                     "capabilities": {"io.kubernetes.cri.pod-annotations": True},
-                    "ipam": {"type": "host-local", "ranges": ranges, "dataDir": str(leases / "rdma")},
+                    "ipam": rdma,
                 },
             ],
         }

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin
-from k8s_rdma.agent.plugins.host_files import below
-from k8s_rdma.agent.plugins.runner import Plugins, Target
+from k8s_rdma.agent.plugins.runner import Plugins, Target, below
 from k8s_rdma.core.ledger import DelegatedPlugin
 from k8s_rdma.errors import K8sRdmaError, Reason
 

@@ -41,6 +41,7 @@ pytestmark = [
     pytest.mark.skipif(bool(obstacle()), reason=f"no real cluster: {obstacle()}"),
 ]
 MINE, OTHER = NodeName("w1"), NodeName("w2")
+BLOCK = "addresses.10-56-0-0.16.24.7"
 DEVICE_PLUGIN = "k8s-rdma-device-plugin"
 
 
@@ -114,6 +115,8 @@ async def test_agent_does_what_it_has_to_on_its_own_node(tmp_path: Path):
         await g.agent.write_status(replace(made, status=encode_status(status)))
         lease = LeaseView(namespace="k8s-rdma", name=MINE, holder=MINE, duration_s=40)
         await g.agent.write_lease(await g.agent.write_lease(lease))
+        block = LeaseView(namespace="k8s-rdma", name=BLOCK, holder=MINE, duration_s=40)
+        await g.agent.write_lease(await g.agent.write_lease(block))
         await g.agent.set_capacity(MINE, VFS, 8)
         await g.agent.set_capacity(MINE, VFS, 7)
         await g.agent.annotate_pod(pod, NETWORK_STATUS_ANNOTATION, "[]")
@@ -128,11 +131,27 @@ async def test_agent_writes_no_object_of_another_node(tmp_path: Path):
     async with guarded(tmp_path) as g:
         pod, agent = await g.pod("other", OTHER), g.agent
         lease = LeaseView(namespace="k8s-rdma", name=OTHER, holder=MINE, duration_s=40)
+        await g.c.create(
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"namespace": "k8s-rdma", "name": BLOCK},
+                "spec": {"holderIdentity": OTHER},
+            }
+        )
+        theirs_block = await agent.get_lease("k8s-rdma", BLOCK)
+        assert theirs_block is not None
         theirs = event(about_pod(pod), OTHER, "theirs")
         await g.c.create(_document(theirs))
         asked = {
             "rdmanodes w2 is not of node w1": agent.create_rdma_node(OTHER, "1"),
             "leases w2 is not of node w1": agent.write_lease(lease),
+            f"leases {BLOCK} is not of node w1": agent.write_lease(
+                replace(lease, name=BLOCK, version=theirs_block.version)
+            ),
+            f"leases {BLOCK}0 is not of node w1": agent.write_lease(
+                replace(lease, name=f"{BLOCK}0", holder=OTHER)
+            ),
             "nodes/status w2 is not of node w1": agent.set_capacity(OTHER, VFS, 0),
             "pods default/other is not bound to node w1": agent.annotate_pod(
                 pod, NETWORK_STATUS_ANNOTATION, "[]"

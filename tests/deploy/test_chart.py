@@ -28,8 +28,10 @@ from k8s_rdma.config.files import fit, load_config
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
+from k8s_rdma.wire.conflist import plugin_section
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from hypothesis.strategies import SearchStrategy
@@ -247,6 +249,107 @@ def test_cards_are_used_where_they_are_chosen_and_an_upgrade_keeps_what_it_finds
         assert yaml.safe_load(node[f"{name}.yaml"])["hardware"] == expected
     for name, model in (("init", InitConfig), ("agent", AgentConfig)):
         fit(model, yaml.safe_load(node[f"{name}.yaml"]) | ({"node": "w1"} if name == "agent" else {}))
+
+
+def plugin_of(values: dict[str, Any], stored: str | None = None, apis: Sequence[str] = ()) -> Any:
+    """Our CNI plugin's keys. stored: those of the release before."""
+    before = configuration_of_before("")
+    before["data"]["plugin.json"] = stored
+    objects = documents(render(values, cluster=[] if stored is None else [before], apis=apis))
+    return json.loads(by_name(objects, "ConfigMap", "k8s-rdma-node")["data"]["plugin.json"])
+
+
+WHEREABOUTS = "whereabouts.cni.cncf.io/v1alpha1"
+HOST_LOCAL = {"type": "host-local", "ranges": [[{"subnet": "10.56.0.0/16"}]], "perNode": True}
+
+
+def test_one_value_gives_every_node_a_part_of_a_subnet():
+    plugin = plugin_of({"ipam": {"range": "10.56.0.0/16"}})
+    assert plugin == {"ipam": HOST_LOCAL}
+    section = plugin_section(json.dumps(plugin).encode(), chained=True)
+    assert json.loads(bytes(section))["ipam"] == HOST_LOCAL
+    both = plugin_of({"ipam": {"range": "10.56.0.0/16,fd00:56::/64", "perNode": 1024}})
+    assert both["ipam"]["ranges"] == [[{"subnet": "10.56.0.0/16"}], [{"subnet": "fd00:56::/64"}]]
+    assert both["ipam"]["perNode"] == 1024
+
+
+def test_each_rail_has_a_subnet_beside_what_the_plugin_was_given():
+    given = {"l2enable": False, "networks": {"rail0": {"l2enable": False}, "storage": {"l2enable": True}}}
+    plugin = plugin_of(
+        {
+            "ipam": {"ranges": {"rail0": "10.60.0.0/16", "rail1": "10.61.0.0/16"}},
+            "node": {"cni": {"plugin": given}},
+        }
+    )
+    subnets = {name: each["ipam"]["ranges"] for name, each in plugin["networks"].items() if "ipam" in each}
+    assert subnets == {"rail0": [[{"subnet": "10.60.0.0/16"}]], "rail1": [[{"subnet": "10.61.0.0/16"}]]}
+    assert plugin["l2enable"] is plugin["networks"]["rail0"]["l2enable"] is False
+    assert plugin["networks"]["storage"] == {"l2enable": True}
+    plugin_section(json.dumps(plugin).encode(), chained=True)
+
+
+@pytest.mark.parametrize(
+    ("by", "stored", "apis", "expected"),
+    [
+        ("auto", None, (), "host-local"),
+        ("auto", None, (WHEREABOUTS,), "whereabouts"),
+        ("auto", "{}", (WHEREABOUTS,), "whereabouts"),
+        ("auto", json.dumps({"ipam": {"type": "x"}}, separators=(",", ":")), (), "host-local"),
+        ("auto", json.dumps({"ipam": HOST_LOCAL}, separators=(",", ":")), (WHEREABOUTS,), "host-local"),
+        ("auto", '{"ipam":{"type":"whereabouts"}}', (), "whereabouts"),
+        ("host-local", '{"ipam":{"type":"whereabouts"}}', (WHEREABOUTS,), "host-local"),
+        ("whereabouts", json.dumps({"ipam": HOST_LOCAL}), (), "whereabouts"),
+    ],
+)
+def test_whereabouts_gives_addresses_where_it_is_and_an_upgrade_keeps_what_it_finds(
+    by: str, stored: str | None, apis: tuple[str, ...], expected: str
+):
+    ipam = plugin_of({"ipam": {"range": "10.56.0.0/16", "by": by}}, stored, apis)["ipam"]
+    assert ipam == (
+        HOST_LOCAL
+        if expected == "host-local"
+        else {"type": "whereabouts", "ipRanges": [{"range": "10.56.0.0/16"}]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("ipam", "plugin", "expected"),
+    [
+        (
+            {"range": "10.56.0.0/16"},
+            {"ipam": {"type": "static"}},
+            "ipam.range and node.cni.plugin.ipam: both",
+        ),
+        (
+            {"ranges": {"a": "10.56.0.0/16"}},
+            {"networks": {"a": {"ipam": {"type": "static"}}}},
+            "ipam.ranges.a and node.cni.plugin.networks.a.ipam: both are set",
+        ),
+    ],
+)
+def test_addresses_that_are_said_twice_are_refused(ipam: Json, plugin: Json, expected: str):
+    with pytest.raises(TemplateError, match=re.escape(expected)):
+        render({"ipam": ipam, "node": {"cni": {"plugin": plugin}}})
+
+
+@pytest.mark.parametrize(
+    "ipam",
+    [
+        {"range": "10.56.0.0"},
+        {"range": "10.56.0.0/16, fd00::/64"},
+        {"range": "a,b"},
+        {"ranges": {"a": ""}},
+        {"by": "dhcp"},
+        {"perNode": False},
+        {"perNode": 3},
+        {"perNode": "24"},
+        {"pernode": 24},
+    ],
+)
+def test_schema_refuses_what_no_plugin_reads(ipam: Json):
+    validator = jsonschema_rs.Draft7Validator(schema.values_schema())
+    assert not validator.is_valid(with_values(default_values(), {"ipam": ipam}))
+    assert validator.is_valid(with_values(default_values(), {"ipam": {"range": "10.56.0.0/16,fd00::/64"}}))
 
 
 def test_values_reach_the_processes():

@@ -60,11 +60,21 @@ def changed(found: dict[str, Any], *path: str, to: Any) -> dict[str, Any]:
     return copy
 
 
+BLOCK = "addresses.10-56-0-0.16.24.7"
+
+
+def lease(holder: str) -> dict[str, Any]:
+    """A block of addresses."""
+    return {"metadata": {"name": BLOCK}, "spec": {"holderIdentity": holder}}
+
+
 ALLOWED = {
     "rdmanode": (asked("CREATE", "rdmanodes"), {}, None),
     "its status": (asked("UPDATE", "rdmanodes/status"), {}, {}),
     "lease": (asked("CREATE", "leases"), {}, None),
     "renewed": (asked("UPDATE", "leases"), {}, {}),
+    "block of addresses": (asked("CREATE", "leases", BLOCK), lease("w1"), None),
+    "renewed block": (asked("UPDATE", "leases", BLOCK), lease("w1"), lease("w1")),
     "vfs": (
         asked("UPDATE", "nodes/status"),
         changed(NODE, "status", "capacity", "k8s-rdma.io/vf", to="7"),
@@ -125,6 +135,12 @@ REFUSED = [
     (asked("CREATE", "rdmanodes", ""), {}, None, f"rdmanodes  {NOT_OF_NODE}"),
     (asked("CREATE", "leases", "w2"), {}, None, f"leases w2 {NOT_OF_NODE}"),
     (asked("UPDATE", "leases", "w2"), {}, {}, f"leases w2 {NOT_OF_NODE}"),
+    (asked("CREATE", "leases", BLOCK), lease("w2"), None, f"leases {BLOCK} {NOT_OF_NODE}"),
+    (asked("CREATE", "leases", BLOCK), {"spec": {}}, None, f"leases {BLOCK} {NOT_OF_NODE}"),
+    (asked("UPDATE", "leases", BLOCK), lease("w1"), lease("w2"), f"leases {BLOCK} {NOT_OF_NODE}"),
+    (asked("UPDATE", "leases", BLOCK), lease("w2"), lease("w1"), f"leases {BLOCK} {NOT_OF_NODE}"),
+    (asked("DELETE", "leases", BLOCK), None, lease("w1"), f"leases {BLOCK} {NOT_OF_NODE}"),
+    (asked("CREATE", "rdmanodes", BLOCK), lease("w1"), None, f"rdmanodes {BLOCK} {NOT_OF_NODE}"),
     (asked("UPDATE", "nodes/status", "w2"), NODE, NODE, f"nodes/status w2 {NOT_OF_NODE}"),
     (asked("UPDATE", "nodes"), NODE, NODE, NOTHING_OF_NODE),
     (asked("DELETE", "nodes"), None, NODE, NOTHING_OF_NODE),

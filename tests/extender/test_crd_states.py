@@ -17,7 +17,7 @@ from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, RdmaNodeInformer, covers
-from k8s_rdma.kube.api import Listed, Page
+from k8s_rdma.kube.api import LeaseView, Listed, Page
 from k8s_rdma.kube.client import Client
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import kubeconfig
@@ -117,6 +117,18 @@ async def test_node_is_known_as_its_agent_published_it():
         await w.w1.say(report("w1", generation=2))
         await until(lambda: w.state.facts(W1).generation == "epoch.2")
         assert w.states.counts.changed == 2
+
+
+async def test_lease_of_a_block_of_addresses_is_of_no_node():
+    async with watching(first=report("w1")) as w:
+        renewals = w.states.counts.renewals
+        block = LeaseView(
+            namespace=NAMESPACE, name="addresses.10-56-0-0.16.24.7", holder="w1", duration_s=600
+        )
+        await w.watches.real.write_lease(block)
+        await w.w1.renew()
+        await until(lambda: w.states.counts.renewals > renewals)
+        assert w.states.counts.renewals == renewals + 1
 
 
 async def test_node_that_publishes_too_often_is_taken_at_its_pace_and_others_are_not_kept_waiting():

@@ -36,6 +36,7 @@ func functions(root *template.Template, cluster []map[string]any) template.FuncM
 
 		"toYaml":     toYaml,
 		"toJson":     toJson,
+		"fromJson":   fromJson,
 		"quote":      func(value any) string { return strconv.Quote(fmt.Sprint(value)) },
 		"indent":     indent,
 		"nindent":    func(spaces int, text string) string { return "\n" + indent(spaces, text) },
@@ -77,6 +78,13 @@ func functions(root *template.Template, cluster []map[string]any) template.FuncM
 		"hasKey": func(of map[string]any, key string) bool { _, is := of[key]; return is },
 		"set":   func(of map[string]any, key string, value any) map[string]any { of[key] = value; return of },
 		"merge": merge,
+		"deepCopy": func(value map[string]any) (map[string]any, error) {
+			text, err := toJson(value)
+			if err != nil {
+				return nil, err
+			}
+			return fromJson(text)
+		},
 
 		"b64dec":        b64dec,
 		"b64enc":        func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) },
@@ -99,6 +107,12 @@ func functions(root *template.Template, cluster []map[string]any) template.FuncM
 func toJson(value any) (string, error) {
 	text, err := json.Marshal(value)
 	return string(text), err
+}
+
+func fromJson(text string) (map[string]any, error) {
+	value := map[string]any{}
+	err := json.Unmarshal([]byte(text), &value)
+	return value, err
 }
 
 func indent(spaces int, text string) string {

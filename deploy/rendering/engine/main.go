@@ -1,7 +1,7 @@
 // Renders a Helm chart's templates by Go's own template engine, without a cluster.
 //
 // Standard input: JSON {"context": {Values, Chart, Release, Capabilities}, "templates": {path: text},
-// "files": {path: text}, "cluster": [object, of what lookup finds]}. Standard output: JSON {path: text} of the
+// "files": {path: text}, "cluster": [object, of what lookup finds], "apis": [group/version]}. Standard output: JSON {path: text} of the
 // templates that are no partials. Exit status 1 with the reason on standard error. A template that uses a function which is not here is refused.
 package main
 
@@ -20,6 +20,20 @@ type chart struct {
 	Templates map[string]string `json:"templates"`
 	Files     files             `json:"files"`
 	Cluster   []map[string]any  `json:"cluster"`
+	Apis      versions          `json:"apis"`
+}
+
+// versions are the groups and versions of the API that the cluster serves, as Helm's .Capabilities.APIVersions.
+type versions []string
+
+// Has is whether the cluster serves one.
+func (v versions) Has(wanted string) bool {
+	for _, served := range v {
+		if served == wanted {
+			return true
+		}
+	}
+	return false
 }
 
 // files are those of the chart that are no templates, as Helm's .Files.
@@ -61,6 +75,9 @@ func render(given chart) (map[string]string, error) {
 		}
 	}
 	given.Context["Files"] = given.Files
+	if capabilities, is := given.Context["Capabilities"].(map[string]any); is {
+		capabilities["APIVersions"] = given.Apis
+	}
 	rendered := map[string]string{}
 	for _, name := range names {
 		if strings.HasPrefix(path.Base(name), "_") {

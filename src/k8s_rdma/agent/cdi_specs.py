@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import structlog
 
 from k8s_rdma.agent.node import Node, Worker
-from k8s_rdma.agent.plugins.host_files import below
+from k8s_rdma.agent.plugins.runner import below
 from k8s_rdma.core.devices.pod_devices import SlotInUse, format_memlock, shared_device
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice, NamedDevice, device_variables
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt

@@ -31,9 +31,9 @@ from k8s_rdma.agent.cni.service import CniCommands, Service
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.agent.ledger_store import DIRECTORY, DeferredDeletes, Markers, mark_exclusive_devices
 from k8s_rdma.agent.node import Node, Worker
-from k8s_rdma.agent.plugins.host_files import below
+from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
-from k8s_rdma.agent.plugins.runner import Plugins
+from k8s_rdma.agent.plugins.runner import Plugins, below
 from k8s_rdma.agent.reconciler import Adoption, Reconciler, SandboxWatch
 from k8s_rdma.agent.report import Reporter, Sampler, StateSocket
 from k8s_rdma.agent.software_caps import SoftwareCaps, keep_caps
@@ -200,8 +200,8 @@ def _allow_descriptors() -> None:
 async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig | None) -> None:
     worker = Worker()
     namespaces = Namespaces(Path(config.host_root))
-    host = await worker.run(_open_host, config, namespaces, plugin, worker)
     client = open_client(config)
+    host = await worker.run(_open_host, config, namespaces, plugin, worker, client)
     policies = policies_of(config.policy_file)
     cluster = open_cluster(config, keys, policies, client)
     pod_devices = open_pod_devices(config, plugin)
@@ -286,11 +286,22 @@ def open_pod_devices(config: AgentConfig, plugin: DevicePluginConfig | None) -> 
     return PodDeviceLookup(kubelet, plugin.resources)
 
 
-def _open_plugins(config: AgentConfig) -> CniPlugins:
+def _open_plugins(config: AgentConfig, client: Client | None) -> CniPlugins:
     host_root, timeout_s = Path(config.host_root), config.ipam_timeout_s
     return CniPlugins(
-        ipam=IpamPlugins(Plugins(host_root=host_root, timeout_s=timeout_s)),
+        ipam=IpamPlugins(Plugins(host_root=host_root, timeout_s=timeout_s), _open_blocks(config, client)),
         delegate=Delegate(Plugins(host_root=host_root, timeout_s=timeout_s, reason=Reason.PLUGIN_FAILURE)),
+    )
+
+
+def _open_blocks(config: AgentConfig, client: Client | None) -> AddressBlocks | None:
+    if client is None:
+        return None
+    return AddressBlocks(
+        client,
+        NodeName(config.node),
+        config.publish.lease_namespace,
+        Path(config.state_dir) / "address-blocks.json",
     )
 
 
@@ -342,7 +353,11 @@ def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> 
 
 
 def _open_host(
-    config: AgentConfig, namespaces: Namespaces, plugin: DevicePluginConfig | None, worker: Worker
+    config: AgentConfig,
+    namespaces: Namespaces,
+    plugin: DevicePluginConfig | None,
+    worker: Worker,
+    client: Client | None,
 ) -> Host:
     """Open the host of the configuration; the caller closes its kernel."""
     deferred_deletes = open_deferred_deletes(config)
@@ -364,7 +379,7 @@ def _open_host(
         cdi_dir=config.cdi_dir,
         memlock_hook=find_executable(files, config.cni_path),
         sole_cdi_writer=config.kernel == "linux" or plugin is not None,
-        plugins=_open_plugins(config),
+        plugins=_open_plugins(config, client),
         pools=pools,
     )
 

@@ -12,7 +12,7 @@ import typer
 
 from k8s_rdma import process
 from k8s_rdma.agent.config import AgentConfig
-from k8s_rdma.agent.plugins.host_files import below
+from k8s_rdma.agent.plugins.runner import below
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.install.directory import InstalledProgram, NodeDirectory, all_locked, require_program
 from k8s_rdma.install.installation import Installation, follow

@@ -23,6 +23,7 @@ from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of_status
 from k8s_rdma.kube.api import (
+    ADDRESS_LEASES,
     API_ERRORS,
     Changed,
     Deleted,
@@ -393,6 +394,8 @@ class RdmaNodeInformer:
             self._drop_if_nothing(node, entry)
 
     def _renewed(self, lease: LeaseView) -> None:
+        if lease.name.startswith(ADDRESS_LEASES):
+            return
         node = NodeName(lease.name)
         entry = self._nodes.setdefault(node, WatchedNode())
         if entry.renew(lease, self._clock(), self.marks):

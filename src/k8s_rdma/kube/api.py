@@ -124,8 +124,8 @@ class LeaseView:
 
     holder: `holderIdentity`, empty when it was released. duration_s: `leaseDurationSeconds`, whole seconds
     for which a renewal counts. version: `resourceVersion`, another one with every write; empty while the
-    object is not made. owner: the UID of the Node object of the Lease's name, with which it is to go; heeded
-    when it is made.
+    object is not made. owner: the UID of a Node object with which it is to go; heeded when it is made.
+    owner_name: of that Node, where the Lease does not have its name.
     """
 
     namespace: str
@@ -134,6 +134,11 @@ class LeaseView:
     duration_s: int
     version: str = ""
     owner: str = ""
+    owner_name: str = ""
+
+
+ADDRESS_LEASES = "addresses."
+"""The beginning of the names of Leases for blocks of addresses, beside those that nodes renew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

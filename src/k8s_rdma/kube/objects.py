@@ -320,7 +320,7 @@ class LeaseObject(msgspec.Struct, NamespacedResource):
     @classmethod
     def from_view(cls, lease: LeaseView) -> LeaseObject:
         """The object to write, renewed now."""
-        owner = OwnerReference(name=lease.name, uid=lease.owner)
+        owner = OwnerReference(name=lease.owner_name or lease.name, uid=lease.owner)
         return cls(
             metadata=OwnedMetadata(
                 name=lease.name,

@@ -16,6 +16,7 @@ from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.cni_request import POD_ANNOTATIONS, decode_netconf
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, highest_common
 from k8s_rdma.wire.json import decode, shown
+from k8s_rdma.wire.plugin_config import address_spaces
 
 SUFFIXES = (".conf", ".conflist", ".json")
 """Of the files that are read; those that end otherwise are left alone."""
@@ -134,7 +135,10 @@ def plugin_section(text: bytes, *, chained: bool) -> msgspec.Raw:
     capabilities = {**flags, POD_ANNOTATIONS: True}
     section: dict[str, object] = {"type": PLUGIN, "capabilities": capabilities, **decoded}
     try:
-        decode_netconf(msgspec.json.encode({"cniVersion": "1.0.0", "name": "k8s-rdma", **section}))
+        conf = decode_netconf(msgspec.json.encode({"cniVersion": "1.0.0", "name": "k8s-rdma", **section}))
+        for name, network in conf.networks.items():
+            address_spaces(network.ipam, f"networks.{name}.ipam")
+        address_spaces(conf.ipam)
     except MalformedError as error:
         raise MalformedError(f"{subject}: {error.message}", reason=error.reason) from error
     return msgspec.Raw(msgspec.json.encode(section))

@@ -7,13 +7,15 @@ the lists of GC.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from k8s_rdma.errors import Reason
-from k8s_rdma.wire.cni_request import POD_ANNOTATIONS
-from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.cni_request import POD_ANNOTATIONS, refuse
+from k8s_rdma.wire.json import decode, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,11 +23,17 @@ if TYPE_CHECKING:
 Fields = dict[str, msgspec.Raw]
 """A JSON object whose values are as they were written."""
 
+PER_NODE = "perNode"
+HOST_LOCAL = "host-local"
+MIN_BLOCK = 4
+"""Addresses of the smallest block: the first of a subnet also has its own address and the gateway's."""
+
 _CAPABILITIES = "network configuration: delegate.capabilities"
 _PASSED_TO_IPAM = ("args", "dns", "type")
 _fields_decoder = msgspec.json.Decoder(Fields)
 _flags_decoder = msgspec.json.Decoder(dict[str, bool] | None)
 _name_decoder = msgspec.json.Decoder(str)
+_ipam_decoder = msgspec.json.Decoder(dict[str, Any])
 _encoder = msgspec.json.Encoder()
 
 
@@ -46,6 +54,105 @@ def ipam_network(name: str, *, chained: bool, network: str = "") -> str:
     network: the network that interfaces name in the annotation, whose addresses are apart as well; or empty.
     """
     return "-".join(filter(None, (name, "rdma" if chained else "", network)))
+
+
+@dataclass(frozen=True, slots=True)
+class AddressSpace:
+    """A subnet whose addresses nodes give out in blocks. prefix: the length of a block's prefix, in bits."""
+
+    subnet: IPv4Network | IPv6Network
+    prefix: int
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return 1 << (self.prefix - self.subnet.prefixlen)
+
+    def addresses(self, index: int) -> tuple[str, str]:
+        """The first and the last address of a block that interfaces may have.
+
+        The subnet's own address is none of them, nor is IPv4's broadcast address (RFC 1122, section 3.2.1.3);
+        host-local itself leaves out the gateway's.
+        """
+        size = 1 << (self.subnet.max_prefixlen - self.prefix)
+        first = self.subnet.network_address + index * size
+        last = first + (size - 1)
+        if index == 0:
+            first += 1
+        if self.subnet.version == 4 and last == self.subnet.broadcast_address:
+            last -= 1
+        return str(first), str(last)
+
+    def __str__(self) -> str:
+        return f"{self.subnet} in blocks of /{self.prefix}"
+
+
+def address_spaces(ipam: bytes | msgspec.Raw, key: str = "ipam") -> tuple[AddressSpace, ...]:
+    """Read the subnets that `perNode` of host-local's object divides; none without it.
+
+    `true` gives a node the larger half of a subnet's host bits, a number at least so many addresses.
+    MalformedError (`INVALID_NETCONF`) names the key. Source: host-local's `Range`
+    (`plugins/ipam/host-local/backend/allocator/config.go`, containernetworking/plugins 1.1).
+    """
+    if PER_NODE.encode() not in bytes(ipam):
+        return ()
+    conf = decode(ipam, _ipam_decoder, f"network configuration: {key}", Reason.INVALID_NETCONF)
+    per_node = conf.get(PER_NODE)
+    if per_node is None or per_node is False:
+        return ()
+    own_key = f"{key}.{PER_NODE}"
+    if conf.get("type") != HOST_LOCAL:
+        refuse(own_key, f"is of {HOST_LOCAL}, and {shown(str(conf.get('type')))} is another plugin")
+    if not isinstance(per_node, int) or (per_node is not True and per_node < MIN_BLOCK):
+        written = shown(_encoder.encode(per_node).decode())
+        refuse(own_key, f"{written} is neither true nor a number of addresses, from {MIN_BLOCK}")
+    spaces = tuple(_space(place, found, per_node, own_key) for place, found in _ranges(conf, key))
+    if not spaces:
+        refuse(own_key, "divides the subnets of `ranges`, and there is none")
+    return spaces
+
+
+def spaces_of(netconf: bytes) -> tuple[AddressSpace, ...]:
+    """The subnets that a recorded configuration divides among nodes."""
+    return address_spaces(_fields(netconf, "recorded configuration").get("ipam", b"{}"))
+
+
+def in_blocks(netconf: bytes, blocks: Mapping[AddressSpace, int]) -> bytes:
+    """A recorded configuration whose ranges are a node's blocks; blocks: of all its `spaces_of`."""
+    fields = _fields(netconf, "recorded configuration")
+    ipam = _ipam_decoder.decode(fields["ipam"])
+    for (_, found), space in zip(_ranges(ipam, "ipam"), spaces_of(netconf), strict=True):
+        found["rangeStart"], found["rangeEnd"] = space.addresses(blocks[space])
+    return _encoder.encode(fields | {"ipam": ipam})
+
+
+def _ranges(ipam: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
+    """The ranges with their keys: the one that the object itself is, and those of `ranges`."""
+    places: list[tuple[str, Any]] = [(key, ipam)] if "subnet" in ipam else []
+    sets = ipam.get("ranges") or []
+    if not isinstance(sets, list) or not all(isinstance(several, list) for several in sets):
+        refuse(f"{key}.ranges", "is no array of arrays of ranges")
+    for number, several in enumerate(sets):
+        places += ((f"{key}.ranges[{number}][{place}]", found) for place, found in enumerate(several))
+    return places
+
+
+def _space(place: str, found: Any, per_node: int, key: str) -> AddressSpace:
+    if not isinstance(found, dict):
+        refuse(place, "is no object")
+    for own in ("rangeStart", "rangeEnd"):
+        if own in found:
+            refuse(f"{place}.{own}", f"is the node's with {PER_NODE}: leave one of them out")
+    try:
+        subnet = ip_network(str(found.get("subnet")))
+    except ValueError as error:
+        refuse(f"{place}.subnet", str(error))
+    host_bits = subnet.max_prefixlen - subnet.prefixlen
+    bits = (host_bits + 1) // 2 if per_node is True else (per_node - 1).bit_length()
+    if bits > host_bits or 1 << bits < MIN_BLOCK:
+        least = MIN_BLOCK if per_node is True else per_node
+        refuse(key, f"{subnet} has no block of {least} addresses")
+    return AddressSpace(subnet, subnet.max_prefixlen - bits)
 
 
 def delegate_config(fields: Mapping[str, msgspec.Raw], delegate: msgspec.Raw) -> bytes:

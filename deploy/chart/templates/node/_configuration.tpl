@@ -81,3 +81,62 @@
 {{- if not (or (contains "  all: false" $agent) (contains "  pfs:" $agent)) }}yes{{ end -}}
 {{- end -}}
 {{- end }}
+
+{{/* Keys of the CNI plugin, with the addresses of `ipam`. */}}
+{{- define "k8s-rdma.plugin.json" -}}
+{{- $plugin := deepCopy (.Values.node.cni.plugin | default dict) -}}
+{{- if .Values.ipam.range -}}
+{{- if $plugin.ipam -}}
+{{- fail "ipam.range and node.cni.plugin.ipam: both are set, and one of them says it all" -}}
+{{- end -}}
+{{- $_ := set $plugin "ipam" (include "k8s-rdma.ipam" (dict "context" . "range" .Values.ipam.range) | fromJson) -}}
+{{- end -}}
+{{- if .Values.ipam.ranges -}}
+{{- $networks := $plugin.networks | default dict -}}
+{{- range $name, $range := .Values.ipam.ranges -}}
+{{- $network := get $networks $name | default dict -}}
+{{- if $network.ipam -}}
+{{- fail (printf "ipam.ranges.%s and node.cni.plugin.networks.%s.ipam: both are set, and one of them says it all" $name $name) -}}
+{{- end -}}
+{{- $_ := set $network "ipam" (include "k8s-rdma.ipam" (dict "context" $ "range" $range) | fromJson) -}}
+{{- $_ := set $networks $name $network -}}
+{{- end -}}
+{{- $_ := set $plugin "networks" $networks -}}
+{{- end -}}
+{{- toJson $plugin -}}
+{{- end }}
+
+{{- define "k8s-rdma.ipam" -}}
+{{- $by := include "k8s-rdma.ipam-plugin" .context -}}
+{{- $subnets := splitList "," .range -}}
+{{- if eq $by "whereabouts" -}}
+{{- $ranges := list -}}
+{{- range $subnets -}}
+{{- $ranges = append $ranges (dict "range" .) -}}
+{{- end -}}
+{{- toJson (dict "type" $by "ipRanges" $ranges) -}}
+{{- else -}}
+{{- $ranges := list -}}
+{{- range $subnets -}}
+{{- $ranges = append $ranges (list (dict "subnet" .)) -}}
+{{- end -}}
+{{- toJson (dict "type" $by "ranges" $ranges "perNode" .context.Values.ipam.perNode) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Another plugin would give out again what pods have of the one before: so an upgrade keeps it. */}}
+{{- define "k8s-rdma.ipam-plugin" -}}
+{{- $stored := (lookup "v1" "ConfigMap" .Release.Namespace "k8s-rdma-node" | default dict).data | default dict -}}
+{{- $before := index $stored "plugin.json" | default "" -}}
+{{- if ne .Values.ipam.by "auto" -}}
+{{- .Values.ipam.by -}}
+{{- else if contains "\"type\":\"whereabouts\"" $before -}}
+whereabouts
+{{- else if contains "\"type\":\"host-local\"" $before -}}
+host-local
+{{- else if .Capabilities.APIVersions.Has "whereabouts.cni.cncf.io/v1alpha1" -}}
+whereabouts
+{{- else -}}
+host-local
+{{- end -}}
+{{- end }}

@@ -34,11 +34,12 @@ from k8s_rdma.agent.plugins.runner import (
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_result import SINCE_CHECK, SINCE_GC, convert
 from k8s_rdma.wire.ipam_result import IpamResult, decode_ipam_result
-from k8s_rdma.wire.plugin_config import network_of, stdin_of, version_of
+from k8s_rdma.wire.plugin_config import PER_NODE, in_blocks, network_of, spaces_of, stdin_of, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+    from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
     from k8s_rdma.core.ledger import DelegatedPlugin, Receipt
     from k8s_rdma.core.step import Route
 
@@ -50,14 +51,25 @@ one another."""
 class IpamPlugins:
     """Leases addresses for the interfaces of receipts, and gives them back."""
 
-    def __init__(self, plugins: Plugins) -> None:
-        """Run nothing yet."""
+    def __init__(self, plugins: Plugins, blocks: AddressBlocks | None = None) -> None:
+        """Run nothing yet. blocks: those of this node, where the agent has credentials for them."""
         self._plugins = plugins
+        self._blocks = blocks
 
     def require(self, ipams: Iterable[DelegatedPlugin]) -> None:
-        """Raise K8sRdmaError when one of them is not on this node; called before a claim."""
+        """Raise K8sRdmaError when one of them is not on this node, or needs credentials for its block.
+
+        Called before a claim.
+        """
         for ipam in ipams:
             self._plugins.require(ipam)
+            if self._blocks is None and spaces_of(ipam.netconf):
+                msg = (
+                    f"network configuration: ipam.{PER_NODE}: nodes share a subnet by Leases, and the agent "
+                    "has no credentials for the API server: set inCluster or kubeconfig, or rangeStart and "
+                    "rangeEnd on each node"
+                )
+                raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)
 
     async def add(self, receipt: Receipt, answered: set[str] | None = None) -> dict[str, IpamResult]:
         """Lease addresses. Returns results by interface, without interfaces that get none.
@@ -149,8 +161,21 @@ class IpamPlugins:
                 await self._plugins.run(ipam, "GC", stdin)
 
     async def _stdins(self, ipams: Iterable[DelegatedPlugin]) -> dict[DelegatedPlugin, bytes]:
+        """Each plugin's input for ADD, with this node's blocks as its ranges.
+
+        The other verbs have the whole subnet: a lease is found by its container, also one of a former block.
+        """
         distinct = dict.fromkeys(ipams)
-        return {ipam: stdin_of(ipam.netconf, await self._plugins.negotiate(ipam)) for ipam in distinct}
+        return {
+            ipam: stdin_of(await self._narrowed(ipam.netconf), await self._plugins.negotiate(ipam))
+            for ipam in distinct
+        }
+
+    async def _narrowed(self, netconf: bytes) -> bytes:
+        spaces = spaces_of(netconf)
+        if not spaces or self._blocks is None:
+            return netconf
+        return in_blocks(netconf, {space: await self._blocks.block(space) for space in spaces})
 
 
 def addressing(results: Mapping[str, IpamResult]) -> dict[str, tuple[tuple[str, ...], tuple[Route, ...]]]:

@@ -15,13 +15,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from k8s_rdma.agent.plugins.host_files import below
 from k8s_rdma.core.ledger import DelegatedPlugin, Receipt
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_request import NetConf, decode_fields, decode_netconf, plugin_type, refuse
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, decode_error, decode_versions, highest_common
 from k8s_rdma.wire.json import shown
-from k8s_rdma.wire.plugin_config import delegate_config, in_network_of, ipam_config, ipam_network
+from k8s_rdma.wire.plugin_config import (
+    address_spaces,
+    delegate_config,
+    in_network_of,
+    ipam_config,
+    ipam_network,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -64,6 +69,10 @@ _SHOWN = 2000
 _NO_VERB = "not implemented"
 """The message of plugins without a verb that their CNI version has; CNI has no error code for it (whereabouts
 0.9.3, `cmd/whereabouts.go`: "CNI CHECK method is not implemented")."""
+
+
+_MOST_LINKS = 40
+"""The kernel's limit of links in one path (path_resolution(7))."""
 
 
 class NoAnswerError(K8sRdmaError):
@@ -284,6 +293,7 @@ def called_plugins(stdin: bytes, conf: NetConf, call: CniEnvironment, *, chained
         name = plugin_type(document, key)
         if name is None:
             return None
+        address_spaces(document, key)
         network = ipam_network(conf.name, chained=chained or delegate is not None, network=attachment)
         return plugin(name, ipam_config(fields, document, network))
 
@@ -407,3 +417,27 @@ class _OutputReader(asyncio.SubprocessProtocol):
 def _kill(group: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
+
+
+def below(root: Path, path: Path) -> Path:
+    """Resolve an absolute path of the node; links on the way are followed as the node sees them.
+
+    For this process an absolute link (`/opt/cni/bin` often is one) would lead out of the node's root into its
+    own. A missing file, or a circle of links, gives a path that does not exist either.
+    """
+    found, to_go, links = root, list(reversed(path.parts[1:])), 0
+    while to_go:
+        part = to_go.pop()
+        if part == "..":
+            found = found.parent if found != root else root
+            continue
+        target = found / part
+        if target.is_symlink() and links < _MOST_LINKS:
+            links += 1
+            aim = target.readlink()
+            if aim.is_absolute():
+                found = root
+            to_go += reversed(aim.parts[aim.is_absolute() :])
+        else:
+            found = target
+    return found

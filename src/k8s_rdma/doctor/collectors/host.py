@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.plugins.host_files import below
+from k8s_rdma.agent.plugins.runner import below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
