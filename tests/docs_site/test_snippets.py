@@ -18,7 +18,7 @@ from k8s_rdma.wire.cni_request import decode_netconf
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.glob("migration-*.md"), *DOCS.glob("howto-*.md")])
+PAGES = sorted([*DOCS.glob("migration-*.md"), *DOCS.glob("howto-*.md"), DOCS / "addresses.md"])
 VALUES_SCHEMA = json.loads((ROOT / "deploy" / "chart" / "values.schema.json").read_text())
 
 
