@@ -108,7 +108,7 @@ def _structural(schema: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]
 
 
 def _keyed(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """The field's schema; that of a list whose items differ in one field has the API server see to it."""
+    """The field's schema; that of a list whose items differ in some fields has the API server see to it."""
     if name not in UNIQUE or schema["type"] != "array":
         return schema
-    return {**schema, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [UNIQUE[name]]}
+    return {**schema, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(UNIQUE[name])}

@@ -9,6 +9,7 @@ from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
     ForeignVf,
+    GpuReport,
     Interface,
     NodeReport,
     PfReport,
@@ -44,6 +45,17 @@ def interfaces(draw: st.DrawFn, pci: str) -> Interface:
     )
 
 
+paths = st.lists(st.sampled_from(["0000:00:01.0", "0000:02:00.0", "10000:e0:06.0"]), max_size=4).map(tuple)
+gpus = st.builds(
+    GpuReport,
+    resource=st.sampled_from(["nvidia.com/gpu", "amd.com/gpu"]),
+    pci=st.sampled_from(["0000:1b:00.0", "0000:43:00.0", "10000:e1:00.0"]),
+    pcie_path=paths,
+    numa_node=st.none() | st.integers(0, 7),
+    in_use=st.booleans(),
+)
+
+
 @st.composite
 def pfs(draw: st.DrawFn, pci: str) -> PfReport:
     rates = Rates(
@@ -64,6 +76,7 @@ def pfs(draw: st.DrawFn, pci: str) -> PfReport:
         link_type=draw(st.sampled_from(["ethernet", "infiniband"])),
         vendor=draw(texts),
         numa_node=draw(st.none() | st.integers(0, 7)),
+        pcie_path=draw(paths),
         rates=rates,
         enforce=draw(st.sampled_from(["auto", "hardware", "software"])),
         takes=tuple(draw(st.sets(st.sampled_from([*Setting, "of a newer agent"])))),
@@ -100,4 +113,5 @@ def reports(draw: st.DrawFn) -> NodeReport:
         allocations=tuple(draw(st.lists(allocations(), max_size=5))),
         unreadable=tuple(draw(st.just([]) | st.lists(texts, max_size=2))),
         problems=tuple(draw(st.lists(texts, max_size=2))),
+        gpus=tuple(draw(st.lists(gpus, max_size=4, unique_by=lambda gpu: (gpu.resource, gpu.pci)))),
     )

@@ -15,7 +15,17 @@ from deploy.rdma_node_crd import custom_resource_definition
 from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of, vfs_for_pods
-from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, rates_of
+from k8s_rdma.wire.rest import (
+    Allocation,
+    Enforced,
+    ForeignVf,
+    GpuReport,
+    Interface,
+    NodeReport,
+    PfReport,
+    Pod,
+    rates_of,
+)
 from wire.rdma_node_values import reports
 
 MANIFEST = Path(__file__).parents[2] / "deploy" / "crds" / "rdmanodes.yaml"
@@ -34,6 +44,17 @@ def pf(number: int = 0, *, vfs: int = 120, foreign: int = 0, **more: Any) -> PfR
         numa_node=0,
         takes=("mac", "mtu", "vlan"),
         foreign=tuple(ForeignVf(vf=i, why="in use", min_tx_rate=10, max_tx_rate=0) for i in range(foreign)),
+        **more,
+    )
+
+
+def gpu(number: int = 0, **more: Any) -> GpuReport:
+    """The address counts on over buses and devices."""
+    bus, device = divmod(number, 32)
+    return GpuReport(
+        resource=more.pop("resource", "nvidia.com/gpu"),
+        pci=f"0000:{bus:02x}:{device:02x}.0",
+        pcie_path=more.pop("pcie_path", ("0000:15:01.0", "0000:16:00.0")),
         **more,
     )
 
@@ -131,6 +152,17 @@ def test_ready_says_whether_the_rest_may_be_relied_upon(
     assert ready is not None
     assert (ready.type, ready.status, ready.reason) == ("Ready", status, reason)
     assert said in ready.message
+
+
+def test_status_tells_of_gpus_and_bridges_in_camel_case() -> None:
+    made = report(pf(pcie_path=("0000:00:01.0",)), gpus=(gpu(numa_node=1, in_use=True), gpu(1)))
+    status = json.loads(encode_status(status_of(made)))
+    assert status["pfs"][0]["pciePath"] == ["0000:00:01.0"]
+    place = {"resource": "nvidia.com/gpu", "pciePath": ["0000:15:01.0", "0000:16:00.0"]}
+    assert status["gpus"] == [
+        {**place, "pci": "0000:00:00.0", "numaNode": 1, "inUse": True},
+        {**place, "pci": "0000:00:01.0"},
+    ]
 
 
 @given(reports())

@@ -16,7 +16,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire import rest as bounds
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of
 from k8s_rdma.wire.rest import ForeignVf, NodeReport, rates_of
-from wire.test_rdma_node import held, pf, report
+from wire.test_rdma_node import gpu, held, pf, report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +34,7 @@ WHOLE: dict[str, Any] = {
             "driver": "d",
             "vendor": "v",
             "numaNode": 0,
+            "pciePath": ["0000:00:01.0"],
             "linkMbps": 1,
             "linkType": "ethernet",
             "mtu": 1500,
@@ -50,6 +51,15 @@ WHOLE: dict[str, Any] = {
             "takes": ["mac"],
             "foreign": [{"vfs": 1, "minMbps": 1, "pool": "a.b/c"}],
             "problems": ["p"],
+        }
+    ],
+    "gpus": [
+        {
+            "resource": "nvidia.com/gpu",
+            "pci": "0000:1b:00.0",
+            "pciePath": ["0000:15:01.0"],
+            "numaNode": 0,
+            "inUse": True,
         }
     ],
     "macs": [{"first": "02:00:00:00:00:01", "number": 2}],
@@ -157,7 +167,11 @@ def test_schema_has_patterns_that_go_reads_as_python_does() -> None:
 
 @pytest.mark.parametrize(
     ("path", "field"),
-    [(("pfs",), "pfs[].pci: 0000:01:00.0"), (("allocations",), "allocations[].pod.uid: c")],
+    [
+        (("pfs",), "pfs[].pci: 0000:01:00.0"),
+        (("allocations",), "allocations[].pod.uid: c"),
+        (("gpus",), "gpus[].pci: nvidia.com/gpu 0000:1b:00.0"),
+    ],
 )
 def test_what_is_told_twice_is_refused(path: tuple[str], field: str) -> None:
     with pytest.raises(MalformedError, match=re.escape(field)):
@@ -198,6 +212,11 @@ def test_largest_sensible_node_is_published_when_all_of_it_is_somebody_elses() -
     assert ready(report(*(replace(pf(i, vfs=256), foreign=foreign) for i in range(16))))[0] == "True"
 
 
+def test_two_resources_of_one_gpu_are_published() -> None:
+    both = tuple(gpu(0, resource=resource) for resource in ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb"))
+    assert ready(report(pf(0), gpus=both))[0] == "True"
+
+
 def test_pod_of_two_sandboxes_that_hold_the_same_entries_is_published() -> None:
     one = held(1, *((pf(0).pci, 5),) * 1024)
     other = replace(one, container_id="d" * 64)
@@ -218,6 +237,11 @@ def test_names_of_the_machine_are_published_as_labels(name: str) -> None:
     [
         (report(*(pf(i) for i in range(bounds.MAX_PFS + 1))), "pfs"),
         (report(pf(0), pf(0)), "0000:00:00.0 is there twice"),
+        (report(pf(0, pcie_path=("0000:00:01.0",) * (bounds.MAX_BRIDGES + 1))), "pciePath"),
+        (report(gpus=tuple(gpu(i) for i in range(bounds.MAX_GPUS + 1))), "gpus"),
+        (report(gpus=(gpu(0), gpu(0))), "nvidia.com/gpu 0000:00:00.0 is there twice"),
+        (report(gpus=(gpu(0, pcie_path=("0000:00:01.0",) * (bounds.MAX_BRIDGES + 1)),)), "pciePath"),
+        (report(gpus=(gpu(0, resource="\x1b[2J"),)), "resource"),
     ],
 )
 def test_report_beyond_the_bounds_is_published_as_not_ready(made: NodeReport, why: str) -> None:

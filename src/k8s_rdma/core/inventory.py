@@ -25,7 +25,7 @@ class Pf:
     rates, enforce: what its driver can program, and what is demanded of it.
     supported_settings: what else its driver can do for VFs. driver: its name. mtu: bytes. vendor:
         `15b3:1017`.
-    numa_node: None where there is none.
+    numa_node: None where there is none. pcie_path: as in `core.kernel.PfState`.
     """
 
     name: str
@@ -42,7 +42,28 @@ class Pf:
     mtu: int = field(default=0, hash=False)
     vendor: str = field(default="", hash=False)
     numa_node: int | None = field(default=None, hash=False)
+    pcie_path: tuple[PciAddress, ...] = field(default=(), hash=False)
     pools: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU that kubelet gives pods.
+
+    resource: the extended resource that it counts for. pcie_path, numa_node: its place, as in
+        `core.devices.device_plugin_api.Neighbour`. in_use: whether a pod has it, or a share of it.
+    """
+
+    resource: str
+    pci: PciAddress
+    pcie_path: tuple[PciAddress, ...] = field(hash=False)
+    numa_node: int | None = field(default=None, hash=False)
+    in_use: bool = False
+
+
+def in_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    """Order GPUs by resource and PCI address."""
+    return tuple(sorted(gpus, key=lambda gpu: (gpu.resource, gpu.pci)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +83,21 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """A node's PFs, ordered by PCI address.
+    """A node's PFs, ordered by PCI address, and its GPUs, ordered by resource and PCI address.
 
-    takes_every_rate: whether they differ in what is free of them alone.
+    takes_every_rate: whether PFs differ in what is free of them alone.
     """
 
     node: NodeName
     pfs: tuple[Pf, ...]
+    gpus: tuple[Gpu, ...] = field(default=(), hash=False)
     takes_every_rate: bool = field(init=False, repr=False, compare=False)
     _by_pci: Mapping[PciAddress, Pf] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Order the PFs, so that equal hardware gives equal inventories."""
+        """Order PFs and GPUs, so that equal hardware gives equal inventories."""
         object.__setattr__(self, "pfs", tuple(sorted(self.pfs, key=lambda pf: pf.pci)))
+        object.__setattr__(self, "gpus", in_order(self.gpus))
         every = all(pf.rates == EVERY_RATE and pf.enforce is not Enforce.SOFTWARE for pf in self.pfs)
         object.__setattr__(self, "takes_every_rate", every)
         object.__setattr__(self, "_by_pci", {pf.pci: pf for pf in self.pfs})

@@ -231,6 +231,7 @@ class Hardware:
                     mtu=pf.mtu,
                     vendor=pf.vendor,
                     numa_node=pf.numa_node,
+                    pcie_path=pf.pcie_path,
                     pools=pf.pools(),
                 )
                 for pf in self.pfs

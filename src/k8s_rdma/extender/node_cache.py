@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
 
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used, total
+from k8s_rdma.core.inventory import NOTHING_USED, Gpu, Inventory, Pf, Used, total
 from k8s_rdma.core.macs import NO_MAC, MacRanges
 from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.request import PfPolicy
@@ -88,7 +88,7 @@ NOT_ASKED = "the API server knows no such node, or it was not asked yet"
 
 
 class NodeSnapshot:
-    """PFs and what is used of them: all that a placement depends on.
+    """PFs, what is used of them, and GPUs: all that a placement depends on.
 
     Nodes in an equal situation share one object (compared by identity, so that it is a quick key), hence
     `inventory.node` is the name of any of them.
@@ -206,7 +206,9 @@ class ClusterState:
         self.ending: set[NodeName] = set()
         self._nodes: dict[NodeName, _Node] = {}
         self._places: dict[PodUid, set[NodeName]] = {}
-        self._interned: WeakValueDictionary[tuple[tuple[Pf, ...], tuple[Used, ...]], NodeSnapshot]
+        self._interned: WeakValueDictionary[
+            tuple[tuple[Pf, ...], tuple[Gpu, ...], tuple[Used, ...]], NodeSnapshot
+        ]
         self._interned = WeakValueDictionary()
         self._postponed: set[NodeName] | None = None
         self._on_change = on_change
@@ -541,7 +543,7 @@ class ClusterState:
         return True
 
     def _snapshot(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> NodeSnapshot:
-        key = (inventory.pfs, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))
+        key = (inventory.pfs, inventory.gpus, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))
         snapshot = self._interned.get(key)
         if snapshot is None:
             snapshot = self._interned[key] = NodeSnapshot(inventory, used)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 
 from k8s_rdma.core.allocation import foreign_use
-from k8s_rdma.core.inventory import EVERY_DEVICE, Inventory, Pf, Used
+from k8s_rdma.core.inventory import EVERY_DEVICE, Gpu, Inventory, Pf, Used
 from k8s_rdma.core.macs import NO_MACS, MacRanges
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid, Setting, pci_address
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.rdma_node import ForeignUse, HeldInterfaces, PfStatus, RdmaNodeStatus, status_of
+from k8s_rdma.wire.rdma_node import ForeignUse, GpuStatus, HeldInterfaces, PfStatus, RdmaNodeStatus, status_of
 from k8s_rdma.wire.rest import MAX_NAME, ability_of
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
             entries[uid] = namespace_of_pod
     return NodeFacts(
         generation=status.generation,
-        inventory=Inventory(node=node, pfs=tuple(pfs)),
+        inventory=Inventory(node=node, pfs=tuple(pfs), gpus=tuple(map(_gpu, status.gpus))),
         reported=reported,
         foreign=foreign,
         entries=entries,
@@ -139,11 +139,30 @@ def _pf(entry: PfStatus) -> Pf:
         mtu=entry.mtu,
         vendor=entry.vendor,
         numa_node=entry.numa_node,
+        pcie_path=_path(entry.pcie_path),
         pools={pool.resource: pool.vfs for pool in entry.pools},
     )
 
 
+@lru_cache(maxsize=4096)
+def _gpu(entry: GpuStatus) -> Gpu:
+    """Convert a GPU; equal ones share one object."""
+    return Gpu(
+        resource=intern(entry.resource),
+        pci=_pci(entry.pci),
+        pcie_path=_path(entry.pcie_path),
+        numa_node=entry.numa_node,
+        in_use=entry.in_use,
+    )
+
+
 _pci = lru_cache(maxsize=4096)(pci_address)
+
+
+@lru_cache(maxsize=4096)
+def _path(bridges: tuple[str, ...]) -> tuple[PciAddress, ...]:
+    """Convert a path; equal ones share one object."""
+    return tuple(map(_pci, bridges))
 
 
 @lru_cache(maxsize=256)

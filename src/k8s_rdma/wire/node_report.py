@@ -26,6 +26,7 @@ from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
     ForeignVf,
+    GpuReport,
     Interface,
     MacRange,
     NodeReport,
@@ -38,6 +39,7 @@ from k8s_rdma.wire.rest import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from k8s_rdma.core.inventory import Gpu
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
 
 
@@ -61,11 +63,12 @@ class NodeReports:
         ledger: Ledger,
         caps_lost: Mapping[VfRef, str] = NO_LOST_CAPS,
         problems: tuple[str, ...] = (),
+        gpus: Iterable[Gpu] = (),
     ) -> NodeReport:
         """The report of this state; the very same object as before if the state is.
 
         caps_lost: which caps that software keeps did not hold when last looked at, and why, in a clause.
-        problems: of the observer itself, one sentence each.
+        problems: of the observer itself, one sentence each. gpus: that kubelet gives pods.
         """
         report = node_report(
             node=self._node,
@@ -74,7 +77,12 @@ class NodeReports:
             ledger=ledger,
             caps_lost=caps_lost,
         )
-        report = replace(report, agent_version=self._agent_version, problems=(*problems, *report.problems))
+        report = replace(
+            report,
+            agent_version=self._agent_version,
+            problems=(*problems, *report.problems),
+            gpus=tuple(map(_gpu, gpus)),
+        )
         if self._last_report is None or report != self._last_report:
             self._counter += 1
             self._last_report = replace(report, generation=str(Generation(self._epoch, self._counter)))
@@ -172,6 +180,16 @@ def _pf(
         foreign=foreign,
         pools=pf.pools(),
         vfs=tuple(_vf(vf, allocated.get(VfRef(pf.pci, vf.index))) for vf in pf.vfs),
+    )
+
+
+def _gpu(gpu: Gpu) -> GpuReport:
+    return GpuReport(
+        resource=gpu.resource,
+        pci=gpu.pci,
+        pcie_path=tuple(gpu.pcie_path),
+        numa_node=gpu.numa_node,
+        in_use=gpu.in_use,
     )
 
 

@@ -20,6 +20,7 @@ from k8s_rdma.wire.rest import (
     Allocation,
     Entry,
     Generation,
+    GpuReport,
     Label,
     MacRange,
     Mbps,
@@ -50,6 +51,10 @@ _MOST_OF_PROBLEM = 300
 _MOST_OF_MESSAGE = 1024
 
 _LABEL = re.compile(bounds.LABEL)
+_Bridge: TypeAlias = Annotated[str, Meta(max_length=16, pattern=bounds.PCI)]
+PciePath: TypeAlias = Annotated[tuple[_Bridge, ...], Meta(max_length=bounds.MAX_BRIDGES)]
+"""PCI bridges and switches from the root port down."""
+
 _Kind: TypeAlias = tuple[str, str, int, int]
 """Of a held interface: PF, pool, minimum and maximum rate."""
 
@@ -83,6 +88,7 @@ class PfStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     driver: Label = ""
     vendor: Label = ""
     numa_node: NumaNode | None = None
+    pcie_path: PciePath = ()
     link_mbps: Mbps | None = None
     link_type: Label = "ethernet"
     mtu: Mtu = 0
@@ -93,6 +99,16 @@ class PfStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     takes: Annotated[tuple[Label, ...], Meta(max_length=bounds.MAX_SETTINGS)] = ()
     foreign: Annotated[tuple[ForeignUse, ...], Meta(max_length=bounds.MAX_VFS)] = ()
     problems: Annotated[tuple[Problem, ...], Meta(max_length=bounds.MAX_PROBLEMS)] = ()
+
+
+class GpuStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A GPU that kubelet gives pods; as in `/v1/node`."""
+
+    resource: Resource
+    pci: Pci
+    pcie_path: PciePath = ()
+    numa_node: NumaNode | None = None
+    in_use: bool = False
 
 
 class HeldInterfaces(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -153,6 +169,7 @@ class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """A node's RDMA hardware and who holds it, at one generation of its report.
 
     macs: of its PFs and VFs, and those that VFs have in pods; none of an older agent.
+    gpus: that kubelet gives pods; none where the agent does not know them.
     """
 
     generation: Generation
@@ -160,6 +177,7 @@ class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     pfs: Annotated[tuple[PfStatus, ...], Meta(max_length=bounds.MAX_PFS)] = ()
     allocations: Annotated[tuple[PodAllocation, ...], Meta(max_length=bounds.MAX_PODS)] = ()
     macs: Annotated[tuple[MacRange, ...], Meta(max_length=bounds.MAX_MACS)] = ()
+    gpus: Annotated[tuple[GpuStatus, ...], Meta(max_length=bounds.MAX_GPUS)] = ()
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=bounds.MAX_CONDITIONS)] = ()
     problems: Annotated[tuple[Problem, ...], Meta(max_length=bounds.MAX_PROBLEMS)] = ()
 
@@ -195,6 +213,7 @@ def _contradictions(status: RdmaNodeStatus) -> Iterator[str]:
     yield from _twice("pfs[].pci", (pf.pci for pf in status.pfs))
     for pf in status.pfs:
         yield from _twice(f"pools[].resource of PF {pf.pci}", (pool.resource for pool in pf.pools))
+    yield from _twice("gpus[].pci", (f"{gpu.resource} {gpu.pci}" for gpu in status.gpus))
     yield from _twice("allocations[].pod.uid", (allocation.pod.uid for allocation in status.allocations))
     foreign = sum(use.vfs for pf in status.pfs for use in pf.foreign)
     allocated_vfs = sum(alike.vfs for allocation in status.allocations for alike in allocation.interfaces)
@@ -236,6 +255,7 @@ def status_of(report: NodeReport) -> RdmaNodeStatus:
         pfs=pfs,
         allocations=allocations,
         macs=report.macs,
+        gpus=tuple(map(_gpu, report.gpus)),
         conditions=(_ready(report),),
         problems=_truncated(report.problems),
     )
@@ -271,6 +291,7 @@ def _pf(pf: PfReport) -> PfStatus:
         driver=_label(pf.driver),
         vendor=_label(pf.vendor),
         numa_node=pf.numa_node,
+        pcie_path=pf.pcie_path,
         link_mbps=pf.link_mbps,
         link_type=pf.link_type,
         mtu=pf.mtu,
@@ -283,6 +304,16 @@ def _pf(pf: PfReport) -> PfStatus:
             ForeignUse(vfs=vfs, min_mbps=rate, pool=pool) for (pool, rate), vfs in sorted(foreign.items())
         ),
         problems=_truncated(pf.problems),
+    )
+
+
+def _gpu(gpu: GpuReport) -> GpuStatus:
+    return GpuStatus(
+        resource=gpu.resource,
+        pci=gpu.pci,
+        pcie_path=gpu.pcie_path,
+        numa_node=gpu.numa_node,
+        in_use=gpu.in_use,
     )
 
 

@@ -40,13 +40,19 @@ MAX_PODS = 4096
 MAX_MACS = 16_384
 """Ranges of them of a node; as many addresses as its VFs can have, see `rdma_node`."""
 
+MAX_GPUS = 256
+"""Of a node, by each resource that they count for: machines have 16."""
+
+MAX_BRIDGES = 32
+"""From the root port to a function: real machines have some four."""
+
 MAX_POOLS = 64
 MAX_SETTINGS = 64
 MAX_PROBLEMS = 16
 MAX_CONDITIONS = 16
 
-UNIQUE = {"pfs": "pci", "pools": "resource"}
-"""Lists whose items differ in this field; `x-kubernetes-list-map-keys` of the schema."""
+UNIQUE = {"pfs": ("pci",), "pools": ("resource",), "gpus": ("resource", "pci")}
+"""Lists whose items differ in these fields; `x-kubernetes-list-map-keys` of the schema."""
 
 LABEL = r"^[ -~]*\Z"
 """Printable ASCII. `$` would let a newline at the end pass in Python; a schema writes it, see there."""
@@ -307,6 +313,16 @@ class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vfs: tuple[VfReport, ...] = ()
 
 
+class GpuReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A GPU that kubelet gives pods, as `core.inventory.Gpu`."""
+
+    resource: str
+    pci: str
+    pcie_path: tuple[str, ...] = ()
+    numa_node: NumaNode | None = None
+    in_use: bool = False
+
+
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """A node's state at one generation (`epoch.counter`).
 
@@ -316,6 +332,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     problems: what an operator should know of the node and of no PF alone, one sentence each.
     agent_version: of the agent whose report it is; empty while it is down.
     macs: of its PFs and VFs, and those that VFs have in pods.
+    gpus: that kubelet gives pods; none where the agent does not know them.
     """
 
     node: str
@@ -327,6 +344,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     agent_version: str = ""
     macs: tuple[MacRange, ...] = ()
+    gpus: tuple[GpuReport, ...] = ()
 
 
 _encoder = msgspec.json.Encoder()
