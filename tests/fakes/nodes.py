@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class FakePodResources:
     """As `kube.pod_resources.PodResources`.
 
-    silent: whether it has no answer. questions: how many it was asked.
+    silent: whether it has no answer. questions: how many it was asked. healthy: allocatable devices.
     """
 
     def __init__(self) -> None:
@@ -26,6 +26,7 @@ class FakePodResources:
         self._allocated: dict[tuple[str, str], PodDevices] = {}
         self.silent = False
         self.questions = 0
+        self.healthy: tuple[tuple[str, str], ...] = ()
 
     def allocate(self, namespace: str, name: str, resource: str, *ids: str, container: str = "app") -> None:
         """Allocate further devices to a pod's container."""
@@ -51,6 +52,11 @@ class FakePodResources:
         """As `PodResources`."""
         self._count_call()
         return tuple(self._allocated.values())
+
+    async def allocatable(self) -> tuple[tuple[str, str], ...]:
+        """As `PodResources`."""
+        self._count_call()
+        return self.healthy
 
     async def close(self) -> None:
         """Nothing is open."""

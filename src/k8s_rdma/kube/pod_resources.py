@@ -22,6 +22,10 @@ class PodResources(Protocol):
         """Read the devices of all active pods."""
         ...
 
+    async def allocatable(self) -> tuple[tuple[str, str], ...]:
+        """Read resource and id of each healthy device, in use or not; none of a kubelet without that call."""
+        ...
+
     async def close(self) -> None:
         """End the connection."""
         ...
@@ -46,6 +50,10 @@ class KubeletPodResources:
     async def all(self) -> tuple[PodDevices, ...]:
         """See `PodResources`."""
         return await self._connected().all()
+
+    async def allocatable(self) -> tuple[tuple[str, str], ...]:
+        """See `PodResources`."""
+        return await self._connected().allocatable()
 
     async def close(self) -> None:
         """See `PodResources`; a later question connects again."""

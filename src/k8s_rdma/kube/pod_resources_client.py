@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+import structlog
+
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
-from k8s_rdma.wire.kubelet import GET_METHOD, LIST, PodName
+from k8s_rdma.wire.kubelet import GET_ALLOCATABLE_RESOURCES, GET_METHOD, LIST, PodName
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +29,8 @@ _NO_GET = frozenset({StatusCode.UNIMPLEMENTED, StatusCode.UNKNOWN, StatusCode.NO
 
 _PAUSE_S = 0.05
 
+_log = structlog.get_logger()
+
 
 class PodResourcesClient:
     """See `pod_resources.KubeletPodResources`, which makes one of these when it is first asked."""
@@ -35,6 +39,7 @@ class PodResourcesClient:
         self._socket = socket
         self._timeout_s = timeout_s
         self._channel = grpc_calls.connect(socket)
+        self._implements_allocatable = True
 
     async def of_pod(self, namespace: str, name: str) -> PodDevices:
         """Read a pod's devices, by List where Get has no answer.
@@ -59,6 +64,23 @@ class PodResourcesClient:
     async def all(self) -> tuple[PodDevices, ...]:
         """Read the devices of all active pods."""
         return await self._list(self._deadline())
+
+    async def allocatable(self) -> tuple[tuple[str, str], ...]:
+        """Read resource and id of each healthy device; none of a kubelet before 1.21, which lacks the call.
+
+        Kubelet names a device once for each of its NUMA nodes, and these in another order each time.
+        """
+        try:
+            devices = await self._call(GET_ALLOCATABLE_RESOURCES, None, self._deadline())
+        except AioRpcError as error:
+            if error.code() is not StatusCode.UNIMPLEMENTED:
+                raise self._failure(GET_ALLOCATABLE_RESOURCES, error.details()) from error
+            if self._implements_allocatable:
+                _log.warning("allocatable_devices_unknown", socket=str(self._socket), error=error.details())
+            self._implements_allocatable = False
+            return ()
+        pairs = ((entry.resource, device_id) for entry in devices for device_id in entry.ids)
+        return tuple(dict.fromkeys(pairs))
 
     async def close(self) -> None:
         """End the connection."""

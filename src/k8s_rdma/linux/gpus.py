@@ -21,6 +21,7 @@ import re
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.device_plugin_api import Neighbour
+from k8s_rdma.core.inventory import Gpu
 from k8s_rdma.core.types import PciAddress, pci_address
 from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 
 _NVIDIA_RESOURCES = "nvidia.com/"
+GPU_RESOURCES = (_NVIDIA_RESOURCES, "amd.com/", "gpu.intel.com/")
+"""Beginnings of the names of resources that count GPUs, by their vendors' device plugins."""
+
 _DISPLAY, _ACCELERATOR = 0x03, 0x12
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]")
 _UUID = re.compile(r"(MIG-)?(?P<uuid>GPU-[0-9a-fA-F]+(-[0-9a-fA-F]+){4})([:/].*)?")
@@ -47,15 +51,33 @@ class Gpus:
 
     def places(self, devices: Iterable[tuple[str, str]]) -> tuple[Neighbour, ...]:
         """Return the positions of the GPUs among these devices (resource and id), each once."""
+        gpus = {gpu.pci: gpu for gpu in self.by_device(devices).values()}
+        return tuple(Neighbour(pcie_path=gpu.pcie_path, numa_node=gpu.numa_node) for gpu in gpus.values())
+
+    def by_device(self, devices: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Gpu]:
+        """Return the GPU of each of these devices (resource and id) that is one or a share of one.
+
+        Whether a pod has it is not known here: none is `in_use`.
+        """
         names: Mapping[str, PciAddress] | None = None
-        found: dict[PciAddress, Neighbour] = {}
+        places: dict[PciAddress, Neighbour | None] = {}
+        gpus: dict[tuple[str, str], Gpu] = {}
         for resource, device_id in devices:
             if resource.startswith(_NVIDIA_RESOURCES) and names is None:
                 names = dict(self._nvidia_names())
             pci = self._address(device_id, (names or {}) if resource.startswith(_NVIDIA_RESOURCES) else {})
-            if pci and pci not in found and (place := self._place(pci)):
-                found[pci] = place
-        return tuple(found.values())
+            if pci is None:
+                continue
+            if pci not in places:
+                places[pci] = self._place(pci)
+            if place := places[pci]:
+                gpus[resource, device_id] = Gpu(
+                    resource=resource,
+                    pci=pci,
+                    pcie_path=tuple(map(PciAddress, place.pcie_path)),
+                    numa_node=place.numa_node,
+                )
+        return gpus
 
     def _address(self, device_id: str, nvidia: Mapping[str, PciAddress]) -> PciAddress | None:
         if found := _ADDRESS.match(device_id):
