@@ -1,4 +1,4 @@
-"""What every process has: signals that end it, and logs as one JSON object a line on stderr."""
+"""What every process has: signals that end it, logs as one JSON object a line, and calls that may hang."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ import asyncio
 import logging
 import signal
 import sys
+from concurrent.futures import Future
+from threading import Thread
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 def stop_on_signals(*others: signal.Signals) -> asyncio.Event:
@@ -44,3 +53,34 @@ class _OfLibraries(logging.Handler):
         """Log it."""
         fields = {"logger": record.name, "message": record.getMessage(), "exc_info": record.exc_info}
         structlog.get_logger().log(record.levelno, "library_error", **fields)
+
+
+class DetachedCall(Generic[Argument, Result]):
+    """Calls a blocking function in a daemon thread, one call at a time.
+
+    A call that hangs, as in a device's driver, blocks that thread alone: not the loop, not the process's end.
+    """
+
+    def __init__(self, function: Callable[[Argument], Result], *, name: str) -> None:
+        """name: the thread's."""
+        self._function = function
+        self._name = name
+        self._lock = asyncio.Lock()
+        self._last: Future[Result] | None = None
+
+    async def __call__(self, argument: Argument) -> Result:
+        """Return what the function returns; TimeoutError while a call that nobody awaits any more hangs."""
+        async with self._lock:
+            if self._last is not None and not self._last.done():
+                raise TimeoutError
+            result: Future[Result] = Future()
+            self._last = result
+            result.set_running_or_notify_cancel()  # who gives up waiting does not end it
+            Thread(target=self._resolve, args=(result, argument), name=self._name, daemon=True).start()
+            return await asyncio.wrap_future(result)
+
+    def _resolve(self, result: Future[Result], argument: Argument) -> None:
+        try:
+            result.set_result(self._function(argument))
+        except BaseException as error:
+            result.set_exception(error)

@@ -35,7 +35,7 @@ from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins, below
 from k8s_rdma.agent.reconciler import Adoption, Reconciler, SandboxWatch
-from k8s_rdma.agent.report import Reporter, Sampler, StateSocket
+from k8s_rdma.agent.report import GpuMonitor, Reporter, Sampler, StateSocket
 from k8s_rdma.agent.software_caps import SoftwareCaps, keep_caps
 from k8s_rdma.agent.unix_sockets import (
     CdiSocket,
@@ -54,6 +54,7 @@ from k8s_rdma.core.kernel import Kernel
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
+from k8s_rdma.linux.gpus import Gpus
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
@@ -74,6 +75,9 @@ MOST_READERS_OF_USER = 16
 """Readers of `state.sock` are the server, the device plugin, each `doctor node` and `gather`; further
 connections are closed."""
 MOST_PLUGINS = 8
+
+_CHANGING = frozenset({"ADD", "DEL"})
+"""CNI commands that come with a change of what pods have."""
 
 MOST_CALLS = 256
 """Connections at a time; a node has 110 pods, and each call is one connection."""
@@ -204,7 +208,9 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     host = await worker.run(_open_host, config, namespaces, plugin, worker, client)
     policies = policies_of(config.policy_file)
     cluster = open_cluster(config, keys, policies, client)
-    pod_devices = open_pod_devices(config, plugin)
+    kubelet = _open_kubelet(config, plugin)
+    pod_devices = PodDeviceLookup(kubelet, plugin.resources if plugin else ())
+    gpus = _open_gpus(config, plugin, kubelet)
     policy = Policy(
         keys=keys,
         strict=config.strict,
@@ -220,7 +226,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
 
     agent = await worker.run(build_agent, host, pods, on_claim)
     node, commands, specifications = agent.node, agent.commands, agent.specifications
-    reporter = Reporter(node, lambda: failures_of(keys, policies))
+    reporter = Reporter(node, lambda: failures_of(keys, policies), gpus.gpus)
     sampler = Sampler(node=node, worker=worker, quiet=commands.locks.idle)
     service = Service(node=node, commands=commands, namespaces=namespaces, reporter=reporter)
     adoption = Adoption(node=node, worker=worker, reporter=reporter, pod_devices=pod_devices)
@@ -242,7 +248,11 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     async def answer(request: Request, netns: int | None, still_waiting: StillWaiting) -> Reply:
         if is_adopt(request):
             return await adoption.call(request)
-        return await service.call(request, netns, still_waiting)
+        try:
+            return await service.call(request, netns, still_waiting)
+        finally:
+            if request.env.get("CNI_COMMAND") in _CHANGING:
+                gpus.pods_changed.set()
 
     end_watch = host.kernel.watch(look_again)
     try:
@@ -250,12 +260,12 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         sandboxes.start(loop)
         state_socket = StateSocket(reporter.publisher, sampler.counters)
         cdi_socket = CdiSocket(specifications.shared, worker)
-        caps = partial(keep_caps, commands.caps, reporter, every_s=config.reconcile_s)
         background_tasks: list[Callable[[], Awaitable[None]]] = [
             upkeep.run,
-            caps,
+            partial(keep_caps, commands.caps, reporter, every_s=config.reconcile_s),
             cluster.run,
             specifications.run,
+            partial(gpus.run, reporter.publish),
         ]
         background_tasks += _publishing(config, client, reporter)
         await _serve(config, answer, state_socket, cdi_socket, background_tasks)
@@ -279,11 +289,26 @@ def _publishing(
 
 def open_pod_devices(config: AgentConfig, plugin: DevicePluginConfig | None) -> PodDeviceLookup:
     """Open the lookup of pods' devices; its first query connects to kubelet."""
+    return PodDeviceLookup(_open_kubelet(config, plugin), plugin.resources if plugin else ())
+
+
+def _open_kubelet(config: AgentConfig, plugin: DevicePluginConfig | None) -> KubeletPodResources | None:
+    """Open kubelet's API, at the socket that the device plugin's configuration names."""
     if plugin is None:
-        return PodDeviceLookup()
+        return None
     socket = below(Path(config.host_root), Path(plugin.pod_resources))
-    kubelet = KubeletPodResources(socket, timeout_s=config.pod_resources_timeout_s)
-    return PodDeviceLookup(kubelet, plugin.resources)
+    return KubeletPodResources(socket, timeout_s=config.pod_resources_timeout_s)
+
+
+def _open_gpus(
+    config: AgentConfig, plugin: DevicePluginConfig | None, kubelet: KubeletPodResources | None
+) -> GpuMonitor:
+    return GpuMonitor(
+        kubelet,
+        process.DetachedCall(Gpus().by_device, name="gpus"),
+        own_resources=plugin.resource_names() if plugin else (),
+        every_s=config.reconcile_s,
+    )
 
 
 def _open_plugins(config: AgentConfig, client: Client | None) -> CniPlugins:

@@ -1,5 +1,7 @@
 """Reports of the node to the readers of `state.sock`, and counters to those who ask (`wire.state`).
 
+Part of a report are the GPUs that kubelet gives pods, which is asked for them.
+
 A sample of the counters costs as much as a scan of the hardware, so samples are few.
 """
 
@@ -9,12 +11,15 @@ import asyncio
 import time
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import structlog
 
 from k8s_rdma import __version__
-from k8s_rdma.errors import KernelError, MalformedError
+from k8s_rdma.core.inventory import Gpu, in_order
+from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
+from k8s_rdma.linux.gpus import GPU_RESOURCES
 from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.rest import NodeReport, Pod, encode_report
 from k8s_rdma.wire.state import (
@@ -33,17 +38,32 @@ from k8s_rdma.wire.state import (
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from k8s_rdma.agent.node import Holder, Node, Worker
+    from k8s_rdma.core.devices.pod_devices import PodDevices
     from k8s_rdma.core.kernel import VfCounters
+    from k8s_rdma.kube.pod_resources import PodResources
 
+    Device = tuple[str, str]
+    """Resource and id."""
+
+    LocateGpus = Callable[[Collection[Device]], Awaitable[Mapping[Device, Gpu]]]
     Send = Callable[[Kind, bytes], Awaitable[None]]
 
 _log = structlog.get_logger()
 
 QUIET_S = 0.5
 """The longest wait of a sample for a moment without calls."""
+
+GPUS_STAND_S = 60.0
+"""The time for which the last known GPUs are reported while kubelet does not answer."""
+
+GPU_QUERY_S = 15.0
+"""The longest time for all of one query of GPUs."""
+
+SETTLE_S = 0.5
+"""The time before a query of GPUs after a call: calls come in bursts, and kubelet limits queries."""
 
 SEND_TIMEOUT_S = 10.0
 """The longest time for one message; a slower reader is disconnected, and connects again."""
@@ -52,10 +72,19 @@ SEND_TIMEOUT_S = 10.0
 class Reporter:
     """Reports the node's state."""
 
-    def __init__(self, node: Node, problems: Callable[[], tuple[str, ...]] = tuple) -> None:
-        """Begin a new epoch. problems: those of the agent itself at this moment, one sentence each."""
+    def __init__(
+        self,
+        node: Node,
+        problems: Callable[[], tuple[str, ...]] = tuple,
+        gpus: Callable[[], tuple[Gpu, ...]] = tuple,
+    ) -> None:
+        """Begin a new epoch.
+
+        problems: those of the agent itself at this moment, one sentence each. gpus: those of this moment.
+        """
         self._node = node
         self._problems = problems
+        self._gpus = gpus
         self._last_problems: tuple[str, ...] = ()
         self._reports = NodeReports(node.name, uuid.uuid4().hex[:12], agent_version=__version__)
         self._last_report: NodeReport | None = None
@@ -86,10 +115,110 @@ class Reporter:
     def _report(self) -> bytes:
         self._last_problems = self._problems()
         node = self._node
-        report = self._reports.build(node.hardware, node.ledger, node.caps.failures, self._last_problems)
+        report = self._reports.build(
+            node.hardware, node.ledger, node.caps.failures, self._last_problems, self._gpus()
+        )
         if report is not self._last_report:
             self._last_report, self._encoded = report, encode_report(report)
         return self._encoded
+
+
+class GpuMonitor:
+    """Follows the node's GPUs: kubelet says which there are and which pods have, the machine where they are.
+
+    pods_changed: to be set when a pod may have got devices or given some back. Kubelet takes them back when
+        a pod is over, after its DEL: the next query of the interval shows that.
+    """
+
+    def __init__(
+        self,
+        kubelet: PodResources | None,
+        locate: LocateGpus,
+        *,
+        own_resources: Collection[str] = (),
+        every_s: float = 10.0,
+        timeout_s: float = GPU_QUERY_S,
+    ) -> None:
+        """Ask nothing until `run`.
+
+        kubelet: None where its socket is not known: then there are no GPUs. locate: as
+        `linux.gpus.Gpus.by_device`. own_resources: of our device plugin, none of which are GPUs.
+        """
+        self._kubelet = kubelet
+        self._locate = locate
+        self._own_resources = frozenset(own_resources)
+        self._every_s = every_s
+        self._timeout_s = timeout_s
+        self._gpus: tuple[Gpu, ...] = ()
+        self._silent_since_s: float | None = None
+        self.pods_changed = asyncio.Event()
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs by the last answer, ordered; none once kubelet has been silent for `GPUS_STAND_S`."""
+        return self._gpus
+
+    async def run(self, publish: Callable[[], Awaitable[None]]) -> None:
+        """Follow until cancelled. publish: awaited after each change."""
+        while self._kubelet is not None:
+            previous = self._gpus
+            await self._refresh(self._kubelet)
+            if self._gpus != previous:
+                await publish()
+            await self._wait()
+
+    async def _refresh(self, kubelet: PodResources) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                self._gpus = await self._query(kubelet)
+        except (K8sRdmaError, TimeoutError) as error:
+            self._fail(str(error) or f"no answer in {self._timeout_s:g} s")
+        else:
+            self._silent_since_s = None
+
+    async def _query(self, kubelet: PodResources) -> tuple[Gpu, ...]:
+        allocatable = {device for device in await kubelet.allocatable() if self._is_gpu(device)}
+        if not allocatable:
+            return ()
+        pods = await kubelet.all()
+        if not pods and any(gpu.in_use for gpu in self._gpus):
+            msg = "kubelet knows no pods, as just after its start"
+            raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE)
+        allocated = {device for device in _devices(pods) if self._is_gpu(device)}
+        located = await self._locate(allocatable | allocated)
+        in_use = {located[device] for device in allocated & located.keys()}
+        free = {located[device] for device in allocatable & located.keys()}
+        return in_order(replace(gpu, in_use=gpu in in_use) for gpu in free)
+
+    def _is_gpu(self, device: Device) -> bool:
+        resource, _ = device
+        return resource.startswith(GPU_RESOURCES) and resource not in self._own_resources
+
+    def _fail(self, error: str) -> None:
+        """Forget the GPUs when they have stood long enough; log the first failure."""
+        now_s = asyncio.get_running_loop().time()
+        if self._silent_since_s is None:
+            self._silent_since_s = now_s
+            _log.warning("gpus_unknown", error=error)
+        if now_s >= self._silent_since_s + GPUS_STAND_S:
+            self._gpus = ()
+
+    async def _wait(self) -> None:
+        """Wait until the next query is due: after a change of pods, or when known GPUs stand no longer."""
+        timeout_s = self._every_s
+        if self._gpus and self._silent_since_s is not None:
+            stand_s = self._silent_since_s + GPUS_STAND_S - asyncio.get_running_loop().time()
+            timeout_s = min(timeout_s, stand_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.pods_changed.wait()
+                await asyncio.sleep(SETTLE_S)
+        self.pods_changed.clear()
+
+
+def _devices(pods: Iterable[PodDevices]) -> set[Device]:
+    return {
+        (devices.resource, device_id) for pod in pods for devices in pod.devices for device_id in devices.ids
+    }
 
 
 class StatePublisher:

@@ -18,14 +18,12 @@ import asyncio
 import re
 import time
 from bisect import bisect_left
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import nlargest
 from itertools import accumulate, combinations, islice, takewhile
 from math import comb
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import structlog
@@ -34,6 +32,7 @@ from k8s_rdma.config.devices import DevicePluginConfig, ExclusiveResource
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.pod_resources import KubeletPodResources, PodResources
 from k8s_rdma.linux.gpus import Gpus
+from k8s_rdma.process import DetachedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -88,11 +87,9 @@ class Neighbours:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pods = pods
-        self._places = places
+        self._locate = DetachedCall(places, name="gpus")
         self._resources = resources
         self._admitted_pods = AdmittedPodGuess(ours)
-        self._lock = asyncio.Lock()
-        self._last: Future[tuple[Neighbour, ...]] | None = None
         self._clock = clock
         self._failing = False
 
@@ -126,31 +123,11 @@ class Neighbours:
         """Close the connection to kubelet."""
         await self._pods.close()
 
-    async def _locate(self, devices: tuple[tuple[str, str], ...]) -> tuple[Neighbour, ...]:
-        """Locate devices in a thread: a GPU's driver that hangs blocks that one, not the process's end."""
-        async with self._lock:
-            if self._last is not None and not self._last.done():
-                raise TimeoutError
-            found: Future[tuple[Neighbour, ...]] = Future()
-            self._last = found
-            found.set_running_or_notify_cancel()  # who gives up waiting does not end it
-            Thread(target=_resolve, args=(found, self._places, devices), name="gpus", daemon=True).start()
-            return await asyncio.wrap_future(found)
-
     def _log_outage(self, error: Exception | None) -> None:
         """Log once that devices are chosen without regard to GPUs."""
         if error is not None and not self._failing:
             _log.info("gpus_of_pods_unknown", error=str(error) or f"no answer in {DEADLINE_S} s")
         self._failing = error is not None
-
-
-def _resolve(
-    found: Future[tuple[Neighbour, ...]], places: Places, devices: Iterable[tuple[str, str]]
-) -> None:
-    try:
-        found.set_result(places(devices))
-    except BaseException as error:
-        found.set_exception(error)
 
 
 class AdmittedPodGuess:
