@@ -86,7 +86,7 @@ class Machine:
         self.ipam = ipam
         self.rdma = rdma
         self.boot()
-        self.claims = 0
+        self.claims = self.pod_changes = 0
         self.cluster: Cluster = NoCluster()
         self.policies = EVERYTHING
         self.memlock, self.memlock_hook = 0, ""
@@ -141,6 +141,9 @@ class Machine:
         finally:
             worker.close()
             receipts.close()
+
+    def pods_changed(self) -> None:
+        self.pod_changes += 1
 
     async def claim(self) -> None:
         self.claims += 1

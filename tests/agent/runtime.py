@@ -109,7 +109,11 @@ def running(machine: Machine, **how: object) -> Iterator[Runtime]:
     with machine.running(**how) as (node, verbs):
         reporter = Reporter(node)
         service = Service(
-            node=node, commands=verbs.commands, namespaces=PretendedNamespaces(machine), reporter=reporter
+            node=node,
+            commands=verbs.commands,
+            namespaces=PretendedNamespaces(machine),
+            reporter=reporter,
+            pods_changed=machine.pods_changed,
         )
         yield Runtime(machine, node, verbs, service)
 

@@ -18,6 +18,7 @@ from k8s_rdma.core.types import (
     Enforce,
     InterfaceOptions,
     NodeName,
+    PciAddress,
     PfSelector,
     RateAbility,
     RateRange,
@@ -54,6 +55,13 @@ def test_held_vf_has_rates_and_mac_of_the_ledger_whatever_is_seen_of_it() -> Non
     assert (pf.vfs[0].min_tx_rate, pf.vfs[0].max_tx_rate) == (600, 700)
     assert pf.vfs[0].mac == vf(PF0, 0).mac
     assert (pf.vfs[1].allocated, pf.vfs[1].min_tx_rate, pf.vfs[1].mac) == (False, 0, free.mac)
+
+
+def test_inventory_has_the_bridges_above_each_pf() -> None:
+    path = (PciAddress("0000:3a:00.0"), PciAddress("0000:3b:00.0"))
+    [pf] = hardware(replace(pf_state(), pcie_path=path)).inventory(NodeName("w1")).pfs
+    assert pf.pcie_path == path
+    assert told(hardware(replace(pf_state(), pcie_path=path))).pfs[0].pcie_path == path
 
 
 def test_macs_are_those_of_pfs_and_vfs_and_those_that_vfs_have_in_pods_and_at_home() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from extender.node_server import pf, report
+from k8s_rdma.core.inventory import Gpu
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_facts import NodeFacts, facts_of, facts_of_status
@@ -64,10 +65,30 @@ def test_node_that_tells_of_more_vfs_than_can_be_is_refused_at_once() -> None:
         facts_of_status(decode_status(encode_status(bloated)), W1)
 
 
+@given(reports())
+def test_facts_have_the_gpus_and_the_bridges_of_the_report(node: NodeReport) -> None:
+    facts = concluded(lambda: facts_of(node, W1))
+    if isinstance(facts, str):
+        return
+    assert facts.inventory.gpus == tuple(
+        Gpu(
+            resource=gpu.resource,
+            pci=gpu.pci,
+            pcie_path=gpu.pcie_path,
+            numa_node=gpu.numa_node,
+            in_use=gpu.in_use,
+        )
+        for gpu in sorted(node.gpus, key=lambda gpu: (gpu.resource, gpu.pci))
+    )
+    paths = {pf.pci: pf.pcie_path for pf in node.pfs}
+    assert {pf.pci: pf.pcie_path for pf in facts.inventory.pfs} == paths
+
+
 def test_nodes_that_say_the_same_share_what_they_say() -> None:
     one, other = (
         facts_of_status(decode_status(encode_status(status_of(report(name, pf(), held={"u": 5})))), name)
         for name in (W1, NodeName("w2"))
     )
     assert one.inventory.pfs[0] is other.inventory.pfs[0]
+    assert one.inventory.pfs[0].pcie_path is other.inventory.pfs[0].pcie_path
     assert one.reported["u"] is other.reported["u"]

@@ -8,6 +8,7 @@ import weakref
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from extender.node_server import PF0, PF1, pf, rates, report
 from k8s_rdma.core.inventory import Used
@@ -16,6 +17,7 @@ from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_cache import NOT_ASKED, ClusterState, Reservation
 from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.wire.rest import GpuReport
 
 W1, W2 = NodeName("w1"), NodeName("w2")
 P, Q = PodUid("p"), PodUid("q")
@@ -201,6 +203,20 @@ def test_nodes_in_an_equal_situation_share_it_and_a_changed_one_leaves_it():
     assert state.snapshots[W1] is not state.snapshots[W2]
     state.withdraw(W1, P)
     assert state.snapshots[W1] is state.snapshots[W2]
+
+
+def test_nodes_that_differ_in_gpus_alone_share_no_situation():
+    def with_gpu(node, **changes):
+        gpu = GpuReport(resource="nvidia.com/gpu", pci="0000:1b:00.0", **changes)
+        return facts_of(replace(report(node, pf(PF0)), gpus=(gpu,)), NodeName(node))
+
+    state = ClusterState()
+    state.observe(W1, with_gpu("w1"), 1.0)
+    state.observe(W2, with_gpu("w2"), 1.0)
+    assert state.snapshots[W1] is state.snapshots[W2]
+    state.observe(W2, with_gpu("w2", in_use=True), 2.0)
+    assert state.snapshots[W1] is not state.snapshots[W2]
+    assert [gpu.in_use for gpu in state.snapshots[W2].inventory.gpus] == [True]
 
 
 def test_situations_that_no_node_is_in_are_forgotten():

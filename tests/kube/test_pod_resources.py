@@ -7,6 +7,7 @@ import sys
 from contextlib import asynccontextmanager
 
 import pytest
+import structlog
 
 from demo.kubelet.conftest import RESOURCE, Node, container, init, node, pod
 from k8s_rdma.core.devices.pod_devices import ContainerDevices
@@ -155,6 +156,59 @@ async def test_allocatable_devices_are_the_healthy_ones(node):
         ContainerDevices(container="", resource=RESOURCE, ids=(each,), numa_nodes=(0,))
         for each in ("vf0", "vf1")
     }
+
+
+@asynccontextmanager
+async def answering(node: Node, serve):
+    """A kubelet with GetAllocatableResources alone, or with List alone where that is not served."""
+
+    async def nothing(_):
+        return ()
+
+    node.config.pod_resources.parent.mkdir()
+    server = grpc_calls.new_server()
+    method = LIST if serve is None else GET_ALLOCATABLE_RESOURCES
+    grpc_calls.add_service(server, {method: grpc_calls.handler(method, serve or nothing)})
+    server.add_insecure_port(grpc_calls.address(node.config.pod_resources))
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+async def test_allocatable_devices_are_pairs_of_resource_and_id(node):
+    async with devices_for(node, "vf0", "vf1"), asking(node) as client:
+        assert set(await client.allocatable()) == {(RESOURCE, "vf0"), (RESOURCE, "vf1")}
+
+
+async def test_allocatable_device_of_two_numa_nodes_is_one(node):
+    async def serve(_):
+        return [
+            ContainerDevices(container="", resource=RESOURCE, ids=ids, numa_nodes=(numa_node,))
+            for numa_node, ids in enumerate([("vf0", "vf1"), ("vf0",)])
+        ]
+
+    async with answering(node, serve), asking(node) as client:
+        assert await client.allocatable() == ((RESOURCE, "vf0"), (RESOURCE, "vf1"))
+
+
+async def test_kubelet_without_allocatable_devices_has_none_and_is_logged_once(node):
+    async with answering(node, None), asking(node) as client:
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(3):
+                assert await client.allocatable() == ()
+    assert [entry["event"] for entry in logs] == ["allocatable_devices_unknown"]
+
+
+async def test_kubelet_that_refuses_to_tell_allocatable_devices_is_a_failure(node):
+    async def serve(_):
+        raise RefusedCallError(StatusCode.UNKNOWN, "PodResources API GetAllocatableResources disabled")
+
+    async with answering(node, serve), asking(node) as client:
+        with pytest.raises(K8sRdmaError, match=r"GetAllocatableResources: .* disabled") as failed:
+            await client.allocatable()
+    assert failed.value.reason is Reason.KUBELET_FAILURE
 
 
 async def test_grpc_is_loaded_by_the_first_question_alone():

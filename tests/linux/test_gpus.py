@@ -9,6 +9,7 @@ import pytest
 
 from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.devices.device_plugin_api import Neighbour
+from k8s_rdma.core.inventory import Gpu
 from k8s_rdma.linux.gpus import Gpus
 from k8s_rdma.linux.sysfs import Sysfs
 
@@ -95,6 +96,19 @@ def test_gpu_partition_that_is_a_platform_device_is_left_out():
 def test_gpus_are_told_each_once_in_order():
     asked = [(NVIDIA, "2"), (NVIDIA, "1"), ("example.com/x", "7"), (NVIDIA, "nvidia1"), (NVIDIA, "0")]
     assert gpus("h100").places(asked) == (GPU_9D, GPU_43, GPU_1B)
+
+
+def test_devices_have_the_gpu_that_they_are_or_share():
+    shares = [("nvidia.com/gpu.shared", f"GPU-3a2b3c4d-5e6f-7a8b-9c0d-3e2f3a4b5c6d::{i}") for i in range(2)]
+    devices = [(NVIDIA, "0"), *shares, ("example.com/fpga", "0"), (NVIDIA, "9")]
+    shared = Gpu(
+        resource="nvidia.com/gpu.shared", pci="0000:9d:00.0", pcie_path=GPU_9D.pcie_path, numa_node=1
+    )
+    assert gpus("h100").by_device(devices) == {
+        (NVIDIA, "0"): Gpu(resource=NVIDIA, pci="0000:1b:00.0", pcie_path=GPU_1B.pcie_path, numa_node=0),
+        shares[0]: shared,
+        shares[1]: shared,
+    }
 
 
 def test_gpu_that_the_driver_excludes_has_no_index(tmp_path):

@@ -47,6 +47,16 @@ DOCUMENT: dict[str, Any] = {
     "unreadable": ["enp4s0f0: no answer"],
     "problems": [],
     "macs": [{"first": "0a:00:00:00:00:00"}, {"first": "0a:00:00:00:00:10", "number": 8}],
+    "gpus": [
+        {
+            "resource": "nvidia.com/gpu",
+            "pci": "0000:1b:00.0",
+            "pcie_path": ["0000:15:01.0", "0000:16:00.0"],
+            "numa_node": 0,
+            "in_use": True,
+        },
+        {"resource": "nvidia.com/gpu", "pci": "0000:43:00.0"},
+    ],
 }
 
 
@@ -60,6 +70,11 @@ def test_report_survives_when_decoded_and_encoded() -> None:
 
 def test_report_is_read_when_a_newer_agent_says_more() -> None:
     assert decoded(more=1) == decoded()
+
+
+def test_report_is_read_when_an_older_agent_knows_no_gpus() -> None:
+    older = {name: value for name, value in DOCUMENT.items() if name != "gpus"}
+    assert decode_report(json.dumps(older).encode()).gpus == ()
 
 
 def test_report_without_vfs_leaves_out_nothing_else() -> None:

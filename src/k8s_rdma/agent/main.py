@@ -76,9 +76,6 @@ MOST_READERS_OF_USER = 16
 connections are closed."""
 MOST_PLUGINS = 8
 
-_CHANGING = frozenset({"ADD", "DEL"})
-"""CNI commands that come with a change of what pods have."""
-
 MOST_CALLS = 256
 """Connections at a time; a node has 110 pods, and each call is one connection."""
 
@@ -228,7 +225,13 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     node, commands, specifications = agent.node, agent.commands, agent.specifications
     reporter = Reporter(node, lambda: failures_of(keys, policies), gpus.gpus)
     sampler = Sampler(node=node, worker=worker, quiet=commands.locks.idle)
-    service = Service(node=node, commands=commands, namespaces=namespaces, reporter=reporter)
+    service = Service(
+        node=node,
+        commands=commands,
+        namespaces=namespaces,
+        reporter=reporter,
+        pods_changed=gpus.pods_changed.set,
+    )
     adoption = Adoption(node=node, worker=worker, reporter=reporter, pod_devices=pod_devices)
     upkeep = Reconciler(
         commands=commands,
@@ -248,11 +251,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     async def answer(request: Request, netns: int | None, still_waiting: StillWaiting) -> Reply:
         if is_adopt(request):
             return await adoption.call(request)
-        try:
-            return await service.call(request, netns, still_waiting)
-        finally:
-            if request.env.get("CNI_COMMAND") in _CHANGING:
-                gpus.pods_changed.set()
+        return await service.call(request, netns, still_waiting)
 
     end_watch = host.kernel.watch(look_again)
     try:

@@ -97,7 +97,8 @@ class Inventory:
     def __post_init__(self) -> None:
         """Order PFs and GPUs, so that equal hardware gives equal inventories."""
         object.__setattr__(self, "pfs", tuple(sorted(self.pfs, key=lambda pf: pf.pci)))
-        object.__setattr__(self, "gpus", in_order(self.gpus))
+        if self.gpus:
+            object.__setattr__(self, "gpus", in_order(self.gpus))
         every = all(pf.rates == EVERY_RATE and pf.enforce is not Enforce.SOFTWARE for pf in self.pfs)
         object.__setattr__(self, "takes_every_rate", every)
         object.__setattr__(self, "_by_pci", {pf.pci: pf for pf in self.pfs})

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
+_PODS_CHANGE = frozenset({"ADD", "DEL"})
+"""The commands that come with a pod's beginning and end, and so with a change of devices in use."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CniCommands:
@@ -50,13 +53,20 @@ class Service:
     """Answers the CNI executable, and publishes what its calls changed."""
 
     def __init__(
-        self, *, node: Node, commands: CniCommands, namespaces: Namespaces, reporter: Reporter
+        self,
+        *,
+        node: Node,
+        commands: CniCommands,
+        namespaces: Namespaces,
+        reporter: Reporter,
+        pods_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Do nothing until the first call."""
+        """Do nothing until the first call. pods_changed: called after each ADD and DEL, failed ones too."""
         self._node = node
         self._commands = commands
         self._namespaces = namespaces
         self._reporter = reporter
+        self._pods_changed = pods_changed
 
     async def call(self, request: Request, netns: int | None, still_waiting: Callable[[], bool]) -> Reply:
         """Answer one call of the CNI executable. A failure is an answer, too.
@@ -87,6 +97,8 @@ class Service:
                 reply = self._failure(request, fault)
             if previous != (self._node.ledger, self._node.hardware):
                 await self._reporter.publish()
+            if request.env.get("CNI_COMMAND") in _PODS_CHANGE:
+                self._pods_changed()
             return reply
 
     async def _perform(self, request: Request, netns: int | None, still_waiting: Callable[[], bool]) -> bytes:
