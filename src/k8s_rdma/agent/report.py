@@ -186,8 +186,8 @@ class GpuMonitor:
         allocated = {device for device in _devices(pods) if self._is_gpu(device)}
         located = await self._locate(allocatable | allocated)
         in_use = {located[device] for device in allocated & located.keys()}
-        free = {located[device] for device in allocatable & located.keys()}
-        return in_order(replace(gpu, in_use=gpu in in_use) for gpu in free)
+        usable = {located[device] for device in allocatable & located.keys()}
+        return in_order(replace(gpu, in_use=gpu in in_use) for gpu in usable)
 
     def _is_gpu(self, device: Device) -> bool:
         resource, _ = device
