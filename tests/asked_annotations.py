@@ -115,6 +115,8 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
         ["0x8001", "0X1", "0x10", 10, 32769, 65535],
         ["8001", "0x", "10x1", "0x80011", "0x8000", "0x0", 0, 32768, 65536, -1, None, 1.5],
     ),
+    "near": (["gpu"], ["GPU", "nic", "", 1, None, True]),
+    "per": (["gpu"], ["gpus", "", 8, None]),
 }
 """By key: values that are right, and values that are wrong."""
 assert set(VALUES) == set(KEYS)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from k8s_rdma.agent.cni.add import AddResult
+    from k8s_rdma.agent.cni.pod_request import LocateGpus
     from k8s_rdma.agent.node import Node
     from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.step import NetnsRef
@@ -91,6 +92,7 @@ class Machine:
         self.policies = EVERYTHING
         self.memlock, self.memlock_hook = 0, ""
         self.kubelet: PodResources | None = None
+        self.locate: LocateGpus | None = None
         self.resources: tuple[Resource, ...] = ()
         self.sandboxes: dict[int, NetnsRef] = {}
         self._containers: dict[str, int] = {}
@@ -131,7 +133,7 @@ class Machine:
             policies=lambda: self.policies,
             memlock=self.memlock,
         )
-        devices = PodDeviceLookup(self.kubelet, self.resources)
+        devices = PodDeviceLookup(self.kubelet, self.resources, self.locate)
         agent = build_agent(
             host, PodSources(policy=policy, cluster=self.cluster, devices=devices), self.claim
         )

@@ -74,6 +74,7 @@ class World:
         *rates: int,
         annotation: str | None = None,
         policy: str | None = None,
+        topology: str | None = None,
         devices: Mapping[str, int] | None = None,
         gang: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -87,6 +88,8 @@ class World:
             meta["annotations"] = {"rdma_interfaces_required": annotation or interfaces(*rates)}
         if policy is not None:
             meta.setdefault("annotations", {})["k8s-rdma.io/policy"] = policy
+        if topology is not None:
+            meta.setdefault("annotations", {})["k8s-rdma.io/topology"] = topology
         amounts = {resource: str(number) for resource, number in (devices or {}).items()}
         resources = {"limits": amounts, "requests": amounts} if amounts else {}
         container = {"name": "c", "image": "lab.local/busybox:1", "resources": resources}

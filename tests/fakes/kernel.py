@@ -510,6 +510,8 @@ class FakeKernel:
             enforce=pf.enforce,
             supported_settings=pf.supported_settings(),
             mac=pf.mac,
+            numa_node=pf.numa_node,
+            pcie_path=pf.pcie_path,
         )
 
 

@@ -58,6 +58,8 @@ class FakePf:
     enforce: Enforce = Enforce.AUTO
     settings: frozenset[Setting] | None = None
     mac: str = "0a:ff:00:00:00:01"
+    numa_node: int | None = None
+    pcie_path: tuple[PciAddress, ...] = ()
 
     def supported_settings(self) -> frozenset[Setting]:
         """The settings that VFs support besides rates."""

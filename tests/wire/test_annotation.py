@@ -23,7 +23,7 @@ from k8s_rdma.wire.annotation import (
 
 KNOWN = (
     "min_tx_rate, max_tx_rate, enforce, count, name, network, pf, link_type, driver, vlan, qos, vlan_proto, "
-    "mac, mtu, trust, spoof_check, link_state, guid, pkey"
+    "mac, mtu, trust, spoof_check, link_state, guid, pkey, near, per"
 )
 RATES = st.integers(min_value=0, max_value=MAX_RATE_MBPS)
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asked_options import drawn_options
-from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, Request
+from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, Request, Topology
 from k8s_rdma.core.types import (
     NO_OPTIONS,
+    Accelerator,
     InterfaceOptions,
     LinkState,
     LinkType,
@@ -23,7 +24,7 @@ from k8s_rdma.core.types import (
     pci_address,
 )
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.annotation import ANNOTATION, format_request, parse_request, read_request
+from k8s_rdma.wire.annotation import ANNOTATION, format_request, parse_request, read_pod, read_request
 
 FIRST = f"{ANNOTATION}[0]"
 
@@ -377,3 +378,65 @@ def test_reading_raises_nothing_but_malformed_for_any_values(drawn: list[object]
     with contextlib.suppress(MalformedError):
         request = read_request(json.dumps(drawn), strict=strict).request
         assert parse_request(format_request(request)) == request
+
+
+# Near GPUs
+
+
+def near_gpus(*interfaces: object, **annotations: str) -> Request:
+    texts = {"rdma_interfaces_required": json.dumps(interfaces)}
+    texts |= {f"k8s-rdma.io/{key}": text for key, text in annotations.items()}
+    return read_pod(texts, strict=True).request
+
+
+def test_interfaces_near_gpus_say_so_and_how_near():
+    request = near_gpus({"near": "gpu"}, {"per": "gpu", "min_tx_rate": 0}, {}, topology="same-numa")
+    assert [each.options.near for each in request.interfaces] == [Accelerator.GPU, None, None]
+    assert request.topology is Topology.SAME_NUMA
+    assert near_gpus({"near": "gpu"}).topology is Topology.PREFER
+    assert near_gpus({}, topology="anything") == near_gpus({})
+    expanded = request.per_gpu(3)
+    assert [each.options.near for each in expanded.interfaces] == [*[Accelerator.GPU] * 4, None]
+    assert not any(each.options.per for each in expanded.interfaces)
+    assert read_pod({"rdma_interfaces_required": format_request(request)}, strict=True).request == replace(
+        request, topology=Topology.PREFER
+    )
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "annotations", "message"),
+    [
+        (
+            [{"near": "gpu"}],
+            {"topology": "same-switch"},
+            "k8s-rdma.io/topology: same-switch is no topology; known are",
+        ),
+        (
+            [{"near": "gpu"}],
+            {"policy": "same-pf"},
+            "k8s-rdma.io/policy: rdma_interfaces_required has interfaces near",
+        ),
+        (
+            [{"near": "gpu", "min_tx_rate": 5}, {}, {"near": "gpu"}],
+            {},
+            "rdma_interfaces_required[2]: differs from rdma_interfaces_required[0] in more than names",
+        ),
+        ([{"near": "gpu", "per": "gpu"}], {}, "rdma_interfaces_required[0].per: is said beside near"),
+        (
+            [{"per": "gpu", "name": "a"}],
+            {},
+            "rdma_interfaces_required[0].name: is of one interface, and per stands",
+        ),
+        (
+            [{"per": "gpu", "count": 2}],
+            {},
+            "rdma_interfaces_required[0].count: asks for interfaces that are alike",
+        ),
+    ],
+)
+def test_what_cannot_hold_for_every_gpu_is_refused(
+    interfaces: list[object], annotations: dict[str, str], message: str
+):
+    with pytest.raises(MalformedError) as caught:
+        near_gpus(*interfaces, **annotations)
+    assert caught.value.message.startswith(message)

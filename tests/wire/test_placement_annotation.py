@@ -402,3 +402,31 @@ def test_refusal_names_the_field_when_pools_are_not_as_they_must_be(
 def test_interface_of_a_pool_is_refused_where_there_are_no_pools() -> None:
     text = changed(UNSIGNED, interfaces=[{**FREE, "pool": 0}])
     assert "interfaces[0].pool: 0 is none of the 0 pools" in refusal(text, key=None).message
+
+
+def test_interfaces_that_may_come_to_several_pfs_are_on_each():
+    first, second = PLACEMENT.interfaces
+    placement = replace(
+        PLACEMENT,
+        interfaces=(replace(second, entry=1), replace(second, pf=first.pf, entry=1), replace(first, entry=0)),
+    )
+    read = decode(encode(placement, UID, KEY), uid=UID, node=W1, keys=KEY)
+    assert read == placement
+    assert read.request() == PLACEMENT.request()
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([0, None], "interfaces[1].entry: absent, and others have one"),
+        ([1, 1], "interfaces: their entries are not 0 to 0"),
+        ([0, 2], "interfaces: their entries are not 0 to 1"),
+        ([0, 1024], "1023"),
+        ([0, -1], ">= 0"),
+    ],
+)
+def test_entries_that_leave_interfaces_out_are_refused(entries: list[int | None], message: str):
+    interfaces = [FREE if entry is None else FREE | {"entry": entry} for entry in entries]
+    with pytest.raises(MalformedError) as refused:
+        decode_promise(changed(UNSIGNED, interfaces=interfaces), keys=None)
+    assert message in refused.value.message

@@ -206,8 +206,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     policies = policies_of(config.policy_file)
     cluster = open_cluster(config, keys, policies, client)
     kubelet = _open_kubelet(config, plugin)
-    pod_devices = PodDeviceLookup(kubelet, plugin.resources if plugin else ())
-    gpus = _open_gpus(config, plugin, kubelet)
+    pod_devices, gpus = _open_lookups(config, plugin, kubelet)
     policy = Policy(
         keys=keys,
         strict=config.strict,
@@ -299,15 +298,14 @@ def _open_kubelet(config: AgentConfig, plugin: DevicePluginConfig | None) -> Kub
     return KubeletPodResources(socket, timeout_s=config.pod_resources_timeout_s)
 
 
-def _open_gpus(
+def _open_lookups(
     config: AgentConfig, plugin: DevicePluginConfig | None, kubelet: KubeletPodResources | None
-) -> GpuMonitor:
-    return GpuMonitor(
-        kubelet,
-        process.DetachedCall(Gpus().by_device, name="gpus"),
-        own_resources=plugin.resource_names() if plugin else (),
-        every_s=config.reconcile_s,
-    )
+) -> tuple[PodDeviceLookup, GpuMonitor]:
+    """Open what asks kubelet for pods' devices, and for the node's GPUs."""
+    locate = process.DetachedCall(Gpus().by_device, name="gpus")
+    resources, own = (plugin.resources, plugin.resource_names()) if plugin else ((), ())
+    monitor = GpuMonitor(kubelet, locate, own_resources=own, every_s=config.reconcile_s)
+    return PodDeviceLookup(kubelet, resources, locate), monitor
 
 
 def _open_plugins(config: AgentConfig, client: Client | None) -> CniPlugins:

@@ -34,6 +34,7 @@ from k8s_rdma.core.allocation import (
 from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
 from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.devices.pools import Pool, in_pools
+from k8s_rdma.core.inventory import Gpu
 from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, Unreadable, VfCounters
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Ledger, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Placement, Rejection
@@ -57,6 +58,7 @@ class Sandbox:
         pod's request; a pod with several attachments has some of its interfaces in each.
     ipam, ipams, delegate, device_info_file, slots: as in `Receipt`.
     devices: the exclusive devices of a pod that holds some, one for each interface.
+    gpus: those to which interfaces belong that are to be near GPUs.
     """
 
     attachment: Attachment
@@ -70,6 +72,7 @@ class Sandbox:
     device_info_file: str = ""
     slots: tuple[SlotInUse, ...] = ()
     devices: tuple[HeldDevice, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
 
     def receipt(self, interfaces: tuple[AllocatedInterface, ...], *, phase: Phase, boot_id: str) -> Receipt:
         """Make the receipt of this sandbox's interfaces."""
@@ -444,6 +447,7 @@ class Node:
             ledger=ledger,
             outstanding=other_claims,
             sibling_pfs=sibling_pfs(ledger, requester=sandbox.pod.uid, entries=sandbox.entries),
+            gpus=sandbox.gpus,
         )
         if isinstance(decision, Rejection):
             return decision

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from k8s_rdma import __version__
+from k8s_rdma.core.devices.near_gpus import is_gpu
 from k8s_rdma.core.inventory import Gpu, in_order
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
-from k8s_rdma.linux.gpus import GPU_RESOURCES
 from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.rest import NodeReport, Pod, encode_report
 from k8s_rdma.wire.state import (
@@ -186,12 +187,12 @@ class GpuMonitor:
         allocated = {device for device in _devices(pods) if self._is_gpu(device)}
         located = await self._locate(allocatable | allocated)
         in_use = {located[device] for device in allocated & located.keys()}
-        usable = {located[device] for device in allocatable & located.keys()}
-        return in_order(replace(gpu, in_use=gpu in in_use) for gpu in usable)
+        devices = Counter(located[device] for device in allocatable & located.keys())
+        return in_order(replace(gpu, in_use=gpu in in_use, devices=number) for gpu, number in devices.items())
 
     def _is_gpu(self, device: Device) -> bool:
         resource, _ = device
-        return resource.startswith(GPU_RESOURCES) and resource not in self._own_resources
+        return is_gpu(resource) and resource not in self._own_resources
 
     def _fail(self, error: str) -> None:
         """Forget the GPUs when they have stood long enough; log the first failure."""

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from k8s_rdma.core.devices.near_gpus import of_gpus
 from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Pf, Used, total
 from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config, shown
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
 from k8s_rdma.core.macs import home_mac, taken_mac
-from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place, usage_of
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place, usage_of, with_gpus
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.step import VfHome, VfRef
@@ -30,6 +31,7 @@ from k8s_rdma.errors import MalformedError, Reason
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
+    from k8s_rdma.core.inventory import Gpu
     from k8s_rdma.core.request import Request
     from k8s_rdma.core.types import RateAbility
 
@@ -45,18 +47,26 @@ def decide(  # noqa: PLR0913 - all that a decision rests on
     ledger: Ledger,
     outstanding: Iterable[PlacedInterface] = (),
     sibling_pfs: Collection[PciAddress] = (),
+    gpus: Sequence[Gpu] = (),
 ) -> Placement | Rejection:
     """The placement an ADD follows: the promised one where it still fits, else a new one on this node.
 
     outstanding: what others were promised and do not hold yet. Promises do not contend with each other; what
         nobody promised has what they leave.
     sibling_pfs: the PFs that other interfaces of the pod are on already.
+    gpus: those to which interfaces belong that are to be near GPUs.
     """
     inventory = hardware.inventory(node)
     used = used_locally(hardware, ledger)
+    if request.shape.near_gpus:
+        request, inventory = of_gpus(request, inventory, gpus)
+        promised = promised and with_gpus(promised, request, inventory, gpus)
     if promised is not None and fits(promised.interfaces, inventory, used, request.policy, sibling_pfs):
         return promised
-    return place(request, inventory, total(used, usage_of(outstanding, inventory)), sibling_pfs=sibling_pfs)
+    found = place(request, inventory, total(used, usage_of(outstanding, inventory)), sibling_pfs=sibling_pfs)
+    if request.shape.near_gpus and isinstance(found, Placement):
+        return with_gpus(found, request, inventory, gpus) or found
+    return found
 
 
 def choose_vfs(

@@ -52,6 +52,7 @@ class Gpu:
 
     resource: the extended resource that it counts for. pcie_path, numa_node: its place, as in
         `core.devices.device_plugin_api.Neighbour`. in_use: whether a pod has it, or a share of it.
+    devices: how many devices of the resource it is; more than one where pods share it.
     """
 
     resource: str
@@ -59,6 +60,7 @@ class Gpu:
     pcie_path: tuple[PciAddress, ...] = field(hash=False)
     numa_node: int | None = field(default=None, hash=False)
     in_use: bool = False
+    devices: int = field(default=1, hash=False)
 
 
 def in_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.devices import near_gpus
 from k8s_rdma.core.devices.placement import (
     device_mismatch,
     devices_on,
@@ -27,6 +28,8 @@ from k8s_rdma.errors import Reason
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from k8s_rdma.core.inventory import Gpu
+
 
 MAX_SCORE = 10
 """The largest score of a scheduler extender (kube-scheduler/extender/v1, `MaxExtenderPriority`)."""
@@ -45,7 +48,7 @@ def score(
     two shares are. The score is the mean of two means of that, rounded down to tenths: over the interfaces
     placed (each counts the PF it is on), and over all PFs of the node. So among equal nodes BINPACK has the
     fuller win, and on it the placement that finishes off PFs rather than breaking into empty ones.
-    Nothing placed scores 0.
+    Nothing placed scores 0. Of interfaces that are to be near GPUs, nearness makes two thirds of the score.
     """
     if not placement.interfaces:
         return 0
@@ -53,7 +56,10 @@ def score(
     worth = {pf.pci: _worth(pf, after.get(pf.pci, NOTHING_USED), strategy) for pf in inventory.pfs}
     placed = sum(worth[interface.pf] for interface in placement.interfaces) // len(placement.interfaces)
     node = sum(worth.values()) // len(worth)
-    return MAX_SCORE * (placed + node) // (2 * WHOLE)
+    if placement.nearness is None:
+        return MAX_SCORE * (placed + node) // (2 * WHOLE)
+    near = placement.nearness * WHOLE // near_gpus.Nearness.SWITCH
+    return MAX_SCORE * (placed + node + 4 * near) // (6 * WHOLE)
 
 
 def _worth(pf: Pf, used: Used, strategy: Strategy) -> int:
@@ -104,12 +110,15 @@ class PlacedInterface:
 class Placement:
     """A possible assignment on a node; `interfaces` in the request's order, under its `policy`.
 
-    Of a pod that holds exclusive devices they are all that kubelet may choose (`core.devices.placement`).
+    Of a pod that holds exclusive devices they are all that kubelet may choose (`core.devices.placement`),
+    and of one with interfaces near GPUs all that its choice may bring (`core.devices.near_gpus`).
+    nearness: of these to the GPUs, where it has just been found.
     """
 
     node: NodeName
     interfaces: tuple[PlacedInterface, ...]
     policy: PfPolicy = PfPolicy.ANY
+    nearness: near_gpus.Nearness | None = field(default=None, compare=False)
 
     def usage(self, inventory: Inventory) -> dict[PciAddress, Used]:
         """The use of each PF by this placement."""
@@ -264,6 +273,20 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     devices = devices_on(request, inventory)
     if devices:
         return _place_devices(request, inventory, used, devices)
+    if request.shape.near_gpus:
+        return _place_near_gpus(request, inventory, used, strategy, sibling_pfs, budget)
+    return _place(request, inventory, used, strategy, sibling_pfs, budget)
+
+
+def _place(  # noqa: PLR0913, PLR0917 - as `place`
+    request: Request,
+    inventory: Inventory,
+    used: Mapping[PciAddress, Used],
+    strategy: Strategy,
+    sibling_pfs: Collection[PciAddress],
+    budget: int,
+) -> Placement | Rejection:
+    """Place interfaces, each on one PF."""
     kind_at = request.shape.kind_at
     order = sorted(range(len(kind_at)), key=kind_at.__getitem__)
     kind_indexes = [kind_at[index] for index in order]
@@ -286,6 +309,125 @@ def place(  # noqa: PLR0913 - all that a placement depends on
         )
     interfaces = tuple(interface for interface in placed if interface)
     return Placement(node=inventory.node, interfaces=interfaces, policy=request.policy)
+
+
+def _place_near_gpus(  # noqa: PLR0913, PLR0917 - as `place`
+    request: Request,
+    inventory: Inventory,
+    used: Mapping[PciAddress, Used],
+    strategy: Strategy,
+    sibling_pfs: Collection[PciAddress],
+    budget: int,
+) -> Placement | Rejection:
+    """Place interfaces near whatever GPUs kubelet may choose (`core.devices.near_gpus`), then the rest."""
+    gpus = near_gpus.candidates(request, inventory)
+    for accepted in near_gpus.ACCEPTED[request.topology]:
+        if accepted is near_gpus.Nearness.ANYWHERE:
+            found = _place(request, inventory, used, strategy, sibling_pfs, budget)
+            return found if isinstance(found, Rejection) else replace(found, nearness=accepted)
+        beside = _beside(request, inventory, used, gpus, accepted)
+        if beside is None:
+            continue
+        rest_entries = [
+            entry for entry, interface in enumerate(request.interfaces) if not interface.needs.near_gpu
+        ]
+        rest_request = Request(tuple(request.interfaces[entry] for entry in rest_entries))
+        occupied = total(used, usage_of(beside, inventory))
+        found = (
+            _place(rest_request, inventory, occupied, strategy, sibling_pfs, budget)
+            if rest_entries
+            else Placement(node=inventory.node, interfaces=())
+        )
+        if isinstance(found, Rejection):
+            continue
+        placed = zip(rest_entries, found.interfaces, strict=True)
+        interfaces = (*beside, *(replace(interface, entry=entry) for entry, interface in placed))
+        return Placement(node=inventory.node, interfaces=interfaces, nearness=accepted)
+    return _rejection(inventory, *_explain_near_gpus(request, inventory, gpus))
+
+
+def _beside(
+    request: Request,
+    inventory: Inventory,
+    used: Mapping[PciAddress, Used],
+    gpus: Sequence[Gpu],
+    accepted: near_gpus.Nearness,
+) -> tuple[PlacedInterface, ...] | None:
+    """The interfaces near GPUs on each PF that they may come to; None where a GPU has none with room."""
+    entries = [entry for entry, interface in enumerate(request.interfaces) if interface.needs.near_gpu]
+    interface = request.interfaces[entries[0]]
+    demand = near_gpus.Demand(len(entries), near_gpus.gpus_requested(request.devices), gpus)
+
+    def room(pf: Pf, number: int) -> bool:
+        placed = [_placed(interface, pf)] * demand.largest(number)
+        return fits(placed, inventory, used)
+
+    chosen = near_gpus.assign(demand.gpus, inventory.pfs, accepted, room)
+    if not chosen:
+        return None
+    places = [*near_gpus.entries_by_pf(chosen, entries, demand)]
+    if len(places) > near_gpus.MAX_PLACES:
+        return None
+    return tuple(_placed(request.interfaces[entry], pf, entry) for pf, entry in places)
+
+
+def _placed(interface: InterfaceRequest, pf: Pf, entry: int | None = None) -> PlacedInterface:
+    return PlacedInterface(
+        pf=pf.pci,
+        min_tx_rate_mbps=interface.min_tx_rate_mbps,
+        max_tx_rate_mbps=interface.max_tx_rate_mbps,
+        enforce=interface.enforce,
+        options=interface.options,
+        entry=entry,
+    )
+
+
+def _explain_near_gpus(
+    request: Request, inventory: Inventory, gpus: Sequence[Gpu]
+) -> tuple[Reason, RefusalMessage]:
+    """Why no placement near the GPUs holds whatever kubelet chooses."""
+    topology = request.topology
+    needs = f"needs interfaces near GPUs ({topology}) whichever of them kubelet chooses"
+    if not gpus:
+        lacks = f"{needs}; where the node's GPUs are that the pod requests is not known"
+        return Reason.NO_SUCH_PF, RefusalMessage.nameless(lacks, lacks)
+    least = near_gpus.ACCEPTED[topology][-1]
+    if any(near_gpus.nearest(gpu, inventory.pfs) < least for gpu in gpus):
+        lacks = f"{needs}; a GPU has no PF that near"
+        return Reason.NO_SUCH_PF, RefusalMessage.nameless(lacks, lacks)
+    fits_empty = _beside(request, inventory, {}, gpus, least) is not None
+    lacks = f"{needs}; the PFs near a GPU have too little {'free' if fits_empty else 'room even when empty'}"
+    reason = Reason.INSUFFICIENT if fits_empty else Reason.EXCEEDS_CAPACITY
+    return reason, RefusalMessage.nameless(lacks, lacks)
+
+
+def with_gpus(
+    promised: Placement, request: Request, inventory: Inventory, gpus: Sequence[Gpu]
+) -> Placement | None:
+    """The part of a placement near GPUs that a pod with these GPUs keeps, each interface on one PF.
+
+    request: of the interfaces of the placement, in order. None where the GPUs are not of those that it was
+    made for, as when one has become free since.
+    """
+    by_pf = Counter(placed.pf for placed in promised.interfaces if placed.as_request().needs.near_gpu)
+    pfs = [pf for pf in inventory.pfs if pf.pci in by_pf]
+    near = [index for index, interface in enumerate(request.interfaces) if interface.needs.near_gpu]
+    demand = near_gpus.Demand(len(near), len(gpus), gpus)
+    for accepted in near_gpus.ACCEPTED[request.topology]:
+        chosen = near_gpus.assign(
+            demand.gpus, pfs, accepted, lambda pf, number: demand.largest(number) <= by_pf[pf.pci]
+        )
+        if chosen:
+            break
+    else:
+        return None
+    positions = {index: chosen[number % len(chosen)] for number, index in enumerate(near)}
+    remaining = iter([placed for placed in promised.interfaces if not placed.as_request().needs.near_gpu])
+    interfaces = tuple(
+        _placed(interface, positions[index]) if index in positions else replace(next(remaining), entry=None)
+        for index, interface in enumerate(request.interfaces)
+    )
+    return Placement(node=promised.node, interfaces=interfaces)
 
 
 def _place_devices(

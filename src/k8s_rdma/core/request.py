@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -11,6 +11,7 @@ from k8s_rdma.core.types import (
     MAX_RATE_MBPS,
     NO_NEEDS,
     NO_OPTIONS,
+    Accelerator,
     Enforce,
     InterfaceOptions,
     Needs,
@@ -244,6 +245,19 @@ def satisfies_policy(
     return any({pf.pci for pf in group}.issuperset(chosen) for group in groups(policy, pfs, sibling_pfs))
 
 
+@unique
+class Topology(StrEnum):
+    """The annotation `k8s-rdma.io/topology`: how near its GPUs a pod's interfaces have to be.
+
+    SAME_PCIE_SWITCH: below one PCIe switch, on the way to the same root port. SAME_NUMA: that, or on one NUMA
+    node. PREFER: as near as they can be, and anywhere if need be.
+    """
+
+    PREFER = "prefer"
+    SAME_NUMA = "same-numa"
+    SAME_PCIE_SWITCH = "same-pcie-switch"
+
+
 MAX_INTERFACES = 1024
 """More than any node has: 8 PFs of 128 VFs (the most that today's drivers create on a PF)."""
 _SOFTWARE = Enforce.SOFTWARE
@@ -301,6 +315,7 @@ class Shape:
     kind_at: tuple[int, ...] = ()
     policy: PfPolicy = PfPolicy.ANY
     devices: tuple[tuple[str, int], ...] = ()
+    topology: Topology = Topology.PREFER
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -317,13 +332,19 @@ class Shape:
         interfaces: tuple[InterfaceRequest, ...],
         policy: PfPolicy,
         devices: tuple[tuple[str, int], ...],
+        topology: Topology = Topology.PREFER,
     ) -> Shape:
         """Number the kinds of interfaces."""
         index: dict[InterfaceClass, int] = {}
         drawn = [index.setdefault(class_of(interface), len(index)) for interface in interfaces]
         kinds = sorted(index, key=lambda kind: (-kind.min_tx_rate_mbps, -kind.max_tx_rate_mbps, kind.enforce))
         place = {index[kind]: position for position, kind in enumerate(kinds)}
-        return cls(tuple(kinds), tuple([place[number] for number in drawn]), policy, devices)
+        return cls(tuple(kinds), tuple([place[number] for number in drawn]), policy, devices, topology)
+
+    @property
+    def near_gpus(self) -> bool:
+        """Report whether there are interfaces that are to be near GPUs."""
+        return any(kind.needs.near_gpu for kind in self.kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +355,7 @@ class Request:
     devices: how many of each extended resource its containers request, by name: on a node where one of these
         is a pool, the interfaces are those devices. Of no interfaces, there are none.
     memlock: the memory that the pod says its containers may lock, in bytes; None where it says nothing.
+    topology: how near GPUs those interfaces have to be that are to be near them.
     shape: what of all that decides where it can be placed.
     """
 
@@ -341,6 +363,7 @@ class Request:
     policy: PfPolicy = PfPolicy.ANY
     devices: tuple[tuple[str, int], ...] = ()
     memlock: int | None = None
+    topology: Topology = Topology.PREFER
     shape: Shape = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -349,11 +372,25 @@ class Request:
             object.__setattr__(self, "policy", PfPolicy.ANY)
             object.__setattr__(self, "devices", ())
             object.__setattr__(self, "memlock", None)
-        object.__setattr__(self, "shape", Shape.from_interfaces(self.interfaces, self.policy, self.devices))
+        shape = Shape.from_interfaces(self.interfaces, self.policy, self.devices, self.topology)
+        object.__setattr__(self, "shape", shape)
 
     def __hash__(self) -> int:
         """Hash the shape: few requests differ in names alone."""
         return hash(self.shape)
+
+    def per_gpu(self, gpus: int) -> Request:
+        """Have an interface for each of so many GPUs where one stands for them (`InterfaceOptions.per`)."""
+        if all(interface.options.per is None for interface in self.interfaces):
+            return self
+        interfaces: list[InterfaceRequest] = []
+        for interface in self.interfaces:
+            if interface.options.per is None:
+                interfaces.append(interface)
+                continue
+            options = replace(interface.options, near=Accelerator.GPU, per=None)
+            interfaces += [replace(interface, options=options)] * gpus
+        return replace(self, interfaces=tuple(interfaces))
 
     def __bool__(self) -> bool:
         """Report whether the pod needs any interface."""

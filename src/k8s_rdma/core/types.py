@@ -128,15 +128,26 @@ class PfSelector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The needs of an interface that a PF must meet. mtu: bytes, 0 for any."""
+    """The needs of an interface that a PF must meet. mtu: bytes, 0 for any.
+
+    near_gpu: that it is near a GPU of the pod, which depends on more than the PF (`core.devices.near_gpus`).
+    """
 
     pf: PfSelector | None = None
     link_type: LinkType | None = None
     mtu: int = 0
     settings: frozenset[Setting] = frozenset()
+    near_gpu: bool = False
 
 
 NO_NEEDS = Needs()
+
+
+@unique
+class Accelerator(StrEnum):
+    """Devices that interfaces are placed near."""
+
+    GPU = "gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +158,8 @@ class InterfaceOptions:
     network: which network's addresses; empty for the network that the pod is attached to.
     vlan: 0 (none) to 4094. qos: the tag's priority, 0 to 7. mtu: bytes. mac: `aa:bb:cc:dd:ee:ff`.
     guid: of the InfiniBand port, `aa:bb:cc:dd:ee:ff:00:11`. pkey: 0x0001 to 0xffff.
+    near: the devices of the pod that its PF is to be near. per: the devices of which each has such an
+        interface of its own, until their number is known (`core.request.Request.per_gpu`).
     """
 
     name: str = ""
@@ -164,6 +177,8 @@ class InterfaceOptions:
     link_state: LinkState | None = None
     guid: str | None = None
     pkey: int | None = None
+    near: Accelerator | None = None
+    per: Accelerator | None = None
 
 
 NO_OPTIONS = InterfaceOptions()
@@ -191,6 +206,7 @@ def needs_of(options: InterfaceOptions, *, software_caps: bool = False) -> Needs
         link_type=options.link_type,
         mtu=options.mtu or 0,
         settings=frozenset(setting for setting, value in requested.items() if value is not None),
+        near_gpu=options.near is not None or options.per is not None,
     )
     return NO_NEEDS if needs == NO_NEEDS else needs
 

@@ -241,12 +241,16 @@ class Quarantine:
         return why
 
     def _isolate(self, snapshot: NodeSnapshot, why: str) -> None:
-        """Quarantine the nodes of the same PFs on which nothing can be decided."""
+        """Quarantine the nodes of the same PFs and GPUs on which nothing can be decided."""
         if self._state is None or snapshot in self._examined:
             return
         self._examined.add(snapshot)
-        pfs = snapshot.inventory.pfs
-        alike = {similar for similar in self._state.snapshots.values() if similar.inventory.pfs == pfs}
+        pfs, gpus = snapshot.inventory.pfs, snapshot.inventory.gpus
+        alike = {
+            similar
+            for similar in self._state.snapshots.values()
+            if similar.inventory.pfs == pfs and similar.inventory.gpus == gpus
+        }
         undecidable = {similar for similar in alike if not _is_decidable(similar)}
         for node, similar in list(self._state.snapshots.items()):
             if similar in undecidable:

@@ -153,6 +153,7 @@ def _gpu(entry: GpuStatus) -> Gpu:
         pcie_path=_path(entry.pcie_path),
         numa_node=entry.numa_node,
         in_use=entry.in_use,
+        devices=entry.devices,
     )
 
 

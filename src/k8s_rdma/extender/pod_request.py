@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from k8s_rdma.core.devices.near_gpus import GPU_RESOURCES, gpus_requested
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
-from k8s_rdma.core.request import Request
+from k8s_rdma.core.request import MAX_INTERFACES, Request
 from k8s_rdma.core.types import Gang, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import read_pod, request_name, request_texts
@@ -178,7 +179,8 @@ class PodRequestCache:
             _log.warning("annotation_warnings", uid=pod.uid, warnings=found.warnings)
         if not found.request:
             return found.request
-        return policies.permit(pod.namespace, replace(found.request, devices=devices()))
+        request = with_gpus(replace(found.request, devices=devices()), request_name(annotations))
+        return policies.permit(pod.namespace, request)
 
     def parse(self, pod: Pod) -> PendingPod:
         """The pod of a scheduler's question; MalformedError as `read`, and when its numbers contradict."""
@@ -228,6 +230,25 @@ class PodRequestCache:
         cached = self._pods.pop(uid, None)
         if cached is not None:
             self._characters -= cached.characters
+
+
+def with_gpus(request: Request, annotation: str) -> Request:
+    """The request with an interface for each GPU where one stands for them.
+
+    MalformedError where it has interfaces near GPUs, and no GPUs.
+    """
+    if not request.shape.near_gpus:
+        return request
+    gpus = gpus_requested(request.devices)
+    if not gpus:
+        resources = ", ".join(f"{prefix}*" for prefix in GPU_RESOURCES)
+        msg = f"{annotation}: has interfaces near GPUs, and the pod's containers request none ({resources})"
+        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
+    expanded = request.per_gpu(gpus)
+    if len(expanded.interfaces) > MAX_INTERFACES:
+        msg = f"{annotation}: asks for {len(expanded.interfaces)} interfaces; at most {MAX_INTERFACES}"
+        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
+    return expanded
 
 
 def _counted(pod: Pod, resource: str) -> Fraction:

@@ -569,9 +569,9 @@ class Requeuer:
 
 
 def _freed(previous: NodeSnapshot, current: NodeSnapshot) -> bool:
-    """Report whether less is used of any PF than before, or the PFs are others."""
+    """Report whether less is used of any PF than before, or PFs or GPUs are others or free."""
     pfs = current.inventory.pfs
-    if pfs != previous.inventory.pfs:
+    if pfs != previous.inventory.pfs or current.inventory.gpus != previous.inventory.gpus:
         return True
     pairs = ((current.used.get(pf.pci, NOTHING_USED), previous.used.get(pf.pci, NOTHING_USED)) for pf in pfs)
     return any(

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 
 _NVIDIA_RESOURCES = "nvidia.com/"
-GPU_RESOURCES = (_NVIDIA_RESOURCES, "amd.com/", "gpu.intel.com/")
-"""Beginnings of the names of resources that count GPUs, by their vendors' device plugins."""
-
 _DISPLAY, _ACCELERATOR = 0x03, 0x12
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]")
 _UUID = re.compile(r"(MIG-)?(?P<uuid>GPU-[0-9a-fA-F]+(-[0-9a-fA-F]+){4})([:/].*)?")

@@ -12,15 +12,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from k8s_rdma.core.devices.pod_devices import MEMLOCK_UNLIMITED
-from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, PfPolicy, Request
+from k8s_rdma.core.request import (
+    MAX_INTERFACES,
+    InterfaceRequest,
+    PfPolicy,
+    Request,
+    Topology,
+    class_of,
+)
 from k8s_rdma.core.types import (
     MAX_RATE_MBPS,
     NO_OPTIONS,
+    Accelerator,
     Enforce,
     InterfaceOptions,
     LinkState,
@@ -132,6 +140,8 @@ _READERS: Mapping[str, Callable[[object, str], object]] = {
     "link_state": lambda value, path: choice(value, path, LinkState),
     "guid": guid,
     "pkey": pkey,
+    "near": lambda value, path: choice(value, path, Accelerator),
+    "per": lambda value, path: choice(value, path, Accelerator),
 }
 OPTION_KEYS = ("name", "network", "pf", *(key for key in _READERS if key not in ("name", "network")))
 
@@ -149,6 +159,8 @@ def read_options(values: Mapping[str, object], path: str, keys: Keys) -> Interfa
     _check_vlan(options, path)
     _check_link_type(options, found, path)
     _check_driver(options, found, path)
+    if options.near is not None and options.per is not None:
+        refuse(f"{path}.per", "is said beside near: an interface per GPU is near it")
     return NO_OPTIONS if options == NO_OPTIONS else options
 
 
@@ -273,7 +285,9 @@ def _check_driver(options: InterfaceOptions, found: Mapping[str, object], path: 
 
 POLICY_ANNOTATION = "k8s-rdma.io/policy"
 
-_POLICIES = {policy.value: policy for policy in PfPolicy}
+TOPOLOGY_ANNOTATION = "k8s-rdma.io/topology"
+
+_Named = TypeVar("_Named", PfPolicy, Topology)
 
 
 def read_policy(text: str | None) -> PfPolicy:
@@ -281,16 +295,26 @@ def read_policy(text: str | None) -> PfPolicy:
 
     MalformedError (`MALFORMED_ANNOTATION`) names the annotation, and the policies that there are.
     """
+    return _by_name(text, POLICY_ANNOTATION, PfPolicy.ANY, "policy")
+
+
+def read_topology(annotations: Mapping[str, str]) -> Topology:
+    """How near GPUs a pod's interfaces have to be; MalformedError as `read_policy`."""
+    return _by_name(annotations.get(TOPOLOGY_ANNOTATION), TOPOLOGY_ANNOTATION, Topology.PREFER, "topology")
+
+
+def _by_name(text: str | None, annotation: str, default: _Named, subject: str) -> _Named:
     found = (text or "").strip()
     if not found:
-        return PfPolicy.ANY
-    policy = _POLICIES.get(found)
-    if policy is None:
-        near = nearest(found, _POLICIES)
+        return default
+    values = {value.value: value for value in type(default)}
+    value = values.get(found)
+    if value is None:
+        near = nearest(found, values)
         hint = f"; did you mean {near}?" if near else ""
-        msg = f"{POLICY_ANNOTATION}: {shown(found)} is no policy; known are {', '.join(_POLICIES)}{hint}"
+        msg = f"{annotation}: {shown(found)} is no {subject}; known are {', '.join(values)}{hint}"
         raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
-    return policy
+    return value
 
 
 __all__ = [
@@ -374,11 +398,37 @@ def read_pod(annotations: Mapping[str, str], *, strict: bool) -> ReadRequest:
     Those of a pod that asks for no interface are not looked at. MalformedError as for all three.
     """
     found = read_request(request_text(annotations), strict=strict, name=request_name(annotations))
-    if not found.request or annotations.keys().isdisjoint((POLICY_ANNOTATION, MEMLOCK_ANNOTATION)):
+    near_gpus = found.request.shape.near_gpus
+    if not found.request or (
+        not near_gpus and annotations.keys().isdisjoint((POLICY_ANNOTATION, MEMLOCK_ANNOTATION))
+    ):
         return found
-    policy = read_policy(annotations.get(POLICY_ANNOTATION))
-    memlock = read_memlock(annotations)
-    return replace(found, request=replace(found.request, policy=policy, memlock=memlock))
+    request = replace(
+        found.request,
+        policy=read_policy(annotations.get(POLICY_ANNOTATION)),
+        memlock=read_memlock(annotations),
+        topology=read_topology(annotations) if near_gpus else Topology.PREFER,
+    )
+    if near_gpus:
+        _check_near_gpus(request, request_name(annotations))
+    return replace(found, request=request)
+
+
+def _check_near_gpus(request: Request, name: str) -> None:
+    """Refuse what cannot be said for every choice of GPUs."""
+    if request.policy is not PfPolicy.ANY:
+        refuse(POLICY_ANNOTATION, f"{name} has interfaces near GPUs, which are on the PFs near these")
+    first: tuple[int, InterfaceRequest] | None = None
+    for index, interface in enumerate(request.interfaces):
+        if not interface.needs.near_gpu:
+            continue
+        first = first or (index, interface)
+        if class_of(interface) != class_of(first[1]):
+            refuse(
+                f"{name}[{index}]",
+                f"differs from {name}[{first[0]}] in more than names: interfaces near GPUs are alike, "
+                "since any may come to any GPU",
+            )
 
 
 def read_memlock(annotations: Mapping[str, str]) -> int | None:
@@ -433,7 +483,7 @@ def requests_interfaces(annotations: Mapping[str, str]) -> bool:
 
 def request_texts(annotations: Mapping[str, str]) -> tuple[str | None, ...]:
     """The annotations that `read_pod` reads: a pod with equal ones asks for the same."""
-    names = (ANNOTATION, ANNOTATION_ALIAS, POLICY_ANNOTATION, MEMLOCK_ANNOTATION)
+    names = (ANNOTATION, ANNOTATION_ALIAS, POLICY_ANNOTATION, MEMLOCK_ANNOTATION, TOPOLOGY_ANNOTATION)
     return tuple(map(annotations.get, names))
 
 
@@ -516,6 +566,8 @@ class _Reader:
     def _claim(self, interface: InterfaceRequest, path: str) -> None:
         for key in _UNIQUE:
             value = getattr(interface.options, key)
+            if value and interface.options.per is not None:
+                refuse(f"{path}.{key}", "is of one interface, and per stands for one for each GPU")
             if value and (owner := self.owners.setdefault((key, value), path)) != path:
                 refuse(f"{path}.{key}", f"{value} is that of {owner}, too")
 
@@ -523,7 +575,7 @@ class _Reader:
         if _COUNT not in values:
             return 1
         count = whole(values[_COUNT], f"{path}.{_COUNT}", 1, MAX_INTERFACES, "a number of interfaces")
-        for key in _UNIQUE:
+        for key in (*_UNIQUE, "per"):
             if key in values:
                 refuse(f"{path}.{_COUNT}", f"asks for interfaces that are alike, and {key} is of one alone")
         return count

@@ -190,6 +190,7 @@ def _gpu(gpu: Gpu) -> GpuReport:
         pcie_path=tuple(gpu.pcie_path),
         numa_node=gpu.numa_node,
         in_use=gpu.in_use,
+        devices=gpu.devices,
     )
 
 

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import msgspec
 
+from k8s_rdma.core.devices.near_gpus import MAX_PLACES
 from k8s_rdma.core.placement import PlacedInterface, Placement, by_entry
 from k8s_rdma.core.request import MAX_INTERFACES, PfPolicy, Request
 from k8s_rdma.core.types import (
     MAX_RATE_MBPS,
     NO_OPTIONS,
+    Accelerator,
     Enforce,
     InterfaceOptions,
     LinkState,
@@ -83,6 +85,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     link_state: LinkState | None = None
     guid: _Guid | None = None
     pkey: _Pkey | None = None
+    near: Accelerator | None = None
+    per: Accelerator | None = None
 
 
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(Options) if field.name != "pf")
@@ -143,7 +147,10 @@ class Promise:
 
 
 class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """pf, or the pool of which kubelet chooses the device, as an index."""
+    """pf, or the pool of which kubelet chooses the device, as an index.
+
+    entry: which of the pod's interfaces it is, where some may come to any of several PFs.
+    """
 
     pf: str = ""
     min_tx_rate: _Rate
@@ -151,6 +158,7 @@ class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     enforce: Enforce = Enforce.AUTO
     options: _Index | None = None
     pool: _Index | None = None
+    entry: Annotated[int, msgspec.Meta(ge=0, lt=MAX_INTERFACES)] | None = None
 
 
 class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -207,6 +215,7 @@ def encode(placement: Placement, uid: PodUid, keys: PlacementKeys | None) -> str
                 enforce=interface.enforce,
                 options=_index(table, interface.options),
                 pool=pool_index.get(interface.pool),
+                entry=None if interface.pool else interface.entry,
             )
             for interface in (by_entry(placement.interfaces).values() if pools else placement.interfaces)
         ),
@@ -253,6 +262,8 @@ def decode_promise(text: str, *, keys: PlacementKeys | None) -> Promise:
     table = [_options(options, index) for index, options in enumerate(document.options)]
     if document.pools:
         interfaces = tuple(_on_every_pf(document, table))
+    elif any(interface.entry is not None for interface in document.interfaces):
+        interfaces = _near_gpus(document, table)
     else:
         interfaces = tuple(
             _read(interface, index, table) for index, interface in enumerate(document.interfaces)
@@ -323,6 +334,18 @@ def _on_every_pf(document: _Document, table: Sequence[InterfaceOptions]) -> Iter
             yield replace(_read(candidate, position, table), pool=pool.resource, entry=position)
 
 
+def _near_gpus(document: _Document, table: Sequence[InterfaceOptions]) -> tuple[PlacedInterface, ...]:
+    """The interfaces of a pod with some near GPUs, on every PF to which they may come."""
+    interfaces = tuple(_read(interface, index, table) for index, interface in enumerate(document.interfaces))
+    missing = next((index for index, interface in enumerate(interfaces) if interface.entry is None), None)
+    if missing is not None:
+        _refuse(f"interfaces[{missing}].entry: absent, and others have one")
+    entries = {interface.entry for interface in interfaces}
+    if entries != {*range(len(entries))}:
+        _refuse(f"interfaces: their entries are not 0 to {len(entries) - 1}")
+    return interfaces
+
+
 def _pool_of(document: _Document, index: int) -> _Pool:
     interface, pools = document.interfaces[index], document.pools
     if interface.pf or interface.pool is None or interface.pool >= len(pools):
@@ -369,6 +392,7 @@ def _to_core(interface: _Interface, index: int, table: Sequence[InterfaceOptions
         max_tx_rate_mbps=interface.max_tx_rate,
         enforce=interface.enforce,
         options=NO_OPTIONS if interface.options is None else table[interface.options],
+        entry=interface.entry,
     )
 
 
@@ -404,7 +428,8 @@ def annotation_bytes(annotations: Mapping[str, str]) -> int:
 
 def require_room(length: int, request: Request) -> None:
     """MalformedError where a placement does not fit beside annotations that are so long."""
-    roughly = _INTERFACE_BYTES * len(request.interfaces) + _POOL_BYTES * (len(request.devices) + 1)
+    places = len(request.interfaces) + (MAX_PLACES if request.shape.near_gpus else 0)
+    roughly = _INTERFACE_BYTES * places + _POOL_BYTES * (len(request.devices) + 1)
     if 3 * length + roughly <= MAX_ANNOTATION_BYTES:  # options are told in hardly more text than asked for
         return
     room = placement_room(request)
@@ -434,6 +459,8 @@ def placement_room(request: Request) -> int:
     )
     text = encode(longest, _LONGEST_UID, None)
     pools = len(request.devices) * _POOL_BYTES
+    if request.shape.near_gpus:
+        pools += MAX_PLACES * _INTERFACE_BYTES
     return _bytes(PLACEMENT_ANNOTATION) + _bytes(text) + _SIGNATURE_BYTES + pools + _OTHERS_BYTES
 
 

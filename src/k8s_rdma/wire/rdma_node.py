@@ -109,6 +109,7 @@ class GpuStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     pcie_path: PciePath = ()
     numa_node: NumaNode | None = None
     in_use: bool = False
+    devices: Annotated[int, Meta(ge=1, le=bounds.MAX_GPU_DEVICES)] = 1
 
 
 class HeldInterfaces(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -314,6 +315,7 @@ def _gpu(gpu: GpuReport) -> GpuStatus:
         pcie_path=gpu.pcie_path,
         numa_node=gpu.numa_node,
         in_use=gpu.in_use,
+        devices=gpu.devices,
     )
 
 

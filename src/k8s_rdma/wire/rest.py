@@ -41,6 +41,7 @@ MAX_MACS = 16_384
 """Ranges of them of a node; as many addresses as its VFs can have, see `rdma_node`."""
 
 MAX_GPUS = 256
+MAX_GPU_DEVICES = 4096
 """Of a node, by each resource that they count for: machines have 16."""
 
 MAX_BRIDGES = 32
@@ -321,6 +322,7 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pcie_path: tuple[str, ...] = ()
     numa_node: NumaNode | None = None
     in_use: bool = False
+    devices: int = 1
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -148,6 +148,7 @@ class AddCommand:
                 "placement_ignored", pod=f"{call.pod.namespace}/{call.pod.name}", why=pod_request.ignored
             )
         devices = await self._devices_of(call, pod_request)
+        pod_request = pod_request.with_gpus(devices)
         pod_request = add_device_interfaces(pod_request, devices.exclusive, self._node.hardware)
         slots = slots_of_pod(
             devices.slots,
@@ -161,7 +162,9 @@ class AddCommand:
         async with self._marked(call), self._locks.alone(call.env.container_id):
             entries = self._entries_of_network(call, pod_request)
             part = pod_request.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
-            sandbox = replace(call.sandbox(part.request, entries, slots), devices=part.devices)
+            sandbox = replace(
+                call.sandbox(part.request, entries, slots), devices=part.devices, gpus=part.gpus
+            )
             if not part.request and sandbox.delegate is None:
                 call.allow_nothing()
                 return None
@@ -186,7 +189,11 @@ class AddCommand:
     async def _devices_of(self, call: AddCall, pod_request: PodRequest) -> HeldDevices:
         if call.env.pod_name is None:
             return NOTHING_HELD  # not Kubernetes': kubelet knows nothing of it
-        return await self._pod_devices.devices_of(call.pod, required=bool(pod_request.request))
+        return await self._pod_devices.devices_of(
+            call.pod,
+            required=bool(pod_request.request),
+            near_gpus=pod_request.request.shape.near_gpus,
+        )
 
     def _entries_of_network(self, call: AddCall, pod_request: PodRequest) -> tuple[int, ...]:
         receipts = (

@@ -15,6 +15,7 @@ of an ADD, the allocation is known.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -23,14 +24,23 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource, Resource
 from k8s_rdma.core.devices.held_vfs import HeldDevice, of_pf, vfs_by_device
+from k8s_rdma.core.devices.near_gpus import gpus_of, is_gpu
 from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.devices.pod_devices import PodDevices, SlotInUse, shared_resource
+from k8s_rdma.core.inventory import Gpu
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, NamespacePolicy, satisfies
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.annotation import ANNOTATION, NCCL_ANNOTATION, read_memlock, read_pod, request_name
+from k8s_rdma.wire.annotation import (
+    ANNOTATION,
+    NCCL_ANNOTATION,
+    read_memlock,
+    read_pod,
+    read_topology,
+    request_name,
+)
 from k8s_rdma.wire.cdi import SLOT_CLASS, qualified_name
 from k8s_rdma.wire.cni_request import NetConf, refuse
 from k8s_rdma.wire.json import shown
@@ -38,10 +48,14 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from k8s_rdma.core.kernel import Hardware
     from k8s_rdma.core.ledger import Ledger, Pod
     from k8s_rdma.core.types import NodeName, PodUid
     from k8s_rdma.kube.pod_resources import PodResources
+
+    LocateGpus = Callable[[Set[tuple[str, str]]], Awaitable[Mapping[tuple[str, str], Gpu]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,33 +64,69 @@ class HeldDevices:
 
     slots: CDI devices that its containers ask for. exclusive: RDMA devices by name, by their resource, in
         order (`core.devices.pod_devices`); without resources of which there are none.
+    gpus: where that was asked, and where all of them are is known. gpu_devices: how many devices they are.
     """
 
     slots: tuple[SlotInUse, ...] = ()
     exclusive: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gpus: tuple[Gpu, ...] = ()
+    gpu_devices: int = 0
 
 
 NOTHING_HELD = HeldDevices()
+
+LOCATE_S = 5.0
+"""The longest wait of an ADD for the places of GPUs; a driver that hangs makes reads of its files hang."""
 
 
 class PodDeviceLookup:
     """Looks up the devices of pods, by kubelet's PodResources API."""
 
-    def __init__(self, kubelet: PodResources | None = None, resources: Iterable[Resource] = ()) -> None:
-        """kubelet: None where there is no device plugin. resources: the device plugin's."""
+    def __init__(
+        self,
+        kubelet: PodResources | None = None,
+        resources: Iterable[Resource] = (),
+        locate: LocateGpus | None = None,
+    ) -> None:
+        """kubelet: None where there is no device plugin. resources: the device plugin's.
+
+        locate: as `linux.gpus.Gpus.by_device`; None where no GPUs are looked for.
+        """
         self._kubelet = kubelet
+        self._locate = locate
         self._resources = tuple(resource for resource in resources if concerns_pods(resource))
         self._pools = any(isinstance(configured, ExclusiveResource) for configured in self._resources)
 
-    async def devices_of(self, pod: Pod, *, required: bool) -> HeldDevices:
+    async def devices_of(self, pod: Pod, *, required: bool, near_gpus: bool = False) -> HeldDevices:
         """Look up a pod's devices; kubelet is not asked where none could matter.
 
         required: whether the pod asks for interfaces by annotation; without, a slot is of no use to it.
             K8sRdmaError (`KUBELET_FAILURE`) when kubelet does not tell in time: the ADD may be tried again.
+        near_gpus: whether it asks for interfaces near GPUs.
         """
-        if self._kubelet is None or not (self._pools or (required and self._resources)):
+        if self._kubelet is None or not (self._pools or near_gpus or (required and self._resources)):
             return NOTHING_HELD
-        return held_devices(await self._kubelet.of_pod(pod.namespace, pod.name), self._resources)
+        found = await self._kubelet.of_pod(pod.namespace, pod.name)
+        ours = held_devices(found, self._resources)
+        return await self._with_gpus(ours, found) if near_gpus else ours
+
+    async def _with_gpus(self, devices_held: HeldDevices, pod_devices: PodDevices) -> HeldDevices:
+        devices = {
+            (entry.resource, device_id)
+            for entry in pod_devices.devices
+            if is_gpu(entry.resource)
+            for device_id in entry.ids
+        }
+        located: Mapping[tuple[str, str], Gpu] = {}
+        if self._locate is not None and devices:
+            try:
+                async with asyncio.timeout(LOCATE_S):
+                    located = await self._locate(devices)
+            except TimeoutError as error:
+                msg = f"where the pod's GPUs are: no answer in {LOCATE_S:g} s; try again"
+                raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE) from error
+        gpus = tuple(dict.fromkeys(located.values())) if len(located) == len(devices) else ()
+        return replace(devices_held, gpus=gpus, gpu_devices=len(devices))
 
     async def exclusive(self) -> Mapping[str, str]:
         """Map exclusive devices to the pods that hold them, `namespace/name`.
@@ -294,6 +344,7 @@ class PodRequest:
     ignored: one sentence, empty when nothing was ignored.
     annotation: the name of the one that asks, for errors.
     devices: the exclusive devices of a pod that holds some, one for each interface.
+    gpus: those of the pod, where it has interfaces that are to be near them.
     """
 
     request: Request
@@ -301,6 +352,25 @@ class PodRequest:
     ignored: str = ""
     annotation: str = ANNOTATION
     devices: tuple[HeldDevice, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+
+    def with_gpus(self, devices: HeldDevices) -> PodRequest:
+        """Add the GPUs that kubelet gave the pod, with an interface for each where one stands for them.
+
+        K8sRdmaError (`KUBELET_FAILURE`) where a placement was made for another number of them, or that is not
+        known.
+        """
+        if not self.request.shape.near_gpus:
+            return self
+        request = self.request.per_gpu(devices.gpu_devices)
+        if self.promised is not None and len(self.promised.request().interfaces) != len(request.interfaces):
+            msg = (
+                f"{self.annotation}: an interface for each GPU: the pod was placed with "
+                f"{len(self.promised.request().interfaces)} interfaces, and kubelet gave it "
+                f"{devices.gpu_devices} GPUs"
+            )
+            raise K8sRdmaError(msg, reason=Reason.DEVICES_DIFFER)
+        return replace(self, request=request, gpus=devices.gpus)
 
     def part(self, entries: Sequence[int]) -> PodRequest:
         """Select some of the interfaces, by their places in the request."""
@@ -314,7 +384,8 @@ class PodRequest:
         requested = tuple(self.request.interfaces[entry] for entry in entries)
         request = replace(self.request, interfaces=requested)
         devices = tuple(self.devices[entry] for entry in entries) if self.devices else ()
-        return replace(self, request=request, promised=promised, devices=devices)
+        gpus = gpus_of(self.request.interfaces, entries, self.gpus)
+        return replace(self, request=request, promised=promised, devices=devices, gpus=gpus)
 
     def permitted(self, policies: NamespacePolicies, namespace: str) -> PodRequest:
         """Restrict the request to the PFs that the namespace may use.
@@ -398,14 +469,22 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
         except MalformedError as error:
             ignored = str(error)
         if promised is not None and keys is not None:
-            request = replace(promised.request(), memlock=read_memlock(annotations))
+            request = replace(
+                promised.request(), memlock=read_memlock(annotations), topology=read_topology(annotations)
+            )
             return PodRequest(request=request, promised=promised, annotation=name)
     request = read_pod(annotations, strict=policy.strict).request
     # The policy is not compared here: it applies where the placement is used.
-    if promised is not None and not satisfies(promised.request(), request):
+    if promised is not None and not satisfies(promised.request(), _expanded(request, promised.request())):
         ignored = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {name}"
         promised = None
     return PodRequest(request=request, promised=promised, ignored=ignored, annotation=name)
+
+
+def _expanded(request: Request, like: Request) -> Request:
+    """The request with as many interfaces per GPU as another one has, where one stands for them."""
+    per = sum(interface.options.per is not None for interface in request.interfaces)
+    return request.per_gpu((len(like.interfaces) - len(request.interfaces)) // per + 1) if per else request
 
 
 def _with_defaults(interface: _Interface, vlan: int, driver: VfDriver) -> _Interface:

@@ -1,0 +1,197 @@
+"""Interfaces near a pod's GPUs, whichever GPUs kubelet may choose.
+
+kubelet chooses the GPUs after the pod was bound. So a PF is chosen for every GPU that kubelet may give, and
+room is reserved on each PF for as many interfaces as may come to it by any choice. CNI ADD, when the GPUs are
+known, keeps the ones that it needs of that.
+
+The interface `n` of a pod with `k` GPUs belongs to its GPU `n` modulo `k`, in the order of PCI addresses:
+with as many interfaces as GPUs, to one each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from enum import IntEnum, unique
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.request import Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from k8s_rdma.core.inventory import Gpu, Inventory, Pf
+    from k8s_rdma.core.request import InterfaceRequest, Request
+    from k8s_rdma.core.types import PciAddress
+
+GPU_RESOURCES = ("nvidia.com/", "amd.com/", "gpu.intel.com/")
+"""The beginning of the names of extended resources that are GPUs."""
+
+MAX_PLACES = 256
+"""The largest number of interfaces that are reserved for a pod's interfaces near GPUs."""
+
+
+@unique
+class Nearness(IntEnum):
+    """How near a PF is to a GPU."""
+
+    ANYWHERE = 0
+    NUMA = 1
+    SWITCH = 2
+
+
+ACCEPTED: Mapping[Topology, tuple[Nearness, ...]] = {
+    Topology.SAME_PCIE_SWITCH: (Nearness.SWITCH,),
+    Topology.SAME_NUMA: (Nearness.SWITCH, Nearness.NUMA),
+    Topology.PREFER: (Nearness.SWITCH, Nearness.NUMA, Nearness.ANYWHERE),
+}
+"""What satisfies a topology, the best first."""
+
+
+def is_gpu(resource: str) -> bool:
+    """Report whether an extended resource counts GPUs."""
+    return resource.startswith(GPU_RESOURCES)
+
+
+def gpus_requested(devices: Sequence[tuple[str, int]]) -> int:
+    """Count the GPUs among the devices of a pod's containers, by resource and number."""
+    return sum(number for resource, number in devices if is_gpu(resource))
+
+
+def nearness(pf: Pf, gpu: Gpu) -> Nearness:
+    """How near a PF is to a GPU: below one switch, they share the way from a root port."""
+    if _shared_bridges(pf, gpu):
+        return Nearness.SWITCH
+    same_node = pf.numa_node is not None and pf.numa_node == gpu.numa_node
+    return Nearness.NUMA if same_node else Nearness.ANYWHERE
+
+
+def nearest(gpu: Gpu, pfs: Sequence[Pf]) -> Nearness:
+    """How near the nearest of the PFs is to a GPU."""
+    return max((nearness(pf, gpu) for pf in pfs), default=Nearness.ANYWHERE)
+
+
+def candidates(request: Request, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The GPUs that kubelet may give the pod: those of its resources that no other pod has.
+
+    All of these resources where fewer are free than it requests: then what the node said is out of date.
+    """
+    resources = {resource for resource, _ in request.devices if is_gpu(resource)}
+    gpus = tuple(gpu for gpu in inventory.gpus if gpu.resource in resources)
+    free = tuple(gpu for gpu in gpus if not gpu.in_use or gpu.devices > 1)
+    return free if sum(gpu.devices for gpu in free) >= gpus_requested(request.devices) else gpus
+
+
+class Demand:
+    """The interfaces near GPUs of a request: how many may come to the GPUs of one PF.
+
+    interfaces: their number. requested: the number of GPUs, whichever of `candidates`.
+    gpus: those of the candidates that may come to have an interface, in the order of PCI addresses.
+    """
+
+    def __init__(self, interfaces: int, requested: int, candidates: Sequence[Gpu]) -> None:
+        self._interfaces = interfaces
+        # Devices that are parts of GPUs may all be of one, and never are of more GPUs than there are.
+        largest = min(requested, len(candidates))
+        least = largest if all(gpu.devices == 1 for gpu in candidates) else min(1, largest)
+        self._chosen = range(max(1, least), largest + 1)
+        # With more GPUs than interfaces, the pod's last ones have none.
+        ordered = sorted(candidates, key=lambda gpu: gpu.pci)
+        self.gpus = ordered[: interfaces + len(candidates) - least]
+
+    def largest(self, gpus: int) -> int:
+        """The most interfaces that belong to so many of the GPUs together, by any choice."""
+        return max((self._interfaces_of(gpus, chosen) for chosen in self._chosen), default=0)
+
+    def _interfaces_of(self, gpus: int, chosen: int) -> int:
+        share, remainder = divmod(self._interfaces, chosen)
+        return min(gpus, chosen) * share + min(gpus, remainder)
+
+
+def assign(
+    gpus: Sequence[Gpu], pfs: Sequence[Pf], least: Nearness, room: Callable[[Pf, int], bool]
+) -> tuple[Pf, ...] | None:
+    """Choose a PF for each GPU, at least so near and with room; None where there is no such choice.
+
+    room: whether a PF can have the interfaces of so many GPUs. Of several choices it is one by which no PF
+    has more GPUs than it must, then one with near PFs.
+    """
+    preferences = [_preferred(gpu, pfs, least) for gpu in gpus]
+    if not all(preferences):
+        return None
+    limits = {pf.pci: _limit(pf, len(gpus), room) for found in preferences for pf in found}
+    for cap in range(1, len(gpus) + 1):
+        if (
+            chosen := _matched(preferences, {pci: min(cap, limit) for pci, limit in limits.items()})
+        ) is not None:
+            return chosen
+    return () if not gpus else None
+
+
+def _preferred(gpu: Gpu, pfs: Sequence[Pf], least: Nearness) -> list[Pf]:
+    """The PFs that are near enough, the nearest first."""
+    near = [pf for pf in pfs if nearness(pf, gpu) >= least]
+    return sorted(near, key=lambda pf: (-nearness(pf, gpu), -_shared_bridges(pf, gpu), pf.pci))
+
+
+def _shared_bridges(pf: Pf, gpu: Gpu) -> int:
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(pf.pcie_path, gpu.pcie_path, strict=False))])
+
+
+def _limit(pf: Pf, gpus: int, room: Callable[[Pf, int], bool]) -> int:
+    """The largest number of GPUs whose interfaces the PF has room for."""
+    return next((number for number in range(gpus, 0, -1) if room(pf, number)), 0)
+
+
+def _matched(preferences: Sequence[Sequence[Pf]], limits: Mapping[PciAddress, int]) -> tuple[Pf, ...] | None:
+    """A PF for each by augmenting paths, so that none has more than its limit."""
+    chosen: dict[int, Pf] = {}
+
+    def place(index: int, tried: set[PciAddress]) -> bool:
+        for pf in preferences[index]:
+            if pf.pci in tried:
+                continue
+            tried.add(pf.pci)
+            placed = [gpu for gpu, its_pf in chosen.items() if its_pf.pci == pf.pci]
+            if len(placed) < limits[pf.pci] or any(place(gpu, tried) for gpu in placed):
+                chosen[index] = pf
+                return True
+        return False
+
+    if not all(place(index, set()) for index in range(len(preferences))):
+        return None
+    return tuple(chosen[index] for index in range(len(preferences)))
+
+
+def entries_by_pf(pfs: Sequence[Pf], entries: Sequence[int], demand: Demand) -> Iterator[tuple[Pf, int]]:
+    """List each PF with the entries for which it reserves room, as many as may come to it.
+
+    pfs: of each GPU, as `assign` chose. entries: of the interfaces, which are alike; each is listed at least
+    once.
+    """
+    position = 0
+    for pf, gpus in Counter(pfs).items():
+        for _ in range(demand.largest(gpus)):
+            yield pf, entries[position % len(entries)]
+            position += 1
+
+
+def of_gpus(request: Request, inventory: Inventory, gpus: Sequence[Gpu]) -> tuple[Request, Inventory]:
+    """The request and the node where kubelet has given the pod these GPUs, and can give no others."""
+    numbers = Counter(gpu.resource for gpu in gpus)
+    devices = tuple((resource, number) for resource, number in request.devices if not is_gpu(resource))
+    free = tuple(replace(gpu, in_use=False, devices=1) for gpu in gpus)
+    return replace(request, devices=(*devices, *numbers.items())), replace(inventory, gpus=free)
+
+
+def gpus_of(
+    interfaces: Sequence[InterfaceRequest], entries: Iterable[int], gpus: Sequence[Gpu]
+) -> tuple[Gpu, ...]:
+    """The GPUs to which some of a pod's interfaces belong. interfaces: all of the pod's, gpus: too."""
+    if not gpus:
+        return ()
+    near = [entry for entry, interface in enumerate(interfaces) if interface.needs.near_gpu]
+    ordered = sorted(gpus, key=lambda gpu: gpu.pci)
+    owners = {entry: ordered[number % len(ordered)] for number, entry in enumerate(near)}
+    return tuple(dict.fromkeys(owners[entry] for entry in entries if entry in owners))

@@ -1,0 +1,185 @@
+"""Interfaces near GPUs at CNI ADD: kubelet has chosen the GPUs, and the agent picks the PFs near these."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.machine import Machine
+from agent.pods import conf, requests
+from agent.runtime import Answer, Runtime, in_turn
+from factories import PF0, PF1
+from fakes.kernel import FakeKernel
+from fakes.machine import FakeMachine, FakePf
+from fakes.nodes import FakePodResources
+from k8s_rdma.core.inventory import Gpu
+from k8s_rdma.core.placement import Placement, place
+from k8s_rdma.core.request import Request
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
+from k8s_rdma.errors import STATUS, Reason
+from k8s_rdma.extender.pod_request import with_gpus
+from k8s_rdma.wire.annotation import TOPOLOGY_ANNOTATION, read_pod
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_promise, encode
+from k8s_rdma.wire.placement_keys import PlacementKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Set
+    from pathlib import Path
+
+FABRIC = conf("1.0.0", emptyResult=True)
+KEY = PlacementKeys.shared(b"k" * 32)
+NVIDIA = "nvidia.com/gpu"
+SWITCHES = {"GPU-a": PciAddress("0000:01:00.0"), "GPU-b": PciAddress("0000:02:00.0")}
+LINK_MBPS = 100_000
+
+
+def gpu(device_id: str) -> Gpu:
+    return Gpu(
+        resource=NVIDIA,
+        pci=PciAddress("0000:10:00.0" if device_id == "GPU-a" else "0000:20:00.0"),
+        pcie_path=(SWITCHES[device_id],),
+        numa_node=0,
+    )
+
+
+async def locate(devices: Set[tuple[str, str]]) -> Mapping[tuple[str, str], Gpu]:
+    return {device: gpu(device[1]) for device in devices if device[1] in SWITCHES}
+
+
+@pytest.fixture
+def kubelet() -> FakePodResources:
+    return FakePodResources()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, kubelet: FakePodResources) -> Machine:
+    """GPU-a is below one switch with `f0`, GPU-b with `f1`."""
+    (tmp_path / "plugins").mkdir()
+    made = Machine(tmp_path)
+    made.hardware = FakeMachine(
+        FakePf(name="f0", pci=PF0, vfs=4, numa_node=0, pcie_path=(SWITCHES["GPU-a"],)),
+        FakePf(name="f1", pci=PF1, vfs=4, numa_node=0, pcie_path=(SWITCHES["GPU-b"],)),
+    )
+    made.kernel = FakeKernel(made.hardware)
+    made.pristine = made.kernel.observe()
+    made.kubelet, made.locate = kubelet, locate
+    return made
+
+
+def annotated(
+    machine: Machine, gpus: int, topology: str = "same-pcie-switch", **interface: object
+) -> dict[str, str]:
+    """A pod as the extender places it, that requests so many GPUs."""
+    annotations = requests(interface or {"near": "gpu"}) | {TOPOLOGY_ANNOTATION: topology}
+    wanted = read_pod(annotations, strict=True).request
+    request = Request(wanted.interfaces, devices=((NVIDIA, gpus),), topology=wanted.topology)
+    inventory = machine.kernel.observe().inventory(NodeName("w1"))
+    inventory = type(inventory)(node=inventory.node, pfs=inventory.pfs, gpus=tuple(map(gpu, SWITCHES)))
+    placement = place(with_gpus(request, "x"), inventory, {})
+    assert isinstance(placement, Placement)
+    text = encode(placement, PodUid("uid-p"), KEY)
+    assert decode_promise(text, keys=KEY).placement == placement
+    return annotations | {PLACEMENT_ANNOTATION: text}
+
+
+def pfs(runtime: Runtime) -> list[PciAddress]:
+    (receipt,) = runtime.node.ledger.receipts.values()
+    return [interface.vf.pf for interface in receipt.interfaces]
+
+
+def failure(answer: Answer) -> tuple[object, str]:
+    assert answer.exit_status == 1
+    return answer.document["code"], answer.document["msg"]
+
+
+@pytest.mark.parametrize(("device_id", "pf"), [("GPU-a", PF0), ("GPU-b", PF1)])
+def test_interface_is_on_the_pf_near_the_gpu_that_kubelet_chose(
+    machine: Machine, kubelet: FakePodResources, device_id: str, pf: PciAddress
+) -> None:
+    annotations = annotated(machine, 1, near="gpu", min_tx_rate=LINK_MBPS)
+    kubelet.allocate("default", "p", NVIDIA, device_id)
+
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", FABRIC, annotations=annotations)
+        assert answer.exit_status == 0, answer
+        assert pfs(runtime) == [pf]
+        assert (await runtime.ask("DEL", FABRIC)).exit_status == 0
+
+    in_turn(machine, scenario, key=KEY)
+    assert machine.is_pristine()
+
+
+def test_an_interface_per_gpu_is_in_the_order_of_gpus(machine: Machine, kubelet: FakePodResources) -> None:
+    annotations = annotated(machine, 2, per="gpu", min_tx_rate=LINK_MBPS)
+    kubelet.allocate("default", "p", NVIDIA, "GPU-b", "GPU-a")
+
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", FABRIC, annotations=annotations)
+        assert answer.exit_status == 0, answer
+        assert pfs(runtime) == [PF0, PF1]
+
+    in_turn(machine, scenario, key=KEY)
+
+
+def test_pod_without_a_placement_has_an_interface_per_gpu_as_well(
+    machine: Machine, kubelet: FakePodResources
+) -> None:
+    kubelet.allocate("default", "p", NVIDIA, "GPU-a", "GPU-b")
+    annotations = requests({"per": "gpu"}) | {TOPOLOGY_ANNOTATION: "same-pcie-switch"}
+
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", FABRIC, annotations=annotations)
+        assert answer.exit_status == 0, answer
+        assert pfs(runtime) == [PF0, PF1]
+
+    in_turn(machine, scenario)
+
+
+def test_number_of_gpus_that_was_not_placed_is_refused(machine: Machine, kubelet: FakePodResources) -> None:
+    annotations = annotated(machine, 2, per="gpu")
+    kubelet.allocate("default", "p", NVIDIA, "GPU-a")
+
+    async def scenario(runtime: Runtime) -> None:
+        code, message = failure(await runtime.ask("ADD", FABRIC, annotations=annotations))
+        assert code == STATUS[Reason.DEVICES_DIFFER].cni
+        assert "was placed with 2 interfaces" in str(message)
+
+    in_turn(machine, scenario)
+
+
+@pytest.mark.parametrize(
+    ("topology", "starts"), [("same-pcie-switch", False), ("same-numa", False), ("prefer", True)]
+)
+def test_gpus_whose_places_are_unknown_are_near_nothing(
+    machine: Machine, kubelet: FakePodResources, topology: str, *, starts: bool
+) -> None:
+    annotations = annotated(machine, 1, topology)
+    kubelet.allocate("default", "p", NVIDIA, "MIG-elsewhere")
+
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", FABRIC, annotations=annotations)
+        assert (answer.exit_status == 0) is starts, answer
+        if not starts:
+            code, message = failure(answer)
+            assert code == STATUS[Reason.NO_SUCH_PF].cni
+            assert "is not known" in str(message)
+
+    in_turn(machine, scenario, key=KEY)
+
+
+def test_pod_is_tried_again_while_kubelet_does_not_say_its_gpus(
+    machine: Machine, kubelet: FakePodResources
+) -> None:
+    annotations = annotated(machine, 1)
+    kubelet.silent = True
+
+    async def scenario(runtime: Runtime) -> None:
+        code, _ = failure(await runtime.ask("ADD", FABRIC, annotations=annotations))
+        assert code == STATUS[Reason.KUBELET_FAILURE].cni
+        kubelet.silent = False
+        kubelet.allocate("default", "p", NVIDIA, "GPU-b")
+        assert (await runtime.ask("ADD", FABRIC, annotations=annotations)).exit_status == 0
+        assert pfs(runtime) == [PF1]
+
+    in_turn(machine, scenario, key=KEY)

@@ -1,0 +1,266 @@
+"""Interfaces near GPUs: every choice of kubelet's is tried, and every other assignment of PFs to GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k8s_rdma.core.devices.near_gpus import Nearness, gpus_requested, nearness
+from k8s_rdma.core.inventory import NOTHING_USED, Gpu, Inventory, Pf, Used
+from k8s_rdma.core.placement import Placement, Rejection, fits, place, score, usage_of, with_gpus
+from k8s_rdma.core.request import InterfaceRequest, Request, Topology
+from k8s_rdma.core.types import Accelerator, InterfaceOptions, NodeName, PciAddress
+from k8s_rdma.errors import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+NVIDIA = "nvidia.com/gpu"
+NEAR = InterfaceOptions(near=Accelerator.GPU)
+LINK_MBPS = 400_000
+
+
+def pf(number: int, *, numa: int, path: Sequence[str], vfs: int = 8) -> Pf:
+    return Pf(
+        name=f"p{number}",
+        pci=PciAddress(f"0000:{0x10 + number:02x}:00.0"),
+        capacity_vfs=vfs,
+        link_mbps=LINK_MBPS,
+        numa_node=numa,
+        pcie_path=tuple(map(PciAddress, path)),
+    )
+
+
+def gpu(number: int, *, numa: int, path: Sequence[str], in_use: bool = False, devices: int = 1) -> Gpu:
+    return Gpu(
+        resource=NVIDIA,
+        pci=PciAddress(f"0000:{0x80 + number:02x}:00.0"),
+        pcie_path=tuple(map(PciAddress, path)),
+        numa_node=numa,
+        in_use=in_use,
+        devices=devices,
+    )
+
+
+def machine(gpus: int, pfs: int, *, switches: int, devices: int = 1) -> Inventory:
+    """GPUs and PFs dealt to switches in turn; the first half of the switches is on NUMA node 0."""
+
+    def place_of(index: int, count: int) -> tuple[int, list[str]]:
+        switch = index * switches // count
+        return 2 * switch // switches, [f"0000:{switch:02x}:01.0", f"0000:{switch:02x}:02.0"]
+
+    return Inventory(
+        node=NodeName("w1"),
+        pfs=tuple(
+            pf(index, numa=numa, path=path) for index in range(pfs) for numa, path in [place_of(index, pfs)]
+        ),
+        gpus=tuple(
+            gpu(index, numa=numa, path=path, devices=devices)
+            for index in range(gpus)
+            for numa, path in [place_of(index, gpus)]
+        ),
+    )
+
+
+HGX = machine(8, 8, switches=8)
+"""Eight GPUs, each below a switch with a NIC of its own."""
+MACHINES = {
+    "8 GPUs, 8 NICs, 8 switches": HGX,
+    "8 GPUs, 8 NICs, 4 switches": machine(8, 8, switches=4),
+    "8 GPUs, 4 NICs, 4 switches": machine(8, 4, switches=4),
+    "8 GPUs, 2 NICs, 2 switches": machine(8, 2, switches=2),
+    "4 GPUs, 4 NICs, 2 switches": machine(4, 4, switches=2),
+}
+
+
+def asking(number: int, gpus: int, topology: Topology = Topology.SAME_PCIE_SWITCH, mbps: int = 0) -> Request:
+    interface = InterfaceRequest(min_tx_rate_mbps=mbps, options=NEAR)
+    return Request((interface,) * number, devices=((NVIDIA, gpus),), topology=topology)
+
+
+def choices(inventory: Inventory, count: int) -> Iterator[tuple[Gpu, ...]]:
+    yield from combinations([each for each in inventory.gpus if not each.in_use], count)
+
+
+def keeps(placement: Placement, request: Request, inventory: Inventory, gpus: Sequence[Gpu]) -> Placement:
+    """What is left of a placement when kubelet has chosen; every property of it holds."""
+    kept = with_gpus(placement, request, inventory, gpus)
+    assert kept is not None
+    assert len(kept.interfaces) == len(request.interfaces)
+    promised, taken = usage_of(placement.interfaces, inventory), usage_of(kept.interfaces, inventory)
+    for pci, used in taken.items():
+        assert used.vfs <= promised[pci].vfs
+        assert used.mbps <= promised[pci].mbps
+    ordered, number = sorted(gpus, key=lambda each: each.pci), 0
+    for wanted, placed in zip(request.interfaces, kept.interfaces, strict=True):
+        assert placed.as_request() == wanted
+        if wanted.needs.near_gpu:
+            its_pf = inventory.pf(placed.pf)
+            assert its_pf is not None
+            near = nearness(its_pf, ordered[number % len(ordered)])
+            least = {Topology.SAME_PCIE_SWITCH: Nearness.SWITCH, Topology.SAME_NUMA: Nearness.NUMA}
+            assert near >= least.get(request.topology, Nearness.ANYWHERE)
+            number += 1
+    return kept
+
+
+@pytest.mark.parametrize("topology", Topology)
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_choice_of_kubelet_has_its_interfaces_near(name: str, topology: Topology):
+    inventory = MACHINES[name]
+    for gpus in range(1, len(inventory.gpus) + 1):
+        for number in (1, gpus, 2 * gpus):
+            request = asking(number, gpus, topology)
+            placement = place(request, inventory, {})
+            assert isinstance(placement, Placement)
+            assert fits(placement.interfaces, inventory, {})
+            assert placement.request() == replace(request, devices=(), topology=Topology.PREFER)
+            for chosen in choices(inventory, gpus):
+                keeps(placement, request, inventory, chosen)
+
+
+def test_an_interface_per_gpu_is_on_the_nic_of_its_own_switch():
+    request = asking(8, 8, mbps=LINK_MBPS)
+    placement = place(request, HGX, {})
+    assert isinstance(placement, Placement)
+    kept = keeps(placement, request, HGX, HGX.gpus)
+    assert [placed.pf for placed in kept.interfaces] == [each.pci for each in HGX.pfs]
+
+
+@pytest.mark.parametrize("gpus", range(1, 9))
+def test_whole_links_are_reserved_for_any_gpus_and_by_no_choice_twice(gpus: int):
+    request = asking(gpus, gpus, mbps=LINK_MBPS)
+    placement = place(request, HGX, {})
+    assert isinstance(placement, Placement)
+    assert {pci: used.vfs for pci, used in usage_of(placement.interfaces, HGX).items()} == {
+        each.pci: 1 for each in HGX.pfs
+    }
+    for chosen in choices(HGX, gpus):
+        kept = keeps(placement, request, HGX, chosen)
+        assert len({placed.pf for placed in kept.interfaces}) == gpus
+
+
+def test_gpus_that_pods_have_are_no_choice_and_their_nics_need_no_room():
+    gpus = tuple(replace(each, in_use=index < 6) for index, each in enumerate(HGX.gpus))
+    inventory = replace(HGX, gpus=gpus)
+    full = {each.pci: Used(vfs=1, mbps=LINK_MBPS) for each in HGX.pfs[:6]}
+    request = asking(2, 2, mbps=LINK_MBPS)
+    placement = place(request, inventory, full)
+    assert isinstance(placement, Placement)
+    keeps(placement, request, inventory, gpus[6:])
+    refused = place(asking(3, 3, mbps=LINK_MBPS), inventory, full)
+    assert isinstance(refused, Rejection)
+    assert with_gpus(placement, request, inventory, gpus[:2]) is None
+
+
+def test_devices_that_are_parts_of_gpus_may_all_be_of_one():
+    inventory = machine(2, 2, switches=2, devices=4)
+    request = asking(4, 4, mbps=LINK_MBPS // 4)
+    placement = place(request, inventory, {})
+    assert isinstance(placement, Placement)
+    assert {used.vfs for used in usage_of(placement.interfaces, inventory).values()} == {4}
+    for count in (1, 2):
+        for chosen in combinations(inventory.gpus, count):
+            keeps(placement, request, inventory, chosen)
+    assert isinstance(place(asking(4, 4, mbps=LINK_MBPS // 2), inventory, {}), Rejection)
+
+
+def test_other_interfaces_have_what_is_left_whichever_gpus_the_pod_gets():
+    plain = InterfaceRequest(min_tx_rate_mbps=LINK_MBPS // 2)
+    near = InterfaceRequest(min_tx_rate_mbps=LINK_MBPS // 2, options=NEAR)
+    interfaces = (plain, near, plain, near)
+    request = Request(interfaces, devices=((NVIDIA, 2),), topology=Topology.SAME_PCIE_SWITCH)
+    inventory = machine(4, 4, switches=4)
+    placement = place(request, inventory, {})
+    assert isinstance(placement, Placement)
+    assert placement.request() == Request(interfaces)
+    for chosen in choices(inventory, 2):
+        kept = keeps(placement, request, inventory, chosen)
+        assert fits(kept.interfaces, inventory, {})
+    refused = place(replace(request, interfaces=(plain, near) * 4), inventory, {})
+    assert isinstance(refused, Rejection)
+
+
+@pytest.mark.parametrize(
+    ("inventory", "used", "gpus", "reason", "says"),
+    [
+        (replace(HGX, gpus=()), {}, 2, Reason.NO_SUCH_PF, "is not known"),
+        (replace(HGX, pfs=HGX.pfs[:7]), {}, 1, Reason.NO_SUCH_PF, "a GPU has no PF that near"),
+        (HGX, {HGX.pfs[3].pci: Used(vfs=1, mbps=1)}, 1, Reason.INSUFFICIENT, "too little free"),
+        (machine(8, 4, switches=4), {}, 2, Reason.EXCEEDS_CAPACITY, "too little room even when empty"),
+    ],
+)
+def test_node_that_cannot_promise_it_is_refused_with_its_reason(
+    inventory: Inventory, used: Mapping[PciAddress, Used], gpus: int, reason: Reason, says: str
+):
+    refused = place(asking(gpus, gpus, mbps=LINK_MBPS), inventory, used)
+    assert isinstance(refused, Rejection)
+    assert refused.reason is reason
+    assert says in refused.message
+    anywhere = place(asking(gpus, gpus, Topology.PREFER, mbps=LINK_MBPS // 2), inventory, used)
+    assert isinstance(anywhere, Placement)
+
+
+def test_preference_is_scored_and_falls_back():
+    request = asking(1, 1, Topology.PREFER, mbps=LINK_MBPS)
+    half = tuple(each for each in HGX.pfs if each.numa_node == 0)
+    apart = replace(HGX, gpus=tuple(replace(each, pcie_path=()) for each in HGX.gpus))
+    scores, levels = [], []
+    for inventory in (HGX, apart, replace(HGX, pfs=half)):
+        placement = place(request, inventory, {})
+        assert isinstance(placement, Placement)
+        levels.append(placement.nearness)
+        scores.append(score(placement, inventory, {}))
+    assert levels == [Nearness.SWITCH, Nearness.NUMA, Nearness.ANYWHERE]
+    assert scores == sorted(scores, reverse=True)
+    assert len(set(scores)) == 3
+
+
+# Against every other assignment
+
+
+def promised_by_any_assignment(
+    request: Request, inventory: Inventory, free: Mapping[PciAddress, int]
+) -> bool:
+    """Whether some PF for each GPU keeps every choice of kubelet's, tried one by one."""
+    count, number = gpus_requested(request.devices), len(request.interfaces)
+    least = Nearness.SWITCH if request.topology is Topology.SAME_PCIE_SWITCH else Nearness.NUMA
+    near = [[each for each in inventory.pfs if nearness(each, its) >= least] for its in inventory.gpus]
+    for assigned in product(*near):
+        of = dict(zip([each.pci for each in inventory.gpus], assigned, strict=True))
+        for chosen in combinations(inventory.gpus, count):
+            load: dict[PciAddress, int] = {}
+            for index in range(number):
+                pci = of[chosen[index % count].pci].pci
+                load[pci] = load.get(pci, 0) + 1
+            if any(load[pci] > free[pci] for pci in load):
+                break
+        else:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("topology", [Topology.SAME_PCIE_SWITCH, Topology.SAME_NUMA])
+@pytest.mark.parametrize("switches", [1, 2, 4])
+def test_what_is_refused_no_other_assignment_promises(switches: int, topology: Topology):
+    inventory = machine(4, 4, switches=switches)
+    judged = {True: 0, False: 0}
+    for vfs in product((0, 1, 2), repeat=4):
+        free = dict(zip([each.pci for each in inventory.pfs], vfs, strict=True))
+        used = {each.pci: Used(vfs=each.capacity_vfs - free[each.pci]) for each in inventory.pfs}
+        for gpus, number in ((1, 1), (1, 2), (2, 2), (3, 3), (4, 4), (2, 4), (4, 2)):
+            request = asking(number, gpus, topology)
+            found = place(request, inventory, used)
+            possible = promised_by_any_assignment(request, inventory, free)
+            assert isinstance(found, Placement) == possible, (vfs, gpus, number)
+            judged[possible] += 1
+            if isinstance(found, Placement):
+                assert fits(found.interfaces, inventory, used)
+                for chosen in choices(inventory, gpus):
+                    kept = keeps(found, request, inventory, chosen)
+                    for pci, taken in usage_of(kept.interfaces, inventory).items():
+                        assert taken.vfs + used.get(pci, NOTHING_USED).vfs <= 8
+    assert all(judged.values())
