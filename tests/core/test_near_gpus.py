@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations, product
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.devices.near_gpus import Nearness, gpus_requested, nearness
 from k8s_rdma.core.inventory import NOTHING_USED, Gpu, Inventory, Pf, Used
 from k8s_rdma.core.placement import Placement, Rejection, fits, place, score, usage_of, with_gpus
 from k8s_rdma.core.request import InterfaceRequest, Request, Topology
 from k8s_rdma.core.types import Accelerator, InterfaceOptions, NodeName, PciAddress
 from k8s_rdma.errors import Reason
+from k8s_rdma.linux.gpus import Gpus
+from k8s_rdma.linux.sysfs import PciFunction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 NVIDIA = "nvidia.com/gpu"
 NEAR = InterfaceOptions(near=Accelerator.GPU)
 LINK_MBPS = 400_000
+MELLANOX = 0x15B3
 
 
 def pf(number: int, *, numa: int, path: Sequence[str], vfs: int = 8) -> Pf:
@@ -76,6 +81,21 @@ MACHINES = {
 }
 
 
+def recorded(file: str) -> Inventory:
+    """A machine of `tests/linux/gpus`: its GPUs by PCI address, and its ConnectX cards as PFs."""
+    sysfs = RecordedMachine(read_machine(Path(__file__).parents[1] / "linux" / "gpus" / file)).sysfs
+    functions = [PciAddress(name) for name in sysfs.names("bus/pci/devices")]
+    vendors = {pci: sysfs.number(f"bus/pci/devices/{pci}/vendor") for pci in functions}
+    cards = [pci for pci in functions if vendors[pci] == MELLANOX]
+    places = [PciFunction(sysfs, pci) for pci in cards]
+    gpus = Gpus(sysfs).by_device([(NVIDIA, pci) for pci in functions if vendors[pci] != MELLANOX])
+    pfs = (
+        replace(pf(0, numa=its.numa_node() or 0, path=its.pcie_path()), pci=pci)
+        for pci, its in zip(cards, places, strict=True)
+    )
+    return Inventory(node=NodeName("w1"), pfs=tuple(pfs), gpus=tuple(gpus.values()))
+
+
 def asking(number: int, gpus: int, topology: Topology = Topology.SAME_PCIE_SWITCH, mbps: int = 0) -> Request:
     interface = InterfaceRequest(min_tx_rate_mbps=mbps, options=NEAR)
     return Request((interface,) * number, devices=((NVIDIA, gpus),), topology=topology)
@@ -122,12 +142,18 @@ def test_every_choice_of_kubelet_has_its_interfaces_near(name: str, topology: To
                 keeps(placement, request, inventory, chosen)
 
 
-def test_an_interface_per_gpu_is_on_the_nic_of_its_own_switch():
-    request = asking(8, 8, mbps=LINK_MBPS)
-    placement = place(request, HGX, {})
-    assert isinstance(placement, Placement)
-    kept = keeps(placement, request, HGX, HGX.gpus)
-    assert [placed.pf for placed in kept.interfaces] == [each.pci for each in HGX.pfs]
+def test_rails_of_a_recorded_machine_are_right_for_every_choice_of_kubelet():
+    """By NVIDIA's table of DGX H100: the bus of each GPU's own card."""
+    dgx = recorded("dgx-h100.yaml")
+    own = {"1b": "18", "43": "40", "52": "4f", "61": "5e", "9d": "9a", "c3": "c0", "d1": "ce", "df": "dc"}
+    assert len(dgx.gpus) == len(dgx.pfs) == 8
+    for gpus in range(1, 9):
+        request = asking(gpus, gpus, mbps=LINK_MBPS)
+        placement = place(request, dgx, {})
+        assert isinstance(placement, Placement)
+        for chosen in choices(dgx, gpus):
+            kept = keeps(placement, request, dgx, chosen)
+            assert [placed.pf[5:7] for placed in kept.interfaces] == [own[each.pci[5:7]] for each in chosen]
 
 
 @pytest.mark.parametrize("gpus", range(1, 9))
