@@ -148,6 +148,17 @@ def test_number_of_gpus_that_was_not_placed_is_refused(machine: Machine, kubelet
     in_turn(machine, scenario)
 
 
+def test_gpus_of_which_one_is_unknown_are_near_nothing(machine: Machine, kubelet: FakePodResources) -> None:
+    annotations = annotated(machine, 2, per="gpu")
+    kubelet.allocate("default", "p", NVIDIA, "GPU-a", "MIG-elsewhere")
+
+    async def scenario(runtime: Runtime) -> None:
+        _, message = failure(await runtime.ask("ADD", FABRIC, annotations=annotations))
+        assert "is not known" in str(message)
+
+    in_turn(machine, scenario, key=KEY)
+
+
 @pytest.mark.parametrize(
     ("topology", "starts"), [("same-pcie-switch", False), ("same-numa", False), ("prefer", True)]
 )

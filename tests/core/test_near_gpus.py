@@ -245,6 +245,40 @@ def test_preference_is_scored_and_falls_back():
     assert len(set(scores)) == 3
 
 
+def test_no_pf_has_more_gpus_than_it_must():
+    placement = place(asking(4, 4), inventory := machine(4, 4, switches=1), {})
+    assert isinstance(placement, Placement)
+    assert sorted(placed.pf for placed in placement.interfaces) == [each.pci for each in inventory.pfs]
+
+
+def test_gpu_gives_way_to_one_that_has_no_other_pf():
+    top = "0000:00:01.0"
+    inventory = Inventory(
+        node=NodeName("w1"),
+        pfs=(pf(0, numa=0, path=[top, "0000:01:00.0"], vfs=1), pf(1, numa=0, path=["0000:00:02.0"], vfs=1)),
+        gpus=(
+            gpu(0, numa=0, path=[top, "0000:01:00.0"]),
+            replace(gpu(1, numa=1, path=[top])),
+        ),
+    )
+    placement = place(asking(2, 2, Topology.SAME_NUMA), inventory, {})
+    assert isinstance(placement, Placement)
+    kept = keeps(placement, asking(2, 2, Topology.SAME_NUMA), inventory, inventory.gpus)
+    assert [placed.pf for placed in kept.interfaces] == [each.pci for each in reversed(inventory.pfs)]
+
+
+def test_nearest_of_the_pfs_below_one_root_port_is_preferred():
+    top, own = "0000:00:01.0", "0000:01:00.0"
+    inventory = Inventory(
+        node=NodeName("w1"),
+        pfs=(pf(0, numa=0, path=[top]), pf(1, numa=0, path=[top, own])),
+        gpus=(gpu(0, numa=0, path=[top, own]),),
+    )
+    placement = place(asking(1, 1), inventory, {})
+    assert isinstance(placement, Placement)
+    assert [placed.pf for placed in placement.interfaces] == [inventory.pfs[1].pci]
+
+
 # Against every other assignment
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.node_server import pf, report
+from extender.node_server import PF0, pf, report
 from extender.published import NAMESPACE, PublishedNode
 from extender.serving import Served, served
+from extender.test_near_gpus import GPU, with_gpus
 from extender.world import World, cluster, interfaces
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender.config import NamespaceLimit
@@ -112,6 +114,21 @@ async def test_pod_is_placed_when_a_link_comes_up(source):
         await w.world.create_pod("p", 8_000)
         await waiting(w)
         await w.nodes.say(report("w1", pf(), generation=3))
+        assert await placed(w, "p") == "w1"
+
+
+@pytest.mark.parametrize("source", ["http", "crd"])
+async def test_pod_is_placed_when_the_gpus_that_kubelet_may_choose_are_others(source):
+    """While it may choose the one whose card is full, nothing can be promised."""
+    async with scheduled("w1", source=source) as w:
+        await w.nodes.say(with_gpus("w1", generation=2))
+        link = with_gpus("w1").pfs[0].link_mbps
+        await w.world.create_pod("full", annotation=json.dumps([{"min_tx_rate": link, "pf": PF0}]))
+        assert await placed(w, "full") == "w1"
+        near = json.dumps([{"min_tx_rate": link, "near": "gpu"}])
+        await w.world.create_pod("p", annotation=near, topology="same-pcie-switch", devices={GPU: 1})
+        await waiting(w)
+        await w.nodes.say(with_gpus("w1", 0, generation=3))
         assert await placed(w, "p") == "w1"
 
 
