@@ -165,6 +165,7 @@ def test_annotations_reference_shows_annotations_that_are_some():
     assert [(len(request.interfaces), request.policy) for request in asked] == [
         (4, PfPolicy.ANY),
         (4, PfPolicy.SPREAD_PFS),
+        (1, PfPolicy.ANY),
     ]
 
 

@@ -251,6 +251,7 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     strategy: Strategy = Strategy.BINPACK,
     sibling_pfs: Collection[PciAddress] = (),
     budget: int = DEFAULT_BUDGET,
+    anywhere: bool = False,
 ) -> Placement | Rejection:
     """Find a PF for every interface: a free VF each, and unreserved bandwidth for the reservations together.
 
@@ -269,24 +270,13 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     strategy: which of the PFs that will do; whether there is a placement does not depend on it.
     sibling_pfs: the PFs that other interfaces of the pod are on already, where this is a part of what it asks
         for.
+    anywhere: whether interfaces that are to be near GPUs may be on any PF.
     """
     devices = devices_on(request, inventory)
     if devices:
         return _place_devices(request, inventory, used, devices)
-    if request.shape.near_gpus:
+    if request.shape.near_gpus and not anywhere:
         return _place_near_gpus(request, inventory, used, strategy, sibling_pfs, budget)
-    return _place(request, inventory, used, strategy, sibling_pfs, budget)
-
-
-def _place(  # noqa: PLR0913, PLR0917 - as `place`
-    request: Request,
-    inventory: Inventory,
-    used: Mapping[PciAddress, Used],
-    strategy: Strategy,
-    sibling_pfs: Collection[PciAddress],
-    budget: int,
-) -> Placement | Rejection:
-    """Place interfaces, each on one PF."""
     kind_at = request.shape.kind_at
     order = sorted(range(len(kind_at)), key=kind_at.__getitem__)
     kind_indexes = [kind_at[index] for index in order]
@@ -323,7 +313,15 @@ def _place_near_gpus(  # noqa: PLR0913, PLR0917 - as `place`
     gpus = near_gpus.candidates(request, inventory)
     for accepted in near_gpus.ACCEPTED[request.topology]:
         if accepted is near_gpus.Nearness.ANYWHERE:
-            found = _place(request, inventory, used, strategy, sibling_pfs, budget)
+            found = place(
+                request,
+                inventory,
+                used,
+                strategy=strategy,
+                sibling_pfs=sibling_pfs,
+                budget=budget,
+                anywhere=True,
+            )
             return found if isinstance(found, Rejection) else replace(found, nearness=accepted)
         beside = _beside(request, inventory, used, gpus, accepted)
         if beside is None:
@@ -334,7 +332,14 @@ def _place_near_gpus(  # noqa: PLR0913, PLR0917 - as `place`
         rest_request = Request(tuple(request.interfaces[entry] for entry in rest_entries))
         occupied = total(used, usage_of(beside, inventory))
         found = (
-            _place(rest_request, inventory, occupied, strategy, sibling_pfs, budget)
+            place(
+                rest_request,
+                inventory,
+                occupied,
+                strategy=strategy,
+                sibling_pfs=sibling_pfs,
+                budget=budget,
+            )
             if rest_entries
             else Placement(node=inventory.node, interfaces=())
         )

@@ -189,8 +189,6 @@ def gpus_of(
     interfaces: Sequence[InterfaceRequest], entries: Iterable[int], gpus: Sequence[Gpu]
 ) -> tuple[Gpu, ...]:
     """The GPUs to which some of a pod's interfaces belong. interfaces: all of the pod's, gpus: too."""
-    if not gpus:
-        return ()
     near = [entry for entry, interface in enumerate(interfaces) if interface.needs.near_gpu]
     ordered = sorted(gpus, key=lambda gpu: gpu.pci)
     owners = {entry: ordered[number % len(ordered)] for number, entry in enumerate(near)}
