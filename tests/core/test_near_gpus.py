@@ -12,7 +12,7 @@ import pytest
 from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.devices.near_gpus import Nearness, gpus_requested, nearness
 from k8s_rdma.core.inventory import NOTHING_USED, Gpu, Inventory, Pf, Used
-from k8s_rdma.core.placement import Placement, Rejection, fits, place, score, usage_of, with_gpus
+from k8s_rdma.core.placement import Placement, Rejection, fits, narrow_to_gpus, place, score, usage_of
 from k8s_rdma.core.request import InterfaceRequest, Request, Topology
 from k8s_rdma.core.types import Accelerator, InterfaceOptions, NodeName, PciAddress
 from k8s_rdma.errors import Reason
@@ -107,7 +107,7 @@ def choices(inventory: Inventory, count: int) -> Iterator[tuple[Gpu, ...]]:
 
 def keeps(placement: Placement, request: Request, inventory: Inventory, gpus: Sequence[Gpu]) -> Placement:
     """What is left of a placement when kubelet has chosen; every property of it holds."""
-    kept = with_gpus(placement, request, inventory, gpus)
+    kept = narrow_to_gpus(placement, request, inventory, gpus)
     assert kept is not None
     assert len(kept.interfaces) == len(request.interfaces)
     promised, taken = usage_of(placement.interfaces, inventory), usage_of(kept.interfaces, inventory)
@@ -179,7 +179,7 @@ def test_gpus_that_pods_have_are_no_choice_and_their_nics_need_no_room():
     keeps(placement, request, inventory, gpus[6:])
     refused = place(asking(3, 3, mbps=LINK_MBPS), inventory, full)
     assert isinstance(refused, Rejection)
-    assert with_gpus(placement, request, inventory, gpus[:2]) is None
+    assert narrow_to_gpus(placement, request, inventory, gpus[:2]) is None
 
 
 def test_devices_that_are_parts_of_gpus_may_all_be_of_one():

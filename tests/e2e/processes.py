@@ -88,6 +88,22 @@ class NodeProcesses:
         self.agent = self.start("agent", self.config("agent", self.document() | self.settings))
         self.wait("the agent", lambda: self.try_report() is not None)
 
+    def start_with_slots(
+        self, count: int, *, plugin_dir: Path, pod_resources: Path, cdi_dir: Path, **settings: Any
+    ) -> None:
+        """Start the agent, and a device plugin with so many slots. settings: of the agent."""
+        plugin = {
+            "resources": [{"mode": "exact", "count": count}],
+            "kubeletDir": str(plugin_dir),
+            "podResources": str(pod_resources),
+            "runDir": str(self.run_dir),
+            "port": None,
+        }
+        config = self.config("device-plugin", plugin)
+        self.settings = {"devicePlugin": str(config), "cdiDir": str(cdi_dir), **settings}
+        self.start_agent()
+        self.start("device-plugin", config)
+
     def start(self, command: str, config: Path, *, user: int | None = None) -> subprocess.Popen[bytes]:
         """One of the processes; it is killed at the end if it runs still.
 

@@ -98,22 +98,14 @@ def start(node: Node, runtime: ContainerRuntime, **settings: Any) -> DeviceManag
     manager = DeviceManagerConfig(
         plugin_dir=node.directory / "device-plugins", pod_resources=node.directory / "pod-resources.sock"
     )
-    plugin = {
-        "resources": [{"mode": "exact", "count": SLOTS}],
-        "kubeletDir": str(manager.plugin_dir),
-        "podResources": str(manager.pod_resources),
-        "runDir": str(node.run_dir),
-        "port": None,
-    }
-    config = node.config("device-plugin", plugin)
-    node.settings = {
-        "devicePlugin": str(config),
-        "cdiDir": str(runtime.cdi),
-        "cniPath": os.pathsep.join(map(str, node.cni_path)),
+    settings = {"cniPath": os.pathsep.join(map(str, node.cni_path)), **settings}
+    node.start_with_slots(
+        SLOTS,
+        plugin_dir=manager.plugin_dir,
+        pod_resources=manager.pod_resources,
+        cdi_dir=runtime.cdi,
         **settings,
-    }
-    node.start_agent()
-    node.start("device-plugin", config)
+    )
     return manager
 
 

@@ -113,18 +113,10 @@ def slots(make_node: Callable[[int], Node]) -> Iterator[Slots]:
 
 
 def start(slots: Slots) -> None:
-    node, manager = slots.node, slots.manager
-    plugin = {
-        "resources": [{"mode": "exact", "count": SLOTS}],
-        "kubeletDir": str(manager.plugin_dir),
-        "podResources": str(manager.pod_resources),
-        "runDir": str(node.run_dir),
-        "port": None,
-    }
-    config = node.config("device-plugin", plugin)
-    node.settings = {"devicePlugin": str(config), "cdiDir": str(slots.cdi)}
-    node.start_agent()
-    node.start("device-plugin", config)
+    manager = slots.manager
+    slots.node.start_with_slots(
+        SLOTS, plugin_dir=manager.plugin_dir, pod_resources=manager.pod_resources, cdi_dir=slots.cdi
+    )
 
 
 @dataclass

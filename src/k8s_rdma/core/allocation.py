@@ -20,7 +20,15 @@ from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Pf, Used, total
 from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config, shown
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
 from k8s_rdma.core.macs import home_mac, taken_mac
-from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place, usage_of, with_gpus
+from k8s_rdma.core.placement import (
+    PlacedInterface,
+    Placement,
+    Rejection,
+    fits,
+    narrow_to_gpus,
+    place,
+    usage_of,
+)
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.step import VfHome, VfRef
@@ -60,12 +68,12 @@ def decide(  # noqa: PLR0913 - all that a decision rests on
     used = used_locally(hardware, ledger)
     if request.shape.near_gpus:
         request, inventory = of_gpus(request, inventory, gpus)
-        promised = promised and with_gpus(promised, request, inventory, gpus)
+        promised = promised and narrow_to_gpus(promised, request, inventory, gpus)
     if promised is not None and fits(promised.interfaces, inventory, used, request.policy, sibling_pfs):
         return promised
     found = place(request, inventory, total(used, usage_of(outstanding, inventory)), sibling_pfs=sibling_pfs)
     if request.shape.near_gpus and isinstance(found, Placement):
-        return with_gpus(found, request, inventory, gpus) or found
+        return narrow_to_gpus(found, request, inventory, gpus) or found
     return found
 
 

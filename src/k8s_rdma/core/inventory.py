@@ -105,6 +105,11 @@ class Inventory:
         object.__setattr__(self, "takes_every_rate", every)
         object.__setattr__(self, "_by_pci", {pf.pci: pf for pf in self.pfs})
 
+    @property
+    def hardware(self) -> tuple[tuple[Pf, ...], tuple[Gpu, ...]]:
+        """The PFs and GPUs: what equal nodes have in common, whatever their names."""
+        return self.pfs, self.gpus
+
     def pf(self, pci: PciAddress) -> Pf | None:
         """The PF at an address."""
         return self._by_pci.get(pci)

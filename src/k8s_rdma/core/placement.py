@@ -21,7 +21,7 @@ from k8s_rdma.core.refusal import Detail, RefusalMessage, explain_refusal
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, meets, satisfies_policy
 from k8s_rdma.core.rooms import Verdict, Work
 from k8s_rdma.core.strategy import WHOLE, Strategy, fullness, gap
-from k8s_rdma.core.types import NO_OPTIONS, Enforce, InterfaceOptions, NodeName, PciAddress
+from k8s_rdma.core.types import NO_OPTIONS, Enforce, InterfaceOptions, NodeName, PciAddress, needs_of
 from k8s_rdma.core.weights import RoundRobin, may_fall_short
 from k8s_rdma.errors import Reason
 
@@ -289,14 +289,7 @@ def place(  # noqa: PLR0913 - all that a placement depends on
         return _rejection(inventory, *explain_refusal(task, used, chosen, work))
     placed: list[PlacedInterface | None] = [None] * len(order)
     for index, pf in zip(order, chosen, strict=True):
-        interface = request.interfaces[index]
-        placed[index] = PlacedInterface(
-            pf=inventory.pfs[pf].pci,
-            min_tx_rate_mbps=interface.min_tx_rate_mbps,
-            max_tx_rate_mbps=interface.max_tx_rate_mbps,
-            enforce=interface.enforce,
-            options=interface.options,
-        )
+        placed[index] = _placed(request.interfaces[index], inventory.pfs[pf])
     interfaces = tuple(interface for interface in placed if interface)
     return Placement(node=inventory.node, interfaces=interfaces, policy=request.policy)
 
@@ -376,13 +369,14 @@ def _beside(
     return tuple(_placed(request.interfaces[entry], pf, entry) for pf, entry in places)
 
 
-def _placed(interface: InterfaceRequest, pf: Pf, entry: int | None = None) -> PlacedInterface:
+def _placed(interface: InterfaceRequest, pf: Pf, entry: int | None = None, pool: str = "") -> PlacedInterface:
     return PlacedInterface(
         pf=pf.pci,
         min_tx_rate_mbps=interface.min_tx_rate_mbps,
         max_tx_rate_mbps=interface.max_tx_rate_mbps,
         enforce=interface.enforce,
         options=interface.options,
+        pool=pool,
         entry=entry,
     )
 
@@ -406,7 +400,7 @@ def _explain_near_gpus(
     return reason, RefusalMessage.nameless(lacks, lacks)
 
 
-def with_gpus(
+def narrow_to_gpus(
     promised: Placement, request: Request, inventory: Inventory, gpus: Sequence[Gpu]
 ) -> Placement | None:
     """The part of a placement near GPUs that a pod with these GPUs keeps, each interface on one PF.
@@ -414,7 +408,11 @@ def with_gpus(
     request: of the interfaces of the placement, in order. None where the GPUs are not of those that it was
     made for, as when one has become free since.
     """
-    by_pf = Counter(placed.pf for placed in promised.interfaces if placed.as_request().needs.near_gpu)
+    near_placed = [placed for placed in promised.interfaces if needs_of(placed.options).near_gpu]
+    placed_anywhere = iter(
+        [placed for placed in promised.interfaces if not needs_of(placed.options).near_gpu]
+    )
+    by_pf = Counter(placed.pf for placed in near_placed)
     pfs = [pf for pf in inventory.pfs if pf.pci in by_pf]
     near = [index for index, interface in enumerate(request.interfaces) if interface.needs.near_gpu]
     demand = near_gpus.Demand(len(near), len(gpus), gpus)
@@ -427,9 +425,10 @@ def with_gpus(
     else:
         return None
     positions = {index: chosen[number % len(chosen)] for number, index in enumerate(near)}
-    remaining = iter([placed for placed in promised.interfaces if not placed.as_request().needs.near_gpu])
     interfaces = tuple(
-        _placed(interface, positions[index]) if index in positions else replace(next(remaining), entry=None)
+        _placed(interface, positions[index])
+        if index in positions
+        else replace(next(placed_anywhere), entry=None)
         for index, interface in enumerate(request.interfaces)
     )
     return Placement(node=promised.node, interfaces=interfaces)
@@ -452,16 +451,7 @@ def _place_devices(
         return _rejection(inventory, Reason.EXCEEDS_CAPACITY, RefusalMessage.nameless(lacking, lacking))
     places = tuple(possible(request, inventory, devices))
     interfaces = tuple(
-        PlacedInterface(
-            pf=place.pf.pci,
-            min_tx_rate_mbps=place.interface_request.min_tx_rate_mbps,
-            max_tx_rate_mbps=place.interface_request.max_tx_rate_mbps,
-            enforce=place.interface_request.enforce,
-            options=place.interface_request.options,
-            pool=place.resource,
-            entry=place.entry,
-        )
-        for place in places
+        _placed(place.interface_request, place.pf, place.entry, place.resource) for place in places
     )
     additional = usage_of(interfaces, inventory)
     if fits(interfaces, inventory, used):

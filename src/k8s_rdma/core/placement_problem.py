@@ -302,7 +302,7 @@ class PlacementProblem:
 
     def among(self, pfs: tuple[Pf, ...]) -> PlacementProblem:
         """The same where a node had these PFs alone, which are as the policy has it."""
-        inventory = Inventory(node=self.inventory.node, pfs=pfs, gpus=self.inventory.gpus)
+        inventory = Inventory(node=self.inventory.node, pfs=pfs)
         return replace(self, inventory=inventory, policy=PfPolicy.ANY, found=None)
 
     def anywhere(self) -> PlacementProblem:
@@ -313,7 +313,7 @@ class PlacementProblem:
         """The same if drivers could do everything, and nothing but rates was asked for."""
         kinds = [InterfaceClass(kind.min_tx_rate_mbps, 0, Enforce.AUTO, NO_NEEDS) for kind in self.kinds]
         pfs = tuple(replace(pf, rates=EVERY_RATE, enforce=Enforce.AUTO) for pf in self.inventory.pfs)
-        inventory = Inventory(node=self.inventory.node, pfs=pfs, gpus=self.inventory.gpus)
+        inventory = Inventory(node=self.inventory.node, pfs=pfs)
         return replace(self, kinds=kinds, inventory=inventory, found=None)
 
     def offered(self, used: Usage, work: Work) -> Offered:

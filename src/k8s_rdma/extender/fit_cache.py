@@ -245,11 +245,9 @@ class Quarantine:
         if self._state is None or snapshot in self._examined:
             return
         self._examined.add(snapshot)
-        pfs, gpus = snapshot.inventory.pfs, snapshot.inventory.gpus
+        hardware = snapshot.inventory.hardware
         alike = {
-            similar
-            for similar in self._state.snapshots.values()
-            if similar.inventory.pfs == pfs and similar.inventory.gpus == gpus
+            similar for similar in self._state.snapshots.values() if similar.inventory.hardware == hardware
         }
         undecidable = {similar for similar in alike if not _is_decidable(similar)}
         for node, similar in list(self._state.snapshots.items()):

@@ -207,7 +207,7 @@ class ClusterState:
         self._nodes: dict[NodeName, _Node] = {}
         self._places: dict[PodUid, set[NodeName]] = {}
         self._interned: WeakValueDictionary[
-            tuple[tuple[Pf, ...], tuple[Gpu, ...], tuple[Used, ...]], NodeSnapshot
+            tuple[tuple[tuple[Pf, ...], tuple[Gpu, ...]], tuple[Used, ...]], NodeSnapshot
         ]
         self._interned = WeakValueDictionary()
         self._postponed: set[NodeName] | None = None
@@ -543,7 +543,7 @@ class ClusterState:
         return True
 
     def _snapshot(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> NodeSnapshot:
-        key = (inventory.pfs, inventory.gpus, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))
+        key = (inventory.hardware, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))
         snapshot = self._interned.get(key)
         if snapshot is None:
             snapshot = self._interned[key] = NodeSnapshot(inventory, used)

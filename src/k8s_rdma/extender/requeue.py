@@ -570,9 +570,9 @@ class Requeuer:
 
 def _freed(previous: NodeSnapshot, current: NodeSnapshot) -> bool:
     """Report whether less is used of any PF than before, or PFs or GPUs are others or free."""
-    pfs = current.inventory.pfs
-    if pfs != previous.inventory.pfs or current.inventory.gpus != previous.inventory.gpus:
+    if current.inventory.hardware != previous.inventory.hardware:
         return True
+    pfs = current.inventory.pfs
     pairs = ((current.used.get(pf.pci, NOTHING_USED), previous.used.get(pf.pci, NOTHING_USED)) for pf in pfs)
     return any(
         current_use.vfs < earlier.vfs or current_use.mbps < earlier.mbps for current_use, earlier in pairs

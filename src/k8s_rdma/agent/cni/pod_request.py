@@ -475,9 +475,11 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
             return PodRequest(request=request, promised=promised, annotation=name)
     request = read_pod(annotations, strict=policy.strict).request
     # The policy is not compared here: it applies where the placement is used.
-    if promised is not None and not satisfies(promised.request(), _expanded(request, promised.request())):
-        ignored = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {name}"
-        promised = None
+    if promised is not None:
+        served = promised.request()
+        if not satisfies(served, _expanded(request, served)):
+            ignored = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {name}"
+            promised = None
     return PodRequest(request=request, promised=promised, ignored=ignored, annotation=name)
 
 

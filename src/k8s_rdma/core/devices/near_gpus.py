@@ -120,13 +120,14 @@ def assign(
     preferences = [_preferred(gpu, pfs, least) for gpu in gpus]
     if not all(preferences):
         return None
-    limits = {pf.pci: _limit(pf, len(gpus), room) for found in preferences for pf in found}
+    near = {pf.pci: pf for found in preferences for pf in found}
+    limits = {pci: _limit(pf, len(gpus), room) for pci, pf in near.items()}
     for cap in range(1, len(gpus) + 1):
         if (
             chosen := _matched(preferences, {pci: min(cap, limit) for pci, limit in limits.items()})
         ) is not None:
             return chosen
-    return () if not gpus else None
+    return None
 
 
 def _preferred(gpu: Gpu, pfs: Sequence[Pf], least: Nearness) -> list[Pf]:
