@@ -17,7 +17,7 @@ from k8s_rdma.core.types import NodeName, PciAddress
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.server.answers import report_answers
+from k8s_rdma.server.agent_link import report_answers
 from k8s_rdma.server.main import cached_scan
 from k8s_rdma.wire.node_report import NodeReports
 

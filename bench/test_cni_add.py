@@ -39,7 +39,7 @@ from bench.cni_plugin import (
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.linux.netlink.rtnl import Rtnl, answering_for_itself, in_namespace, named
 from k8s_rdma.linux.netns import current_namespace
-from k8s_rdma.linux.virtual.settings import Shaper
+from k8s_rdma.linux.virtual.pf import Shaper
 from k8s_rdma.linux.virtual.topology import pfs_among
 from k8s_rdma_demo.cluster.cni_runtime import create_namespace_at
 

@@ -28,7 +28,7 @@ from bench.cni_plugin import (
     netconf,
 )
 from k8s_rdma.linux.netns import current_namespace
-from k8s_rdma.linux.virtual.settings import BURST, FLOOR, QUANTUM
+from k8s_rdma.linux.virtual.pf import BURST, FLOOR, QUANTUM
 from k8s_rdma_demo.cluster.cni_runtime import create_namespace_at
 
 if TYPE_CHECKING:

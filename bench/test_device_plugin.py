@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from conftest import Record
-    from k8s_rdma.core.devices.device_plugin_api import Choice
+    from k8s_rdma.core.devices.pod_devices import Choice
 
 RESOURCES, DEVICES = 8, 10_000
 BUDGET_MS = 50

@@ -6,7 +6,7 @@ import statistics
 from time import thread_time
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.device_plugin_api import Neighbour
+from k8s_rdma.core.devices.pod_devices import Neighbour
 from k8s_rdma.deviceplugin.topology import Candidate, Place, preferred
 
 if TYPE_CHECKING:

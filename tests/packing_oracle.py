@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.packing import Room
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.rooms import Room
 from k8s_rdma.core.types import NodeName, PciAddress
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.programming import objection, reserved
+from k8s_rdma.core.programming import effective_mins, objection, reserved
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import (
     EVERY_RATE,
@@ -24,7 +24,6 @@ from k8s_rdma.core.types import (
     VfDriver,
     VlanProto,
 )
-from k8s_rdma.core.weights import effective_mins
 from packing_oracle import NODE, pci
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.core.devices.device_plugin_api import (
+from k8s_rdma.core.devices.pod_devices import (
     AllocateResponse,
     Choice,
     OfferedDevice,

@@ -15,12 +15,12 @@ from extender.world import world
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOURCE
 from k8s_rdma.config.files import TlsConfig, load_config
+from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.request import PfPolicy
-from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
-from k8s_rdma.http_server.answer import DEPRECATED_METRICS
+from k8s_rdma.http_server.asgi import DEPRECATED_METRICS
 from k8s_rdma.wire.annotation import read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ALLOWED, NOT_ENOUGH_FREE, UNREADABLE_NODE
 from k8s_rdma_demo.cluster.command import load_scheduler_config

@@ -6,7 +6,7 @@ from typing import Any
 
 from docs_site.reference.schemas import properties_table
 from docs_site.reference.tables import code, table
-from k8s_rdma.http_server.access import Access, Tokens
+from k8s_rdma.http_server.asgi import Access, Tokens
 from k8s_rdma.server.app import openapi_document
 
 TOKENS_DEMANDED = Access(tokens=lambda: Tokens(()))

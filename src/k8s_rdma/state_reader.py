@@ -10,7 +10,7 @@ import structlog
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rest import NodeReport, decode_report
-from k8s_rdma.wire.state import HEADER, Counters, Kind, decode_counters, decode_header, encode_message
+from k8s_rdma.wire.sockets import HEADER, Counters, Kind, decode_counters, decode_header, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
-from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Mount
+from k8s_rdma.core.devices.pod_devices import DeviceSpec, Mount
 from k8s_rdma.wire.protobuf import Form, Method, form
 from k8s_rdma_demo.pb import cri_pb2 as pb
 

@@ -15,7 +15,7 @@ from fakes.kernel import FakeKernel
 from fakes.machine import FakeMachine, FakePf
 from fakes.nodes import FakeNodes
 from k8s_rdma.agent.cdi_specs import HostFiles
-from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
+from k8s_rdma.agent.cluster.api_cluster import Cluster, NoCluster
 from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
 from k8s_rdma.agent.cni.service import CniCommands

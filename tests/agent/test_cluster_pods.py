@@ -11,8 +11,7 @@ import pytest
 
 from agent.cluster_world import KEY, NODE, URL, refusal, world
 from factories import pod as someones_pod
-from k8s_rdma.agent.cluster.api_cluster import CLAIMS_S, open_client, open_cluster
-from k8s_rdma.agent.cluster.cluster import NoCluster
+from k8s_rdma.agent.cluster.api_cluster import CLAIMS_S, NoCluster, open_client, open_cluster
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.types import PodUid

@@ -12,7 +12,7 @@ from agent.machine import Machine, asks, call
 from factories import PF0, PF1
 from k8s_rdma.agent.report import Sampler
 from k8s_rdma.wire.rest import Pod
-from k8s_rdma.wire.state import Counters, decode_counters
+from k8s_rdma.wire.sockets import Counters, decode_counters
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

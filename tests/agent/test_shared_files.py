@@ -13,7 +13,7 @@ from agent.machine import Machine
 from cdi_documents import decode_specification
 from fakes.nodes import FakeNodes
 from k8s_rdma.agent.unix_sockets import CdiSocket, listen_unix, serve_connections
-from k8s_rdma.wire.resource_names import MAX_LINE_BYTES, Declared, Written, decode_written, encode_line
+from k8s_rdma.wire.cdi import MAX_LINE_BYTES, Declared, Written, decode_written, encode_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

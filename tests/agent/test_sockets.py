@@ -18,8 +18,16 @@ import pytest
 from k8s_rdma.agent.report import StatePublisher, StateSocket
 from k8s_rdma.agent.unix_sockets import CniSocket, listen_unix, serve_connections
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.frame import Reply, Request, decode_reply, encode_request
-from k8s_rdma.wire.state import HEADER, Kind, decode_header, encode_message
+from k8s_rdma.wire.sockets import (
+    HEADER,
+    Kind,
+    Reply,
+    Request,
+    decode_header,
+    decode_reply,
+    encode_message,
+    encode_request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -14,11 +14,11 @@ from extender.world import cluster
 from http_server.certificates import Issuer
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.core.types import NO_RATE
-from k8s_rdma.extender.app import access_of
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.wire.explain import decode_explanation
+from k8s_rdma.extender.main import access_of
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rest import rates_of
+from k8s_rdma.wire.views import decode_explanation
 
 if TYPE_CHECKING:
     from pathlib import Path

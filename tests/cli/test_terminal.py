@@ -15,7 +15,7 @@ from k8s_rdma.cli.console import for_terminal
 from k8s_rdma.cli.doctor import page
 from k8s_rdma.doctor.finding import Kind, Severity
 from k8s_rdma.errors import visible
-from k8s_rdma.wire.cluster_view import PATH, Totals
+from k8s_rdma.wire.views import CLUSTER_PATH, Totals
 
 ORDERS = "\x1b[2J\x1b]0;x\x07\r\nforged \u202egnp\u2066\x9b31m\x7f\u2028 [/tmp/x]"
 """Clear the screen, set the title, forge a line, write from right to left, the 8-bit CSI; end a style."""
@@ -66,7 +66,7 @@ async def asked(*arguments: str) -> Ran:
         await c.create_pod("p", 1)
         refused = (await s.post(FILTER, c.args("p"))).json()["FailedNodes"]["w2"]
         assert refused.isprintable()
-        assert (await s.http.get(PATH)).status_code == 200
+        assert (await s.http.get(CLUSTER_PATH)).status_code == 200
         return await k8s_rdma(*arguments, "--extender", s.url)
 
 

@@ -22,8 +22,7 @@ from extender.serving import FILTER, served
 from extender.world import cluster
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
 from k8s_rdma.cli.top import Screen, page
-from k8s_rdma.wire.cluster_view import ClusterView, NodeRow, PendingRow, PfRow, Totals, decode_view
-from k8s_rdma.wire.explain import ExtenderState
+from k8s_rdma.wire.views import ClusterView, ExtenderState, NodeRow, PendingRow, PfRow, Totals, decode_view
 
 LEAVES_SCREEN = "\x1b[?1049l"
 BEGINS_PAGE = "\x1b[H"

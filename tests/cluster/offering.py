@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from k8s_rdma.core.devices.device_plugin_api import Choice
+    from k8s_rdma.core.devices.pod_devices import Choice
     from k8s_rdma.core.devices.rdma_devices import DeviceInventory
-    from k8s_rdma.deviceplugin.mode import Mode
+    from k8s_rdma.deviceplugin.modes import Mode
 
 
 class Offering:

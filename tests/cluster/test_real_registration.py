@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from e2e.node import Node
-    from k8s_rdma.core.devices.device_plugin_api import Choice
+    from k8s_rdma.core.devices.pod_devices import Choice
 
 __all__ = ["build_dir", "make_node", "node", "program"]
 

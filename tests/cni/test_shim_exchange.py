@@ -14,7 +14,7 @@ import pytest
 from cni.call import CONTAINER, NETNS, PREV_RESULT, WISH, chained, netconf
 from cni.scripted_agent import receive, wait_for_hangup
 from k8s_rdma.errors import TRY_AGAIN_LATER
-from k8s_rdma.wire.frame import MAX_ENV_BYTES, MAX_STDIN_BYTES, MAX_STDOUT_BYTES, Reply, encode_reply
+from k8s_rdma.wire.sockets import MAX_ENV_BYTES, MAX_STDIN_BYTES, MAX_STDOUT_BYTES, Reply, encode_reply
 
 LIBC = ctypes.CDLL(None)
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from factories import PF0, PF1, hardware, interface, pod, receipt
-from k8s_rdma.core.allocation import decide
+from k8s_rdma.core.allocation import decide, inherited_placement, outstanding
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.reservation import inherited_placement, outstanding
 from k8s_rdma.core.types import NodeName, PodUid
 
 W1 = NodeName("w1")

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.placement import MAX_SCORE, PlacedInterface, Placement, Rejection, fits, place, score
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
-from k8s_rdma.core.reservation import used_on_node
-from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.core.types import (
     Enforce,
     InterfaceOptions,

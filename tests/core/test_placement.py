@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Inventory, Used
+from k8s_rdma.core.packing import Room
 from k8s_rdma.core.placement import Placement, Rejection, place
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.rooms import Room
 from k8s_rdma.errors import Reason
 from packing_oracle import INSTANCES, NODE, cut, fits, inventory, pci, request
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
+from k8s_rdma.core.programming import effective_mins
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import (
     EVERY_RATE,
@@ -22,7 +23,6 @@ from k8s_rdma.core.types import (
     Setting,
     VfDriver,
 )
-from k8s_rdma.core.weights import effective_mins
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
 from placement_oracle import CAPS_ONLY, MLX5, REQUESTS, nodes, possible, takes, used_of

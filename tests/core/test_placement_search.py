@@ -8,8 +8,19 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from k8s_rdma.core.packing import Search, balanced_fit, best_fit, pack
-from k8s_rdma.core.rooms import Demand, OutOfWorkError, Room, Verdict, Work, attainable, surely_too_much
+from k8s_rdma.core.packing import (
+    Demand,
+    OutOfWorkError,
+    Room,
+    Search,
+    Verdict,
+    Work,
+    attainable,
+    balanced_fit,
+    best_fit,
+    pack,
+    surely_too_much,
+)
 from packing_oracle import INSTANCES, alike, cut, fits, near_misses
 
 _Instance = tuple[list[int], list[Room]]

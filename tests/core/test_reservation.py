@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.inventory import (
     EVERY_DEVICE,
     NOTHING_USED,
@@ -17,7 +18,6 @@ from k8s_rdma.core.inventory import (
     total,
 )
 from k8s_rdma.core.placement import PlacedInterface, usage_of
-from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from packing_oracle import inventory, pci
 

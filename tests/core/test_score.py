@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.placement import MAX_SCORE, PlacedInterface, Placement, score
-from k8s_rdma.core.strategy import Strategy
 from packing_oracle import NODE, inventory, pci
 
 FOUR = inventory(*[(100_000, 10)] * 4)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Pf, Used
+from k8s_rdma.core.programming import RoundRobin, effective_mins, shares
 from k8s_rdma.core.types import PciAddress, RateAbility, RateRange
-from k8s_rdma.core.weights import RoundRobin, effective_mins, shares
 
 MINS = st.lists(
     st.sampled_from([0, 1, 2, 99, 100, 101, 149, 150, 5_000]) | st.integers(0, 120_000), max_size=12

@@ -12,7 +12,7 @@ import pytest
 from deviceplugin.inventories import device, seen
 from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.config.devices import ExclusiveResource
-from k8s_rdma.core.devices.device_plugin_api import OfferedDevice
+from k8s_rdma.core.devices.pod_devices import OfferedDevice
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.core.types import PciAddress
 from k8s_rdma.deviceplugin.modes import mode_of

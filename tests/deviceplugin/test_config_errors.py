@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.config.devices import load_device_config, pf_choice
-from k8s_rdma.core.devices.device_plugin_api import PluginOptions, PluginRegistration
+from k8s_rdma.core.devices.pod_devices import PluginOptions, PluginRegistration
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.grpc_calls import RefusedCallError
-from k8s_rdma.wire.resource_names import is_resource_name
+from k8s_rdma.wire.cdi import is_resource_name
 from k8s_rdma_demo.kubelet.plugins import check_registration
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.deviceplugin.endpoint import (
+from k8s_rdma.deviceplugin.resource import (
     Endpoint,
     Followers,
     check_path,
@@ -25,7 +25,7 @@ from k8s_rdma.wire.protobuf import Form, Method
 from process_status import resident_kib
 
 if TYPE_CHECKING:
-    from k8s_rdma.deviceplugin.endpoint import Handlers
+    from k8s_rdma.deviceplugin.resource import Handlers
 
 
 LISTS: Method[None, bytes] = Method(

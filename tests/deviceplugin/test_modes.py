@@ -16,8 +16,7 @@ from k8s_rdma.config.devices import (
     SharedResource,
     SharedSelector,
 )
-from k8s_rdma.core.devices.device_plugin_api import Choice, DeviceSpec
-from k8s_rdma.core.devices.pod_devices import slot_device
+from k8s_rdma.core.devices.pod_devices import Choice, DeviceSpec, slot_device
 from k8s_rdma.core.devices.pools import Functions
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory, NetnsMode, NodeKind
 from k8s_rdma.core.types import LinkType

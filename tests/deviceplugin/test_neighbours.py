@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fakes.nodes import FakePodResources
-from k8s_rdma.core.devices.device_plugin_api import Choice, Neighbour
+from k8s_rdma.core.devices.pod_devices import Choice, Neighbour
 from k8s_rdma.deviceplugin.topology import DEADLINE_S, Neighbours
 
 RDMA = "tencent.com/rdma"

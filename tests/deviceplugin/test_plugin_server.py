@@ -10,16 +10,15 @@ import pytest
 from deviceplugin.inventories import seen
 from k8s_rdma.config.devices import MountResource
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
-from k8s_rdma.deviceplugin.endpoint import socket_name
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.deviceplugin.plugin_server import FIRST_RETRY_S, PluginServer
-from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.deviceplugin.resource import Resource, socket_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from k8s_rdma.core.devices.device_plugin_api import Choice
+    from k8s_rdma.core.devices.pod_devices import Choice
 
 MODE = mode_of(MountResource())
 

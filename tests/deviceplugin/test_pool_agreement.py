@@ -11,7 +11,7 @@ from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, P
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.core.inventory import Selection
 from k8s_rdma.core.types import LinkType
-from k8s_rdma.deviceplugin.mode import PoolMembers
+from k8s_rdma.deviceplugin.modes import PoolMembers
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.rdma.character_devices import DeviceNodes
 from k8s_rdma.linux.rdma.observation import RdmaObserver

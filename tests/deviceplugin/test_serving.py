@@ -15,11 +15,9 @@ from deviceplugin.played_agent import PlayedAgent, report
 from deviceplugin.plugin_process import MOUNT, SLOTS, World, follows
 from http_server.certificates import Issuer
 from k8s_rdma import __version__
-from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, OfferedDevice
-from k8s_rdma.core.devices.pod_devices import slot_device
+from k8s_rdma.core.devices.pod_devices import AllocateResponse, Choice, OfferedDevice, slot_device
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
-from k8s_rdma.deviceplugin.endpoint import Followers, open_endpoint
-from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.deviceplugin.resource import Followers, Resource, open_endpoint
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.grpc_calls import AioRpcError, answers, call, connect
 from k8s_rdma.wire.kubelet import (

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_rdma.deviceplugin.endpoint import SocketFile
 from k8s_rdma.deviceplugin.plugin_server import FIRST_CALL_GRACE_S, SETTLE_S, Action, ServingState
+from k8s_rdma.deviceplugin.resource import SocketFile
 
 KUBELET, NEXT = SocketFile(1, 2, 3), SocketFile(1, 2, 4)
 

@@ -12,10 +12,10 @@ import pytest
 
 from k8s_rdma.config.devices import MountResource, SharedResource
 from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DeviceInventory, NodeKind, RdmaDevice
-from k8s_rdma.deviceplugin.endpoint import Observable
+from k8s_rdma.deviceplugin.main import SharedLink
 from k8s_rdma.deviceplugin.modes import mode_of
-from k8s_rdma.deviceplugin.shared_link import SharedLink
-from k8s_rdma.wire.resource_names import Declared, Written, decode_declared, encode_line
+from k8s_rdma.deviceplugin.resource import Observable
+from k8s_rdma.wire.cdi import Declared, Written, decode_declared, encode_line
 from k8s_rdma_demo.kubelet.device_manager import in_background
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from k8s_rdma.core.devices.device_plugin_api import Neighbour
+from k8s_rdma.core.devices.pod_devices import Neighbour
 from k8s_rdma.deviceplugin.topology import Candidate, Place, natural, preferred
 
 PATHS = st.lists(st.sampled_from(["a", "b"]), max_size=3).map(tuple)

@@ -20,10 +20,10 @@ from docs_site.reference.tables import moved, rows_by_name, section, table
 from docs_site.reference.written import TABLES, written
 from k8s_rdma.deviceplugin.main import INDEX
 from k8s_rdma.errors import Reason
-from k8s_rdma.extender.app import OPEN_PATHS
 from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.main import OPEN_PATHS
 from k8s_rdma.server.app import openapi_document
-from k8s_rdma.wire import cluster_view, explain
+from k8s_rdma.wire.views import CLUSTER_PATH, EXPLAIN_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,7 +81,7 @@ def test_http_reference_has_every_path_of_extender_and_device_plugin():
     page = (ROOT / "docs" / "http-api.md").read_text()
     config = ExtenderConfig()
     verbs = {config.filter_path, config.prioritize_path, config.preempt_path, config.bind_path}
-    views = {"/metrics", cluster_view.PATH, explain.PATH, *OPEN_PATHS}
+    views = {"/metrics", CLUSTER_PATH, EXPLAIN_PATH, *OPEN_PATHS}
     named = set(re.findall(r"`(?:GET|POST) (/[^?`]*)", section(page, "Extender")))
     assert named == verbs | views | {"/"}
     named = {name for name, _ in rows_by_name(section(page, "Device plugin")) if name.startswith("/")}

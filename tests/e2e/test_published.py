@@ -14,7 +14,7 @@ from e2e.node import Node
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import Extender
-from k8s_rdma.extender.node_facts import facts_of, facts_of_status
+from k8s_rdma.extender.node_source import facts_of, facts_of_status
 from k8s_rdma.kube.client import connect
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 from k8s_rdma.wire.rdma_node import decode_status

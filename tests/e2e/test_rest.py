@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from e2e.node import PFS, Node, pod
-from k8s_rdma.linux.virtual.settings import FLOOR
+from k8s_rdma.linux.virtual.pf import FLOOR
 
 if TYPE_CHECKING:
     from k8s_rdma_demo.cluster.containers import Sandbox

@@ -17,7 +17,7 @@ from e2e.node import Node, pod
 from e2e.streams import Endpoint, Stream, flood, passed_interface, passed_vf
 from k8s_rdma.cli.main import app
 from k8s_rdma.linux.receipts import OLDEST, VERSION
-from k8s_rdma.linux.virtual.settings import BURST
+from k8s_rdma.linux.virtual.pf import BURST
 from k8s_rdma_demo.cluster.cni_runtime import AttachError, CniRuntime
 from older_programs import last_without, unpack
 

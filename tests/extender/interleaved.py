@@ -18,7 +18,7 @@ from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity, Extender
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.node_facts import NodeFacts, facts_of
+from k8s_rdma.extender.node_source import NodeFacts, facts_of
 from k8s_rdma.kube.api import (
     ApiRefusedError,
     ApiUncertainError,

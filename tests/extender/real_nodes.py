@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from extender.node_server import report
 from k8s_rdma.http_server import HttpServer, listen
-from k8s_rdma.http_server.access import Access
-from k8s_rdma.server.answers import Shown, outage_answers, report_answers
+from k8s_rdma.http_server.asgi import Access
+from k8s_rdma.server.agent_link import Shown, outage_answers, report_answers
 from k8s_rdma.server.app import NodeApp
 
 if TYPE_CHECKING:

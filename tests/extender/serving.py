@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from extender.world import QUICK, World, until
-from k8s_rdma.extender.app import EVERYBODY, Access
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity
-from k8s_rdma.extender.main import serve
+from k8s_rdma.extender.main import EVERYBODY, Access, serve
 from k8s_rdma.http_server import listen
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 

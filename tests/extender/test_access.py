@@ -16,8 +16,8 @@ from extender.world import cluster
 from http_server.certificates import Certificate, Issuer
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.app import access_of
 from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.main import access_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as replace_struct
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
-from k8s_rdma.core.allocation import choose_vfs, decide, used_locally
+from k8s_rdma.core.allocation import choose_vfs, decide, used_locally, used_on_node
 from k8s_rdma.core.allocation import with_allocations as given_to_pod
 from k8s_rdma.core.inventory import Generation, Used
 from k8s_rdma.core.ledger import Attachment, Ledger
 from k8s_rdma.core.placement import PlacedInterface, Placement, place
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
-from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.types import (
     EVERY_RATE,
     NO_OPTIONS,
@@ -35,7 +34,7 @@ from k8s_rdma.core.types import (
     VfDriver,
 )
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.rest import Allocation, Pod, decode_report, encode_report
 

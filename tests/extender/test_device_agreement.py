@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import PF0, PF1, hardware, pf_state, receipt
-from k8s_rdma.core.allocation import choose_vfs, decide
+from k8s_rdma.core.allocation import choose_vfs, decide, outstanding, used_on_node
 from k8s_rdma.core.allocation import with_allocations as given_to_pod
 from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
 from k8s_rdma.core.devices.placement import options_refused
@@ -18,7 +18,6 @@ from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Ledger, Pod
 from k8s_rdma.core.placement import Placement, place
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.reservation import outstanding, used_on_node
 from k8s_rdma.core.types import (
     EVERY_RATE,
     NO_OPTIONS,
@@ -30,7 +29,7 @@ from k8s_rdma.core.types import (
     RateAbility,
     RateRange,
 )
-from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.placement_annotation import decode, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys

@@ -21,8 +21,7 @@ from k8s_rdma.extender.fit_cache import FitCache, Infeasible
 from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.kube.api import LeaseView
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
-from k8s_rdma.wire.cluster_view import decode_view
-from k8s_rdma.wire.explain import Explanation, decode_explanation
+from k8s_rdma.wire.views import Explanation, decode_explanation, decode_view
 
 PCI = pci_address("03:00.0")
 

@@ -10,7 +10,7 @@ from extender.node_server import pf, report
 from k8s_rdma.core.inventory import Gpu
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.node_facts import NodeFacts, facts_of, facts_of_status
+from k8s_rdma.extender.node_source import NodeFacts, facts_of, facts_of_status
 from k8s_rdma.wire.rdma_node import ForeignUse, decode_status, encode_status, status_of
 from k8s_rdma.wire.rest import MAX_VFS, NodeReport, decode_report, encode_report
 from wire.rdma_node_values import reports

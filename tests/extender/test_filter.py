@@ -11,7 +11,7 @@ from msgspec import structs
 from extender.node_server import PF0, PF1, pf, rates, report
 from extender.world import cluster, extending, interfaces, until, world
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.extender.node_source import facts_of
 
 pytestmark = pytest.mark.anyio
 

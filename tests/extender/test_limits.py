@@ -18,7 +18,7 @@ from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.quota import Limits, Share
 
 anyio = pytest.mark.anyio

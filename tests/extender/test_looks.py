@@ -13,10 +13,9 @@ from extender.serving import BIND, FILTER, Served, served
 from extender.world import World, cluster
 from k8s_rdma.core.types import NO_RATE
 from k8s_rdma.extender.config import NamespaceLimit
-from k8s_rdma.wire.cluster_view import ClusterView, decode_view
-from k8s_rdma.wire.explain import Explanation, decode_explanation
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rest import rates_of
+from k8s_rdma.wire.views import ClusterView, Explanation, decode_explanation, decode_view
 
 pytestmark = pytest.mark.anyio
 KEY = PlacementKeys.shared(b"secret")

@@ -17,7 +17,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig, NodeTls
 from k8s_rdma.extender.http_poller import HttpPoller, poll_config, security_of
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.http_server.access import tls_context, tokens_of
+from k8s_rdma.http_server.asgi import tls_context, tokens_of
 
 if TYPE_CHECKING:
     from pathlib import Path

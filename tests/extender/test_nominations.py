@@ -14,11 +14,10 @@ from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender import nominated_pods
 from k8s_rdma.extender.fit_cache import FitCache, Verdict
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
-from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.nominated_pods import NominatedPods
-from k8s_rdma.extender.pod_request import PendingPod
-from k8s_rdma.extender.pod_store import PodStore
-from k8s_rdma.wire.explain import Explanation, decode_explanation
+from k8s_rdma.extender.pod_store import PendingPod, PodStore
+from k8s_rdma.wire.views import Explanation, decode_explanation
 
 pytestmark = pytest.mark.anyio
 

@@ -17,10 +17,9 @@ from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.fit_cache import Feasible, FitCache, Infeasible
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.node_facts import NodeFacts, facts_of
+from k8s_rdma.extender.node_source import NodeFacts, facts_of
 from k8s_rdma.extender.rdmanode_informer import covers
-from k8s_rdma.kube.api import Changed, Listed
-from k8s_rdma.kube.informer import follow
+from k8s_rdma.kube.api import Changed, Listed, follow
 from k8s_rdma.wire.annotation import parse_request
 
 anyio = pytest.mark.anyio

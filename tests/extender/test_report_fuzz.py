@@ -24,10 +24,10 @@ from extender.world import interfaces
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.app import ExtenderApp
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit
 from k8s_rdma.extender.extender import Extender
-from k8s_rdma.extender.node_facts import facts_of, facts_of_status
+from k8s_rdma.extender.main import ExtenderApp
+from k8s_rdma.extender.node_source import facts_of, facts_of_status
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode

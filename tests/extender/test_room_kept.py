@@ -15,16 +15,16 @@ from extender.caches import scheduler_cache
 from extender.node_server import PF0
 from extender.world import interfaces
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf
+from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.placement import Placement
-from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.decision_log import DecisionLog
 from k8s_rdma.extender.filter import FeasibilityChecker
 from k8s_rdma.extender.fit_cache import Feasible, FitCache
 from k8s_rdma.extender.node_cache import Reservation
-from k8s_rdma.extender.node_facts import NodeFacts
+from k8s_rdma.extender.node_source import NodeFacts
 from k8s_rdma.extender.nominated_pods import UNNAMED_S
-from k8s_rdma.extender.pod_request import PendingPod
+from k8s_rdma.extender.pod_store import PendingPod
 from k8s_rdma.extender.preempt import Budgets, Preempting
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, read_request

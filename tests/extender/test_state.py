@@ -16,7 +16,7 @@ from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_cache import NOT_ASKED, ClusterState, Reservation
-from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.wire.rest import GpuReport
 
 W1, W2 = NodeName("w1"), NodeName("w2")

@@ -15,7 +15,7 @@ from extender.world import cluster, extending, until, world
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender.extender import boottime_s
-from k8s_rdma.extender.node_facts import facts_of
+from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.requeue import ANNOTATION
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, LeaseView
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector

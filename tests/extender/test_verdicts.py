@@ -15,8 +15,8 @@ from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.filter import NOT_SEARCHED, FeasibilityChecker
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue, Verdict
-from k8s_rdma.extender.node_facts import facts_of
-from k8s_rdma.extender.pod_request import PendingPod
+from k8s_rdma.extender.node_source import facts_of
+from k8s_rdma.extender.pod_store import PendingPod
 
 if TYPE_CHECKING:
     from collections.abc import Callable

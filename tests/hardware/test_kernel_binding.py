@@ -24,8 +24,7 @@ from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.binding import VfBinding
-from k8s_rdma.linux.vf.moves import Host, VfLocator
-from k8s_rdma.linux.vf.rdma import VfRdma
+from k8s_rdma.linux.vf.moves import Host, VfLocator, VfRdma
 from k8s_rdma.linux.vfio import vfio_group
 
 pytestmark = needs_hardware

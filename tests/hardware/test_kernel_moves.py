@@ -15,13 +15,11 @@ from contract.lab import give, home_of, state_of
 from contract.linux_lab import DEADLINE_S, inside, ip, run
 from k8s_rdma.core.step import ClearInterface, ConfigureInterface, Route, VfRef
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.changes import Changes
+from k8s_rdma.linux.changes import LINKS, Changes
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
-from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.moves import Host, VfLocator, VfMoves
-from k8s_rdma.linux.vf.rdma import VfRdma
+from k8s_rdma.linux.vf.moves import Host, VfLocator, VfMoves, VfRdma
 from linux.watcher import Watcher
 
 pytestmark = needs_hardware

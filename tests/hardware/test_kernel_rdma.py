@@ -15,8 +15,7 @@ from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.rdma import NetnsMode
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.moves import Host, VfLocator, VfMoves
-from k8s_rdma.linux.vf.rdma import VfRdma
+from k8s_rdma.linux.vf.moves import Host, VfLocator, VfMoves, VfRdma
 
 pytestmark = needs_hardware
 

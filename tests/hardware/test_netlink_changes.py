@@ -10,10 +10,9 @@ from contract.hardware_lab import PFS, needs_hardware
 from contract.linux_lab import DEADLINE_S, run
 from hardware.netlink_lab import pci, pf_link, soft_rdma_device, vf_netdev
 from k8s_rdma.core.step import VfRate
-from k8s_rdma.linux.changes import Changes
+from k8s_rdma.linux.changes import UEVENTS, Changes, Dirty
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.netlink.sriov import set_rates
-from k8s_rdma.linux.netlink.subscriptions import UEVENTS, Dirty
 from linux.watcher import Watcher
 
 pytestmark = needs_hardware

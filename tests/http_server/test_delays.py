@@ -17,7 +17,7 @@ from http_server.certificates import Issuer
 from http_server.serving import REQUEST, run, served
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.http_server import listen
-from k8s_rdma.http_server.access import tls_context
+from k8s_rdma.http_server.asgi import tls_context
 from k8s_rdma.http_server.server import RECEIVE_BUFFER_BYTES
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.http_server.answer import DEPRECATED_METRICS, counter, exposition, gauge
+from k8s_rdma.http_server.asgi import DEPRECATED_METRICS, counter, exposition, gauge
 
 
 @pytest.mark.parametrize("old", DEPRECATED_METRICS)

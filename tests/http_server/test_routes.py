@@ -11,13 +11,12 @@ import pytest
 from k8s_rdma.config.devices import DevicePluginConfig, MountResource
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from k8s_rdma.deviceplugin.main import PluginApp
-from k8s_rdma.http_server.access import Access, Tokens
-from k8s_rdma.server.agent_link import Traffic
-from k8s_rdma.server.answers import Shown, outage_answers
+from k8s_rdma.http_server.asgi import Access, Tokens
+from k8s_rdma.server.agent_link import Shown, Traffic, outage_answers
 from k8s_rdma.server.app import NodeApp
 
 if TYPE_CHECKING:
-    from k8s_rdma.http_server.answer import Application, Message, Scope
+    from k8s_rdma.http_server.asgi import Application, Message, Scope
 
 BEARER = "secret"
 OPEN, CLOSED = Access(), Access(tokens=lambda: Tokens([BEARER]))

@@ -18,7 +18,7 @@ from http_server.serving import REQUEST, Served, run, served
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import Limits
-from k8s_rdma.http_server.access import tls_context
+from k8s_rdma.http_server.asgi import tls_context
 from k8s_rdma.http_server.protocol import HttpProtocol
 from k8s_rdma.http_server.server import Handshake
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.http_server.access import Tokens, tokens_of
+from k8s_rdma.http_server.asgi import Tokens, tokens_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ import pytest
 
 from http_server.certificates import Issuer
 from k8s_rdma.kube.api import ApiUnreachableError
+from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect
-from k8s_rdma.kube.documents import Documents
 from kube.asking import Asked, ask, document, serving, write
 
 if TYPE_CHECKING:

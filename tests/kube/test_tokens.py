@@ -12,8 +12,8 @@ import pytest
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import ApiUnreachableError
+from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect
-from k8s_rdma.kube.documents import Documents
 from kube.asking import ask, document, serving, write
 
 if TYPE_CHECKING:

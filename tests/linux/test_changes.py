@@ -12,9 +12,8 @@ from dataclasses import replace
 import pytest
 
 from contract.linux_lab import needs_namespaces
-from k8s_rdma.linux.changes import Changes
+from k8s_rdma.linux.changes import ADDRESSES, DEVICE_UEVENTS, LINKS, UEVENTS, Changes, Dirty, Gathering
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
-from k8s_rdma.linux.netlink.subscriptions import ADDRESSES, DEVICE_UEVENTS, LINKS, UEVENTS, Dirty, Gathering
 from k8s_rdma.linux.netns import entered
 from linux.watcher import Watcher
 from network_namespaces import create_namespace

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded_machine import RecordedMachine, read_machine
-from k8s_rdma.core.devices.device_plugin_api import Neighbour
+from k8s_rdma.core.devices.pod_devices import Neighbour
 from k8s_rdma.core.inventory import Gpu
 from k8s_rdma.linux.gpus import Gpus
 from k8s_rdma.linux.sysfs import Sysfs

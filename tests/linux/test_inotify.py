@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.linux.inotify import Deletions, DirectoryChanges
+from k8s_rdma.linux.changes import Deletions, DirectoryChanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,7 +124,7 @@ NO_WATCHES = """
 echo 0 > /proc/sys/user/max_inotify_watches || exit 77
 exec "$0" -c '
 import errno, pathlib, sys
-from k8s_rdma.linux.inotify import DirectoryChanges
+from k8s_rdma.linux.changes import DirectoryChanges
 with DirectoryChanges() as changes:
     changes.watch([pathlib.Path(sys.argv[1], "missing")])
     try:

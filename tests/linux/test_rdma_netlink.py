@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from k8s_rdma.linux.changes import RDMA_EVENTS
 from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort
 from k8s_rdma.linux.netlink.rdma import NetnsMode, RdmaNetlink
 from k8s_rdma.linux.netlink.socket import NetlinkError, NetlinkSocket
-from k8s_rdma.linux.netlink.subscriptions import RDMA_EVENTS
 from linux.recorded import FOLDER, Replay, answering, refusal, replayed
 
 without_rdma = pytest.mark.skipif(

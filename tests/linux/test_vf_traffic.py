@@ -13,7 +13,7 @@ from k8s_rdma.linux.kernel import VfTraffic
 from k8s_rdma.linux.netlink.rtnl import counters_of_all, named, of_kind
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.rdma import VfRdma
+from k8s_rdma.linux.vf.moves import VfRdma
 
 pytestmark = needs_namespaces
 

@@ -13,7 +13,7 @@ import uvloop
 
 from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.http_server import listen
-from k8s_rdma.http_server.access import EVERYBODY, Access
+from k8s_rdma.http_server.asgi import EVERYBODY, Access
 from k8s_rdma.server.agent_link import AnswersLink, Traffic
 from k8s_rdma.server.main import serve
 from k8s_rdma.wire.rest import (
@@ -28,7 +28,7 @@ from k8s_rdma.wire.rest import (
     encode_report,
     rates_of,
 )
-from k8s_rdma.wire.state import HEADER, Counters, Kind, decode_header, encode_counters, encode_message
+from k8s_rdma.wire.sockets import HEADER, Counters, Kind, decode_header, encode_counters, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from http_server.certificates import Issuer
-from k8s_rdma.http_server.access import Access, Tokens
+from k8s_rdma.http_server.asgi import Access, Tokens
 from server.serving import report, run, serving, telling_agent, until_generation
 from server.test_server_config import started
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from k8s_rdma.http_server.answer import DEPRECATED_METRICS
-from k8s_rdma.server.answers import render_age, render_metrics, render_traffic
+from k8s_rdma.http_server.asgi import DEPRECATED_METRICS
+from k8s_rdma.server.agent_link import render_age, render_metrics, render_traffic
 from k8s_rdma.wire.rest import NodeReport, Pod
-from k8s_rdma.wire.state import (
+from k8s_rdma.wire.sockets import (
     CapCounts,
     Counters,
     ScanCounts,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from k8s_rdma.http_server.access import EVERYBODY, PROBE_PATHS, Access, Tokens
+from k8s_rdma.http_server.asgi import EVERYBODY, PROBE_PATHS, Access, Tokens
 from k8s_rdma.server.app import openapi_document
 from server.serving import PlayedAgent, report, run, serving, telling_agent, until_generation
 

@@ -11,8 +11,7 @@ import pytest
 
 from injection_cases import CASES, MOUNT, REFUSED, SCHEDULER, SIDECAR, SLOT, Case
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.webhook.injection import Injection
-from k8s_rdma.wire.admission import decode_review, encode_patch
+from k8s_rdma.webhook.injection import Injection, decode_review, encode_patch
 
 INJECTION = Injection(scheduler_name=SCHEDULER, slot=SLOT, device_resources=(MOUNT, "tencent.com/rdma"))
 

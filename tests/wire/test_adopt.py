@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.frame import (
+from k8s_rdma.wire.sockets import (
     AdoptedVf,
     AdoptReply,
     AdoptRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_rdma.core.devices.device_plugin_api import DeviceSpec, Mount
+from k8s_rdma.core.devices.pod_devices import DeviceSpec, Mount
 from k8s_rdma_demo import cri
 
 POD = cri.PodSandboxConfig(

@@ -31,18 +31,19 @@ from k8s_rdma.wire.cdi import (
     SLOT_CLASS,
     VF_CLASS,
     ContainerEdits,
+    Declared,
     DeviceNode,
     Hook,
+    Written,
     character_node,
     device_of_file_name,
     encode_own,
     file_name,
     vfio_nodes,
 )
+from k8s_rdma.wire.cni_result import device_info, encode_device_info
 from k8s_rdma.wire.conflist import PLUGIN
 from k8s_rdma.wire.json import shown
-from k8s_rdma.wire.network_status import device_info, encode_device_info
-from k8s_rdma.wire.resource_names import Declared, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ from k8s_rdma.config.devices import load_device_config
 from k8s_rdma.config.files import AbsolutePath, MemlockText, NodeText, memlock_bytes
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.resource_names import ResourceText, require_resource_name
+from k8s_rdma.wire.cdi import ResourceText, require_resource_name
 
 if TYPE_CHECKING:
     from k8s_rdma.config.devices import DevicePluginConfig

@@ -27,7 +27,7 @@ import structlog
 
 from k8s_rdma.errors import LedgerError, MalformedError, printable
 from k8s_rdma.wire.cni_request import CniEnvironment, parse_environment
-from k8s_rdma.wire.frame import MAX_ENV_BYTES, MAX_STDIN_BYTES, REQUEST_HEADER, decode_request
+from k8s_rdma.wire.sockets import MAX_ENV_BYTES, MAX_STDIN_BYTES, REQUEST_HEADER, decode_request
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -46,9 +46,9 @@ from k8s_rdma.agent.unix_sockets import (
     serve_connections,
     wait_until_removed,
 )
+from k8s_rdma.config.files import failures_of
 from k8s_rdma.config.namespace_policies import load_policies, policies_of
 from k8s_rdma.config.placement_keys import agent_keys
-from k8s_rdma.config.reloaded import failures_of
 from k8s_rdma.core.devices.pools import Pool
 from k8s_rdma.core.kernel import Kernel
 from k8s_rdma.core.types import NodeName
@@ -59,14 +59,14 @@ from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
 from k8s_rdma.process import stop_on_signals
-from k8s_rdma.wire.frame import is_adopt
+from k8s_rdma.wire.sockets import is_adopt
 
 if TYPE_CHECKING:
     from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.kube.client import Client
-    from k8s_rdma.wire.frame import Reply, Request
     from k8s_rdma.wire.placement_keys import KeySource
+    from k8s_rdma.wire.sockets import Reply, Request
 
 _log = structlog.get_logger()
 MOST_READERS = 64

@@ -28,7 +28,10 @@ from k8s_rdma.core.allocation import (
     candidates,
     choose_vfs,
     decide,
+    inherited_placement,
+    outstanding,
     returned,
+    sibling_pfs,
     with_allocations,
 )
 from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
@@ -39,10 +42,9 @@ from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, Unre
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Ledger, Phase, Pod, Receipt
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.core.plan import Addressing, altered_caps, configurations, hand_over, software_capped
-from k8s_rdma.core.reservation import inherited_placement, outstanding, sibling_pfs
 from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
-from k8s_rdma.wire.frame import Outcome
+from k8s_rdma.wire.sockets import Outcome
 
 if TYPE_CHECKING:
     from k8s_rdma.core.request import Request

@@ -20,8 +20,8 @@ from k8s_rdma.agent.node import Adopted, Node
 from k8s_rdma.core.allocation import Candidate, Scope
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.linux.inotify import Deletions
-from k8s_rdma.wire.frame import AdoptedVf, AdoptReply, decode_adopt, encode_adopted
+from k8s_rdma.linux.changes import Deletions
+from k8s_rdma.wire.sockets import AdoptedVf, AdoptReply, decode_adopt, encode_adopted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cni.service import CniCommands
     from k8s_rdma.agent.node import Worker
     from k8s_rdma.agent.report import Reporter
-    from k8s_rdma.wire.frame import Reply, Request
+    from k8s_rdma.wire.sockets import Reply, Request
 
 _log = structlog.get_logger()
 

@@ -23,7 +23,7 @@ from k8s_rdma.core.inventory import Gpu, in_order
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.rest import NodeReport, Pod, encode_report
-from k8s_rdma.wire.state import (
+from k8s_rdma.wire.sockets import (
     HEADER,
     SAMPLE_EVERY_S,
     SOON_S,

@@ -13,7 +13,7 @@ from k8s_rdma.core.plan import software_capped
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from k8s_rdma.agent.cluster.cluster import Cluster
+    from k8s_rdma.agent.cluster.api_cluster import Cluster
     from k8s_rdma.agent.node import CapFinding, Node, Worker
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.core.ledger import Attachment, Receipt

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError
-from k8s_rdma.wire.frame import Reply, Request, decode_request, encode_reply, request_bytes_missing
-from k8s_rdma.wire.resource_names import MAX_LINE_BYTES, decode_declared, encode_line
+from k8s_rdma.wire.cdi import MAX_LINE_BYTES, decode_declared, encode_line
+from k8s_rdma.wire.sockets import Reply, Request, decode_request, encode_reply, request_bytes_missing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

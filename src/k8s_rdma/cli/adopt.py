@@ -14,7 +14,7 @@ from rich.table import Table
 
 from k8s_rdma.agent.rebuild_ledger import rebuild_ledger
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
-from k8s_rdma.wire.frame import (
+from k8s_rdma.wire.sockets import (
     AdoptedVf,
     AdoptReply,
     AdoptRequest,

@@ -28,9 +28,8 @@ from k8s_rdma.doctor.finding import NOT_LOOKED_AT, Finding, Kind, Severity, Subj
 from k8s_rdma.doctor.node import cni, hardware, kernel, lossless, processes, rdma_namespaces, runtime
 from k8s_rdma.doctor.node.processes import ConfigurationFacts
 from k8s_rdma.errors import K8sRdmaError, visible
-from k8s_rdma.kube.documents import Documents
+from k8s_rdma.kube.calls import Documents
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
-from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries as Queries
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.server.config import ServerConfig
 from k8s_rdma.wire.doctor import DoctorDocument, FindingDocument, encode_doctor
@@ -253,7 +252,7 @@ def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
     return print_findings("node", findings, as_json=as_json, strict=strict)
 
 
-def collect_node(options: NodeOptions, queries: Queries) -> NodeCollector:
+def collect_node(options: NodeOptions, queries: NetlinkQueries) -> NodeCollector:
     """The node that the options name. K8sRdmaError where it is none, or a file cannot be used."""
     agent_file = options.agent or _usual(_AGENT_FILE)
     agent = _agent(options, agent_file)

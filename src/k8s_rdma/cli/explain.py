@@ -10,8 +10,8 @@ from rich.markup import escape
 from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_json
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.explain import (
-    PATH,
+from k8s_rdma.wire.views import (
+    EXPLAIN_PATH,
     Explanation,
     Group,
     NodeExplanation,
@@ -51,7 +51,7 @@ def explain(address: ExtenderAddress, pod: str, *, nodes: list[str], every: bool
         msg = f"{pod}: wanted NAMESPACE/NAME, such as default/{pod.strip('/').rpartition('/')[2] or 'mypod'}"
         raise MalformedError(msg)
     with ExtenderClient(address) as extender:
-        body = extender.get(PATH, {"pod": pod, "node": nodes, "all": "1" if every else "0"})
+        body = extender.get(EXPLAIN_PATH, {"pod": pod, "node": nodes, "all": "1" if every else "0"})
     if as_json:
         write_json(body + b"\n")
         return

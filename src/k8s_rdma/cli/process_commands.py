@@ -172,7 +172,7 @@ def agent_adopt(
     The running agent does it, except for VFs that a pod holds or that are in another network namespace.
     """
     from k8s_rdma.cli.adopt import adopt
-    from k8s_rdma.wire.frame import AdoptRequest
+    from k8s_rdma.wire.sockets import AdoptRequest
 
     raise typer.Exit(adopt(run_dir, AdoptRequest(pf=pf, vf=vf, dry_run=dry_run), every=every))
 
@@ -324,7 +324,7 @@ def device_plugin(  # noqa: PLR0913 - typer's options
             from k8s_rdma.kube.client import require_kubeconfig
 
             require_kubeconfig(settings.config.kubeconfig)
-        from k8s_rdma.http_server.access import access_of
+        from k8s_rdma.http_server.asgi import access_of
 
         access_of(settings.config)
         for key in settings.ignored:

@@ -15,9 +15,9 @@ from rich.text import Text
 from k8s_rdma.cli.console import console, for_terminal, line, seconds, table, write_json
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
 from k8s_rdma.errors import visible
-from k8s_rdma.wire.cluster_view import (
+from k8s_rdma.wire.views import (
+    CLUSTER_PATH,
     MAX_ROWS,
-    PATH,
     ClusterView,
     NodeRow,
     PendingRow,
@@ -58,7 +58,7 @@ def top(address: ExtenderAddress, *, one_shot: bool, as_json: bool, sort: Sort) 
 
 
 def _fetch(extender: ExtenderClient, sort: Sort, rows: int) -> bytes:
-    return extender.get(PATH, {"sort": sort.value, "limit": str(rows)})
+    return extender.get(CLUSTER_PATH, {"sort": sort.value, "limit": str(rows)})
 
 
 def _view(extender: ExtenderClient, sort: Sort, rows: int) -> ClusterView:

@@ -19,8 +19,8 @@ from k8s_rdma.core.devices.pod_devices import shared_resource
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
 from k8s_rdma.core.types import LinkType, pci_address
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.cdi import ResourceText, is_resource_name, require_resource_name
 from k8s_rdma.wire.json import decode
-from k8s_rdma.wire.resource_names import ResourceText, is_resource_name, require_resource_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

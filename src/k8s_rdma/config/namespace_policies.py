@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config.files import MemlockText, load_config, memlock_bytes
-from k8s_rdma.config.reloaded import Reloaded
+from k8s_rdma.config.files import MemlockText, Reloaded, load_config, memlock_bytes
 from k8s_rdma.core.namespace_policy import (
     BY_DEFAULT,
     NO_POLICIES,

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
-from k8s_rdma.config.reloaded import Reloaded, files_of
+from k8s_rdma.config.files import Reloaded, files_of
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.placement_keys import (
     KEY_BYTES,

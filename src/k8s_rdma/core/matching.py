@@ -14,12 +14,12 @@ from itertools import combinations, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.offers import Bin, Offer
-from k8s_rdma.core.rooms import Room, Verdict, Work
+from k8s_rdma.core.packing import Room, Verdict, Work
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from k8s_rdma.core.strategy import Strategy
+    from k8s_rdma.core.offers import Strategy
 
 _Graph = list[dict[int, int]]
 """For each node what may still flow to which others."""

@@ -15,14 +15,13 @@ from k8s_rdma.core.devices.placement import (
     too_few,
 )
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Inventory, Pf, Used, total
+from k8s_rdma.core.offers import WHOLE, Strategy, fullness, gap
+from k8s_rdma.core.packing import Verdict, Work
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
-from k8s_rdma.core.programming import objection, reserved
+from k8s_rdma.core.programming import RoundRobin, may_fall_short, objection, reserved
 from k8s_rdma.core.refusal import Detail, RefusalMessage, explain_refusal
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, meets, satisfies_policy
-from k8s_rdma.core.rooms import Verdict, Work
-from k8s_rdma.core.strategy import WHOLE, Strategy, fullness, gap
 from k8s_rdma.core.types import NO_OPTIONS, Enforce, InterfaceOptions, NodeName, PciAddress, needs_of
-from k8s_rdma.core.weights import RoundRobin, may_fall_short
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:

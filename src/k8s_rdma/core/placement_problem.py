@@ -23,22 +23,23 @@ from k8s_rdma.core.matching import TooFew, dealt, match, match_counts
 from k8s_rdma.core.offers import (
     PREFERENCE,
     Offer,
+    Standing,
+    Strategy,
     Terms,
     best_fit,
     common_costs,
     offers,
+    preference,
     preferred_fit,
     room_of,
     terms,
 )
-from k8s_rdma.core.packing import arrange
+from k8s_rdma.core.packing import OutOfWorkError, Room, Verdict, Work, arrange
 from k8s_rdma.core.request import InterfaceClass, PfPolicy, groups, has_pf_constraints
-from k8s_rdma.core.rooms import OutOfWorkError, Room, Verdict, Work
-from k8s_rdma.core.strategy import Standing, Strategy, preference
 from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.weights import Load
+    from k8s_rdma.core.programming import Load
 
 Usage = Mapping[PciAddress, Used]
 

@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, NoReturn, Self
 import structlog
 
 from k8s_rdma.core.devices.rdma_devices import INFINIBAND, RDMA_CM, DeviceInventory
-from k8s_rdma.deviceplugin.endpoint import Observable
-from k8s_rdma.deviceplugin.health import Agent, AgentReport, Health, read_report
-from k8s_rdma.deviceplugin.health_events import EventLimiter, HealthChange
+from k8s_rdma.deviceplugin.health import Agent, AgentReport, EventLimiter, Health, HealthChange, read_report
+from k8s_rdma.deviceplugin.resource import Observable
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.changes import CachedScan
+from k8s_rdma.linux.changes import RDMA_DEVICES, CachedScan
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
-from k8s_rdma.linux.netlink.subscriptions import RDMA_DEVICES
 from k8s_rdma.linux.rdma.character_devices import DEV, DeviceNodes
 from k8s_rdma.linux.rdma.observation import RdmaObserver, RdmaQueries, RdmaSnapshot, port_state_files
 from k8s_rdma.linux.sysfs import Sysfs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 
 from k8s_rdma.core.backoff import Backoff
-from k8s_rdma.deviceplugin.endpoint import (
+from k8s_rdma.deviceplugin.resource import (
     KUBELET_SOCKET,
     Endpoint,
     Followers,

@@ -37,8 +37,7 @@ from k8s_rdma.process import DetachedCall
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from k8s_rdma.core.devices.device_plugin_api import Choice, Neighbour
-    from k8s_rdma.core.devices.pod_devices import PodDevices
+    from k8s_rdma.core.devices.pod_devices import Choice, Neighbour, PodDevices
 
     Places = Callable[[Iterable[tuple[str, str]]], tuple[Neighbour, ...]]
     Pod = tuple[str, str]

@@ -35,7 +35,7 @@ from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
 from k8s_rdma.extender.gangs import Quorum
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.pod_request import CachedRequest, PendingPod
+from k8s_rdma.extender.pod_store import CachedRequest, PendingPod
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import (

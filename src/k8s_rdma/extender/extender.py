@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, cast
 
+from k8s_rdma.config.files import failures_of
 from k8s_rdma.config.namespace_policies import policies_of
-from k8s_rdma.config.reloaded import failures_of
 from k8s_rdma.extender.bind import Binder, BindingWriter
 from k8s_rdma.extender.decision_log import DecisionLog, LastRefusals
-from k8s_rdma.extender.explain import Explainer
+from k8s_rdma.extender.explain import Explainer, PodExplainer
 from k8s_rdma.extender.filter import FeasibilityChecker, Scheduling
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.gangs import Quorum
@@ -21,15 +21,14 @@ from k8s_rdma.extender.http_poller import HttpPoller, poll_config
 from k8s_rdma.extender.leadership import Fence, Leadership, Readiness
 from k8s_rdma.extender.metrics import Metrics, Reading, counted, samples
 from k8s_rdma.extender.node_source import ObservableNodeSource, source_readings
-from k8s_rdma.extender.pod_explanation import PodExplainer
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
-from k8s_rdma.extender.pod_request import PodRequestCache
+from k8s_rdma.extender.pod_store import PodRequestCache
 from k8s_rdma.extender.preempt import Budgets, Preempting, follow_budgets
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.requeue import Pace, Requeuer, UnschedulablePods
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.views import Overview, Views
-from k8s_rdma.kube.informer import follow
+from k8s_rdma.kube.api import follow
 from k8s_rdma.kube.leader_election import LeaderElector
 from k8s_rdma.wire.extender import (
     ExtenderBindingResult,

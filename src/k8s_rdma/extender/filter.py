@@ -43,7 +43,7 @@ from k8s_rdma.wire.extender import (
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.node_cache import NodeSnapshot
-    from k8s_rdma.extender.pod_request import PendingPod
+    from k8s_rdma.extender.pod_store import PendingPod
 
     Interfaces = tuple[PlacedInterface, ...]
 

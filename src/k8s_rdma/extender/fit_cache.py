@@ -27,10 +27,10 @@ from weakref import WeakSet
 import structlog
 
 from k8s_rdma.core.devices.placement import options_refused
+from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.placement import Placement, Rejection, fits, place, score
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, Request, Shape
-from k8s_rdma.core.strategy import Strategy
 from k8s_rdma.core.types import Setting
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE

@@ -22,7 +22,7 @@ from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
 
 if TYPE_CHECKING:
-    from k8s_rdma.extender.pod_request import PendingPod
+    from k8s_rdma.extender.pod_store import PendingPod
 
     _Waiting = dict[PodUid, asyncio.Future[None]]
 

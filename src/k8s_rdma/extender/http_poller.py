@@ -17,12 +17,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
-from k8s_rdma.config.reloaded import Reloaded
+from k8s_rdma.config.files import Reloaded
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.http_client import PLAIN, Answer, HttpPeer, Security
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.node_facts import facts_of
-from k8s_rdma.http_server.access import check_readable, ssl_reason, token_of
+from k8s_rdma.extender.node_source import facts_of
+from k8s_rdma.http_server.asgi import check_readable, ssl_reason, token_of
 from k8s_rdma.wire.rest import decode_report, message_of
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from k8s_rdma.extender.node_source import ObservableNodeSource
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
 from k8s_rdma.kube.api import API_ERRORS, TOO_LARGE, ApiRefusedError, ClusterApi, PodView
 from k8s_rdma.kube.leader_election import LeaderElector
-from k8s_rdma.wire.explain import ExtenderState
+from k8s_rdma.wire.views import ExtenderState
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.metrics import Reading

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 from prometheus_client import Counter, Gauge, Histogram, Metric, disable_created_metrics
 
 from k8s_rdma import __version__
-from k8s_rdma.http_server.answer import Samples, counter, exposition, gauge
+from k8s_rdma.http_server.asgi import Samples, counter, exposition, gauge
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUnreachableError
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
 
+from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.inventory import NOTHING_USED, Gpu, Inventory, Pf, Used, total
 from k8s_rdma.core.macs import NO_MAC, MacRanges
 from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.request import PfPolicy
-from k8s_rdma.core.reservation import used_on_node
 from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, NodeName, PciAddress, PodUid
 from k8s_rdma.errors import visible
-from k8s_rdma.extender.node_facts import NodeFacts
+from k8s_rdma.extender.node_source import NodeFacts
 from k8s_rdma.extender.pod_store import BoundPod, capped_to_request
 
 if TYPE_CHECKING:

@@ -1,17 +1,36 @@
-"""Source of the states of nodes: the protocol of the RdmaNode informer and the HTTP poller."""
+"""Source of the states of nodes: the protocol of the RdmaNode informer and the HTTP poller.
+
+`NodeFacts` are one node's report as core values.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, Self
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from sys import intern
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
+import structlog
+
+from k8s_rdma.core.allocation import foreign_use
+from k8s_rdma.core.inventory import EVERY_DEVICE, Gpu, Inventory, Pf, Used
+from k8s_rdma.core.macs import NO_MACS, MacRanges
+from k8s_rdma.core.namespace_policy import address_number
+from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid, Setting, pci_address
+from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.metrics import Reading, samples
+from k8s_rdma.wire.rdma_node import ForeignUse, GpuStatus, HeldInterfaces, PfStatus, RdmaNodeStatus, status_of
+from k8s_rdma.wire.rest import MAX_NAME, ability_of
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Collection
     from types import TracebackType
 
-    from k8s_rdma.core.types import NodeName
+    from k8s_rdma.wire.rest import MacRange, NodeReport
 
 
 class NodeSource(Protocol):
@@ -100,3 +119,184 @@ def source_readings(source: ObservableNodeSource) -> dict[str, Reading]:
             source.oldest_s,
         ),
     }
+
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """A node at one generation of its report.
+
+    reported: what each pod holds there; the interfaces of several sandboxes of a pod together. Reservations
+        are as programmed, which may be more than was asked for.
+    entries: which of its request's interfaces these are, of each pod whose agent tells.
+    namespaces: of these pods, in their order.
+    foreign: VFs that someone else holds or rated.
+    macs: of its PFs and VFs, and those that VFs have in pods.
+    problems: what its agent says that an operator should know, one sentence each.
+    """
+
+    generation: str
+    inventory: Inventory
+    reported: Mapping[PodUid, tuple[PlacedInterface, ...]]
+    foreign: Mapping[PciAddress, Used]
+    entries: Mapping[PodUid, frozenset[int]]
+    namespaces: tuple[str, ...] = ()
+    macs: MacRanges = NO_MACS
+    problems: tuple[str, ...] = ()
+
+
+def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
+    """The facts of a report that `node` was asked for; as `facts_of_status`.
+
+    MalformedError (`UNREADABLE_NODE`) also when another node answered.
+    """
+    if report.node != node:
+        _refuse(f"the address answers for node {report.node[:MAX_NAME]!r}")
+    with _reading(node):
+        status = status_of(report)
+    return facts_of_status(status, node)
+
+
+def facts_of_status(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
+    """The facts of what a node published.
+
+    MalformedError (`UNREADABLE_NODE`) when nothing may be concluded from it: its agent is down (its
+    allocations are not known, and no pod could start there), what it tells of a PF has no meaning, or not
+    everything could be seen: what is missing must not look like less hardware.
+    """
+    ready = status.ready()
+    if ready is None or ready.status != "True":
+        _refuse(ready.message if ready else "it does not say whether its agent serves")
+    with _reading(node):
+        return _facts(status, node)
+
+
+@contextmanager
+def _reading(node: NodeName) -> Iterator[None]:
+    """Refuse a report that has no meaning, or that makes reading it fail: a defect, which costs this node."""
+    try:
+        yield
+    except ValueError as error:
+        _refuse(str(error))
+    except Exception as error:
+        _log.exception("report_failed", node=node)
+        _refuse(f"its report makes reading it fail: {type(error).__name__}: {error}")
+
+
+def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
+    pfs, foreign = [], {}
+    for entry in status.pfs:
+        pf = _pf(entry)
+        pfs.append(pf)
+        if entry.foreign:
+            foreign[pf.pci] = Used.joined([*_foreign(pf, entry.foreign)])
+    reported: dict[PodUid, tuple[PlacedInterface, ...]] = {}
+    entries: dict[PodUid, frozenset[int]] = {}
+    spaces: dict[PodUid, str] = {}
+    for allocation in status.allocations:
+        uid = PodUid(allocation.pod.uid)
+        spaces[uid] = allocation.pod.namespace
+        reported[uid], namespace_of_pod = _placed_interfaces(allocation.interfaces)
+        if namespace_of_pod:
+            entries[uid] = namespace_of_pod
+    return NodeFacts(
+        generation=status.generation,
+        inventory=Inventory(node=node, pfs=tuple(pfs), gpus=tuple(map(_gpu, status.gpus))),
+        reported=reported,
+        foreign=foreign,
+        entries=entries,
+        namespaces=_namespaces(tuple(spaces.values())),
+        macs=_macs(status.macs),
+        problems=(*status.problems, *(f"{pf.name}: {why}" for pf in status.pfs for why in pf.problems)),
+    )
+
+
+def _foreign(pf: Pf, uses: Iterable[ForeignUse]) -> Iterator[Used]:
+    for alike in uses:
+        pool_vfs = pf.pools.get(alike.pool, EVERY_DEVICE)
+        yield from (foreign_use(pf.rates, alike.min_mbps, alike.pool, pool_vfs),) * alike.vfs
+
+
+@lru_cache(maxsize=4096)
+def _pf(entry: PfStatus) -> Pf:
+    """Convert a PF; equal ones share one object."""
+    return Pf(
+        name=entry.name,
+        pci=_pci(entry.pci),
+        capacity_vfs=entry.capacity_vfs,
+        link_mbps=entry.link_mbps,
+        rates=ability_of(entry.rates),
+        enforce=Enforce(entry.enforce),
+        driver=entry.driver,
+        supported_settings=_settings(entry.takes),
+        link_type=LinkType(entry.link_type),
+        mtu=entry.mtu,
+        vendor=entry.vendor,
+        numa_node=entry.numa_node,
+        pcie_path=_path(entry.pcie_path),
+        pools={pool.resource: pool.vfs for pool in entry.pools},
+    )
+
+
+@lru_cache(maxsize=4096)
+def _gpu(entry: GpuStatus) -> Gpu:
+    """Convert a GPU; equal ones share one object."""
+    return Gpu(
+        resource=intern(entry.resource),
+        pci=_pci(entry.pci),
+        pcie_path=_path(entry.pcie_path),
+        numa_node=entry.numa_node,
+        in_use=entry.in_use,
+        devices=entry.devices,
+    )
+
+
+_pci = lru_cache(maxsize=4096)(pci_address)
+
+
+@lru_cache(maxsize=4096)
+def _path(bridges: tuple[str, ...]) -> tuple[PciAddress, ...]:
+    """Convert a path; equal ones share one object."""
+    return tuple(map(_pci, bridges))
+
+
+@lru_cache(maxsize=256)
+def _settings(names: tuple[str, ...]) -> frozenset[Setting]:
+    """Convert the settings known here, equal sets into one object; a newer agent may send others."""
+    setting_names = {setting.value for setting in Setting}
+    return frozenset(Setting(name) for name in names if name in setting_names)
+
+
+@lru_cache(maxsize=65_536)
+def _placed_interfaces(
+    interfaces: tuple[HeldInterfaces, ...],
+) -> tuple[tuple[PlacedInterface, ...], frozenset[int]]:
+    """Convert a pod's interfaces and their entries; equal ones share one object."""
+    placed = tuple(interface for alike in interfaces for interface in (_placed(alike),) * alike.vfs)
+    return placed, frozenset(entry for alike in interfaces for entry in alike.entries)
+
+
+def _placed(alike: HeldInterfaces) -> PlacedInterface:
+    return PlacedInterface(
+        pf=_pci(alike.pf),
+        min_tx_rate_mbps=alike.min_mbps,
+        max_tx_rate_mbps=alike.max_mbps,
+        pool=alike.pool,
+    )
+
+
+def _macs(ranges: Iterable[MacRange]) -> MacRanges:
+    firsts = ((address_number(macs.first), macs.number) for macs in ranges)
+    return MacRanges.merge((first, first + number - 1) for first, number in firsts)
+
+
+@lru_cache(maxsize=4096)
+def _namespaces(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Share one object among all nodes that report the same."""
+    return tuple(map(intern, names))
+
+
+def _refuse(why: str) -> NoReturn:
+    raise MalformedError(why, reason=Reason.UNREADABLE_NODE)

@@ -24,7 +24,7 @@ from k8s_rdma.extender.pod_store import PodIndex, PodStore
 if TYPE_CHECKING:
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState
-    from k8s_rdma.extender.pod_request import PendingPod
+    from k8s_rdma.extender.pod_store import PendingPod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,20 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.decision_log import LastRefusals
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.pod_request import PendingPod
+from k8s_rdma.extender.pod_store import PendingPod
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
-from k8s_rdma.kube.api import Changed, ClusterApi, Deleted, Event, Listed, NodeView, Page, PodView
-from k8s_rdma.kube.informer import handle_item
+from k8s_rdma.kube.api import (
+    Changed,
+    ClusterApi,
+    Deleted,
+    Event,
+    Listed,
+    NodeView,
+    Page,
+    PodView,
+    handle_item,
+)
 from k8s_rdma.kube.promises import promised_to
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys

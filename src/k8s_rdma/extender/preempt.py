@@ -37,8 +37,7 @@ from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.nominated_pods import Room
 from k8s_rdma.extender.pod_store import Occupant
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
-from k8s_rdma.kube.api import BudgetView, Changed, ClusterApi, Deleted, Event, Listed
-from k8s_rdma.kube.informer import follow
+from k8s_rdma.kube.api import BudgetView, Changed, ClusterApi, Deleted, Event, Listed, follow
 from k8s_rdma.wire.extender import (
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
@@ -50,7 +49,7 @@ from k8s_rdma.wire.pod_spec import covers, demand_of
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.node_cache import NodeSnapshot
-    from k8s_rdma.extender.pod_request import PendingPod
+    from k8s_rdma.extender.pod_store import PendingPod
 
     Fits: TypeAlias = "Callable[[Collection[PodUid]], Awaitable[bool]]"
 

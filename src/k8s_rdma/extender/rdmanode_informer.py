@@ -21,7 +21,7 @@ import structlog
 
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.node_facts import NodeFacts, facts_of_status
+from k8s_rdma.extender.node_source import NodeFacts, facts_of_status
 from k8s_rdma.kube.api import (
     ADDRESS_LEASES,
     API_ERRORS,
@@ -33,8 +33,9 @@ from k8s_rdma.kube.api import (
     Page,
     PublishedApi,
     RdmaNodeView,
+    follow,
+    handle_item,
 )
-from k8s_rdma.kube.informer import follow, handle_item
 from k8s_rdma.wire.rdma_node import decode_status
 
 if TYPE_CHECKING:

@@ -15,12 +15,11 @@ from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.fit_cache import Quarantine
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.pod_request import PodRequestCache
-from k8s_rdma.extender.pod_store import PodIndex, capped_to_request
+from k8s_rdma.extender.pod_store import PodIndex, PodRequestCache, capped_to_request
 from k8s_rdma.wire.rest import MAX_VFS
 
 if TYPE_CHECKING:
-    from k8s_rdma.extender.node_facts import NodeFacts
+    from k8s_rdma.extender.node_source import NodeFacts
     from k8s_rdma.kube.api import PodView
 
 _TRIED = 8

@@ -26,20 +26,22 @@ from k8s_rdma.extender.explain import Explainer, ExplainQuery
 from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
-from k8s_rdma.http_server.answer import JSON, Answer, Scope, error_answer
-from k8s_rdma.wire import cluster_view, explain
-from k8s_rdma.wire.cluster_view import (
+from k8s_rdma.http_server.asgi import JSON, Answer, Scope, error_answer
+from k8s_rdma.wire.rest import Error
+from k8s_rdma.wire.views import (
+    CLUSTER_PATH,
+    EXPLAIN_PATH,
     MAX_ROWS,
     ClusterView,
+    ExtenderState,
     NodeRow,
     PendingRow,
     PfRow,
     Sort,
     Totals,
+    encode_explanation,
     encode_view,
 )
-from k8s_rdma.wire.explain import ExtenderState, encode_explanation
-from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
     Order: TypeAlias = Callable[["_Row"], tuple[object, ...]]
@@ -230,7 +232,7 @@ class Views:
 
     def routes(self) -> dict[str, Callable[[Scope], Awaitable[Answer]]]:
         """Return the handlers by path."""
-        return {explain.PATH: self.explain, cluster_view.PATH: self.cluster}
+        return {EXPLAIN_PATH: self.explain, CLUSTER_PATH: self.cluster}
 
     async def explain(self, scope: Scope) -> Answer:
         """Answer `?pod=NAMESPACE/NAME`, for `&node=NAME` (repeatable) in detail.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Iterator
 
-    from k8s_rdma.http_server.answer import Receive, Scope
+    from k8s_rdma.http_server.asgi import Receive, Scope
 
 _TOGETHER = 2
 """Times the limit of one body, for those of all addresses; what one address sends has room for one."""

@@ -25,8 +25,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from k8s_rdma.errors import Reason
-from k8s_rdma.http_server.access import ServerTls, certificate_names
-from k8s_rdma.http_server.answer import Application, Fields, Scope, error_answer
+from k8s_rdma.http_server.asgi import Application, Fields, Scope, ServerTls, certificate_names, error_answer
 from k8s_rdma.http_server.connections import Connection, Connections, unsent_bytes
 from k8s_rdma.wire.rest import Error
 

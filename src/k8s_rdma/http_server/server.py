@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from k8s_rdma.http_server.access import ServerTls
-    from k8s_rdma.http_server.answer import Application
+    from k8s_rdma.http_server.asgi import Application, ServerTls
 
 _log = structlog.get_logger()
 

@@ -20,9 +20,8 @@ from rich.console import Console
 
 from k8s_rdma import process
 from k8s_rdma.errors import KernelError
-from k8s_rdma.init.job import Machine, StoppableClock, Target, wait_until
+from k8s_rdma.init.job import Machine, StoppableClock, Target, ledger_held, wait_until
 from k8s_rdma.init.pf_setup import Outcome, Result, all_well, make_ready, plan, summary
-from k8s_rdma.init.vf_users import ledger_held
 from k8s_rdma.linux.discovery.functions import Discovery, FoundPf, Missing, Selected, SkippedPf
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer

@@ -25,7 +25,7 @@ from k8s_rdma.install.network import (
     Network,
     decide,
 )
-from k8s_rdma.linux.inotify import DirectoryChanges
+from k8s_rdma.linux.changes import DirectoryChanges
 from k8s_rdma.process import stop_on_signals
 
 if TYPE_CHECKING:

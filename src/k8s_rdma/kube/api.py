@@ -3,21 +3,30 @@
 `kube.client` is the implementation that talks to an API server; nothing here imports a client library.
 `AbsentApi` stands for one where a process runs without an API server. Published nodes have a Protocol for
 readers (the extender) and one for writers (agents).
+
+An informer lists and watches objects of the API server, again whenever a watch is lost. Time is an object.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, cast
 
+import structlog
+
+from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.pod_spec import Demand
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Pod
+
 
 T = TypeVar("T")
 
@@ -451,3 +460,70 @@ class AbsentApi:
 def _refuse(operation: str) -> NoReturn:
     msg = f"{operation}: this process was told to do without an API server"
     raise ApiUnreachableError(msg)
+
+
+_log = structlog.get_logger()
+FIRST_RETRY_S = 0.5
+LAST_RETRY_S = 30.0
+
+STEADY_S = 60.0
+"""A watch that lasted for so long was a good one: that the API server ends it is no failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Time:
+    """monotonic: in seconds, as `time.monotonic`. now: with a time zone. pause: as `asyncio.sleep`."""
+
+    monotonic: Callable[[], float]
+    now: Callable[[], datetime]
+    pause: Callable[[float], Awaitable[None]]
+
+
+REAL_TIME = Time(monotonic=time.monotonic, now=lambda: datetime.now(UTC), pause=asyncio.sleep)
+
+
+async def follow(
+    subject: str,
+    stream: Callable[[], AsyncIterator[Event[Any]]],
+    on_event: Callable[[Event[Any]], None],
+    *,
+    time: Time = REAL_TIME,
+    first_retry_s: float = FIRST_RETRY_S,
+) -> NoReturn:
+    """List and watch: hand over every event of a stream, and of a new one when it is lost, until cancelled.
+
+    subject: what is followed, for the log. The delay before a new stream doubles to 30 s, and begins anew
+    after a stream that lasted for `STEADY_S` or brought changes since its list. A change that makes
+    `on_event` fail is left out.
+    """
+    backoff = Backoff(first_retry_s, LAST_RETRY_S)
+    while True:
+        started, error = time.monotonic(), None
+        try:
+            async with aclosing(cast("Any", stream())) as events:
+                async for event in events:
+                    if isinstance(event, Page | Listed):
+                        on_event(event)
+                    else:
+                        handle_item(subject, on_event, event)
+                        backoff.reset()
+        except API_ERRORS as failure:
+            error = failure.message
+        if time.monotonic() - started >= STEADY_S:
+            backoff.reset()
+        ended_again, delay_s = backoff.failing, backoff.fail()
+        if error or ended_again:
+            _log.warning("watch_lost", what=subject, error=error or "the watch ended", again_in_s=delay_s)
+        await time.pause(delay_s)
+
+
+def handle_item(subject: str, handle: Callable[[T], None], item: T) -> None:
+    """Hand over one object, or one change of it.
+
+    What somebody wrote into one object must not end the process, nor keep it from hearing of all others: an
+    object that makes `handle` fail, which is a defect, is logged and left out.
+    """
+    try:
+        handle(item)
+    except Exception:
+        _log.exception("object_failed", what=subject)

@@ -22,7 +22,7 @@ from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, EventsApi, ObjectEven
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from k8s_rdma.kube.informer import Time
+    from k8s_rdma.kube.api import Time
 
     Key = tuple[str, str, str]
     Write = Callable[[], Awaitable[None]]

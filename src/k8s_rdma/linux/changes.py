@@ -3,29 +3,200 @@
 `Changes` collects, for one process, what the kernel has reported since the last call; `CachedScan` runs a
 scan when something has changed and otherwise returns the previous result. Files of sysfs for which the kernel
 sends no event are read again and compared.
+
+A subscription to the kernel's messages knows the state that each makes stale. Sources: inotify(7),
+rtnetlink(7) RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR,
+Linux `lib/kobject_uevent.c` (group 1 is the kernel's own, 2 is udev's),
+`include/uapi/rdma/rdma_netlink.h` (RDMA_NL_GROUP_NOTIFY since 6.12).
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import select
+import socket
 import stat
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from k8s_rdma.core.types import LinkType
-from k8s_rdma.linux.netlink.subscriptions import EVERYTHING, Dirty, Gathering, Subscription
+from k8s_rdma.linux.netlink.routes import counts
+from k8s_rdma.linux.netlink.socket import KOBJECT_UEVENT, RDMA, ROUTE
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from k8s_rdma.core.kernel import Hardware, PfState
     from k8s_rdma.linux.sysfs import Sysfs
+
+
+_LINK_GROUP, _IPV4_ADDRESS_GROUP, _IPV6_ADDRESS_GROUP = 1, 5, 9
+_UEVENT_GROUP, _NOTIFY_GROUP = 1, 4
+_MESSAGE_AND_LINK = struct.Struct("=16x4xi")  # nlmsghdr, ifinfomsg up to its index
+_MESSAGE_AND_SCOPE = struct.Struct("=16x3xB")  # nlmsghdr, ifaddrmsg up to its scope
+_UEVENT_BYTES = 8192
+_SO_RCVBUFFORCE = 33
+
+_TOKEN_BUCKET = b"/module/sch_tbf"
+
+_OF_RDMA_DEVICES = frozenset({b"pci", b"infiniband", b"infiniband_verbs", b"infiniband_mad", b"misc"})
+
+
+@dataclass(frozen=True, slots=True)
+class Dirty:
+    """Changes since the last call: the links of these indexes, or everything.
+
+    everything: messages were lost, or a PCI function or a watched file was added, removed or changed.
+    """
+
+    links: frozenset[int] = frozenset()
+    everything: bool = False
+
+
+@dataclass(slots=True)
+class Gathering:
+    """Changes accumulated since the last `drain`."""
+
+    links: set[int] = field(default_factory=set)
+    everything: bool = False
+
+    def drain(self) -> Dirty:
+        """Return the accumulated changes and reset them."""
+        dirty = Dirty(frozenset(self.links), self.everything)
+        self.links.clear()
+        self.everything = False
+        return dirty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """Groups of a netlink family.
+
+    read: records a message; returns whether it is relevant.
+    size: bytes of a message that it reads; the kernel drops the rest.
+    optional: whether to continue where the kernel lacks the family or reserves it for root.
+    """
+
+    family: int
+    groups: tuple[int, ...]
+    read: Callable[[bytes, Gathering], bool]
+    size: int
+    optional: bool = False
+
+    def open(self, queue_bytes: int) -> socket.socket | None:
+        """Open a non-blocking socket that receives its messages in the calling thread's namespace."""
+        try:
+            opened = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, self.family
+            )
+        except OSError:
+            if self.optional:
+                return None
+            raise
+        try:
+            _make_room(opened, queue_bytes)
+            opened.bind((0, sum(1 << group - 1 for group in self.groups)))
+        except OSError as error:
+            opened.close()
+            if self.optional and error.errno == errno.EPERM:
+                return None
+            raise
+        return opened
+
+
+def _make_room(opened: socket.socket, queue_bytes: int) -> None:
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, queue_bytes)
+    except PermissionError:  # without CAP_NET_ADMIN up to net.core.rmem_max
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, queue_bytes)
+
+
+def _link(message: bytes, gathering: Gathering) -> bool:
+    """Record that a link, its state or carrier, or the settings of its VFs changed."""
+    gathering.links.add(_MESSAGE_AND_LINK.unpack_from(message)[0])
+    return True
+
+
+def _address(message: bytes, _gathering: Gathering) -> bool:
+    """Report a changed address as relevant; links and settings of VFs stay valid."""
+    return counts(_MESSAGE_AND_SCOPE.unpack_from(message)[0])
+
+
+def _uevent(message: bytes, gathering: Gathering) -> bool:
+    """Record a uevent: `ACTION@DEVPATH` and `KEY=value`s, each ended by NUL."""
+    values = dict(line.split(b"=", 1) for line in message.split(b"\0") if b"=" in line)
+    match values.get(b"SUBSYSTEM"):
+        case b"net":
+            gathering.links.add(int(values.get(b"IFINDEX", b"0")))
+        case b"pci":
+            gathering.everything = True
+        case b"module" if values.get(b"DEVPATH") == _TOKEN_BUCKET:
+            pass  # from now on caps can be kept by software
+        case b"infiniband":
+            pass  # for its sake no link and no VF's settings are other than they were
+        case _:
+            return False
+    return True
+
+
+def _rdma(_message: bytes, _gathering: Gathering) -> bool:
+    """Report a changed RDMA device or netdev of its ports as relevant, as with uevents of them."""
+    return True
+
+
+def _device(message: bytes, gathering: Gathering) -> bool:
+    """Record a uevent of RDMA devices; those of links arrive through another family."""
+    of_interest = any(
+        line == b"SUBSYSTEM=" + subsystem for line in message.split(b"\0") for subsystem in _OF_RDMA_DEVICES
+    )
+    gathering.everything |= of_interest
+    return of_interest
+
+
+def _rdma_device(_message: bytes, gathering: Gathering) -> bool:
+    gathering.everything = True
+    return True
+
+
+LINKS = Subscription(family=ROUTE, groups=(_LINK_GROUP,), read=_link, size=_MESSAGE_AND_LINK.size)
+
+
+ADDRESSES = Subscription(
+    family=ROUTE,
+    groups=(_IPV4_ADDRESS_GROUP, _IPV6_ADDRESS_GROUP),
+    read=_address,
+    size=_MESSAGE_AND_SCOPE.size,
+)
+
+
+UEVENTS = Subscription(family=KOBJECT_UEVENT, groups=(_UEVENT_GROUP,), read=_uevent, size=_UEVENT_BYTES)
+
+
+RDMA_EVENTS = Subscription(family=RDMA, groups=(_NOTIFY_GROUP,), read=_rdma, size=1, optional=True)
+"""Includes ports that got or lost their netdev; without it, uevents report added and removed RDMA devices."""
+
+
+EVERYTHING = (LINKS, ADDRESSES, UEVENTS, RDMA_EVENTS)
+
+
+DEVICE_UEVENTS = Subscription(
+    family=KOBJECT_UEVENT, groups=(_UEVENT_GROUP,), read=_device, size=_UEVENT_BYTES
+)
+
+
+DEVICE_RDMA_EVENTS = replace(RDMA_EVENTS, read=_rdma_device)
+
+
+RDMA_DEVICES = (LINKS, DEVICE_UEVENTS, DEVICE_RDMA_EVENTS)
+"""Subscriptions for RDMA devices, their character devices and their netdevs."""
 
 
 REST_MS = 50
@@ -295,3 +466,121 @@ def _contents(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
+
+
+_IN_MODIFY, _IN_ATTRIB, _IN_CLOSE_WRITE = 0x2, 0x4, 0x8
+_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE = 0x40, 0x80, 0x100
+_IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x200, 0x400, 0x800
+_IN_UNMOUNT, _IN_Q_OVERFLOW, _IN_IGNORED = 0x2000, 0x4000, 0x8000
+_IN_ONLYDIR = 0x0100_0000
+_DELETIONS = _IN_MOVED_FROM | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_ONLYDIR
+_CHANGES = _DELETIONS | _IN_CREATE | _IN_MOVED_TO
+_CONTENTS = _CHANGES | _IN_MODIFY | _IN_ATTRIB | _IN_CLOSE_WRITE
+_ENDED = _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_UNMOUNT | _IN_Q_OVERFLOW
+_EVENT = struct.Struct("iIII")  # struct inotify_event, followed by `len` bytes of name
+_BUFFER = 1 << 16
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Inotify:
+    """Watches directories; its descriptor, for an event loop, is readable when there are events."""
+
+    def __init__(self) -> None:
+        """Open a descriptor without watches. OSError at the limit of inotify instances."""
+        self._fd = _checked(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all watches; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._fd
+
+    def _add(self, directory: Path, events: int) -> int:
+        """Add a watch, or find the one that a directory already has; negative on failure."""
+        return int(_libc.inotify_add_watch(self._fd, os.fsencode(directory), events))
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._fd, _BUFFER)
+        except BlockingIOError:
+            return b""
+
+
+class DirectoryChanges(_Inotify):
+    """Notifies that entries of directories, or the directories, were added or removed, but not which.
+
+    contents: notify also of files that were written to in place or whose modes changed.
+    """
+
+    def __init__(self, *, contents: bool = False) -> None:
+        super().__init__()
+        self._events = _CONTENTS if contents else _CHANGES
+
+    def watch(self, directories: Iterable[Path]) -> None:
+        """Watch these directories as well, as they are now; missing ones are left out.
+
+        OSError (ENOSPC) at the limit of watches; the directories before that one are watched.
+        """
+        for directory in directories:
+            if self._add(directory, self._events) < 0 and ctypes.get_errno() == errno.ENOSPC:
+                raise OSError(errno.ENOSPC, "no inotify watch is left", str(directory))
+
+    def forget(self) -> None:
+        """Discard all pending events."""
+        while self._read():
+            pass
+
+
+class Deletions(_Inotify):
+    """Reports the entries that are deleted from directories."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watched: dict[int, Path] = {}
+
+    def watch(self, directories: Iterable[Path]) -> bool:
+        """Watch these as well; return whether any watch is new.
+
+        Directories that cannot be watched are left out.
+        """
+        watched = set(self._watched)
+        for directory in set(directories).difference(self._watched.values()):
+            watch = self._add(directory, _DELETIONS)
+            if watch >= 0:
+                self._watched[watch] = directory
+        return bool(self._watched.keys() - watched)
+
+    def drain(self) -> frozenset[Path] | None:
+        """Return the paths deleted or moved away since the last call; None when events were lost."""
+        deleted: set[Path] = set()
+        untold = False
+        while data := self._read():
+            while data:
+                watch, mask, _, length = _EVENT.unpack_from(data)
+                name = data[_EVENT.size : _EVENT.size + length].rstrip(b"\0")
+                data = data[_EVENT.size + length :]
+                untold |= bool(mask & _ENDED)
+                directory = self._watched.get(watch)
+                if mask & (_IN_IGNORED | _IN_MOVE_SELF):
+                    self._watched.pop(watch, None)
+                elif directory is not None and name:
+                    deleted.add(directory / os.fsdecode(name))
+        return None if untold else frozenset(deleted)
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

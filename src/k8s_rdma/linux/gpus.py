@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.devices.device_plugin_api import Neighbour
+from k8s_rdma.core.devices.pod_devices import Neighbour
 from k8s_rdma.core.inventory import Gpu
 from k8s_rdma.core.types import PciAddress, pci_address
 from k8s_rdma.linux.sysfs import PciFunction, Sysfs

@@ -55,10 +55,9 @@ from k8s_rdma.linux.pod_interface import (
 )
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.binding import VfBinding
-from k8s_rdma.linux.vf.moves import RETURN_TIMEOUT_S, Host, VfLocator, VfMoves, netdevs_by_device
+from k8s_rdma.linux.vf.moves import RETURN_TIMEOUT_S, Host, VfLocator, VfMoves, VfRdma, netdevs_by_device
 from k8s_rdma.linux.vf.netdev import describe
 from k8s_rdma.linux.vf.programming import configure_vfs, present_rates, program_vfs, set_rates, with_rates
-from k8s_rdma.linux.vf.rdma import VfRdma
 
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Selection

@@ -1,25 +1,273 @@
-"""The server's link to the agent: the answers of each report, and traffic counters for scrapes."""
+"""The server's link to the agent: the answers of each report, and traffic counters for scrapes.
+
+Answers are rendered once for each state of the node. A VF's traffic is one series, with the pod that holds
+the VF. An unknown value has no sample, since 0 would be a statement.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
+from prometheus_client.core import SummaryMetricFamily
 
-from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.server.answers import Shown, outage_answers, render_age, render_traffic, report_answers
+from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
+from k8s_rdma.http_server.asgi import JSON, Answer, counter, error_answer, exposition, gauge
 from k8s_rdma.state_reader import FIRST_REPORT_TIMEOUT_S, AgentLink
-from k8s_rdma.wire.state import SAMPLE_EVERY_S, SOON_S, Counters
+from k8s_rdma.wire.rest import Error, NodeReport, PfReport, encode_getpfs, encode_report, without_vfs
+from k8s_rdma.wire.sockets import SAMPLE_EVERY_S, SOON_S, Counters
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from k8s_rdma.wire.rest import NodeReport
+    from prometheus_client import Metric
+
+    from k8s_rdma.wire.sockets import VfTraffic
+
+
+if TYPE_CHECKING:
+    Value = Callable[[PfReport], int | None]
+    """The value of a PF; None when it is not known."""
+
+RETRY = {"retry-after": "1"}
+"""Header of answers that may succeed soon, in seconds (RFC 9110, section 10.2.3)."""
+
+_BITS_PER_MEGABIT = 1_000_000
+
+_TRAFFIC: tuple[tuple[str, str, Callable[[VfTraffic], int]], ...] = (
+    ("transmitted_bytes", "Bytes sent", lambda vf: vf.tx_bytes),
+    ("received_bytes", "Bytes received", lambda vf: vf.rx_bytes),
+    ("transmitted_packets", "Packets sent", lambda vf: vf.tx_packets),
+    ("received_packets", "Packets received", lambda vf: vf.rx_packets),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """The answer of each path in one state.
+
+    metrics: those of this state, without traffic.
+    generation: that of `/v1/node`; None without such a document.
+    unchanged: the answer to clients that have this generation.
+    """
+
+    node: Answer
+    getpfs: Answer
+    healthz: Answer
+    readyz: Answer
+    metrics: bytes
+    generation: str | None = None
+    unchanged: Answer | None = None
+
+
+class Shown:
+    """The current answers; one event wakes all that wait for others."""
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+        self._changed = asyncio.Event()
+
+    def show(self, answers: Answers) -> None:
+        """Replace the answers."""
+        self.answers = answers
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def change(self) -> None:
+        """Return once there are other answers."""
+        await self._changed.wait()
+
+
+def report_answers(report: NodeReport) -> Answers:
+    """Render the answers of a report; an incomplete one shows in the metrics alone."""
+    agent = "answers" if report.ledger == "ok" else "does not answer; the ledger is unavailable"
+    if report.unreadable:
+        return _unavailable(_unreadable(report), render_metrics(report), agent)
+    etag = f'"{report.generation}"'
+    node = Answer(encode_report(without_vfs(report)), content_type=JSON, headers={"etag": etag})
+    return Answers(
+        node=node,
+        getpfs=Answer(encode_getpfs(report), content_type=JSON),
+        healthz=_health(agent),
+        readyz=Answer(f"ok\nledger: {report.ledger}\n"),
+        metrics=render_metrics(report),
+        generation=report.generation,
+        unchanged=Answer(status=304, headers={"etag": etag}),
+    )
+
+
+def outage_answers(why: str, outage_since: datetime) -> Answers:
+    """Render the answers while neither the agent nor a scan of the hardware answers.
+
+    The last state is not shown: pods may have come and gone since.
+    """
+    since_text = outage_since.isoformat(timespec="seconds")
+    message = f"the agent has not answered since {since_text}: {why}"
+    error = Error(reason=Reason.AGENT_UNREACHABLE, message=message, since=since_text)
+    return _unavailable(error, render_metrics(None), f"does not answer since {since_text}: {why}")
+
+
+def _unreadable(report: NodeReport) -> Error:
+    message = f"node {report.node}: {len(report.unreadable)} of what it has could not be read, see problems"
+    return Error(reason=Reason.UNREADABLE_NODE, message=message, problems=report.unreadable)
+
+
+def _unavailable(error: Error, metrics: bytes, agent: str) -> Answers:
+    unavailable = error_answer(STATUS[Reason(error.reason)].http, error, headers=RETRY)
+    return Answers(
+        node=unavailable,
+        getpfs=unavailable,
+        healthz=_health(agent),
+        readyz=unavailable,
+        metrics=metrics,
+    )
+
+
+def _health(agent: str) -> Answer:
+    """Answer 200 always: restarting this server does not bring the agent back."""
+    return Answer(f"ok\nagent: {agent}\n")
+
+
+def render_metrics(report: NodeReport | None) -> bytes:
+    """Render the metrics of a node; None while nothing is known of it."""
+    return exposition(_node_metrics(report))
+
+
+def render_traffic(counters: Counters) -> bytes:
+    """Render the metrics of the last sample, without its age, which changes without it."""
+    return exposition(_traffic_metrics(counters))
+
+
+def render_age(counters: Counters, age_s: float) -> bytes:
+    """Render the metric of the sample's age."""
+    name, sample = "k8s_rdma_sample_age_seconds", ({"node": counters.node}, round(age_s, 3))
+    return exposition([gauge(name, "Age of the traffic counters shown here.", [sample])])
+
+
+def _node_metrics(report: NodeReport | None) -> Iterator[Metric]:
+    reachable = report is not None and report.ledger == "ok"
+    yield gauge("k8s_rdma_agent_reachable", "Whether the node's agent answers.", [({}, reachable)])
+    if report is None:
+        return
+    node = {"node": report.node}
+    if report.ledger == "ok":
+        help_text = "Sandboxes that hold interfaces."
+        yield gauge("k8s_rdma_allocations", help_text, [(node, len(report.allocations))])
+    help_text = "Parts of the hardware that the last scan could not read."
+    yield gauge("k8s_rdma_unreadable", help_text, [(node, len(report.unreadable))])
+    help_text = "Problems of the node for its operator; /v1/node describes them."
+    yield gauge("k8s_rdma_problems", help_text, [(node, len(report.problems))])
+    pfs = [({**node, "pf": pf.name, "pci": pf.pci}, pf) for pf in report.pfs]
+    for name, help_text, value in _pf_metrics(report):
+        samples = [(labels, number) for labels, pf in pfs if (number := value(pf)) is not None]
+        yield gauge(f"k8s_rdma_pf_{name}", help_text, samples)
+    yield from _pool_metrics(report)
+
+
+def _pool_metrics(report: NodeReport) -> Iterator[Metric]:
+    counts, _ = _vf_counts(report)
+    vfs, used_vfs = [], []
+    for pf in report.pfs:
+        for resource, count in pf.pools.items():
+            labels = {"node": report.node, "pf": pf.name, "pci": pf.pci, "resource": resource}
+            vfs.append((labels, count))
+            used_vfs.append((labels, counts[pf.pci, resource]))
+    yield gauge("k8s_rdma_pool_vfs", "Virtual functions of an exclusive resource.", vfs)
+    help_text = "Virtual functions of an exclusive resource that are in use, by pods or others."
+    yield gauge("k8s_rdma_pool_vfs_used", help_text, used_vfs)
+
+
+def _pf_metrics(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
+    """Return name, explanation and value of every metric of a PF."""
+    vfs, mbps = _vf_counts(report)
+
+    def bandwidth(mbps_of: Callable[[PfReport, int], int]) -> Value:
+        """Build the value of a PF whose link speed is known."""
+        return lambda pf: None if pf.link_mbps is None else mbps_of(pf, pf.link_mbps) * _BITS_PER_MEGABIT
+
+    return (
+        ("vfs", "Virtual functions of no exclusive resource.", lambda pf: pf.capacity_vfs),
+        ("vfs_used", "Of these, those in use, by pods or others.", lambda pf: vfs[pf.pci, ""]),
+        (
+            "vfs_free",
+            "Of these, those that are free.",
+            lambda pf: max(0, pf.capacity_vfs - vfs[pf.pci, ""]),
+        ),
+        ("link_bits_per_second", "Link speed; absent while it is unknown.", bandwidth(lambda _, link: link)),
+        (
+            "reserved_bits_per_second",
+            "Bandwidth reserved by pods or others.",
+            lambda pf: mbps[pf.pci] * _BITS_PER_MEGABIT,
+        ),
+        (
+            "free_bits_per_second",
+            "Bandwidth of the link that is not reserved; absent while its speed is unknown.",
+            bandwidth(lambda pf, link: max(0, link - mbps[pf.pci])),
+        ),
+        (
+            "overcommitted_bits_per_second",
+            "Reserved bandwidth beyond what the link has now; absent while its speed is unknown.",
+            bandwidth(lambda pf, link: max(0, mbps[pf.pci] - link)),
+        ),
+    )
+
+
+def _vf_counts(report: NodeReport) -> tuple[Counter[tuple[str, str]], Counter[str]]:
+    """Count VFs by PF and pool, and Mb/s by PF: of pods, as programmed where that is more, and of others.
+
+    The pool of VFs that pods request by annotation is the empty one.
+    """
+    vfs = Counter((pf.pci, vf.pool) for pf in report.pfs for vf in pf.foreign)
+    mbps = Counter({pf.pci: sum(vf.min_tx_rate for vf in pf.foreign) for pf in report.pfs})
+    for allocation in report.allocations:
+        for interface in allocation.interfaces:
+            vfs[interface.pf, interface.pool] += 1
+            mbps[interface.pf] += max(interface.min_tx_rate, interface.set_min_tx_rate)
+    return vfs, mbps
+
+
+def _traffic_metrics(counters: Counters) -> Iterator[Metric]:
+    node, scans = {"node": counters.node}, counters.scans
+    help_text = "Scans of the hardware by the agent, and their duration."
+    summary = SummaryMetricFamily("k8s_rdma_scan_duration_seconds", help_text, labels=("node",))
+    summary.add_metric((counters.node,), scans.total, scans.seconds)
+    yield summary
+    help_text = "Scans of the hardware that failed or were incomplete."
+    yield counter("k8s_rdma_scan_errors_total", help_text, [(node, scans.failed)])
+    help_text = "Samples of traffic counters that failed."
+    yield counter("k8s_rdma_sample_errors_total", help_text, [(node, counters.failed_samples)])
+    help_text = "Software caps that were lost and restored."
+    yield counter("k8s_rdma_software_caps_restored_total", help_text, [(node, counters.caps.restored)])
+    help_text = "Software caps that are lost and cannot be restored."
+    yield gauge("k8s_rdma_software_caps_lost", help_text, [(node, counters.caps.lost)])
+    if counters.age_s is not None:
+        yield from _vf_metrics(counters)
+
+
+def _vf_metrics(counters: Counters) -> Iterator[Metric]:
+    vfs = [(_vf_labels(counters, vf), vf) for vf in counters.vfs]
+    for name, unit, value in _TRAFFIC:
+        help_text = f"{unit} by a virtual function's holder since its interface was made."
+        yield counter(f"k8s_rdma_vf_{name}_total", help_text, [(labels, value(vf)) for labels, vf in vfs])
+    yield counter(
+        "k8s_rdma_vf_rdma_counter_total",
+        "Hardware counters of a virtual function's RDMA device, by the kernel's names.",
+        [({**labels, "counter": name}, count) for labels, vf in vfs for name, count in vf.rdma.items()],
+    )
+
+
+def _vf_labels(counters: Counters, vf: VfTraffic) -> dict[str, str]:
+    """Return the labels PF and VF; for a VF of a pod also the pod, and the interface's name in it."""
+    pod = vf.pod and {"namespace": vf.pod.namespace, "pod": vf.pod.name, "interface": vf.ifname}
+    return {"node": counters.node, "pf": vf.pf_name, "pci": vf.pf, "vf": str(vf.vf), **(pod or {})}
+
 
 Scan: TypeAlias = "Callable[[], NodeReport]"
 

@@ -17,9 +17,10 @@ import msgspec
 
 from k8s_rdma import __version__
 from k8s_rdma.errors import STATUS, MalformedError
-from k8s_rdma.http_server.access import EVERYBODY, Access
-from k8s_rdma.http_server.answer import (
+from k8s_rdma.http_server.asgi import (
     CONTENT_TYPE,
+    EVERYBODY,
+    Access,
     Answer,
     Fields,
     Receive,
@@ -28,7 +29,7 @@ from k8s_rdma.http_server.answer import (
     error_answer,
     json_answer,
 )
-from k8s_rdma.server.answers import RETRY, Shown
+from k8s_rdma.server.agent_link import RETRY, Shown
 from k8s_rdma.wire.json import describe_unknown, shown
 from k8s_rdma.wire.rest import GENERATION_PATTERN, Error, ErrorDocument, GenerationText, LegacyPf, NodeReport
 

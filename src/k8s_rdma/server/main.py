@@ -23,7 +23,7 @@ from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import KernelError, MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
-from k8s_rdma.http_server.access import EVERYBODY, Access, access_of
+from k8s_rdma.http_server.asgi import EVERYBODY, Access, access_of
 from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.linux.changes import CachedScan, files_without_events
 from k8s_rdma.linux.discovery.netlink_queries import UnprivilegedQueries

@@ -19,21 +19,18 @@ from k8s_rdma.config.devices import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOU
 from k8s_rdma.config.files import NodeText, Port, TlsConfig, port_of
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
-from k8s_rdma.http_server.access import tls_context
-from k8s_rdma.http_server.answer import CONTENT_TYPE, JSON, Answer, error_answer, exposition, gauge
+from k8s_rdma.http_server.asgi import CONTENT_TYPE, JSON, Answer, error_answer, exposition, gauge, tls_context
 from k8s_rdma.http_server.connections import Bodies, BodyError, ClientGoneError, return_large_buffers
 from k8s_rdma.process import stop_on_signals
-from k8s_rdma.webhook.injection import Injection
-from k8s_rdma.wire.admission import decode_review, encode_patch, encode_refusal
-from k8s_rdma.wire.resource_names import ResourceText
+from k8s_rdma.webhook.injection import Injection, decode_review, encode_patch, encode_refusal
+from k8s_rdma.wire.cdi import ResourceText
 from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from k8s_rdma.http_server.access import ServerTls
-    from k8s_rdma.http_server.answer import Receive, Scope, Send
+    from k8s_rdma.http_server.asgi import Receive, Scope, Send, ServerTls
 
 _log = structlog.get_logger()
 

@@ -11,9 +11,9 @@ from typing import Literal
 
 import msgspec
 
-from k8s_rdma.core.devices.device_plugin_api import DEVICE_PLUGIN_VERSION
-from k8s_rdma.wire import cdi, frame, machine, network_status, rdma_node
-from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
+from k8s_rdma.core.devices.pod_devices import DEVICE_PLUGIN_VERSION
+from k8s_rdma.wire import cdi, machine, rdma_node, sockets
+from k8s_rdma.wire.cni_result import DEVICE_INFO_VERSION, SUPPORTED_VERSIONS
 from k8s_rdma.wire.placement_annotation import PLACEMENT_VERSION
 
 FORMAT = 1
@@ -64,12 +64,12 @@ class Speaks(msgspec.Struct, frozen=True, kw_only=True):
 
     ledger: int
     cni: tuple[str, ...] = SUPPORTED_VERSIONS
-    cni_frame: int = frame.VERSION
+    cni_frame: int = sockets.VERSION
     placement: int = PLACEMENT_VERSION
     rdma_node: str = f"{rdma_node.GROUP}/{rdma_node.VERSION}"
     device_plugin: str = DEVICE_PLUGIN_VERSION
     cdi: str = cdi.VERSION
-    device_info: str = network_status.VERSION
+    device_info: str = DEVICE_INFO_VERSION
     machine: int = machine.FORMAT
     doctor: int = FORMAT
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.devices.device_plugin_api import (
+from k8s_rdma.core.devices.pod_devices import (
     AllocateResponse,
     Choice,
+    ContainerDevices,
     DeviceSpec,
     Mount,
     OfferedDevice,
     PluginOptions,
     PluginRegistration,
+    PodDevices,
 )
-from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.wire.pb import device_plugin_pb2 as pb
 from k8s_rdma.wire.pb import pod_resources_pb2 as pod_pb
 from k8s_rdma.wire.protobuf import Form, Method, form

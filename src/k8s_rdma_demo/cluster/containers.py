@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import msgspec
 import yaml
 
-from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec, Mount
+from k8s_rdma.core.devices.pod_devices import AllocateResponse, DeviceSpec, Mount
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.json import decode
 from k8s_rdma_demo.cluster.cni_plugin import CniError, pod_ips

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Mount
+from k8s_rdma.core.devices.pod_devices import AllocateResponse, Mount
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
 from k8s_rdma_demo import cri

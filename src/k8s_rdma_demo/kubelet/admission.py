@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, DeviceSpec, Mount
+from k8s_rdma.core.devices.pod_devices import AllocateResponse, Choice, DeviceSpec, Mount
 from k8s_rdma_demo.kubelet.plugins import ListedDevices, PluginClient, PluginError
 from k8s_rdma_demo.kubelet.pods import (
     AdmissionError,

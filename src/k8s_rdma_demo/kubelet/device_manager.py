@@ -29,7 +29,7 @@ from k8s_rdma_demo.kubelet.pods import CHECKPOINT, Capacity, ContainerKind, Devi
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, OfferedDevice, PluginRegistration
+    from k8s_rdma.core.devices.pod_devices import AllocateResponse, OfferedDevice, PluginRegistration
     from k8s_rdma.wire.protobuf import Method
 
 RequestT = TypeVar("RequestT")

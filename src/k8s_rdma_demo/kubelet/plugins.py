@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from k8s_rdma.core.devices.device_plugin_api import (
+from k8s_rdma.core.devices.pod_devices import (
     DEVICE_PLUGIN_VERSION,
     AllocateResponse,
     Choice,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from k8s_rdma.core.devices.device_plugin_api import AllocateResponse
+from k8s_rdma.core.devices.pod_devices import AllocateResponse
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.kubelet import CONTAINER_ALLOCATE_RESPONSE

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from demo.cluster.fake_cri import FakeCri
-from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec, Mount
+from k8s_rdma.core.devices.pod_devices import AllocateResponse, DeviceSpec, Mount
 from k8s_rdma_demo import cri
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.containers import AttachError, PodRef

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, DeviceSpec, OfferedDevice, PluginOptions
+from k8s_rdma.core.devices.pod_devices import AllocateResponse, DeviceSpec, OfferedDevice, PluginOptions
 from k8s_rdma_demo.cluster.containers import ContainerError, DeviceNode, new_container
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
 from k8s_rdma_demo.cluster.node_devices import DevicesConfig, KubeletConfig

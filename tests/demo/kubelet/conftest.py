@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.devices.device_plugin_api import OfferedDevice
+from k8s_rdma.core.devices.pod_devices import OfferedDevice
 from k8s_rdma_demo.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
 from k8s_rdma_demo.kubelet.pods import ContainerKind, DeviceContainer, DevicePod
 from plain_plugin import PlainPlugin

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from demo.kubelet.conftest import RESOURCE, container, init, pod
-from k8s_rdma.core.devices.device_plugin_api import (
+from k8s_rdma.core.devices.pod_devices import (
     AllocateResponse,
     Choice,
     DeviceSpec,

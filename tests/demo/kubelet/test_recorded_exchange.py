@@ -14,7 +14,7 @@ from h2.errors import ErrorCodes
 from h2.events import RequestReceived
 
 from demo.kubelet.conftest import RESOURCE, container, init, pod
-from k8s_rdma.core.devices.device_plugin_api import AllocateResponse, Choice, PluginOptions
+from k8s_rdma.core.devices.pod_devices import AllocateResponse, Choice, PluginOptions
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 

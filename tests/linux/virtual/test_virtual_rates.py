@@ -11,7 +11,7 @@ from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.step import SetRates, VfRate
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.virtual.settings import Rates, Shaper
+from k8s_rdma.linux.virtual.pf import Rates, Shaper
 
 pytestmark = needs_namespaces
 VFS = 8

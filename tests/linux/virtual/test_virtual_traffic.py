@@ -16,7 +16,7 @@ from contract.lab import PF0
 from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.step import GiveVf, SetRates, VfRate, VfRef
-from k8s_rdma.linux.virtual.settings import BURST
+from k8s_rdma.linux.virtual.pf import BURST
 from linux.virtual.vf_pod import EVERYBODY, Pod, dropped_as_forged, frames, octets, vf_class
 
 pytestmark = needs_namespaces

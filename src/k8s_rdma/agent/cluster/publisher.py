@@ -25,8 +25,16 @@ from k8s_rdma.agent.cluster.api_cluster import OwnNode, retry_forever
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseView, OwnNodeView, PublishingApi, RdmaNodeView
-from k8s_rdma.kube.informer import REAL_TIME, Time
+from k8s_rdma.kube.api import (
+    API_ERRORS,
+    REAL_TIME,
+    ApiRefusedError,
+    LeaseView,
+    OwnNodeView,
+    PublishingApi,
+    RdmaNodeView,
+    Time,
+)
 from k8s_rdma.wire.rdma_node import RdmaNodeStatus, decode_status, encode_status, status_of, vfs_for_pods
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.cluster.cluster import Cluster, NoCluster
+from k8s_rdma.agent.cluster.api_cluster import Cluster, NoCluster
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.pod_request import (
     NOTHING_HELD,
@@ -39,7 +39,7 @@ from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
 from k8s_rdma.wire.cni_request import NetConf, decode_netconf, refuse
 from k8s_rdma.wire.cni_result import ResultInterface, check_version, encode_result
-from k8s_rdma.wire.ipam_result import IpamResult
+from k8s_rdma.wire.plugin_config import IpamResult
 
 if TYPE_CHECKING:
     from k8s_rdma.agent.cni.delete import DeleteCommand

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.kube.api import ADDRESS_LEASES, API_ERRORS, ApiRefusedError, LeaseView, Listed
-from k8s_rdma.kube.informer import REAL_TIME, Time
+from k8s_rdma.kube.api import ADDRESS_LEASES, API_ERRORS, REAL_TIME, ApiRefusedError, LeaseView, Listed, Time
 
 if TYPE_CHECKING:
     from pathlib import Path

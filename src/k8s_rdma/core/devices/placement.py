@@ -16,11 +16,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.programming import demand, objection
+from k8s_rdma.core.programming import RoundRobin, demand, objection
 from k8s_rdma.core.refusal import RefusalMessage, count, needed
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, unmet
 from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions
-from k8s_rdma.core.weights import RoundRobin
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ from k8s_rdma.doctor.node.runtime import (
     check_runtime,
 )
 from k8s_rdma.errors import K8sRdmaError, KernelError
-from k8s_rdma.kube.documents import Documents
+from k8s_rdma.kube.calls import Documents
 from k8s_rdma.linux.discovery.functions import RdmaDevices, Selected, find_pfs
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.queries import Queries

@@ -27,14 +27,14 @@ from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.linux.receipts import NewerLedgerError, Receipts
 from k8s_rdma.wire.rdma_node import GROUP, KIND, VERSION, RdmaNodeStatus
 from k8s_rdma.wire.rest import NodeReport, decode_report
-from k8s_rdma.wire.state import HEADER, Kind, decode_header
+from k8s_rdma.wire.sockets import HEADER, Kind, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from prometheus_client.core import Sample
 
-    from k8s_rdma.kube.documents import Documents
+    from k8s_rdma.kube.calls import Documents
 
 _OBJECT = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"
 _SCHEMAS = f"/openapi/v3/apis/{GROUP}/{VERSION}"

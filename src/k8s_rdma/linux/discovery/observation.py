@@ -31,11 +31,13 @@ from k8s_rdma.linux.discovery.functions import (
     Selected,
     SkippedPf,
     VfContext,
+    VfSettings,
     find_pfs,
+    from_netlink,
     observe_vf,
+    read_vf_settings,
     select,
 )
-from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink, read_vf_settings
 from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.netlink.routes import below, carriers
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS

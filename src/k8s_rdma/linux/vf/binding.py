@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.types import PciAddress
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
     from k8s_rdma.linux.sysfs import Sysfs
-    from k8s_rdma.linux.vf.moves import VfLocator
-    from k8s_rdma.linux.vf.rdma import VfRdma
+    from k8s_rdma.linux.vf.moves import VfLocator, VfRdma
 
 _DEVICES, _DRIVERS = "bus/pci/devices", "bus/pci/drivers"
 _NO_OVERRIDE = "(null)"

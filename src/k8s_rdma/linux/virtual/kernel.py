@@ -43,7 +43,7 @@ from k8s_rdma.core.step import (
 )
 from k8s_rdma.core.types import VIRTUAL_DRIVER, LinkState, VlanProto
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.changes import Changes
+from k8s_rdma.linux.changes import LINKS, Changes
 from k8s_rdma.linux.netlink.rtnl import (
     Link,
     Rtnl,
@@ -54,7 +54,6 @@ from k8s_rdma.linux.netlink.rtnl import (
     with_mac,
     with_mtu,
 )
-from k8s_rdma.linux.netlink.subscriptions import LINKS
 from k8s_rdma.linux.netns import Namespaces, current_namespace
 from k8s_rdma.linux.pod_interface import (
     CapAbility,
@@ -65,8 +64,7 @@ from k8s_rdma.linux.pod_interface import (
     located_vfs,
     make_bare,
 )
-from k8s_rdma.linux.virtual.pf import DEFAULT_MTU, revive_vf
-from k8s_rdma.linux.virtual.settings import Rates, Settings, Shaper, supported_settings
+from k8s_rdma.linux.virtual.pf import DEFAULT_MTU, Rates, Settings, Shaper, revive_vf, supported_settings
 from k8s_rdma.linux.virtual.topology import (
     PortState,
     VirtualPf,
