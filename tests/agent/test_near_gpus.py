@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from agent.machine import Machine
 from agent.pods import conf, requests
 from agent.runtime import Answer, Runtime, in_turn
+from cdi_documents import decode_specification
 from factories import PF0, PF1
 from fakes.kernel import FakeKernel
 from fakes.machine import FakeMachine, FakePf
 from fakes.nodes import FakePodResources
+from k8s_rdma.config.devices import ExactResource
 from k8s_rdma.core.inventory import Gpu
 from k8s_rdma.core.placement import Placement, place
 from k8s_rdma.core.request import Request
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 FABRIC = conf("1.0.0", emptyResult=True)
 KEY = PlacementKeys.shared(b"k" * 32)
+SLOT = "k8s-rdma.io/slot"
+GPUS = "K8S_RDMA_GPUS="
 NVIDIA = "nvidia.com/gpu"
 SWITCHES = {"GPU-a": PciAddress("0000:01:00.0"), "GPU-b": PciAddress("0000:02:00.0")}
 LINK_MBPS = 100_000
@@ -44,7 +49,8 @@ def gpu(device_id: str) -> Gpu:
 
 
 async def locate(devices: Set[tuple[str, str]]) -> Mapping[tuple[str, str], Gpu]:
-    return {device: gpu(device[1]) for device in devices if device[1] in SWITCHES}
+    found = {device: device[1].partition("::")[0] for device in devices}
+    return {device: gpu(name) for device, name in found.items() if name in SWITCHES}
 
 
 @pytest.fixture
@@ -120,6 +126,78 @@ def test_an_interface_per_gpu_is_in_the_order_of_gpus(machine: Machine, kubelet:
         assert pfs(runtime) == [PF0, PF1]
 
     in_turn(machine, scenario, key=KEY)
+
+
+def gpu_variables(machine: Machine) -> list[str]:
+    """`K8S_RDMA_GPUS` of a pod's only slot."""
+    (path,) = (machine.directory / "host").rglob("k8s-rdma.io-slot_*.json")
+    _, [device] = decode_specification(path.read_bytes())
+    return [text.removeprefix(GPUS) for text in device.container_edits.env if text.startswith(GPUS)]
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+def test_containers_are_told_which_interface_is_which_gpus(
+    machine: Machine, kubelet: FakePodResources, key: PlacementKeys | None
+) -> None:
+    """After a restart of the agent as well, which knows it from its ledger."""
+    annotations = annotated(machine, 2, per="gpu", min_tx_rate=LINK_MBPS)
+    if key is None:
+        del annotations[PLACEMENT_ANNOTATION]
+    kubelet.allocate("default", "p", NVIDIA, "GPU-b", "GPU-a")
+    kubelet.allocate("default", "p", SLOT, "slot-0")
+    machine.resources = (ExactResource(name=SLOT),)
+
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", FABRIC, annotations=annotations)
+        assert answer.exit_status == 0, answer
+        (receipt,) = runtime.node.ledger.receipts.values()
+        first, second = (interface.pci for interface in receipt.interfaces)
+        assert pfs(runtime) == [PF0, PF1]
+        assert gpu_variables(machine) == [f"GPU-a=eth0/{first},GPU-b=eth1/{second}"]
+
+    in_turn(machine, scenario, key=key)
+    (before,) = gpu_variables(machine)
+
+    async def restarted(runtime: Runtime) -> None:
+        shutil.rmtree(machine.directory / "host")
+        machine.specifications.devices.restore(runtime.node.ledger)
+        assert gpu_variables(machine) == [before]
+
+    in_turn(machine, restarted, key=key)
+
+
+def test_share_of_a_gpu_is_told_by_the_first_of_the_pods_ids(
+    machine: Machine, kubelet: FakePodResources
+) -> None:
+    kubelet.allocate("default", "p", NVIDIA, "GPU-b::3", "GPU-b::1")
+    kubelet.allocate("default", "p", SLOT, "slot-0")
+    machine.resources = (ExactResource(name=SLOT),)
+    annotations = requests({"near": "gpu"}, {"near": "gpu"}, {}) | {TOPOLOGY_ANNOTATION: "same-pcie-switch"}
+
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", FABRIC, annotations=annotations)
+        assert answer.exit_status == 0, answer
+        (receipt,) = runtime.node.ledger.receipts.values()
+        assert [interface.gpu for interface in receipt.interfaces] == ["GPU-b::1", "GPU-b::1", ""]
+        first, second, _ = (interface.pci for interface in receipt.interfaces)
+        assert gpu_variables(machine) == [f"GPU-b::1=eth0/{first},GPU-b::1=eth1/{second}"]
+
+    in_turn(machine, scenario)
+
+
+def test_gpus_of_unknown_places_are_told_with_no_interface(
+    machine: Machine, kubelet: FakePodResources
+) -> None:
+    kubelet.allocate("default", "p", NVIDIA, "MIG-elsewhere")
+    kubelet.allocate("default", "p", SLOT, "slot-0")
+    machine.resources = (ExactResource(name=SLOT),)
+
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", FABRIC, annotations=requests({"near": "gpu"}))
+        assert answer.exit_status == 0, answer
+        assert gpu_variables(machine) == []
+
+    in_turn(machine, scenario)
 
 
 def test_pod_without_a_placement_has_an_interface_per_gpu_as_well(

@@ -320,7 +320,12 @@ def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tup
     if slot.one_device:
         return ()
     devices = [
-        NamedDevice(rdma=interface.rdma_device if interface.is_netdev else "", pci=interface.pci)
+        NamedDevice(
+            rdma=interface.rdma_device if interface.is_netdev else "",
+            pci=interface.pci,
+            gpu=interface.gpu,
+            interface=interface.ifname,
+        )
         for interface in interfaces
     ]
     found = device_variables(slot.resource, devices, hints=slot.hints)

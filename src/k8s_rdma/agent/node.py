@@ -33,6 +33,7 @@ from k8s_rdma.core.allocation import (
     returned,
     sibling_pfs,
     with_allocations,
+    with_gpus,
 )
 from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
 from k8s_rdma.core.devices.pod_devices import SlotInUse
@@ -453,7 +454,8 @@ class Node:
         )
         if isinstance(decision, Rejection):
             return decision
-        return choose_vfs(decision, self.hardware, ledger, sandbox.ifnames, sandbox.entries)
+        chosen = choose_vfs(decision, self.hardware, ledger, sandbox.ifnames, sandbox.entries)
+        return chosen if isinstance(chosen, Rejection) else with_gpus(chosen, request, sandbox.gpus)
 
     def move_to_pod(self, receipt: Receipt) -> None:
         """Move VFs to the pod, down and without addresses, since some IPAM plugins lease through them.

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.core.devices.near_gpus import of_gpus
+from k8s_rdma.core.devices.near_gpus import of_gpus, owners
 from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Inventory, Pf, Used, total
 from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config, shown
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
@@ -213,6 +213,17 @@ def choose_vfs(
     if conflict:
         return Rejection(node=placement.node, reason=Reason.CONFLICT, message=conflict)
     return tuple(chosen)
+
+
+def with_gpus(
+    interfaces: Sequence[AllocatedInterface], request: Request, gpus: Sequence[Gpu]
+) -> tuple[AllocatedInterface, ...]:
+    """Note in the interfaces of a request the GPUs to which they belong."""
+    by_index = owners(request.interfaces, gpus)
+    return tuple(
+        replace(interface, gpu=by_index[index].device_id) if index in by_index else interface
+        for index, interface in enumerate(interfaces)
+    )
 
 
 def lost_interfaces(pf: PfState, allocated: Iterable[tuple[str, AllocatedInterface]]) -> Iterator[str]:

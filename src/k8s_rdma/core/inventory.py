@@ -53,6 +53,8 @@ class Gpu:
     resource: the extended resource that it counts for. pcie_path, numa_node: its place, as in
         `core.devices.device_plugin_api.Neighbour`. in_use: whether a pod has it, or a share of it.
     devices: how many devices of the resource it is; more than one where pods share it.
+    device_id: the first of its devices, as kubelet has it, by which a pod holds it; empty where that is of no
+        account.
     """
 
     resource: str
@@ -61,6 +63,7 @@ class Gpu:
     numa_node: int | None = field(default=None, hash=False)
     in_use: bool = False
     devices: int = field(default=1, hash=False)
+    device_id: str = field(default="", compare=False)
 
 
 def in_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:

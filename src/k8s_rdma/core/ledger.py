@@ -61,6 +61,8 @@ class AllocatedInterface:
     set_min_tx_rate_mbps, set_max_tx_rate_mbps: what is programmed on it; None, in receipts of agents that
         programmed whatever was asked for, for just that.
     software_max_tx_rate_mbps: what its netdev's queueing discipline in the pod limits it to; 0 for none.
+    gpu: the GPU to which it belongs, as kubelet has it; empty for none, as in receipts of agents that did not
+        note it.
     """
 
     vf: VfRef
@@ -80,6 +82,7 @@ class AllocatedInterface:
     kernel_driver: str = ""
     rdma_device: str = ""
     pool: str = ""
+    gpu: str = ""
 
     @property
     def mac(self) -> str:

@@ -125,8 +125,10 @@ class PodDeviceLookup:
             except TimeoutError as error:
                 msg = f"where the pod's GPUs are: no answer in {LOCATE_S:g} s; try again"
                 raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE) from error
-        gpus = tuple(dict.fromkeys(located.values())) if len(located) == len(devices) else ()
-        return replace(devices_held, gpus=gpus, gpu_devices=len(devices))
+        gpus: dict[Gpu, Gpu] = {}
+        for device in sorted(located) if len(located) == len(devices) else ():
+            gpus.setdefault(located[device], replace(located[device], device_id=device[1]))
+        return replace(devices_held, gpus=tuple(gpus.values()), gpu_devices=len(devices))
 
     async def exclusive(self) -> Mapping[str, str]:
         """Map exclusive devices to the pods that hold them, `namespace/name`.
@@ -384,7 +386,7 @@ class PodRequest:
         requested = tuple(self.request.interfaces[entry] for entry in entries)
         request = replace(self.request, interfaces=requested)
         devices = tuple(self.devices[entry] for entry in entries) if self.devices else ()
-        gpus = gpus_of(self.request.interfaces, entries, self.gpus) if self.gpus else ()
+        gpus = gpus_of(self.request.interfaces, entries, self.gpus)
         return replace(self, request=request, promised=promised, devices=devices, gpus=gpus)
 
     def permitted(self, policies: NamespacePolicies, namespace: str) -> PodRequest:

@@ -186,11 +186,16 @@ def of_gpus(request: Request, inventory: Inventory, gpus: Sequence[Gpu]) -> tupl
     return replace(request, devices=(*devices, *numbers.items())), replace(inventory, gpus=free)
 
 
+def owners(interfaces: Sequence[InterfaceRequest], gpus: Sequence[Gpu]) -> dict[int, Gpu]:
+    """The GPU to which each interface near GPUs belongs, by its index; none where the GPUs are unknown."""
+    near = [index for index, interface in enumerate(interfaces) if interface.needs.near_gpu]
+    ordered = sorted(gpus, key=lambda gpu: gpu.pci)
+    return {index: ordered[number % len(ordered)] for number, index in enumerate(near)} if ordered else {}
+
+
 def gpus_of(
     interfaces: Sequence[InterfaceRequest], entries: Iterable[int], gpus: Sequence[Gpu]
 ) -> tuple[Gpu, ...]:
     """The GPUs to which some of a pod's interfaces belong. interfaces: all of the pod's, gpus: too."""
-    near = [entry for entry, interface in enumerate(interfaces) if interface.needs.near_gpu]
-    ordered = sorted(gpus, key=lambda gpu: gpu.pci)
-    owners = {entry: ordered[number % len(ordered)] for number, entry in enumerate(near)}
-    return tuple(dict.fromkeys(owners[entry] for entry in entries if entry in owners))
+    by_entry = owners(interfaces, gpus)
+    return tuple(dict.fromkeys(by_entry[entry] for entry in entries if entry in by_entry))

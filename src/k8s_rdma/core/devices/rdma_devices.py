@@ -12,10 +12,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
+from urllib.parse import quote
 
 from k8s_rdma.core.types import LinkType
 
 _ANNOTATION_PREFIX = "devices.k8s-rdma.io"
+MAX_GPU_ID_BYTES = 128
+"""The longest id of a GPU in a variable: 256 interfaces' stay below `MAX_ARG_STRLEN`, 128 KiB (Linux
+`include/uapi/linux/binfmts.h`)."""
+
 _NO_LETTER_OR_DIGIT = re.compile(r"[^A-Z0-9]")
 
 
@@ -25,10 +30,14 @@ class NamedDevice:
 
     rdma: its RDMA device's name, which is the same in every namespace; empty for none, as of a function that
         a program drives. pci: its function's address; empty for a soft one.
+    gpu: the id of the GPU to which it belongs, as kubelet has it; empty for none. interface: its network
+        interface's name, where it belongs to a GPU.
     """
 
     rdma: str
     pci: str = ""
+    gpu: str = ""
+    interface: str = ""
 
 
 def device_variables(
@@ -40,6 +49,9 @@ def device_variables(
     `K8S_RDMA_DEVICES_<RESOURCE>`: names of RDMA devices.
     With hints, what communication libraries are told by: `NCCL_IB_HCA` (names to be matched whole, `=`; all
     ports) and `UCX_NET_DEVICES` (a port each, the first: VFs have one).
+    `K8S_RDMA_GPUS`: for each device that belongs to a GPU, `<GPU's id>=<interface>/<RDMA device>`, or its PCI
+    address where it has no RDMA device. Ids and interface names are percent-encoded (RFC 3986) but for `:`,
+    so that nothing in them ends an entry; a GPU whose id is longer than `MAX_GPU_ID_BYTES` is left out.
     """
     suffix = _NO_LETTER_OR_DIGIT.sub("_", resource.upper())
     names = [device.rdma for device in devices if device.rdma]
@@ -50,6 +62,11 @@ def device_variables(
     if hints and names:
         found["NCCL_IB_HCA"] = f"={','.join(names)}"
         found["UCX_NET_DEVICES"] = ",".join(f"{name}:1" for name in names)
+    found["K8S_RDMA_GPUS"] = ",".join(
+        f"{quote(device.gpu, safe=':')}={quote(device.interface, safe='')}/{device.rdma or device.pci}"
+        for device in devices
+        if 0 < len(device.gpu.encode()) <= MAX_GPU_ID_BYTES
+    )
     return {name: value for name, value in found.items() if value}
 
 
