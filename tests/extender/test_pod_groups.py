@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extender.node_server import PF0, pf, report
+from extender.test_near_gpus import GPU, near, with_gpus
 from extender.world import World, until, world
 from k8s_rdma.core.types import Gang, GangApi
 from k8s_rdma.extender.config import NamespaceLimit
@@ -115,6 +116,21 @@ async def test_pods_are_woken_on_all_nodes_of_a_whole_gang_when_one_bind_of_it_i
         w.nodes[first].holds(other=0)
         assert await w.bind("a0", first) != ""
         await until(lambda: {"w1", "w2"} - {first} <= set(w.api.touched))
+
+
+async def test_gangs_pod_is_woken_when_the_gpus_that_kubelet_may_choose_are_others():
+    """It fits alone before and after: with one GPU to choose, a pod reserves room on one PF of two."""
+    async with world("w1", assume_s=60.0) as w:
+        w.nodes["w1"].report = with_gpus("w1")
+        link = w.nodes["w1"].report.pfs[0].link_mbps
+        await w.create_pod_group("a", 2)
+        for name in ("a0", "a1"):
+            await w.create_pod(name, annotation=near(link), topology="prefer", devices={GPU: 1}, gang="a")
+        assert await filtered(w, "a0", "a1") == [["w1"], []]
+        assert not w.api.touched
+        w.nodes["w1"].report = with_gpus("w1", 0, generation=2)
+        await until(lambda: "w1" in w.api.touched)
+        assert await filtered(w, "a0", "a1") == [["w1"], ["w1"]]
 
 
 async def test_gang_does_not_take_where_another_pod_is_going():
