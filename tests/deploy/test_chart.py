@@ -202,6 +202,12 @@ def test_processes_take_what_they_are_told(name: str, tmp_path: Path):
         load_config(kinds[key], str(path), {"node": "w1"} if key in {"agent.yaml", "server.yaml"} else {})
 
 
+def test_directory_of_the_executable_comes_before_the_agents_own_directories_of_plugins():
+    objects = documents(render({"node": {"cni": {"binDir": "/srv/cni"}}}))
+    [text] = [each["data"]["agent.yaml"] for each in objects if "agent.yaml" in (each.get("data") or {})]
+    assert yaml.safe_load(text)["cniPath"] == f"/srv/cni:{AgentConfig(node='w1').cni_path}"
+
+
 @pytest.mark.parametrize("name", ["defaults", "uninstalling"])
 def test_commands_know_their_options(name: str):
     program: Any = typer.main.get_command(app)
