@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ import pytest
 
 from factories import PF0, PF1, interface, receipt
 from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR, AttachmentSpecs, HostFiles, device_info_file
+from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.core.ledger import Attachment, Ledger
 from k8s_rdma.core.types import ContainerId, InterfaceOptions, VfDriver
 from k8s_rdma.errors import KernelError, MalformedError, Reason
@@ -67,6 +69,25 @@ def ledger(*receipts):
 
 def everything(host: Path) -> list[str]:
     return sorted(str(path.relative_to(host)) for path in host.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("name", ["blocks.json", "é" * 127])
+def test_file_is_replaced_whole_and_no_link_leads_its_draft_elsewhere(tmp_path: Path, name: str):
+    elsewhere, file = tmp_path / "elsewhere", tmp_path / "state" / name
+    write_file(file, b"first")
+    draft = file.with_name(f".{os.fsdecode(os.fsencode(name)[:250])}.new")
+    draft.symlink_to(elsewhere)
+    write_file(file, b"second")
+    assert file.read_bytes() == b"second"
+    assert not elsewhere.exists()
+    assert [path.name for path in file.parent.iterdir()] == [name]
+
+
+def test_file_that_cannot_be_replaced_stays_without_a_draft_beside_it(tmp_path: Path):
+    (tmp_path / "file" / "in it").mkdir(parents=True)
+    with pytest.raises(OSError, match="file"):
+        write_file(tmp_path / "file", b"data")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_device_information_is_written_where_the_runtime_looks_for_it(host, files):

@@ -224,6 +224,18 @@ def test_executable_is_looked_for_where_the_node_has_its_plugins(tmp_path: Path)
     assert find_executable(files, "/opt/cni/bin::/usr/lib/cni") == "/usr/lib/cni/k8s-rdma-cni"
 
 
+def test_executable_behind_an_absolute_link_is_looked_for_below_the_nodes_root(tmp_path: Path) -> None:
+    files, link = HostFiles(tmp_path / "host"), tmp_path / "host/opt/cni/bin/k8s-rdma-cni"
+    link.parent.mkdir(parents=True)
+    (tmp_path / "ours").touch()
+    link.symlink_to(tmp_path / "ours")
+    assert find_executable(files, "/opt/cni/bin") == ""
+    (files_of_node := tmp_path / "host" / tmp_path.relative_to("/")).mkdir(parents=True)
+    (files_of_node / "ours").touch()
+    (tmp_path / "ours").unlink()
+    assert find_executable(files, "/opt/cni/bin") == "/opt/cni/bin/k8s-rdma-cni"
+
+
 def test_every_container_of_a_pod_has_a_slot_with_all_of_its_devices(machine: Machine) -> None:
     async def scenario() -> None:
         machine.kubelet.allocate("default", "p", SLOT, "slot-0", container="a")

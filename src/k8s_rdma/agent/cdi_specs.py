@@ -10,7 +10,6 @@ devices of RDMA devices that the agent looks up by name; nothing else is taken f
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import structlog
 
 from k8s_rdma.agent.node import Node, Worker
-from k8s_rdma.agent.plugins.runner import below
+from k8s_rdma.agent.plugins.runner import MAX_NAME_BYTES, below, write_file
 from k8s_rdma.core.devices.pod_devices import SlotInUse, format_memlock, shared_device
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice, NamedDevice, device_variables
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
@@ -53,9 +52,6 @@ _log = structlog.get_logger()
 
 MARK = "K8S_RDMA_SLOT"
 """A variable for a slot without device nodes and variables: a specification that edits nothing is invalid."""
-
-MAX_NAME_BYTES = 255
-"""The longest file name on Linux' file systems (`NAME_MAX`)."""
 
 DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo/cni"
 """Source: Device Information Specification 1.1.0, section 4.2."""
@@ -341,7 +337,7 @@ def find_executable(files: HostFiles, cni_path: str) -> str:
 class HostFiles:
     """Reads and writes files by their paths on the node, whose root file system is at `host_root`.
 
-    A symbolic link in the last part of a path is not followed.
+    A symbolic link in the last part of a path is not followed, but to know whether it leads to anything.
     """
 
     def __init__(self, host_root: Path) -> None:
@@ -349,8 +345,8 @@ class HostFiles:
         self._root = host_root
 
     def exists(self, path: PurePosixPath) -> bool:
-        """Report whether the path exists."""
-        return self._own_path(path).exists()
+        """Report whether the path exists; a link in its last part is followed as the node sees it."""
+        return below(self._root, Path(path)).exists()
 
     def holds(self, path: PurePosixPath, data: bytes) -> bool:
         """Report whether the path is a regular file with exactly this content."""
@@ -375,15 +371,8 @@ class HostFiles:
 
         KernelError names the file that cannot be written.
         """
-        target = self._own_path(path)
-        draft = target.with_name(f".{target.name[: MAX_NAME_BYTES - 5]}.new")
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            draft.unlink(missing_ok=True)
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            draft.rename(target)
+            write_file(self._own_path(path), data)
         except OSError as error:
             msg = f"device file {path}: cannot be written: {error.strerror}"
             raise KernelError(msg) from error

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.api import ADDRESS_LEASES, API_ERRORS, REAL_TIME, ApiRefusedError, LeaseView, Listed, Time
 
@@ -145,10 +146,8 @@ class AddressBlocks:
 
     def _save(self) -> None:
         indexes = {key: block.index for key, block in (self._claimed_blocks or {}).items()}
-        written = self._file.with_suffix(".new")
         try:
-            written.write_text(json.dumps(indexes))
-            written.replace(self._file)
+            write_file(self._file, json.dumps(indexes).encode())
         except OSError as error:
             _log.warning("address_blocks_not_written", file=str(self._file), why=str(error))
 

@@ -83,6 +83,10 @@ class NoVerbError(K8sRdmaError):
     """A plugin does not implement the verb of a call."""
 
 
+MAX_NAME_BYTES = 255
+"""The longest file name on Linux' file systems (`NAME_MAX`)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """The interface that a call is for. netns: the namespace's path; empty, on DEL, for one that is gone."""
@@ -441,3 +445,22 @@ def below(root: Path, path: Path) -> Path:
         else:
             found = target
     return found
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file atomically: by a draft beside it, which no link can lead elsewhere, and a rename.
+
+    Not synced to the disk. OSError when it cannot be written; then the file is as it was.
+    """
+    draft = path.with_name(f".{os.fsdecode(os.fsencode(path.name)[: MAX_NAME_BYTES - 5])}.new")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        draft.rename(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
+        raise

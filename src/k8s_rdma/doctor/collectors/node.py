@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from k8s_rdma import __version__
+from k8s_rdma.agent.cdi_specs import HostFiles, find_executable
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.config.hardware import HardwareConfig
@@ -63,7 +64,7 @@ from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.queries import Queries
 from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 from k8s_rdma.linux.vfio import others_in_group
-from k8s_rdma.wire.conflist import PLUGIN, is_read
+from k8s_rdma.wire.conflist import is_read
 
 if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.rtnl import DcbState
@@ -187,11 +188,10 @@ class NodeCollector:
 
     def _memlock_facts(self) -> MemlockFacts:
         slots = needs_cdi(self.plugin, self.queries.netns_mode())
-        paths = (f"{directory}/{PLUGIN}" for directory in self.agent.cni_path.split(":"))
         return MemlockFacts(
             processes=memlock_limits(self.host),
             amount=self.agent.memlock if slots and self.agent.memlock_bytes() else "",
-            hook=any(self.host.path_of(path).exists() for path in paths),
+            hook=bool(find_executable(HostFiles(self.host.root), self.agent.cni_path)),
             cni_path=self.agent.cni_path,
             ulimits=tuple(
                 (setup.runtime.name, setup.runtime.memlock)
