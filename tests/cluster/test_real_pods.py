@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ from cluster.test_real_kubelet import (
     vfs,
     with_cdi,
 )
+from cluster.webhook import running_webhook
 from cluster.world import placement
 from e2e.container_runtime import IMAGE
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE, SLOT_RESOURCE, DevicePluginConfig
@@ -161,13 +163,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples/pods"
 
 @with_cdi
 async def test_example_pods_run_with_their_annotation_alone(node: Node, tmp_path: Path):
-    """Their slot and scheduler are the policy's; extender, kube-scheduler, kubelet and runtime are real."""
-    async with kubelet_of(node, tmp_path) as kubelet:
+    """Slot and scheduler are of the policy or, before its release, of the webhook; all else is real."""
+    async with kubelet_of(node, tmp_path) as kubelet, AsyncExitStack() as webhook:
         c = kubelet.cluster
-        if c.plane.release < SINCE:
-            pytest.skip(f"Kubernetes {c.plane.release}: MutatingAdmissionPolicy v1 is of {SINCE} and later")
         await prepare(c)
-        await apply_policies(c, "inject")
+        if c.plane.release < SINCE:
+            await webhook.enter_async_context(running_webhook(c, tmp_path))
+        else:
+            await apply_policies(c, "inject")
         node.settings = {
             "kubeconfig": str(c.directory / f"{AGENT}.kubeconfig"),
             "publish": {"rdmaNode": True, "leaseNamespace": "k8s-rdma"},
