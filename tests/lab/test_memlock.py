@@ -7,11 +7,25 @@ that of `agent.cdi_specs`.
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from k8s_rdma.wire.cdi import (
+    SLOT_CLASS,
+    ContainerEdits,
+    Hook,
+    character_node,
+    encode_own,
+    file_name,
+    qualified_name,
+)
 from lab.places import PLUGIN
+from tests.lab.pods_image import archive
+from tests.lab.site import IMAGE
 
 if TYPE_CHECKING:
     from lab.machine import Completed, Machine
@@ -19,6 +33,9 @@ if TYPE_CHECKING:
 REGISTERED = 256 << 20
 LOW = 8 << 20
 """The kernel's default limit, which containers have of a runtime that systemd starts without another."""
+NEIGHBOURS = os.environ.get("K8S_RDMA_NEIGHBOURS_BIN", "")
+CONTAINERD = ("containerd", "containerd-shim-runc-v2", "ctr")
+"""Of containerd 1.7 or later, which knows CDI; the guest's own is older."""
 FOLDERS = ("/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc/libibverbs.d", "/sys")
 
 
@@ -102,3 +119,55 @@ def test_container_does_not_start_where_a_required_amount_is_none(verbs: Machine
     done = register(verbs, runtime, ["much", "required"])
     assert done.returncode != 0
     assert "Max locked memory" not in done.stdout
+
+
+def _busybox(machine: Machine) -> bytes:
+    machine.run("cp", "/bin/busybox", "/lab/busybox")
+    return (machine.shared / "busybox").read_bytes()
+
+
+def test_container_of_containerd_that_is_not_root_registers_memory_by_its_slot_alone(verbs: Machine) -> None:
+    """containerd gives the container the CDI device that the agent writes for a slot, with its hook."""
+    if missing := [name for name in CONTAINERD if not (Path(NEIGHBOURS) / name).is_file()]:
+        pytest.skip(f"K8S_RDMA_NEIGHBOURS_BIN names no folder with {', '.join(missing)}")
+    programs = verbs.shared / "containerd"
+    programs.mkdir()
+    for name in CONTAINERD:
+        shutil.copy(Path(NEIGHBOURS) / name, programs / name)
+    major, minor = map(int, verbs.run("stat", "-c", "%Hr %Lr", "/dev/infiniband/uverbs0").stdout.split())
+    verbs.run("chmod", "666", "/dev/infiniband/uverbs0")  # as rdma-core's rules of udev do
+    node = character_node("/dev/infiniband/uverbs0", major, minor)
+    hook = Hook(
+        hook_name="createRuntime", path=PLUGIN, args=("k8s-rdma-cni", "memlock", "unlimited"), timeout=10
+    )
+    for slot, hooks in (("before", ()), ("after", (hook,))):
+        edits = ContainerEdits(device_nodes=(node,), hooks=hooks)
+        verbs.write(
+            f"/var/run/cdi/{file_name(SLOT_CLASS, slot)}", encode_own(SLOT_CLASS, slot, edits).decode()
+        )
+    (verbs.shared / "image.tar").write_bytes(archive(_busybox(verbs)))
+    ctr = ("env", "PATH=/lab/containerd:/usr/sbin:/usr/bin:/sbin:/bin", "ctr", "-n", "k8s.io")
+    start = f"ulimit -l {LOW >> 10} && export PATH=/lab/containerd:$PATH && exec containerd"
+    containerd = verbs.start("bash", "-c", start, name="containerd")
+    while verbs.run(*ctr, "version", check=False).returncode:
+        assert containerd.running(), containerd.output()
+    verbs.run(*ctr, "images", "import", "--snapshotter", "native", "/lab/image.tar", timeout_s=120)
+    ping = f"stdbuf -oL ibv_rc_pingpong -d rxe0 -g 0 -s {REGISTERED} -r 1"
+    program = f"timeout 20 {ping} | head -1; grep -i lock /proc/self/limits"
+    mounts = [
+        f"--mount=type=bind,src={path},dst={path},options=rbind:ro" for path in FOLDERS if path != "/sys"
+    ]
+    printed = {}
+    for slot in ("before", "after"):
+        done = verbs.run(
+            *ctr, "run", "--rm", "--snapshotter", "native", "--net-host", "--user", "1000:1000",
+            "--cap-add", "CAP_IPC_LOCK", "--device", qualified_name(slot, device_class=SLOT_CLASS),
+            *mounts,
+            IMAGE, slot, "/bin/bash", "-c", program,
+            check=False, timeout_s=300,
+        )  # fmt: skip
+        printed[slot] = done.stdout + done.stderr
+    assert "Couldn't register MR" in printed["before"], printed["before"]
+    assert "local address" in printed["after"], printed["after"]
+    assert "unlimited" in printed["after"]
+    containerd.stop()
