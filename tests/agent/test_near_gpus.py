@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec import Raw
 
 from agent.machine import Machine
 from agent.pods import conf, requests
-from agent.runtime import Answer, Runtime, in_turn
+from agent.runtime import ANNOTATIONS, Answer, Runtime, in_turn
 from cdi_documents import decode_specification
 from factories import PF0, PF1
 from fakes.kernel import FakeKernel
 from fakes.machine import FakeMachine, FakePf
 from fakes.nodes import FakePodResources
+from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
+from k8s_rdma.agent.rebuild_ledger import Rebuild
 from k8s_rdma.config.devices import ExactResource
 from k8s_rdma.core.inventory import Gpu
 from k8s_rdma.core.placement import Placement, place
@@ -23,12 +27,17 @@ from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import STATUS, Reason
 from k8s_rdma.extender.pod_store import with_gpus
 from k8s_rdma.wire.annotation import TOPOLOGY_ANNOTATION, read_pod
+from k8s_rdma.wire.conflist import CachedAttachment
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_promise, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Set
     from pathlib import Path
+
+    from k8s_rdma.agent.cni.pod_request import HeldDevices
+    from k8s_rdma.agent.rebuild_ledger import RebuiltAttachment
+    from k8s_rdma.core.step import NetnsRef
 
 FABRIC = conf("1.0.0", emptyResult=True)
 KEY = PlacementKeys.shared(b"k" * 32)
@@ -272,3 +281,73 @@ def test_pod_is_tried_again_while_kubelet_does_not_say_its_gpus(
         assert pfs(runtime) == [PF1]
 
     in_turn(machine, scenario, key=KEY)
+
+
+class MachineNamespaces:
+    """For `linux.netns.Namespaces`: the pretended machine's, by path."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def find(self, path: str) -> NetnsRef | None:
+        return next((netns for netns in self._machine.sandboxes.values() if netns.path == path), None)
+
+
+def rebuilt(machine: Machine, cached: CachedAttachment, **devices: HeldDevices) -> RebuiltAttachment:
+    """By pods' names, what kubelet says of them."""
+    rebuild = Rebuild(
+        node=NodeName("w1"),
+        kernel=machine.kernel,
+        namespaces=cast("Any", MachineNamespaces(machine)),
+        policy=Policy(allow_unplaced=True),
+        boot_id="boot-1",
+        cni_path="/opt/cni/bin",
+        devices={("default", name): of_pod for name, of_pod in devices.items()},
+    )
+    [outcome] = rebuild.attachments([cached])
+    return outcome
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_rebuilt_ledger_has_an_interface_per_gpu_as_the_pods_add_had(
+    machine: Machine, kubelet: FakePodResources, *, placed: bool
+) -> None:
+    annotations = annotated(machine, 2, per="gpu", min_tx_rate=1000, max_tx_rate=2000)
+    if not placed:
+        del annotations[PLACEMENT_ANNOTATION]
+    kubelet.allocate("default", "p", NVIDIA, "GPU-a", "GPU-b")
+
+    async def scenario(runtime: Runtime) -> None:
+        answer = await runtime.ask("ADD", FABRIC, annotations=annotations)
+        (receipt,) = runtime.node.ledger.receipts.values()
+        [netns] = machine.sandboxes.values()
+        cached = CachedAttachment(
+            kind="cniCacheV1",
+            container_id="c1",
+            config=json.dumps(FABRIC | {"capabilities": {ANNOTATIONS: True}}).encode(),
+            if_name="eth0",
+            network_name="net",
+            netns=netns.path,
+            cni_args=(("K8S_POD_NAMESPACE", "default"), ("K8S_POD_NAME", "p"), ("K8S_POD_UID", "uid-p")),
+            capability_args={ANNOTATIONS: Raw(json.dumps(annotations).encode())},
+            result=Raw(json.dumps(answer.document).encode()),
+        )
+        devices = {} if placed else await PodDeviceLookup(kubelet).all_devices()
+        outcome = rebuilt(machine, cached, **{name: held for (_, name), held in devices.items()})
+        assert outcome.complete, outcome.message
+        assert outcome.receipt is not None
+        assert [
+            (made.ifname, made.vf, made.entry, made.min_tx_rate_mbps, made.max_tx_rate_mbps)
+            for made in outcome.receipt.interfaces
+        ] == [
+            (made.ifname, made.vf, made.entry, made.min_tx_rate_mbps, made.max_tx_rate_mbps)
+            for made in receipt.interfaces
+        ]
+        if not placed:
+            unknown = rebuilt(machine, cached)
+            assert not unknown.complete
+            assert "pod default/p: neither a placement nor kubelet says how many" in unknown.message
+            assert unknown.receipt is not None
+            assert len(unknown.receipt.interfaces) == 2
+
+    in_turn(machine, scenario)

@@ -23,14 +23,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
-from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request, slots_of_pod
+from k8s_rdma.agent.cni.pod_request import (
+    HeldDevices,
+    Policy,
+    interfaces_of_network,
+    read_pod_request,
+    slots_of_pod,
+)
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.agent.main import BOOT_ID, open_deferred_deletes, open_kernel, open_pod_devices
 from k8s_rdma.agent.plugins.runner import called_plugins
 from k8s_rdma.config.namespace_policies import policies_of
 from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.core.allocation import is_free
-from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.devices.pools import Pool, in_pools
 from k8s_rdma.core.kernel import Hardware, Kernel, PfState, Vf, present_config
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
@@ -50,6 +55,7 @@ from k8s_rdma.wire.conflist import CachedAttachment, decode_cached
 if TYPE_CHECKING:
     from k8s_rdma.agent.cni.pod_request import PodDeviceLookup
     from k8s_rdma.agent.ledger_store import DeferredDeletes
+    from k8s_rdma.core.devices.pod_devices import SlotInUse
 
 
 MAX_NAME = 15
@@ -79,7 +85,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[RebuiltAttachment, ...]:
     caches = _caches(config, namespaces)
     keys, plugin = agent_keys(config.placement_key_file), load_device_plugin(config)
     unreadable: list[RebuiltAttachment] = []
-    slots = asyncio.run(_slots(open_pod_devices(config, plugin), unreadable))
+    devices = asyncio.run(_devices(open_pod_devices(config, plugin), unreadable))
     with closing(open_kernel(config, namespaces, Ledger())) as kernel:
         rebuild = Rebuild(
             node=NodeName(config.node),
@@ -95,7 +101,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[RebuiltAttachment, ...]:
             boot_id=BOOT_ID.read_text().strip(),
             cni_path=config.cni_path,
             pools=plugin.pools() if plugin else (),
-            slots=slots,
+            devices=devices,
             rdma_device=PodNodes().rdma_device,
         )
         outcomes = (*rebuild.attachments(_cached(caches, unreadable)), *rebuild.strays())
@@ -118,7 +124,7 @@ class Rebuild:
     """Rebuilds the ledger of one node; used from one thread.
 
     cni_path: where its plugins are, `:` between. pools: VFs of exclusive resources.
-    slots: the current slots of pods by kubelet, by namespace and name.
+    devices: the current devices of pods by kubelet, by namespace and name.
     rdma_device: of the function at an address, by name, wherever it is; empty for none.
     """
 
@@ -129,7 +135,7 @@ class Rebuild:
     boot_id: str
     cni_path: str
     pools: Sequence[Pool] = ()
-    slots: Mapping[tuple[str, str], tuple[SlotInUse, ...]] = field(default_factory=dict)
+    devices: Mapping[tuple[str, str], HeldDevices] = field(default_factory=dict)
     rdma_device: Callable[[PciAddress], str] = lambda _: ""
     ledger: Ledger = field(default_factory=Ledger)
 
@@ -184,8 +190,8 @@ class Rebuild:
             annotations=conf.pod_annotations or {},
             still_waiting=lambda: True,
         )
-        pod_request, doubt = self._requested(call)
-        slots = self.slots.get((call.pod.namespace, call.pod.name), ()) if netns else ()
+        devices = self.devices.get((call.pod.namespace, call.pod.name)) if netns else None
+        pod_request, doubt = self._requested(call, devices)
         sandbox = call.sandbox(Request(tuple(pod_request.values())), tuple(pod_request))
         names = dict(zip(sandbox.ifnames, pod_request, strict=True))
         found = self._observed_interfaces(cached, netns, names, hardware)
@@ -201,7 +207,7 @@ class Rebuild:
         receipt = sandbox.receipt(interfaces, phase=Phase.ATTACHED, boot_id=self.boot_id)
         if interfaces:
             interfaces = tuple(map(self._with_its_name, interfaces))
-            receipt = replace(receipt, interfaces=interfaces, slots=self._slots_of(call, slots))
+            receipt = replace(receipt, interfaces=interfaces, slots=self._slots_of(call, devices))
         missing = sorted(names.keys() - {interface.ifname for interface in interfaces})
         return RebuiltAttachment(
             subject=subject,
@@ -210,7 +216,8 @@ class Rebuild:
             complete=not missing and not doubt,
         )
 
-    def _slots_of(self, call: AddCall, slots: tuple[SlotInUse, ...]) -> tuple[SlotInUse, ...]:
+    def _slots_of(self, call: AddCall, devices: HeldDevices | None) -> tuple[SlotInUse, ...]:
+        slots = devices.slots if devices else ()
         policy = self.policy.policies().policy_for(call.pod.namespace)
         try:
             return slots_of_pod(slots, call.annotations, policy, self.policy.memlock)
@@ -221,7 +228,9 @@ class Rebuild:
         name = interface.rdma_device or self.rdma_device(pci_address(interface.pci))
         return replace(interface, rdma_device=name)
 
-    def _requested(self, call: AddCall) -> tuple[dict[int, InterfaceRequest], str]:
+    def _requested(
+        self, call: AddCall, devices: HeldDevices | None
+    ) -> tuple[dict[int, InterfaceRequest], str]:
         """Read the attachment's part of the pod's request, by entry; and a clause why it is unknown.
 
         The part is empty where the network configuration named a device: only kubelet knew its entry.
@@ -231,7 +240,7 @@ class Rebuild:
         try:
             pod_request = read_pod_request(
                 call.annotations, uid=call.pod.uid, node=self.node, policy=self.policy
-            )
+            ).with_gpus_of_then(devices, call.pod)
             entries = interfaces_of_network(
                 pod_request.request,
                 own=call.conf.own_networks,
@@ -414,12 +423,12 @@ def _ended(deferred_deletes: DeferredDeletes, rebuilt: Ledger) -> Iterator[Rebui
         yield RebuiltAttachment(subject=printable(name), message=outcome, complete=False)
 
 
-async def _slots(
+async def _devices(
     pod_devices: PodDeviceLookup, unreadable: list[RebuiltAttachment]
-) -> Mapping[tuple[str, str], tuple[SlotInUse, ...]]:
-    """Look up the slots of pods; none where kubelet does not answer, which is reported."""
+) -> Mapping[tuple[str, str], HeldDevices]:
+    """Look up the devices of pods; none where kubelet does not answer, which is reported."""
     try:
-        return {pod: devices.slots for pod, devices in (await pod_devices.all_devices()).items()}
+        return await pod_devices.all_devices()
     except K8sRdmaError as error:
         note = f"unknown, so that running containers' slots are not restored: {error}"
         unreadable.append(RebuiltAttachment(subject="slots", message=note, complete=False))

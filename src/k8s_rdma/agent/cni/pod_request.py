@@ -64,7 +64,7 @@ class HeldDevices:
 
     slots: CDI devices that its containers ask for. exclusive: RDMA devices by name, by their resource, in
         order (`core.devices.pod_devices`); without resources of which there are none.
-    gpus: where that was asked, and where all of them are is known. gpu_devices: how many devices they are.
+    gpus: where that was asked, and where all of them are is known. gpu_devices: the number of GPUs' devices.
     """
 
     slots: tuple[SlotInUse, ...] = ()
@@ -111,12 +111,7 @@ class PodDeviceLookup:
         return await self._with_gpus(ours, found) if near_gpus else ours
 
     async def _with_gpus(self, devices_held: HeldDevices, pod_devices: PodDevices) -> HeldDevices:
-        devices = {
-            (entry.resource, device_id)
-            for entry in pod_devices.devices
-            if is_gpu(entry.resource)
-            for device_id in entry.ids
-        }
+        devices = _gpu_devices(pod_devices)
         located: Mapping[tuple[str, str], Gpu] = {}
         if self._locate is not None and devices:
             try:
@@ -128,7 +123,7 @@ class PodDeviceLookup:
         gpus: dict[Gpu, Gpu] = {}
         for device in sorted(located) if len(located) == len(devices) else ():
             gpus.setdefault(located[device], replace(located[device], device_id=device[1]))
-        return replace(devices_held, gpus=tuple(gpus.values()), gpu_devices=len(devices))
+        return replace(devices_held, gpus=tuple(gpus.values()))
 
     async def exclusive(self) -> Mapping[str, str]:
         """Map exclusive devices to the pods that hold them, `namespace/name`.
@@ -146,7 +141,7 @@ class PodDeviceLookup:
 
     async def all_devices(self) -> Mapping[tuple[str, str], HeldDevices]:
         """Look up the devices of all pods, by namespace and name; K8sRdmaError as in `devices_of`."""
-        if self._kubelet is None or not self._resources:
+        if self._kubelet is None:
             return {}
         pods = await self._kubelet.all()
         return {(pod.namespace, pod.name): held_devices(pod, self._resources) for pod in pods}
@@ -216,7 +211,18 @@ def held_devices(pod_devices: PodDevices, resources: Iterable[Resource]) -> Held
         slots += _slots(pod_devices, resource)
         if isinstance(resource, ExclusiveResource) and (ids := pod_devices.device_ids(resource.name)):
             exclusive[resource.name] = ids
-    return HeldDevices(slots=tuple(slots), exclusive=exclusive)
+    gpu_devices = len(_gpu_devices(pod_devices))
+    return HeldDevices(slots=tuple(slots), exclusive=exclusive, gpu_devices=gpu_devices)
+
+
+def _gpu_devices(pod_devices: PodDevices) -> set[tuple[str, str]]:
+    """Return resource and id of each device that is a GPU, or a share of one."""
+    return {
+        (entry.resource, device_id)
+        for entry in pod_devices.devices
+        if is_gpu(entry.resource)
+        for device_id in entry.ids
+    }
 
 
 def _require_promised(pod_request: PodRequest, devices: Sequence[HeldDevice]) -> None:
@@ -373,6 +379,25 @@ class PodRequest:
             )
             raise K8sRdmaError(msg, reason=Reason.DEVICES_DIFFER)
         return replace(self, request=request, gpus=devices.gpus)
+
+    def with_gpus_of_then(self, devices: HeldDevices | None, pod: Pod) -> PodRequest:
+        """The request that an earlier ADD served: an interface for each GPU where one stands for them.
+
+        devices: those that the pod has still; None where kubelet does not know it. A placement, although not
+        signed, says how many there were. K8sRdmaError (`DEVICES_DIFFER`) where nothing does.
+        """
+        if all(interface.options.per is None for interface in self.request.interfaces):
+            return self
+        if self.promised is not None:
+            return replace(self, request=_expanded(self.request, self.promised.request()))
+        if devices is None or not devices.gpu_devices:
+            msg = (
+                f"{self.annotation}: an interface for each GPU of pod {pod.namespace}/{pod.name}: neither "
+                "a placement nor kubelet says how many; what is programmed counts as requested; make the pod "
+                "anew"
+            )
+            raise K8sRdmaError(msg, reason=Reason.DEVICES_DIFFER)
+        return replace(self, request=self.request.per_gpu(devices.gpu_devices))
 
     def part(self, entries: Sequence[int]) -> PodRequest:
         """Select some of the interfaces, by their places in the request."""
