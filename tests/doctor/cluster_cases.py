@@ -16,9 +16,11 @@ from k8s_rdma.doctor.cluster.objects import (
     PolicyFacts,
     Right,
     RightsFacts,
+    WebhookFacts,
     check_crd,
     check_policies,
     check_rights,
+    check_webhook,
 )
 from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
 from k8s_rdma.doctor.cluster.scheduler import Profile, SchedulerFacts, SchedulerFile, check_scheduler
@@ -111,6 +113,13 @@ def policies(api: str, bound: frozenset[str] = frozenset()) -> list[Finding]:
     return run(check_policies, PolicyFacts(api=api, bound=bound, expected=WANTED))
 
 
+WEBHOOK = WebhookFacts(location="k8s-rdma/k8s-rdma-webhook", days=3000)
+
+
+def webhook(**more: Any) -> list[Finding]:
+    return run(check_webhook, replace(WEBHOOK, **more))
+
+
 NODE = PublishedNode(name="w1", ready="True", lease_age_s=3.0)
 
 
@@ -152,6 +161,7 @@ GOOD: dict[str, list[Finding]] = {
     "crd": crd(),
     "rights": rights("k8s-rdma/k8s-rdma-agent"),
     "policies": policies("v1.36.2", WANTED),
+    "webhook": webhook(),
     "nodes": nodes(NODE, agents=frozenset({"w1"})),
     "keys": run(check_keys, KeyFacts(named=("0123456789abcdef", "hmac", "hmac", ""))),
     "pods": pod(),
@@ -203,6 +213,12 @@ CASES: dict[str, list[Finding]] = {
     "rights-no-account": rights(""),
     "policies-missing": policies("v1.30.0", frozenset({"k8s-rdma-own-node"})),
     "policies-too-old": policies("v1.29.1"),
+    "webhook-not-seen": webhook(denied=True),
+    "webhook-no-ca-bundle": webhook(ca_bundle=False),
+    "webhook-no-certificate": webhook(unusable="there is no such Secret"),
+    "webhook-expired": webhook(days=-1),
+    "webhook-expiring": webhook(days=12),
+    "webhook-untrusted": webhook(refused="unable to get local issuer certificate"),
     "nodes-by-http": run(
         check_nodes,
         NodeFacts(published=(), agents=frozenset(), lease_namespace="k8s-rdma", needed=False),

@@ -31,6 +31,19 @@ POLICIES_OK = POLICIES.ok()
 POLICY_MISSING = POLICIES.warning("missing")
 POLICIES_TOO_OLD = POLICIES.note("too-old")
 
+WEBHOOK = Subject("webhook", "Admission webhook")
+WEBHOOK_OK = WEBHOOK.ok()
+WEBHOOK_NOT_SEEN = WEBHOOK.note("not-seen")
+WEBHOOK_NO_CA_BUNDLE = WEBHOOK.error("no-ca-bundle")
+WEBHOOK_NO_CERTIFICATE = WEBHOOK.error("no-certificate")
+WEBHOOK_EXPIRED = WEBHOOK.error("expired")
+WEBHOOK_EXPIRING = WEBHOOK.warning("expiring")
+WEBHOOK_UNTRUSTED = WEBHOOK.error("untrusted")
+
+WEBHOOK_NAME = "k8s-rdma-inject"
+EXPIRING_DAYS = 30
+"""The chart's certificate is renewed nine years before its end: less is left of one that nobody renews."""
+
 CRD_NAME = f"{PLURAL}.{GROUP}"
 _POLICIES_SINCE = 30
 _OURS = "k8s-rdma"
@@ -82,6 +95,26 @@ class PolicyFacts:
     api: str
     bound: frozenset[str]
     expected: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookFacts:
+    """The webhook's configuration in the API server, and its certificate.
+
+    location: of the certificate's Secret, `namespace/name`; empty where no Service is configured.
+    ca_bundle: whether there is any. denied: whether the Secret may not be read.
+    unusable: why the Secret has no certificate that can be used; empty where it has one.
+    days: how many it is valid for; negative once it has expired. refused: why the API server, which has the
+        caBundle alone, does not accept it; empty where it does.
+    """
+
+    configured: bool = True
+    location: str = ""
+    ca_bundle: bool = True
+    denied: bool = False
+    unusable: str = ""
+    days: int = 0
+    refused: str = ""
 
 
 def check_crd(facts: CrdFacts) -> Iterator[Finding]:
@@ -169,6 +202,59 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
         )
     if facts.expected <= facts.bound:
         yield POLICIES_OK(f"{len(facts.expected)} are bound", source="validatingadmissionpolicybindings")
+
+
+def check_webhook(facts: WebhookFacts) -> Iterator[Finding]:
+    """Check that the API server accepts the webhook's certificate; where it does not, no pod is changed."""
+    configuration = f"mutatingwebhookconfigurations {WEBHOOK_NAME}"
+    renew = "helm upgrade makes a new one; with injection.webhook.tlsSecretName, whatever wrote that Secret"
+    if not facts.configured:
+        yield WEBHOOK_OK("none is configured", source=configuration)
+        return
+    if not facts.location:
+        yield WEBHOOK_NOT_SEEN("is no Service: its certificate is not known here", source=configuration)
+        return
+    source = f"Secret {facts.location}"
+    if not facts.ca_bundle:
+        yield WEBHOOK_NO_CA_BUNDLE(
+            "caBundle is empty: the API server accepts no certificate, and pods are created as written",
+            about=WEBHOOK_NAME,
+            source=configuration,
+            expected="the authority of the webhook's certificate",
+            fix="helm upgrade; with injection.webhook.tlsSecretName, caBundle or an annotation beside it",
+        )
+    if facts.denied:
+        yield WEBHOOK_NOT_SEEN("the certificate cannot be read: no right to get the Secret", source=source)
+    elif facts.unusable:
+        yield WEBHOOK_NO_CERTIFICATE(
+            facts.unusable, about=facts.location, source=source, expected="tls.crt and tls.key", fix=renew
+        )
+    elif facts.days < 0:
+        yield WEBHOOK_EXPIRED(
+            "the certificate is not valid any more: pods are created as written",
+            about=facts.location,
+            source=source,
+            expected="a valid one",
+            fix=renew,
+        )
+    elif facts.ca_bundle and facts.refused:
+        yield WEBHOOK_UNTRUSTED(
+            f"caBundle does not sign the certificate, so that pods are created as written: {facts.refused}",
+            about=facts.location,
+            source=f"{source}, {configuration}",
+            expected="a certificate of that authority, for the webhook's Service",
+            fix="helm upgrade; with injection.webhook.tlsSecretName, caBundle beside it of its authority",
+        )
+    elif facts.days < EXPIRING_DAYS:
+        yield WEBHOOK_EXPIRING(
+            f"the certificate ends in {facts.days} days",
+            about=facts.location,
+            source=source,
+            expected=f"{EXPIRING_DAYS} days or more",
+            fix=renew,
+        )
+    elif facts.ca_bundle:
+        yield WEBHOOK_OK(f"the certificate is valid for {facts.days} days, and of caBundle", source=source)
 
 
 _COORDINATION, _POLICY = "coordination.k8s.io", "policy"

@@ -34,6 +34,7 @@ from k8s_rdma.doctor.cluster.objects import (
     check_crd,
     check_policies,
     check_rights,
+    check_webhook,
     rights,
 )
 from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
@@ -56,6 +57,7 @@ from k8s_rdma.doctor.collectors.processes import (
     mounts_of,
     of_images,
     versions_of,
+    webhook_facts,
 )
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
@@ -348,6 +350,7 @@ class ClusterCollector:
             ("crd", lambda: check_crd(crd_facts(self.api, needed=self._crd_needed))),
             ("rights", lambda: check_rights(self._rights())),
             ("policies", lambda: check_policies(self._policies())),
+            ("webhook", lambda: check_webhook(webhook_facts(self.api, self._component("webhook")))),
             ("nodes", lambda: check_nodes(self._nodes)),
             ("keys", lambda: check_keys(self._keys())),
             ("pods", lambda: check_pods(self._pods)),

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
+import ssl
 import tempfile
-from contextlib import closing
+from base64 import b64decode
+from contextlib import closing, suppress
+from dataclasses import replace
+from math import floor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +24,7 @@ from k8s_rdma.agent.ledger_store import DIRECTORY, deferred_deletes_in
 from k8s_rdma.config.devices import MOUNT_RESOURCE
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.doctor.cluster.components import KeyUsage
-from k8s_rdma.doctor.cluster.objects import CRD_NAME, CrdFacts
+from k8s_rdma.doctor.cluster.objects import CRD_NAME, WEBHOOK_NAME, CrdFacts, WebhookFacts
 from k8s_rdma.doctor.cluster.versions import NodeVersions, tag_of
 from k8s_rdma.doctor.node.processes import Answer, LedgerFacts, ProcessFacts
 from k8s_rdma.errors import LedgerError, MalformedError
@@ -30,7 +35,8 @@ from k8s_rdma.wire.rest import NodeReport, decode_report
 from k8s_rdma.wire.sockets import HEADER, Kind, decode_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from datetime import datetime
 
     from prometheus_client.core import Sample
 
@@ -40,6 +46,9 @@ _OBJECT = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"
 _SCHEMAS = f"/openapi/v3/apis/{GROUP}/{VERSION}"
 _GROUP_VERSION_KIND = "x-kubernetes-group-version-kind"
 _FORBIDDEN = 403
+_DAY_S = 86_400
+_EXPIRED = 10
+"""`X509_V_ERR_CERT_HAS_EXPIRED` (OpenSSL, x509_vfy.h)."""
 
 
 def crd_facts(api: Documents, *, needed: bool | None) -> CrdFacts:
@@ -52,6 +61,85 @@ def crd_facts(api: Documents, *, needed: bool | None) -> CrdFacts:
             raise
         found = _as_object(api.get(_SCHEMAS))
     return CrdFacts(found=found, expected=expected, needed=needed)
+
+
+_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+_MADE_BY_CHART = "k8s-rdma-webhook"
+_FLIGHTS = 8
+"""More than any TLS handshake has."""
+
+
+def webhook_facts(api: Documents, pods: Iterable[Mapping[str, Any]]) -> WebhookFacts:
+    """Facts of the webhook's certificate, as the API server verifies it. pods: the webhook's."""
+    configuration = api.get(f"{_CONFIGURATIONS}/{WEBHOOK_NAME}")
+    if configuration is None:
+        return WebhookFacts(configured=False)
+    client = next((entry.get("clientConfig") or {} for entry in configuration.get("webhooks") or ()), {})
+    service, bundle = client.get("service"), client.get("caBundle") or ""
+    if not service:
+        return WebhookFacts()
+    secrets = (
+        (volume.get("secret") or {}).get("secretName")
+        for pod in pods
+        for volume in pod["spec"].get("volumes") or ()
+        if volume.get("name") == "tls"
+    )
+    namespace, secret = service["namespace"], next(filter(None, secrets), _MADE_BY_CHART)
+    facts = WebhookFacts(location=f"{namespace}/{secret}", ca_bundle=bool(bundle))
+    try:
+        found = api.get(f"/api/v1/namespaces/{namespace}/secrets/{secret}")
+    except ApiRefusedError as refused:
+        if refused.status != _FORBIDDEN:
+            raise
+        return replace(facts, denied=True)
+    data = (found or {}).get("data") or {}
+    if not (data.get("tls.crt") and data.get("tls.key")):
+        return replace(facts, unusable="has no tls.crt and tls.key" if found else "there is no such Secret")
+    return _verified(facts, data, bundle, f"{service['name']}.{namespace}.svc", api.now())
+
+
+def _verified(
+    facts: WebhookFacts, data: Mapping[str, str], bundle: str, name: str, now: datetime
+) -> WebhookFacts:
+    """Complete the facts by a Secret's data and the bundle, both in base64. name: the Service's."""
+    certificate, key = data["tls.crt"], data["tls.key"]
+    end_s = 0.0
+    try:
+        end_s = ssl.cert_time_to_seconds(str(_accept(certificate, key, trusted=certificate)["notAfter"]))
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        if getattr(error, "verify_code", 0) != _EXPIRED:
+            return replace(facts, unusable=f"cannot be used: {error}")
+    try:
+        _accept(certificate, key, trusted=bundle, name=name)
+    except (OSError, ValueError) as error:
+        facts = replace(facts, refused=getattr(error, "verify_message", "") or str(error))
+    return replace(facts, days=floor((end_s - now.timestamp()) / _DAY_S))
+
+
+def _accept(certificate: str, key: str, *, trusted: str, name: str | None = None) -> Mapping[str, Any]:
+    """Verify a certificate in a handshake in memory, as a client that trusts these certificates alone.
+
+    Python has no other way to verify one. All are in base64. name: that it has to be for; None for any.
+    Returns its fields. OSError (SSLCertVerificationError) says why it is refused, or that there is nothing to
+    trust.
+    """
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.load_verify_locations(cadata=b64decode(trusted).decode("ascii", "ignore"))
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as Go does, whichever of a chain is trusted
+    client.hostname_checks_common_name, client.check_hostname = False, name is not None
+    with os.fdopen(os.memfd_create("tls"), "wb", buffering=0) as file:  # the key is never on a disk
+        file.write(b64decode(certificate) + b"\n" + b64decode(key))
+        server.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=lambda: b"")
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server, server_hostname=name),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    for _ in range(_FLIGHTS):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    return ends[0].getpeercert() or {}
 
 
 def _as_object(schemas: dict[str, Any] | None) -> dict[str, Any] | None:
