@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from k8s_rdma.cli.diagnosis_commands import OMITTED, redacted, redacted_text
+from k8s_rdma.cli.gather import OMITTED, redacted, redacted_text
 
 
 @pytest.mark.parametrize(

@@ -110,12 +110,12 @@ def gather(
     logs as well, secrets left out.
     """
     if report is None:
-        from k8s_rdma.cli.diagnosis_commands import gather_machine
+        from k8s_rdma.cli.gather import gather_machine
 
         gather_machine(output)
         return
-    from k8s_rdma.cli.diagnosis_commands import gather_report
     from k8s_rdma.cli.doctor import NodeOptions
+    from k8s_rdma.cli.gather import gather_report
 
     agent = Path(config) if config else None
     gather_report(report, NodeOptions(agent=agent, host_root=host_root), tuple(log or ()))
