@@ -65,7 +65,11 @@ class Site:
             "kubeconfig": f"{ETC}/kubeconfig",
             **self.agent,
         }
-        extender = {"kubeconfig": f"{ETC}/kubeconfig", "placementKeyFile": f"{ETC}/placement.key"}
+        extender = {
+            "source": "http",
+            "kubeconfig": f"{ETC}/kubeconfig",
+            "placementKeyFile": f"{ETC}/placement.key",
+        }
         documents = {
             "init": {"hardware": hardware},
             "agent": node | agent,

@@ -24,8 +24,6 @@ from k8s_rdma.wire.cdi import (
     qualified_name,
 )
 from lab.places import PLUGIN
-from tests.lab.pods_image import archive
-from tests.lab.site import IMAGE
 
 if TYPE_CHECKING:
     from lab.machine import Completed, Machine
@@ -121,11 +119,6 @@ def test_container_does_not_start_where_a_required_amount_is_none(verbs: Machine
     assert "Max locked memory" not in done.stdout
 
 
-def _busybox(machine: Machine) -> bytes:
-    machine.run("cp", "/bin/busybox", "/lab/busybox")
-    return (machine.shared / "busybox").read_bytes()
-
-
 def test_container_of_containerd_that_is_not_root_registers_memory_by_its_slot_alone(verbs: Machine) -> None:
     """containerd gives the container the CDI device that the agent writes for a slot, with its hook."""
     if missing := [name for name in CONTAINERD if not (Path(NEIGHBOURS) / name).is_file()]:
@@ -145,13 +138,12 @@ def test_container_of_containerd_that_is_not_root_registers_memory_by_its_slot_a
         verbs.write(
             f"/var/run/cdi/{file_name(SLOT_CLASS, slot)}", encode_own(SLOT_CLASS, slot, edits).decode()
         )
-    (verbs.shared / "image.tar").write_bytes(archive(_busybox(verbs)))
     ctr = ("env", "PATH=/lab/containerd:/usr/sbin:/usr/bin:/sbin:/bin", "ctr", "-n", "k8s.io")
     start = f"ulimit -l {LOW >> 10} && export PATH=/lab/containerd:$PATH && exec containerd"
     containerd = verbs.start("bash", "-c", start, name="containerd")
     while verbs.run(*ctr, "version", check=False).returncode:
         assert containerd.running(), containerd.output()
-    verbs.run(*ctr, "images", "import", "--snapshotter", "native", "/lab/image.tar", timeout_s=120)
+    verbs.run("touch", "/etc/hosts", "/etc/resolv.conf")  # which --net-host mounts
     ping = f"stdbuf -oL ibv_rc_pingpong -d rxe0 -g 0 -s {REGISTERED} -r 1"
     program = f"timeout 20 {ping} | head -1; grep -i lock /proc/self/limits"
     mounts = [
@@ -160,10 +152,10 @@ def test_container_of_containerd_that_is_not_root_registers_memory_by_its_slot_a
     printed = {}
     for slot in ("before", "after"):
         done = verbs.run(
-            *ctr, "run", "--rm", "--snapshotter", "native", "--net-host", "--user", "1000:1000",
+            *ctr, "run", "--rm", "--rootfs", "--net-host", "--user", "1000:1000",
             "--cap-add", "CAP_IPC_LOCK", "--device", qualified_name(slot, device_class=SLOT_CLASS),
             *mounts,
-            IMAGE, slot, "/bin/bash", "-c", program,
+            "/run/bundle/rootfs", slot, "/bin/bash", "-c", program,
             check=False, timeout_s=300,
         )  # fmt: skip
         printed[slot] = done.stdout + done.stderr
