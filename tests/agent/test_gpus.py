@@ -305,6 +305,23 @@ def test_kubelet_that_just_started_and_knows_no_pods_is_silence():
     run(scenario())
 
 
+def test_kubelet_is_not_asked_while_the_machine_has_no_gpus():
+    async def scenario() -> None:
+        gpus = asyncio.Event()
+
+        async def present() -> bool:
+            return gpus.is_set()
+
+        async with following(present=present) as world:
+            await advance(3 * EVERY_S)
+            assert (world.kubelet.questions, world.published) == (0, [])
+            gpus.set()
+            await advance(EVERY_S)
+            assert world.use() == {FIRST: False, SECOND: False}
+
+    run(scenario())
+
+
 def test_agent_that_knows_no_socket_of_kubelet_knows_no_gpus():
     monitor = GpuMonitor(None, Locator())
 

@@ -134,4 +134,33 @@ def test_sysfs_that_cannot_be_read_tells_nothing():
         def read(self, path):
             raise OSError(errno.EACCES, "made to be so", path)
 
-    assert Gpus(Unreadable(), Sysfs(FOLDER / "h100")).places([(NVIDIA, "0")]) == ()
+        def names(self, path):
+            raise OSError(errno.EACCES, "made to be so", path)
+
+    unreadable = Gpus(Unreadable(), Sysfs(FOLDER / "h100"))
+    assert unreadable.places([(NVIDIA, "0")]) == ()
+    assert unreadable.present()
+
+
+@pytest.mark.parametrize("name", ["h100", "dgx-h100", "mi300x"])
+def test_machine_with_gpus_has_some(name):
+    assert gpus(name).present()
+
+
+@pytest.mark.parametrize(
+    ("vendor", "kind", "some"),
+    [
+        ("0x1a03", "0x030000", False),  # ASPEED's management controller
+        ("0x8086", "0x020000", False),
+        ("0x10de", "0x030200", True),
+        ("0x1002", "0x120000", True),
+        ("0x8086", "0x038000", True),
+    ],
+)
+def test_machine_has_gpus_by_vendor_and_class_alone(tmp_path, vendor, kind, some):
+    function, vanishing = (tmp_path / "bus/pci/devices" / pci for pci in ("0000:03:00.0", "0000:04:00.0"))
+    function.mkdir(parents=True)
+    vanishing.mkdir()
+    (function / "vendor").write_text(f"{vendor}\n")
+    (function / "class").write_text(f"{kind}\n")
+    assert Gpus(Sysfs(tmp_path), Sysfs(tmp_path)).present() is some

@@ -302,9 +302,16 @@ def _open_lookups(
     config: AgentConfig, plugin: DevicePluginConfig | None, kubelet: KubeletPodResources | None
 ) -> tuple[PodDeviceLookup, GpuMonitor]:
     """Open what asks kubelet for pods' devices, and for the node's GPUs."""
-    locate = process.DetachedCall(Gpus().by_device, name="gpus")
+    machine = Gpus()
+    locate = process.DetachedCall(machine.by_device, name="gpus")
     resources, own = (plugin.resources, plugin.resource_names()) if plugin else ((), ())
-    monitor = GpuMonitor(kubelet, locate, own_resources=own, every_s=config.reconcile_s)
+    monitor = GpuMonitor(
+        kubelet,
+        locate,
+        present=partial(asyncio.to_thread, machine.present),
+        own_resources=own,
+        every_s=config.reconcile_s,
+    )
     return PodDeviceLookup(kubelet, resources, locate), monitor
 
 

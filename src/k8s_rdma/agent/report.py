@@ -131,11 +131,12 @@ class GpuMonitor:
         a pod is over, after its DEL: the next query of the interval shows that.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - where GPUs are, who says so, and the pace
         self,
         kubelet: PodResources | None,
         locate: LocateGpus,
         *,
+        present: Callable[[], Awaitable[bool]] | None = None,
         own_resources: Collection[str] = (),
         every_s: float = 10.0,
         timeout_s: float = GPU_QUERY_S,
@@ -144,9 +145,12 @@ class GpuMonitor:
 
         kubelet: None where its socket is not known: then there are no GPUs. locate: as
         `linux.gpus.Gpus.by_device`. own_resources: of our device plugin, none of which are GPUs.
+        present: whether the machine has GPUs. Kubelet is not asked where it has none: the first question
+            loads gRPC, of 13 MiB. None to ask always.
         """
         self._kubelet = kubelet
         self._locate = locate
+        self._present = present
         self._own_resources = frozenset(own_resources)
         self._every_s = every_s
         self._timeout_s = timeout_s
@@ -177,6 +181,8 @@ class GpuMonitor:
             self._silent_since_s = None
 
     async def _query(self, kubelet: PodResources) -> tuple[Gpu, ...]:
+        if self._present is not None and not await self._present():
+            return ()
         allocatable = {device for device in await kubelet.allocatable() if self._is_gpu(device)}
         if not allocatable:
             return ()

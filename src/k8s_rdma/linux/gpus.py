@@ -32,6 +32,8 @@ NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 
 _NVIDIA_RESOURCES = "nvidia.com/"
 _DISPLAY, _ACCELERATOR = 0x03, 0x12
+_VENDORS = (0x10DE, 0x1002, 0x8086)
+"""NVIDIA, AMD and Intel, whose resources are GPUs (`core.devices.near_gpus`)."""
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]")
 _UUID = re.compile(r"(MIG-)?(?P<uuid>GPU-[0-9a-fA-F]+(-[0-9a-fA-F]+){4})([:/].*)?")
 _MINOR = re.compile(r"nvidia(?P<minor>\d+)(/.*)?")
@@ -45,6 +47,22 @@ class Gpus:
         """Read through these; `nvidia` is the directory of `NVIDIA_GPUS`."""
         self._sysfs = sysfs or Sysfs()
         self._nvidia = nvidia or Sysfs(NVIDIA_GPUS)
+
+    def present(self) -> bool:
+        """Report whether the machine has a GPU of `_VENDORS`, with a driver or without.
+
+        The displays of management controllers are other vendors'. Where it cannot be read, there may be one.
+        """
+        try:
+            return any(map(self._is_gpu, self._sysfs.names("bus/pci/devices")))
+        except OSError:
+            return True
+
+    def _is_gpu(self, function: str) -> bool:
+        path = f"bus/pci/devices/{function}"
+        if self._sysfs.number_if_any(f"{path}/vendor") not in _VENDORS:
+            return False
+        return _is_kind_of_gpu(self._sysfs.number_if_any(f"{path}/class"))
 
     def places(self, devices: Iterable[tuple[str, str]]) -> tuple[Neighbour, ...]:
         """Return the positions of the GPUs among these devices (resource and id), each once."""
@@ -122,9 +140,12 @@ class Gpus:
     def _place(self, pci: PciAddress) -> Neighbour | None:
         function = PciFunction(self._sysfs, pci)
         try:
-            kind = (self._sysfs.number(f"bus/pci/devices/{pci}/class") or 0) >> 16
-            if kind not in (_DISPLAY, _ACCELERATOR):
+            if not _is_kind_of_gpu(self._sysfs.number(f"bus/pci/devices/{pci}/class")):
                 return None
             return Neighbour(pcie_path=function.pcie_path(), numa_node=function.numa_node())
         except OSError:
             return None
+
+
+def _is_kind_of_gpu(pci_class: int | None) -> bool:
+    return (pci_class or 0) >> 16 in (_DISPLAY, _ACCELERATOR)
