@@ -455,7 +455,9 @@ class Node:
         if isinstance(decision, Rejection):
             return decision
         chosen = choose_vfs(decision, self.hardware, ledger, sandbox.ifnames, sandbox.entries)
-        return chosen if isinstance(chosen, Rejection) else with_gpus(chosen, request, sandbox.gpus)
+        if isinstance(chosen, Rejection) or not sandbox.gpus:
+            return chosen
+        return with_gpus(chosen, request, sandbox.gpus)
 
     def move_to_pod(self, receipt: Receipt) -> None:
         """Move VFs to the pod, down and without addresses, since some IPAM plugins lease through them.

@@ -411,7 +411,7 @@ class PodRequest:
         requested = tuple(self.request.interfaces[entry] for entry in entries)
         request = replace(self.request, interfaces=requested)
         devices = tuple(self.devices[entry] for entry in entries) if self.devices else ()
-        gpus = gpus_of(self.request.interfaces, entries, self.gpus)
+        gpus = gpus_of(self.request.interfaces, entries, self.gpus) if self.gpus else ()
         return replace(self, request=request, promised=promised, devices=devices, gpus=gpus)
 
     def permitted(self, policies: NamespacePolicies, namespace: str) -> PodRequest:
