@@ -1,4 +1,4 @@
-"""The readers' end of the agent's `state.sock` (`wire.state`)."""
+"""The readers' end of the agent's `state.sock` (`wire.sockets`)."""
 
 from __future__ import annotations
 

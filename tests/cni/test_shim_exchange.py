@@ -1,4 +1,4 @@
-"""The program and its agent: frames as `wire.frame` has them, and every way in which an agent can fail."""
+"""The program and its agent: frames as `wire.sockets` has them, and every way in which an agent can fail."""
 
 from __future__ import annotations
 

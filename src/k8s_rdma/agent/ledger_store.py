@@ -12,7 +12,7 @@ annotations say nothing. Then the agent is asked about every pod, or none starts
 `deletions/<container>:<interface>:<network>`: a DEL that no agent answered, left by the CNI executable
 (`cni/deletion.c`). It comes there whole, and then the runtime is told that the attachment has ended. So it
 is over as soon as the file is there, which stays until the end is carried out; the name alone says which.
-The file's content, the call as `wire.frame` has it, only helps: it brings the configuration of then.
+The file's content, the call as `wire.sockets` has it, only helps: it brings the configuration of then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`k8s-rdma agent --rebuild-ledger`: makes a new ledger from kernel and runtime, keeps the old file.
 
-The runtime caches the call of each attachment's ADD (`wire.cni_cache`). The rebuild computes the outcome of
+The runtime caches the call of each attachment's ADD (`wire.conflist`). The rebuild computes the outcome of
 that call again, and searches the VFs in the pod's namespace or, when that is gone, in the host's with the MAC
 that the result reported.
 

@@ -1,4 +1,4 @@
-"""Reports of the node to the readers of `state.sock`, and counters to those who ask (`wire.state`).
+"""Reports of the node to the readers of `state.sock`, and counters to those who ask (`wire.sockets`).
 
 Part of a report are the GPUs that kubelet gives pods, which is asked for them.
 
@@ -257,7 +257,7 @@ class StatePublisher:
 
 
 class StateSocket:
-    """Speaks `wire.state`: sends each reader every report that is new to it, and counters when it asks."""
+    """Speaks `wire.sockets`: sends each reader every report that is new to it, and counters when it asks."""
 
     def __init__(self, publisher: StatePublisher, sample: Callable[[], Awaitable[bytes]]) -> None:
         """sample: makes the body of a COUNTERS message."""

@@ -1,7 +1,7 @@
 """Unix sockets of the agent, with their permissions from the first moment: `cni.sock` and `cdi.sock`.
 
 On `cni.sock` a connection is one call of the CNI executable, with the pod's namespace as a descriptor. The
-device plugin declares on `cdi.sock` is published as long as its connection lasts (`wire.resource_names`).
+device plugin declares on `cdi.sock` is published as long as its connection lasts (`wire.cdi`).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Gpu:
     """A GPU that kubelet gives pods.
 
     resource: the extended resource that it counts for. pcie_path, numa_node: its place, as in
-        `core.devices.device_plugin_api.Neighbour`. in_use: whether a pod has it, or a share of it.
+        `core.devices.pod_devices.Neighbour`. in_use: whether a pod has it, or a share of it.
     devices: how many devices of the resource it is; more than one where pods share it.
     device_id: the first of its devices, as kubelet has it, by which a pod holds it; empty where that is of no
         account.

@@ -149,7 +149,7 @@ class Bin:
         return min(number, self.vfs, self.mbps // self.cost if self.cost else number)
 
     def preference(self, strategy: Strategy) -> tuple[int, ...]:
-        """See `core.strategy`; of one more of the kind."""
+        """See `core.offers`; of one more of the kind."""
         standing = Standing(self.mbps, self.vfs, self.offer.pf.link_mbps or 0, self.offer.pf.capacity_vfs)
         return preference(strategy, standing, self.cost)
 

@@ -70,7 +70,7 @@ def _worth(pf: Pf, used: Used, strategy: Strategy) -> int:
 
 
 DEFAULT_BUDGET = 11_000
-"""Work units for one decision: 7 ms on a 2.6 GHz EPYC. See `core.rooms.Work` and bench/test_place.py."""
+"""Work units for one decision: 7 ms on a 2.6 GHz EPYC. See `core.packing.Work` and bench/test_place.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +256,7 @@ def place(  # noqa: PLR0913 - all that a placement depends on
 
     A PF takes only what it meets the needs of (`core.request`), and what its driver can program where that is
     demanded (`core.programming`); a reservation costs what is programmed for it, and where minimum rates are
-    weights every VF in use must still get its reservation (`core.weights`). Together they are as the
+    weights every VF in use must still get its reservation (`core.programming`). Together they are as the
     request's policy says (`core.request`).
 
     Pure and total: equal arguments give equal answers, ties go by PCI address. A `Placement` if and only
@@ -468,7 +468,7 @@ def _too_light(
 ) -> dict[PciAddress, Used]:
     """The use by a choice of kubelet's that does not fit although the largest does; empty for none.
 
-    There may be one where rates are weights, as all are shares of the largest one there (`core.weights`):
+    There may be one where rates are weights, as all are shares of the largest one there (`core.programming`):
     the largest reservations below each are weighed as well.
     """
     rates = sorted({interface.min_tx_rate_mbps for interface in interfaces}, reverse=True)

@@ -278,7 +278,7 @@ class RateAbility:
     sum_checked: whether it refuses minimum rates that add up to more than the link.
     needs_link: whether it takes rates only while the link is up.
     weights: the largest share of its round robin when minimum rates are only the weights of one (see
-        `core.weights`); None when each is a rate of its own.
+        `core.programming`); None when each is a rate of its own.
     """
 
     min: RateRange | None = None

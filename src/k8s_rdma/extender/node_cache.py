@@ -1,7 +1,7 @@
 """Cache of nodes: the last report of each, and what was promised there.
 
 Values in, values out; no clock and no I/O. Times are seconds of one monotonic clock, given by the caller.
-What is used on a node is the one rule of `core.reservation`; this module only keeps its inputs.
+What is used on a node is the one rule of `core.allocation`; this module only keeps its inputs.
 """
 
 from __future__ import annotations

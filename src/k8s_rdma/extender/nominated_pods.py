@@ -4,7 +4,7 @@ A pod whose victims were evicted waits for a while: for the victims to end, and 
 VFs back. Meanwhile no pod of equal or lower priority may take the place. Which of the nodes that `preempt`
 answered it is, kube-scheduler alone decides, and writes it to the pod's `status.nominatedNodeName` at once;
 until that is seen all of them are held. A pod of higher priority does not count it, and the nominated pod
-itself is bound only to what is free by the one rule of `core.reservation`. Values in, values out; no clock.
+itself is bound only to what is free by the one rule of `core.allocation`. Values in, values out; no clock.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def understood_max(driver: str, max_tx_rate_mbps: int, link_mbps: int | None) ->
 
 
 def _mlx5(_: Port) -> RateAbility:
-    """Minimum rates become shares of a scheduler, and their sum is not checked: see `core.weights`."""
+    """Minimum rates become shares of a scheduler, and their sum is not checked: see `core.programming`."""
     return RateAbility(min=ANY_RATE, max=ANY_RATE, weights=MLX5_MAX_TSAR_BW_SHARE)
 
 
