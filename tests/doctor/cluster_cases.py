@@ -148,8 +148,7 @@ NO_AGENT = (
     "FailedCreatePodSandBox",
     (
         'Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for "0123": '
-        'plugin type="k8s-rdma-cni" failed (add): the k8s-rdma agent of this node cannot be reached at '
-        "/run/k8s-rdma/cni.sock: see whether its pod runs here; try again later"
+        'plugin type="k8s-rdma-cni" failed (add): the k8s-rdma agent cannot be reached'
     ),
 )
 SHORT = ("RdmaInsufficient", "node w1: PF eth0 has 0 of 1000 Mb/s unreserved")

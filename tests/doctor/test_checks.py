@@ -114,8 +114,8 @@ def test_list_may_be_where_nobody_fails_its_check(change, calls_check):
 
 def test_capability_is_no_cure_for_locked_memory_of_who_is_not_root():
     [finding] = CASES["memlock-low"]
-    assert "but for root with the capability IPC_LOCK" in finding.found
-    assert finding.fix.endswith("The capability IPC_LOCK helps those that run as root alone")
+    assert "except for root with IPC_LOCK" in finding.found
+    assert finding.fix.endswith("IPC_LOCK helps root alone")
 
 
 def test_limit_of_the_runtime_is_no_fault_where_slots_raise_it():

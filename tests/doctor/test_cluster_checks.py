@@ -192,7 +192,7 @@ def test_bound_pod_that_nobody_placed_is_told_of_that_whatever_its_node_says():
     [found] = pod(running=False, placed=False, events=(SHORT,))
     assert (found.id, found.found) == (
         "pods-unplaced",
-        f"was bound to w1 by default-scheduler, without the extender and without a placement; {SHORT[1]}",
+        f"default-scheduler bound it to w1 without a placement; {SHORT[1]}",
     )
     [found] = pod(SCHEDULERS_SEEN[1:], running=False, placed=False)
     assert found.fix.startswith("schedulerName: rdma-scheduler in the pod template")

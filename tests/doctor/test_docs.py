@@ -26,8 +26,9 @@ def test_rows_are_in_the_program_s_own_words():
 
 
 def test_findings_that_all_is_well_are_documented():
-    wanted = {kind.id for kind in KINDS if kind.severity is Severity.OK}
-    assert {f"`{each}`" for each in wanted} <= set(re.findall(r"`[a-z0-9-]+`", TEXT))
+    """Its first paragraph says that most are called after their subject."""
+    wanted = {kind.id for kind in KINDS if kind.severity is Severity.OK and kind.id != f"{kind.subject}-ok"}
+    assert {f"`{each}`" for each in {"cni-ok", *wanted}} <= set(re.findall(r"`[a-z0-9-]+`", TEXT))
 
 
 def test_every_subject_has_a_section():

@@ -104,7 +104,7 @@ NOT_LOOKED_AT = Kind("not-looked-at", Severity.WARNING, "")
 
 def not_looked_at(subject: str, why: str, *, denied: bool) -> Finding:
     """A `NOT_LOOKED_AT` of a subject. denied: whether it is the right to look that is missing."""
-    rights = "run it as root; in a container, with the rights of the agent's container"
+    rights = "run it as root, or with the rights of the agent's container"
     found = NOT_LOOKED_AT(
         f"cannot be checked: {why}",
         source="k8s-rdma doctor",

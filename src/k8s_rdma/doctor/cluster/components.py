@@ -54,8 +54,8 @@ def check_keys(facts: KeyFacts) -> Iterator[Finding]:
     for usage in facts.usage or ():
         if usage.use in ("removed", "none") and usage.pods:
             yield REMOVED(
-                f"{usage.pods} bound pods depend on {f'key {usage.key}' if usage.key else 'a key'} that the "
-                "extender does not accept: agents refuse them when their sandboxes are created again",
+                f"{usage.pods} bound pods need {f'key {usage.key}' if usage.key else 'a key'}, which is not "
+                "accepted: their next sandboxes are refused",
                 source=source,
                 expected="none",
                 fix="restore the key until these pods have ended: docs/howto-keys.md",
@@ -105,13 +105,13 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
             yield EXTENDER_OK("the pod is ready", about=name, source="pods")
         elif any(mismatch for _, mismatch in facts.pods or ()):
             yield STANDBY(
-                "the pod is not ready: one replica binds at a time, and another one is the leader",
+                "standby: another replica is the leader",
                 about=name,
                 source="pods",
             )
         else:
             yield NOT_READY(
-                "the pod is not ready: pods with the annotation wait",
+                "not ready: pods with the annotation wait",
                 about=name,
                 source="pods",
                 expected="ready; with several replicas the one that holds the Lease",
@@ -119,21 +119,20 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
             )
     if facts.pods == () and not facts.url:
         yield NO_POD(
-            "no pod of the extender runs in the cluster",
+            "no extender pod runs",
             source="pods with app.kubernetes.io/component=extender",
             expected="one, or one beside kube-scheduler that --extender names",
             fix="install the chart, or give --extender URL",
         )
     if not facts.url:
-        yield NOT_ASKED("was not asked itself; --extender URL has it asked", source="--extender")
+        yield NOT_ASKED("needs --extender URL", source="--extender")
     elif facts.why:
         yield UNREACHABLE(
             facts.why,
             about=facts.url,
             source=f"{facts.url}/readyz",
             expected="an answer",
-            fix="check that the extender runs there, that kube-scheduler reaches it, and --extender "
-            "with its options",
+            fix="check the extender, and --extender with its options",
         )
     elif facts.refused:
         yield NOT_READY(
@@ -141,16 +140,16 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
             about=facts.url,
             source=f"{facts.url}/readyz",
             expected="ready",
-            fix="correct what the message names; docs/extender.md, Restart and replicas",
+            fix="correct what the message names; docs/extender-high-availability.md",
         )
     else:
         version = f", version {facts.version}," if facts.version else ","
         yield EXTENDER_OK(f"answers{version} and is ready", about=facts.url, source=f"{facts.url}/readyz")
         if facts.warning:
             yield NOT_RELOADED(
-                f"still uses the previous keys and policies: {facts.warning}",
+                f"uses the previous keys and policies: {facts.warning}",
                 about=facts.url,
                 source=f"{facts.url}/readyz",
                 expected="files that can be used",
-                fix="correct what the message names; no process can start with these files",
+                fix="correct what the message names; restarts fail until then",
             )

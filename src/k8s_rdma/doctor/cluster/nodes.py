@@ -64,25 +64,25 @@ def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
     yield from _check_mounts(facts.mounts)
     if not facts.needed:
         yield BY_HTTP(
-            "the extender polls nodes' servers (source: http): k8s-rdma top shows their reports",
+            "source: http: k8s-rdma top shows the reports",
             source="the extender's configuration",
         )
         return
     names = {node.name for node in facts.published}
     if not names and not facts.agents:
         yield NONE(
-            "no node publishes itself, and no pod of k8s-rdma-node runs",
+            "no node publishes itself, and no k8s-rdma-node pod runs",
             source="rdmanodes; pods with app.kubernetes.io/component=node",
             expected="agents, with publish: {rdmaNode: true} where the extender has source: crd",
             fix="install the chart; kubectl -n k8s-rdma get daemonset",
         )
     for name in sorted(facts.agents - names):
         yield NOT_PUBLISHED(
-            "there is no RdmaNode although an agent should run there: it does not publish, or does not start",
+            "no RdmaNode: its agent does not start, or does not publish",
             about=name,
             source="rdmanodes",
             expected="publish: {rdmaNode: true}, where the extender has source: crd",
-            fix="kubectl -n k8s-rdma logs ds/k8s-rdma-node -c agent; k8s-rdma doctor node there",
+            fix="its agent's log; k8s-rdma doctor node there",
         )
     for node in facts.published:
         yield _check_node(node, facts)
@@ -102,7 +102,7 @@ def _check_problems(nodes: Iterable[PublishedNode]) -> Iterator[Finding]:
             about=f"{names[0]}{suffix}",
             source="rdmanodes, status.problems",
             expected="none",
-            fix="docs/operating-a-node.md has what to do",
+            fix="docs/operating-a-node.md",
         )
     if len(found) > _PROBLEMS_SHOWN:
         yield PROBLEM(
@@ -117,14 +117,13 @@ def _check_mounts(mounts: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
     for resource, nodes in sorted(mounts.items()):
         suffix = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
         yield EVERY_DEVICE(
-            f"is offered by {nodes[0]}{suffix}: a container of any namespace that asks for it reaches the "
-            "verbs of every device of the node, beyond every reservation and cap",
+            f"{nodes[0]}{suffix} offer it: containers of any namespace that request it reach every device, "
+            "beyond all reservations and caps",
             about=resource,
             source="nodes, status.allocatable",
             expected="trusted pods, or k8s-rdma.io/slot in its place",
-            fix="node.devicePlugin.mount: false (without the chart, no mode: mount in resources) once pods "
-            f"ask for k8s-rdma.io/slot; until then a ResourceQuota, requests.{resource}: 0, in other "
-            "namespaces",
+            fix="remove mode: mount (node.devicePlugin.mount: false) once pods request k8s-rdma.io/slot; "
+            f"until then a ResourceQuota, requests.{resource}: 0, in other namespaces",
         )
 
 
@@ -132,21 +131,20 @@ def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:
     lease = f"lease {facts.lease_namespace}/{node.name}"
     if node.lease_age_s is None:
         return NO_LEASE(
-            "has no Lease: the extender treats the node as unreadable and schedules no pod there",
+            "has no Lease: the extender schedules no pod there",
             about=node.name,
             source=lease,
             expected="one, renewed every 10 s",
-            fix="publish.leaseNamespace of agents and nodeLeaseNamespace of the extender are the same",
+            fix="publish.leaseNamespace of agents must be the extender's nodeLeaseNamespace",
         )
     if node.lease_age_s > facts.stale_s:
         return STALE(
-            f"its Lease was renewed {node.lease_age_s:.0f} s ago: its agent is not running, or "
-            "cannot reach the API "
-            "server; the extender schedules no pod there",
+            f"Lease renewed {node.lease_age_s:.0f} s ago, by an agent that is down or cut off from the API "
+            "server: the extender schedules no pod there",
             about=node.name,
             source=lease,
             expected=f"less than {facts.stale_s:g} s",
-            fix="the agent's log on that node; k8s-rdma doctor node there",
+            fix="its agent's log; k8s-rdma doctor node there",
         )
     if node.ready != "True":
         return NOT_READY(

@@ -122,7 +122,7 @@ def check_crd(facts: CrdFacts) -> Iterator[Finding]:
     apply = "kubectl apply -f deploy/crds/rdmanodes.yaml"
     if facts.found is None:
         if facts.needed is False:
-            yield CRD_UNUSED("is not there, and source: http needs none", about=CRD_NAME, source="API server")
+            yield CRD_UNUSED("not needed with source: http", about=CRD_NAME, source="API server")
         else:
             yield CRD_MISSING(
                 "does not exist: no node can publish its state",
@@ -146,7 +146,7 @@ def check_crd(facts: CrdFacts) -> Iterator[Finding]:
     properties = schema.get("status", {}).get("properties", {})
     if missing := sorted(facts.expected - set(properties)):
         yield CRD_FIELDS(
-            f"is an older version: it drops {', '.join(missing)} from agents' reports",
+            f"is older: drops {', '.join(missing)} from agents' reports",
             about=CRD_NAME,
             source="spec.versions[].schema",
             expected="the definition of this version",
@@ -161,7 +161,7 @@ def check_rights(facts: RightsFacts) -> Iterator[Finding]:
     for process, account, missing in facts.processes:
         if not account:
             yield NO_ACCOUNT(
-                f"there is no service account k8s-rdma-{process}",
+                f"no service account k8s-rdma-{process}",
                 about=process,
                 source="serviceaccounts",
                 expected=f"deploy/rbac/{process}.yaml, where the process has inCluster",
@@ -186,19 +186,19 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
     minor = minor_of(facts.api)
     if minor is not None and minor < _POLICIES_SINCE:
         yield POLICIES_TOO_OLD(
-            f"Kubernetes {facts.api} has none: an agent's account may write other nodes' objects, "
-            "the extender's may change any pod, and malformed annotations fail only at scheduling",
+            f"{facts.api} has none: agents may write other nodes' objects, the extender any pod; "
+            "malformed annotations fail only at scheduling",
             source="/version",
         )
         return
     for name in sorted(facts.expected - facts.bound):
         yield POLICY_MISSING(
-            "does not exist, or has no binding",
+            "missing or not bound",
             about=name,
             source="validatingadmissionpolicies, validatingadmissionpolicybindings",
             expected="the policy and its binding",
             fix=f"kubectl apply -f deploy/policies/{name.removeprefix(f'{_OURS}-')}.yaml, or "
-            "policies.enabled: true in the chart's values",
+            "the chart's policies.enabled: true",
         )
     if facts.expected <= facts.bound:
         yield POLICIES_OK(f"{len(facts.expected)} are bound", source="validatingadmissionpolicybindings")
@@ -207,7 +207,7 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
 def check_webhook(facts: WebhookFacts) -> Iterator[Finding]:
     """Check that the API server accepts the webhook's certificate; where it does not, no pod is changed."""
     configuration = f"mutatingwebhookconfigurations {WEBHOOK_NAME}"
-    renew = "helm upgrade makes a new one; with injection.webhook.tlsSecretName, whatever wrote that Secret"
+    renew = "helm upgrade; with injection.webhook.tlsSecretName, renew that Secret"
     if not facts.configured:
         yield WEBHOOK_OK("none is configured", source=configuration)
         return
@@ -217,21 +217,21 @@ def check_webhook(facts: WebhookFacts) -> Iterator[Finding]:
     source = f"Secret {facts.location}"
     if not facts.ca_bundle:
         yield WEBHOOK_NO_CA_BUNDLE(
-            "caBundle is empty: the API server accepts no certificate, and pods are created as written",
+            "caBundle is empty: pods are created unchanged",
             about=WEBHOOK_NAME,
             source=configuration,
             expected="the authority of the webhook's certificate",
-            fix="helm upgrade; with injection.webhook.tlsSecretName, caBundle or an annotation beside it",
+            fix="helm upgrade; with injection.webhook.tlsSecretName, set caBundle or annotations beside it",
         )
     if facts.denied:
-        yield WEBHOOK_NOT_SEEN("the certificate cannot be read: no right to get the Secret", source=source)
+        yield WEBHOOK_NOT_SEEN("no right to get the Secret", source=source)
     elif facts.unusable:
         yield WEBHOOK_NO_CERTIFICATE(
             facts.unusable, about=facts.location, source=source, expected="tls.crt and tls.key", fix=renew
         )
     elif facts.days < 0:
         yield WEBHOOK_EXPIRED(
-            "the certificate is not valid any more: pods are created as written",
+            "expired: pods are created unchanged",
             about=facts.location,
             source=source,
             expected="a valid one",
@@ -239,15 +239,15 @@ def check_webhook(facts: WebhookFacts) -> Iterator[Finding]:
         )
     elif facts.ca_bundle and facts.refused:
         yield WEBHOOK_UNTRUSTED(
-            f"caBundle does not sign the certificate, so that pods are created as written: {facts.refused}",
+            f"not signed by caBundle, so pods are created unchanged: {facts.refused}",
             about=facts.location,
             source=f"{source}, {configuration}",
             expected="a certificate of that authority, for the webhook's Service",
-            fix="helm upgrade; with injection.webhook.tlsSecretName, caBundle beside it of its authority",
+            fix="helm upgrade; with injection.webhook.tlsSecretName, set its authority as caBundle",
         )
     elif facts.days < EXPIRING_DAYS:
         yield WEBHOOK_EXPIRING(
-            f"the certificate ends in {facts.days} days",
+            f"ends in {facts.days} days",
             about=facts.location,
             source=source,
             expected=f"{EXPIRING_DAYS} days or more",

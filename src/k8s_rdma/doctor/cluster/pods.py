@@ -95,7 +95,7 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
     """Check pods that wait for interfaces; report the first of many."""
     if facts.policies_failure:
         yield POLICIES_UNUSABLE(
-            f"extender and agents keep the previous policies, and cannot restart: {facts.policies_failure}",
+            f"previous policies stay in use, restarts fail: {facts.policies_failure}",
             source="ConfigMap k8s-rdma-policies",
             expected="policies as in docs/namespace-policies.md",
             fix="correct what the message names",
@@ -144,7 +144,7 @@ def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterat
             about=pod.name,
             source=f"events, {reason}",
             expected="interfaces",
-            fix=f"docs/cni.md, Errors; k8s-rdma doctor node on {pod.node}, and its agent's log",
+            fix=f"docs/cni.md; k8s-rdma doctor node on {pod.node}; its agent's log",
         )
     elif reason and not pod.running:
         yield REFUSED(
@@ -152,7 +152,7 @@ def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterat
             about=pod.name,
             source="events",
             expected="interfaces",
-            fix=f"k8s-rdma explain pod {pod.name}; docs/cni.md, Errors",
+            fix=f"k8s-rdma explain pod {pod.name}; docs/cni.md",
         )
     elif not pod.node:
         failure = next(
@@ -174,7 +174,7 @@ def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterat
 
 
 def _not_allowed(pod: PodFact) -> Finding:
-    state = "waits" if not pod.node else "is refused when its sandbox is created again"
+    state = "waits" if not pod.node else "its next sandbox is refused"
     if pod.node and not pod.running:
         state = f"is refused on {pod.node}"
     return NOT_ALLOWED(
@@ -188,22 +188,21 @@ def _not_allowed(pod: PodFact) -> Finding:
 
 def _without_interfaces(pod: PodFact) -> Finding:
     return WITHOUT_INTERFACES(
-        f"runs on {pod.node}, whose agent has given it no interfaces",
+        f"got no interfaces from the agent of {pod.node}",
         about=pod.name,
         source=f"rdmanode {pod.node}, allocations",
         expected="the interfaces that it requests",
-        fix=f"k8s-rdma doctor node on {pod.node}, CNI plugin; then create the pod again",
+        fix=f"k8s-rdma doctor node on {pod.node}, then recreate the pod",
     )
 
 
 def _unplaced(pod: PodFact, message: str, schedulers: tuple[str, ...]) -> Finding:
     """message: what its node says of it, if anything."""
-    fix = "the pod requests one of the extender's managedResources, or names its scheduler"
+    fix = "request one of managedResources, or set the extender's schedulerName"
     if schedulers and pod.scheduler not in schedulers:
         fix = _rename(schedulers[0])
     return UNPLACED(
-        f"was bound to {pod.node} by {pod.scheduler}, without the extender and without a placement"
-        + (f"; {message}" if message else ""),
+        f"{pod.scheduler} bound it to {pod.node} without a placement" + (f"; {message}" if message else ""),
         about=pod.name,
         source="annotation k8s-rdma.io/placement",
         expected="a placement",
@@ -212,12 +211,12 @@ def _unplaced(pod: PodFact, message: str, schedulers: tuple[str, ...]) -> Findin
 
 
 def _rename(scheduler: str) -> str:
-    return f"schedulerName: {scheduler} in the pod template; the field of a pod cannot be changed"
+    return f"schedulerName: {scheduler} in the pod template, then recreate the pod"
 
 
 def _of_other_scheduler(pod: PodFact, profile: Profile, schedulers: tuple[str, ...]) -> Finding:
     return OTHER_SCHEDULER(
-        f"belongs to {profile.name}, which does not call the extender: it gets no placement",
+        f"gets no placement: {profile.name} does not call the extender",
         about=pod.name,
         source=f"spec.schedulerName; {profile.location}",
         expected=" or ".join(schedulers) or "a scheduler that calls the extender",

@@ -157,10 +157,10 @@ def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
     """Each configuration that was found; that one asks the extender is enough, as there may be several."""
     if not facts.files:
         yield NOT_SEEN(
-            "no configuration of kube-scheduler was seen",
+            "no kube-scheduler configuration was found",
             source="/etc/kubernetes/manifests/kube-scheduler.yaml; pods of kube-system; ConfigMaps",
             expected="one that registers the extender",
-            fix="run k8s-rdma doctor cluster on a control-plane node, or with --scheduler-config FILE",
+            fix="run it on a control-plane node, or with --scheduler-config FILE",
         )
     extended = tuple(dict.fromkeys(profile.name for profile in profiles(facts) if profile.has_extender))
     for file in facts.files:
@@ -181,7 +181,7 @@ def _check_file(
         return
     if document.get("apiVersion") not in API_VERSIONS:
         yield OLD_API(
-            f"apiVersion {document.get('apiVersion')} is read by no kube-scheduler from 1.29 on",
+            f"kube-scheduler 1.29 and newer refuses {document.get('apiVersion')}",
             about=file.location,
             source=file.location,
             expected=API_VERSIONS[0],
@@ -219,11 +219,11 @@ def _without_extender(file: SchedulerFile, names: tuple[str, ...], schedulers: t
 
 def _without_file(file: SchedulerFile) -> Finding:
     return NO_CONFIGURATION(
-        "kube-scheduler runs without --config, so it calls no extender",
+        "runs without --config, and calls no extender",
         about=file.location,
         source=file.location,
         expected="--config=FILE, with the file mounted into its pod",
-        fix=f"docs/extender.md, Registration; {_ADVICE}",
+        fix=f"docs/extender-registration.md; {_ADVICE}",
     )
 
 
@@ -241,11 +241,11 @@ def _unreadable(file: SchedulerFile, error: Exception, schedulers: tuple[str, ..
 def _without_us(file: SchedulerFile, document: dict[str, Any], config: ExtenderConfig) -> Finding:
     prefixes = ", ".join(str(extender.get("urlPrefix")) for extender in extenders(document)) or "none"
     return NO_EXTENDER(
-        f"of its extenders ({prefixes}) none is k8s-rdma's",
+        f"its extenders are not k8s-rdma's: {prefixes}",
         about=file.location,
         source=file.location,
         expected=f"an entry whose urlPrefix and filterVerb make {config.filter_path}",
-        fix=f"the section extenders of {_ADVICE}",
+        fix=f"extenders of {_ADVICE}",
     )
 
 
@@ -255,7 +255,7 @@ def _check_entry(
     yield from _check_verbs(path, entry, config)
     if not entry.get("managedResources") and DEFAULT_NAME in names:
         yield EVERY_POD(
-            "managedResources is not set: while the extender is down, every pod of the cluster waits",
+            "not set: while the extender is down, every pod waits",
             about="managedResources",
             source=path,
             expected="the resources that RDMA pods request",
@@ -263,8 +263,7 @@ def _check_entry(
         )
     if entry.get("ignorable"):
         yield IGNORABLE(
-            "ignorable: true schedules pods on any node while the extender is down, and ignores a "
-            "refused bind",
+            "pods go to any node while the extender is down, and refused binds are ignored",
             about="ignorable",
             source=path,
             expected="false",
@@ -272,7 +271,7 @@ def _check_entry(
         )
     if entry.get("bindVerb") and (timeout_s := _seconds(entry.get("httpTimeout"))) < TIMEOUT_S:
         yield SHORT_TIMEOUT(
-            f"httpTimeout is {timeout_s:g} s: a bind may take longer, and then completes unnoticed",
+            f"{timeout_s:g} s: a longer bind completes unnoticed",
             about="httpTimeout",
             source=path,
             expected=f"{TIMEOUT_S:g}s",
@@ -280,7 +279,7 @@ def _check_entry(
         )
     if not entry.get("nodeCacheCapable"):
         yield WHOLE_NODES(
-            "nodeCacheCapable is not set: kube-scheduler sends whole node objects, 10 KB each",
+            "not set: kube-scheduler sends whole nodes, 10 KB each",
             about="nodeCacheCapable",
             source=path,
             expected="true",
@@ -288,7 +287,7 @@ def _check_entry(
         )
     if entry.get("prioritizeVerb") and not (isinstance(weight := entry.get("weight"), int) and weight > 0):
         yield NO_WEIGHT(
-            "prioritizeVerb needs a weight: kube-scheduler refuses the file",
+            "missing: kube-scheduler refuses the file",
             about="weight",
             source=path,
             expected="1 or more",
@@ -301,15 +300,15 @@ def _check_verbs(location: str, entry: dict[str, Any], config: ExtenderConfig) -
     for verb, path in configured.items():
         if path != expected[verb]:
             yield WRONG_PATH(
-                f"{verb} leads to {path}, where the extender answers 404",
+                f"leads to {path}: the extender answers 404",
                 about=verb,
                 source=location,
                 expected=expected[verb],
-                fix=f"urlPrefix and {verb} that make {expected[verb]}",
+                fix=f"urlPrefix and {verb} must make {expected[verb]}",
             )
     if "filterVerb" not in configured:
         yield NO_FILTER(
-            "there is no filterVerb: kube-scheduler puts pods on nodes without capacity for them",
+            "missing: pods go to nodes without capacity",
             about="filterVerb",
             source=location,
             expected=expected["filterVerb"],
@@ -317,26 +316,26 @@ def _check_verbs(location: str, entry: dict[str, Any], config: ExtenderConfig) -
         )
     if "bindVerb" in configured and config.binder == "scheduler":
         yield BIND_UNWANTED(
-            "a bindVerb is registered, and the extender's file says binder: scheduler",
+            "registered although the extender has binder: scheduler",
             about="bindVerb",
             source=location,
             expected="one of them",
-            fix="binder: extender in the extender's file",
+            fix="the extender's binder: extender",
         )
     if "bindVerb" not in configured and config.binder == "extender":
         yield NO_BIND(
-            "there is no bindVerb: pods are bound without a placement, see docs/extender.md, Filter only",
+            "missing: pods are bound without a placement",
             about="bindVerb",
             source=location,
             expected=expected["bindVerb"],
-            fix="bindVerb: bind; or binder: scheduler in the extender's file",
+            fix="bindVerb: bind; or the extender's binder: scheduler",
         )
     for verb in ("prioritizeVerb", "preemptVerb"):
         if verb not in configured:
             consequence = (
                 "nodes are not compared" if verb == "prioritizeVerb" else "no pod is evicted for another"
             )
-            yield NO_VERB(f"there is no {verb}: {consequence}", about=verb, source=location)
+            yield NO_VERB(f"missing: {consequence}", about=verb, source=location)
 
 
 def _seconds(duration: object) -> float:

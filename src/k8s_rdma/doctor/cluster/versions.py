@@ -62,7 +62,7 @@ class VersionFacts:
 def not_compared() -> Finding:
     """The finding for a node without access to the API server."""
     return NOT_COMPARED(
-        "not compared with the cluster's: the agent's file has no credentials",
+        "the agent has no credentials",
         source="kubeconfig and inCluster of the agent's file",
         fix="--kubeconfig FILE",
     )
@@ -75,7 +75,7 @@ def no_node(name: str) -> Finding:
         about=name,
         source="nodes",
         expected="the node's name in Kubernetes",
-        fix="--node NAME, and the same in the agent's file",
+        fix="--node NAME, as in the agent's file",
     )
 
 
@@ -93,12 +93,11 @@ def check_requeue_by(api: str, extender: ExtenderConfig | None) -> Iterator[Find
     """Check that this kube-scheduler supports the extender's way to requeue waiting pods."""
     if minor_of(api) in LABEL_ONLY and (extender is None or extender.requeue_by != "label"):
         yield TOUCH_BY(
-            f"kube-scheduler {api} ignores annotations of nodes: refused pods wait up to 5 minutes when "
-            "capacity becomes free",
+            f"kube-scheduler {api} ignores node annotations: refused pods wait up to 5 minutes",
             about="requeueBy",
             source="/version; the extender's configuration" + ("" if extender else ", which is not seen"),
             expected="label",
-            fix="requeueBy: label in the extender's file",
+            fix="the extender's requeueBy: label",
         )
 
 
@@ -107,14 +106,14 @@ def _check_kubernetes(facts: VersionFacts) -> Iterator[Finding]:
     if api is None or api < OLDEST:
         yield _too_old("API server", f"the API server is {facts.api}", "/version")
     elif api > NEWEST:
-        yield UNTRIED(f"the API server is {facts.api}, as yet untried", about="API server", source="/version")
+        yield UNTRIED(f"the API server is {facts.api}, untested", about="API server", source="/version")
     for node in facts.nodes:
         minor = minor_of(node.kubelet)
         if minor is not None and minor < OLDEST:
             yield _too_old(node.node, f"kubelet is {node.kubelet}", f"node {node.node}, nodeInfo")
         elif minor is not None and api is not None and not api - KUBELET_BEHIND <= minor <= api:
             yield KUBELET_SKEW(
-                f"kubelet is {node.kubelet}, and the API server {facts.api}",
+                f"kubelet is {node.kubelet}, the API server {facts.api}",
                 about=node.node,
                 source=f"node {node.node}, nodeInfo",
                 expected=f"no newer, and at most {KUBELET_BEHIND} minor versions older",
@@ -136,7 +135,7 @@ def _check_runtimes(nodes: Iterable[NodeVersions]) -> Iterator[Finding]:
         numbers = version_of(version)
         if node.runtime and (oldest is None or numbers is None or numbers < oldest):
             yield RUNTIME(
-                f"its container runtime is {node.runtime}",
+                f"runtime {node.runtime}",
                 about=node.node,
                 source=f"node {node.node}, nodeInfo",
                 expected="containerd 1.6 or CRI-O 1.28, or newer; docs/compatibility-versions.md",
@@ -144,12 +143,12 @@ def _check_runtimes(nodes: Iterable[NodeVersions]) -> Iterator[Finding]:
             )
         elif numbers is not None and oldest is not None and not delivers_annotations(name, numbers):
             yield NO_ANNOTATIONS(
-                f"its container runtime {node.runtime} passes no pod annotations to plugins: every pod "
-                "waits for the agent, which must query the API server",
+                f"runtime {node.runtime} passes no pod annotations: every pod waits for the agent, "
+                "which queries the API server",
                 about=node.node,
                 source=f"node {node.node}, nodeInfo",
                 expected="CRI-O 1.29 or newer; docs/compatibility-versions.md",
-                fix="update the runtime; until then inCluster: true or kubeconfig: FILE in the agent's file",
+                fix="update the runtime; until then give the agent inCluster: true or kubeconfig: FILE",
             )
 
 
@@ -169,7 +168,7 @@ def _check_ours(ours: tuple[tuple[str, str], ...]) -> Iterator[Finding]:
                 about="k8s-rdma",
                 source="pods' images, and what processes say of themselves",
                 expected="one version, except during an update; the extender first",
-                fix="helm upgrade, or kubectl rollout restart; docs/extender.md",
+                fix="helm upgrade, or kubectl rollout restart",
             )
 
 

@@ -77,7 +77,7 @@ def check_cni(facts: CniFacts) -> Iterator[Finding]:
             about=facts.directory,
             source=facts.directory,
             expected="a file of the cluster's network plugin, and ours made from it",
-            fix="install the cluster's network plugin, then: k8s-rdma install-cni --network chained",
+            fix="install the cluster's network plugin, then k8s-rdma install-cni --network chained",
         )
         return
     path = f"{facts.directory}/{files[0].name}"
@@ -85,7 +85,7 @@ def check_cni(facts: CniFacts) -> Iterator[Finding]:
         chosen = _read(files[0])
     except MalformedError as error:
         yield UNREADABLE(
-            f"the first file by name cannot be used: {error.message}",
+            f"cannot be used: {error.message}",
             about=files[0].name,
             source=path,
             expected="a network configuration",
@@ -125,11 +125,11 @@ def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
     if types != origin.types:
         state = f"now has {', '.join(types)}" if source else "no longer exists"
         yield OUTDATED(
-            f"it was made from {origin.file} when that had {', '.join(origin.types)}; that file {state}",
+            f"made from {origin.file} with {', '.join(origin.types)}; that file {state}",
             about=files[0].name,
             source=f"{facts.directory}/{origin.file}",
             expected="what the other network plugin's file holds",
-            fix="k8s-rdma install-cni --network chained; with --follow, as in the container cni, it stays so",
+            fix="k8s-rdma install-cni --network chained; --follow keeps it current",
         )
 
 
@@ -137,20 +137,18 @@ def _without_us(facts: CniFacts, name: str, chosen: ConfList, later: list[CniFil
     path = f"{facts.directory}/{name}"
     if chosen.types[0] in MULTUS_PLUGINS:
         return MULTUS(
-            "Multus is first; ours is then a network attachment definition, or in the file of Multus' main "
-            "network, which is not checked here",
+            "Multus is first: our plugin below it is not checked",
             about=name,
             source=path,
         )
     for file in later:
         if file.text is not None and any(f'"{plugin}"' in file.text for plugin in OUR_PLUGINS):
             return OTHER_FIRST(
-                f"the runtime uses {name}; our plugin is in {file.name}, which it never reads",
+                f"the runtime uses this file; our plugin is in {file.name}",
                 about=name,
                 source=path,
                 expected="the file with our plugin to be the first by name",
-                fix="k8s-rdma install-cni --network chained, which keeps 00-k8s-rdma.conflist; and remove "
-                f"{facts.directory}/{file.name}",
+                fix=f"k8s-rdma install-cni --network chained; remove {facts.directory}/{file.name}",
             )
     return NOT_OURS(
         f"the runtime uses {name}, which does not have our plugin: pods get no RDMA interfaces",
@@ -168,17 +166,16 @@ def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Findi
     yield from _check_section(facts, path, chosen, section)
     if index == 0 and not section.get("delegate") and not section.get("emptyResult"):
         yield NOTHING_BEFORE(
-            "no plugin precedes ours, and it has no delegate: pods get no ordinary interface",
+            "our plugin is first, without delegate: pods get no ordinary interface",
             about=f"plugins[{index}]",
             source=path,
             expected="an ordinary plugin before ours, or `delegate`, or `emptyResult: true`",
-            fix="k8s-rdma install-cni --network chained, which puts ours behind the node's own network",
+            fix="k8s-rdma install-cni --network chained",
         )
     capabilities = section.get("capabilities")
     if not isinstance(capabilities, dict) or capabilities.get(POD_ANNOTATIONS) is not True:
         yield NO_CAPABILITY(
-            "the runtime passes no pod annotations to our plugin: the agent must query the API "
-            "server, and every pod waits for the agent",
+            "no pod annotations are passed: every pod waits for the agent, which queries the API server",
             about=f"plugins[{index}].capabilities",
             source=path,
             expected=f"{POD_ANNOTATIONS}: true",
@@ -196,13 +193,11 @@ def _check_check(path: str, chosen: ConfList, earlier: tuple[str, ...]) -> Itera
     failing = [plugin for plugin in earlier if plugin in TAKE_ALL_ADDRESSES]
     if failing and version in SINCE_CHECK and disabled is not True:
         yield CHECKED(
-            f"CRI-O checks every pod that it starts, and {failing[0]} fails the check because of "
-            "our addresses: "
-            "pods with RDMA interfaces do not start",
+            f"in CRI-O's CHECK {failing[0]} refuses our addresses: pods with RDMA interfaces do not start",
             about="disableCheck",
             source=path,
             expected="true",
-            fix='"disableCheck": true in the list, as k8s-rdma install-cni --network chained has it',
+            fix='"disableCheck": true in the list',
         )
 
 
@@ -223,7 +218,7 @@ def _check_section(
         return
     if conf.run_dir != facts.run_dir:
         yield OTHER_RUN_DIR(
-            f"our plugin expects the agent in {conf.run_dir}; its directory is {facts.run_dir}",
+            f"is {conf.run_dir}; the agent's is {facts.run_dir}",
             about="runDir",
             source=path,
             expected=facts.run_dir,
@@ -236,7 +231,7 @@ def _check_programs(facts: CniFacts, path: str, plugins: list[dict[str, Any]]) -
     for name in dict.fromkeys(_programs(plugins)):
         if name not in facts.programs:
             yield PLUGIN_MISSING(
-                f"there is no {name} in {directories}",
+                f"is not in {directories}",
                 about=name,
                 source=path,
                 expected="every plugin that the file names, where the runtime looks",
@@ -246,11 +241,11 @@ def _check_programs(facts: CniFacts, path: str, plugins: list[dict[str, Any]]) -
             )
         elif why := facts.broken.get(name):
             yield PROGRAM(
-                f"{name} does not run: {why}",
+                f"does not run: {why}",
                 about=name,
                 source=directories,
                 expected="an executable that answers VERSION",
-                fix="k8s-rdma install-cni, of this node's architecture",
+                fix="k8s-rdma install-cni, for this node's architecture",
             )
 
 

@@ -63,7 +63,7 @@ def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
     """Check the PFs that the agent uses, and those that it leaves out."""
     if facts.virtual:
         yield VIRTUAL(
-            "the agent's VFs are virtual, made of ordinary Linux interfaces (kernel: virtual)",
+            "kernel: virtual makes VFs of ordinary Linux interfaces",
             source="agent.yaml, kernel",
         )
         return
@@ -75,14 +75,14 @@ def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
             about=problem.subject,
             source="sysfs, netlink",
             expected="readable hardware; until then the node accepts no new pods",
-            fix="docs/operating-a-node.md, When hardware changes while pods use it",
+            fix="docs/operating-a-node.md",
         )
     for sentence in facts.hardware.problems:
         yield SKIPPED(
             sentence,
             source="sysfs, netlink; agent.yaml, hardware",
             expected="PFs and rules of hardware.pfs that agree",
-            fix="name the PF in hardware.pfs (names or pcis), or leave it out of the rules",
+            fix="name it in hardware.pfs (names or pcis), or exclude it",
         )
     yield from _check_selected(facts)
 
@@ -99,12 +99,12 @@ def _none_selected(found: tuple[FoundPf, ...]) -> Finding:
             "node.nodeSelector for nodes that have such cards",
         )
     without_rdma = any(pf.rdma_device is None for pf in found)
-    rdma = "; hardware.requireRdma: false for cards without RDMA devices" if without_rdma else ""
+    rdma = "; without RDMA devices, hardware.requireRdma: false" if without_rdma else ""
     return NO_PF(
-        f"none of the machine's PFs is used: {', '.join(pf.name for pf in found)}",
+        f"none of these PFs is used: {', '.join(pf.name for pf in found)}",
         source=source,
         expected="a PF that hardware.pfs selects",
-        fix=f"name one in hardware.pfs, and see the other findings here{rdma}",
+        fix=f"name one in hardware.pfs{rdma}",
     )
 
 
@@ -149,7 +149,7 @@ def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
         )
         if num_vfs is not None and num_vfs > pf.total_vfs:
             yield TOO_FEW(
-                f"the card supports {pf.total_vfs} VFs, and numVfs is {num_vfs}",
+                f"the card supports {pf.total_vfs} VFs; numVfs is {num_vfs}",
                 about=pf.name,
                 source=source,
                 expected=f"{num_vfs} VFs",
@@ -160,8 +160,7 @@ def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
     for function in facts.plain:
         if function.driver in _SRIOV_DRIVERS:
             yield NO_SRIOV(
-                f"a card with driver {function.driver} has no VFs: SR-IOV is off in its firmware or in the "
-                "BIOS, or the card does not support it",
+                f"{function.driver}: SR-IOV is off in firmware or BIOS, or not supported",
                 about=function.netdev or function.pci,
                 source=f"/sys/bus/pci/devices/{function.pci}, no sriov_totalvfs",
                 expected="SR-IOV, if pods should use this card",

@@ -32,29 +32,26 @@ def check_iommu(facts: IommuFacts) -> Iterator[Finding]:
     """Check that the IOMMU isolates VFs from each other."""
     if facts.noiommu:
         yield UNSAFE(
-            "vfio works without an IOMMU: a program with a VF can read and write all of the node's memory; "
-            "pods get one only with hardware.unsafeNoiommu",
+            "vfio without an IOMMU: a pod with a VF (hardware.unsafeNoiommu) can access all memory",
             source="/sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
             expected="N",
-            fix="echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode, and the IOMMU on",
+            fix="echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode; enable the IOMMU",
         )
     elif not facts.groups:
         yield IOMMU_OFF(
-            "there is no IOMMU, or it is off: the agent refuses interfaces with driver vfio-pci; "
-            "others do not need it",
+            "absent or off: interfaces with driver vfio-pci are refused",
             source=f"/sys/kernel/iommu_groups is empty; /proc/cmdline: {facts.command_line or 'nothing'}",
             expected="on, where pods ask for vfio-pci",
-            fix="VT-d or AMD-Vi on in the BIOS; intel_iommu=on iommu=pt on the kernel's command line; reboot",
+            fix="enable VT-d or AMD-Vi in the BIOS; boot with intel_iommu=on iommu=pt",
         )
     for pf, functions in facts.together.items():
         if functions:
             yield SHARED_GROUP(
-                f"its first VF shares an IOMMU group with {', '.join(functions)}: no program gets "
-                "one of them, because it could open the others",
+                f"its first VF shares an IOMMU group with {', '.join(functions)}: vfio-pci is refused",
                 about=pf,
                 source="/sys/bus/pci/devices/*/iommu_group",
                 expected="a group for each VF",
-                fix="ACS on in the BIOS, or the card in another slot",
+                fix="enable ACS in the BIOS, or use another slot",
             )
     if facts.groups and not facts.noiommu and not any(facts.together.values()):
         yield IOMMU_OK(f"{facts.groups} groups", source="/sys/kernel/iommu_groups")
@@ -112,15 +109,13 @@ def check_modules(facts: ModuleFacts) -> Iterator[Finding]:
     """Check the modules that this node needs; the kernel loads queueing disciplines on demand, verbs not."""
     for driver in sorted(facts.pf_drivers):
         if vf_driver := VF_DRIVERS.get(driver):
-            yield _needed(facts, vf_driver, f"the VFs of {driver} have no netdev without it", VF_DRIVER)
+            yield _needed(facts, vf_driver, f"VFs of {driver} have no netdev", VF_DRIVER)
     if facts.rdma:
-        yield _needed(facts, "ib_uverbs", "without it no container can use verbs", NOT_LOADED)
-        why = "without it there is no /dev/infiniband/rdma_cm, which rdma_cm programs open"
+        yield _needed(facts, "ib_uverbs", "containers cannot use verbs", NOT_LOADED)
+        why = "there is no /dev/infiniband/rdma_cm"
         yield _needed(facts, "rdma_ucm", why, NOT_LOADED)
     if facts.software_caps:
-        yield _on_demand(
-            facts, "sch_tbf", "software cannot enforce caps, and requests that need it are refused"
-        )
+        yield _on_demand(facts, "sch_tbf", "requests that need software caps are refused")
     yield _on_demand(facts, "vfio_pci", "interfaces with driver vfio-pci are refused")
 
 
@@ -134,7 +129,7 @@ def _needed(facts: ModuleFacts, name: str, why: str, kind: Kind) -> Finding:
             about=name,
             source=f"/lib/modules/{facts.release}/modules.dep",
             expected="the module",
-            fix=f"install the package of kernel {facts.release} that has it (linux-modules-extra on Ubuntu)",
+            fix="install the kernel package that has it (Ubuntu: linux-modules-extra)",
         )
     return kind(
         f"is not loaded: {why}",

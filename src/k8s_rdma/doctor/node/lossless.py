@@ -68,7 +68,7 @@ def _check(port: PortQos) -> Iterator[Finding]:
     yield _flow_control(port)
     if port.pfc and port.trust == "pcp":
         yield TRUST_PCP(
-            "the port takes priorities from VLAN tags: frames without a tag have priority 0",
+            "priorities come from VLAN tags: untagged frames have priority 0",
             about=port.name,
             source="DCB netlink; class/net/*/qos/trust",
             expected="dscp, unless RoCE's interfaces have a VLAN",
@@ -86,7 +86,7 @@ def _check(port: PortQos) -> Iterator[Finding]:
         )
     else:
         yield ECN_OFF(
-            "RoCE heeds congestion marks on no priority: congestion ends in pause frames, or in losses",
+            "RoCE ignores ECN marks: congestion causes pause frames or losses",
             about=port.name,
             source=_ecn(port),
             expected="1 for the priority of RoCE",
@@ -101,7 +101,7 @@ def _flow_control(port: PortQos) -> Finding:
         return PFC_ON(f"PFC on {_priorities(port.pfc)}{trust}", about=port.name, source=dcb)
     if port.pause:
         return GLOBAL_PAUSE(
-            "no PFC, but pause frames for the whole link: nothing is lost, and one slow receiver stops all",
+            "pause frames for the whole link, no PFC: one slow receiver stops all traffic",
             about=port.name,
             source=f"{dcb}; {pause}",
             expected="PFC on the priority of RoCE",
@@ -113,7 +113,7 @@ def _flow_control(port: PortQos) -> Finding:
         )
     pfc = "PFC is off" if port.pfc is not None else "the driver does not report PFC"
     return NO_FLOW_CONTROL(
-        f"{pfc}, and there are no pause frames: RoCE loses frames when a port is full, and is slow then",
+        f"{pfc}, without pause frames: RoCE loses frames under load",
         about=port.name,
         source=f"{dcb}; {pause}",
         expected="PFC on the priority of RoCE, here and on the switch",

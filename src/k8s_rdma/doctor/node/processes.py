@@ -33,11 +33,10 @@ def check_configuration(facts: ConfigurationFacts) -> Iterator[Finding]:
         )
         return
     yield NO_AGENT_FILE(
-        "there is no agent.yaml: the other checks use the agent's defaults",
+        "no agent.yaml: the other checks use the defaults",
         source=" and ".join(facts.looked_for),
         expected="the agent's file",
-        fix="k8s-rdma doctor node in the agent's container, or with --config FILE; docs/install.md where "
-        "nothing is installed",
+        fix="run it in the agent's container, or with --config FILE",
     )
 
 
@@ -72,14 +71,14 @@ def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
     if facts.source:
         yield LEDGER_OK("the running agent has it open and in order", about=facts.path, source=facts.source)
     elif not facts.exists:
-        yield NONE("there is no ledger: no agent has run here", about=facts.path, source=facts.path)
+        yield NONE("no agent has run here", about=facts.path, source=facts.path)
     elif facts.newer:
         yield NEWER(
             facts.fault,
             about=facts.path,
             source=facts.path,
             expected="an agent of that version, or no pods that need its features",
-            fix="run the newer agent again; docs/agent-updates.md, Roll back",
+            fix="run the newer agent again: docs/agent-updates.md",
         )
     elif facts.fault:
         yield UNUSABLE(
@@ -91,7 +90,7 @@ def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
         )
     elif facts.unfinished:
         yield UNFINISHED(
-            f"of {facts.receipts} receipts these are unfinished: {'; '.join(facts.unfinished)}",
+            f"{facts.receipts} receipts, unfinished: {'; '.join(facts.unfinished)}",
             about=facts.path,
             source=facts.path,
             expected="an agent, which completes or undoes them when it starts",
@@ -148,11 +147,11 @@ def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
     """Check that each process answers, and has this program's version."""
     if facts.report is None:
         yield AGENT_DOWN(
-            f"the agent does not answer: {facts.why}; no pod gets interfaces, pods without any come and go",
+            f"does not answer: {facts.why}; pods with interfaces do not start",
             about="agent",
             source=facts.socket,
             expected="a report",
-            fix="kubectl -n k8s-rdma logs ds/k8s-rdma-node -c agent, or the log of k8s-rdma agent",
+            fix="the agent's log: kubectl -n k8s-rdma logs POD -c agent",
         )
     else:
         yield _check_agent(facts, facts.report)
@@ -162,7 +161,7 @@ def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
                 about="agent",
                 source=facts.socket,
                 expected="none",
-                fix="docs/operating-a-node.md has what to do",
+                fix="docs/operating-a-node.md",
             )
     if facts.leftovers:
         yield _ends_left(facts)
@@ -174,12 +173,11 @@ def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
 def _ends_left(facts: ProcessFacts) -> Finding:
     named = ", ".join(facts.leftovers[:NAMED]) + (", ..." if len(facts.leftovers) > NAMED else "")
     return ENDS_LEFT(
-        f"DELs that wait for the agent: {len(facts.leftovers)} ({named}); until it completes them, "
-        "no other pod gets the interfaces of these pods",
+        f"DELs that wait for the agent: {len(facts.leftovers)} ({named}); they keep their interfaces",
         about="agent",
         source=facts.left_in,
         expected="none that remains",
-        fix="the agent's log says what fails (reconcile_failed)" if facts.report else "start the agent",
+        fix="reconcile_failed in the agent's log" if facts.report else "start the agent",
     )
 
 
@@ -192,7 +190,7 @@ def _check_agent(facts: ProcessFacts, report: NodeReport) -> Finding:
 
 def _other_version(facts: ProcessFacts, name: str, version: str, source: str) -> Finding:
     return VERSIONS(
-        f"has version {version}, and this program has version {facts.version}",
+        f"version {version}; this program is {facts.version}",
         about=name,
         source=source,
         expected="one version on a node",
@@ -210,7 +208,7 @@ def _check_answer(facts: ProcessFacts, name: str, answer: Answer) -> Finding:
             about=name,
             source=answer.url,
             expected="200",
-            fix=f"kubectl -n k8s-rdma logs ds/k8s-rdma-node -c {name}",
+            fix=f"kubectl -n k8s-rdma logs POD -c {name}",
         )
     if answer.version and answer.version != facts.version:
         return _other_version(facts, name, answer.version, answer.url)
@@ -237,11 +235,11 @@ def check_vfs(facts: ProcessFacts) -> Iterator[Finding]:
         if allocation.phase == "releasing":
             bad = True
             yield RELEASING(
-                f"interfaces that are being released: {len(allocation.interfaces)}",
+                f"interfaces still being released: {len(allocation.interfaces)}",
                 about=f"{allocation.pod.namespace}/{allocation.pod.name}",
                 source=f"{facts.socket}, allocations",
                 expected="an end within seconds",
-                fix="the agent's log says what fails (reconcile_failed); docs/operating-a-node.md",
+                fix="reconcile_failed in the agent's log; docs/operating-a-node.md",
             )
     if not bad:
         yield VFS_OK("each VF is free or allocated to a pod", source=source)

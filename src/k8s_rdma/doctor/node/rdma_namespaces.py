@@ -57,12 +57,12 @@ class RdmaFacts:
 def check_rdma_namespaces(facts: RdmaFacts) -> Iterator[Finding]:
     """Check the mode against the needs of the configuration."""
     if facts.mode is None:
-        yield NO_RDMA("the kernel knows no RDMA: no driver has loaded ib_core", source=_SYSTEM)
+        yield NO_RDMA("no driver has loaded ib_core", source=_SYSTEM)
         return
     if facts.mode is not facts.persistent:
         value = int(facts.mode is _SHARED)
         yield NOT_KEPT(
-            f"the mode is {facts.mode.value}, and becomes {facts.persistent.value} after the next boot",
+            f"the mode is {facts.mode.value}, after a reboot {facts.persistent.value}",
             source=f"{_SYSTEM}; /etc/modprobe.d",
             expected="one mode, as it can only be changed while no pod has a namespace",
             fix=f"echo 'options ib_core netns_mode={value}' > /etc/modprobe.d/ib_core.conf",
@@ -75,12 +75,11 @@ def check_rdma_namespaces(facts: RdmaFacts) -> Iterator[Finding]:
     if facts.mode is _EXCLUSIVE and unfit:
         for resource in unfit:
             yield WITHOUT_CDI(
-                f"{resource.name} comes without CDI, and RDMA devices have namespaces of their own: a "
-                "device's nodes change their numbers when it moves to the pod",
+                "without CDI in mode exclusive: device nodes change numbers when the device moves",
                 about=resource.name,
                 source=facts.source,
                 expected="cdi: true, or no key cdi",
-                fix="remove cdi: false from the resource",
+                fix="remove cdi: false",
             )
     else:
         yield OK(f"the mode is {facts.mode.value}", source=_SYSTEM)
@@ -90,20 +89,18 @@ def check_isolation(facts: RdmaFacts) -> Iterator[Finding]:
     """Check the devices that a container can reach by each resource of the device plugin."""
     if facts.plugin is None:
         yield NO_PLUGIN(
-            "no device plugin is configured: containers get netdevs and rates, but no device nodes",
+            "no device plugin is configured: containers get no device nodes",
             source=facts.source,
         )
     for resource in _resources(facts):
         yield _isolation(resource, facts)
     if facts.agent_file is not None and not facts.signed:
         yield UNSIGNED(
-            "placements are unsigned: users who can edit a pod's annotations can get interfaces "
-            "that the extender "
-            "never reserved",
+            "users who can edit a pod's annotations can get interfaces that were never reserved",
             about="placementKeyFile",
             source=facts.agent_file,
             expected="a key that agents and extender share",
-            fix="placementKeyFile in both files, from one Secret",
+            fix="placementKeyFile for agent and extender, from one Secret",
         )
 
 
@@ -117,27 +114,26 @@ def _isolation(resource: Resource, facts: RdmaFacts) -> Finding:
     match resource:
         case SharedResource() if not apart:
             return MATCHING_DEVICES(
-                "a container reaches the verbs of every matching device, of PFs also past the caps of any VF",
+                "a container reaches every matching device, and by PFs exceeds VFs' caps",
                 about=about,
                 source=source,
                 expected="trusted pods, or mode exact",
-                fix="mode: exact, or rdma system set netns exclusive on a node without pods",
+                fix="mode: exact; or, on a node without pods, rdma system set netns exclusive",
             )
         case MountResource(scope="rdma-cm-only"):
             return OWN_VERBS("a container reaches no verbs, only rdma_cm", about=about, source=source)
         case MountResource() if not apart:
             return EVERY_DEVICE(
-                "a container reaches the verbs of every device of the node, those of other pods' VFs and of "
-                "the PFs, and so past every cap",
+                "a container reaches every device of the node, other pods' and PFs, beyond all caps",
                 about=about,
                 source=source,
                 expected="trusted pods, or mode exact",
-                fix="node.devicePlugin.mount: false (without the chart, no mode: mount in resources) once "
-                "pods ask for k8s-rdma.io/slot, or rdma system set netns exclusive on a node without pods",
+                fix="remove mode: mount (node.devicePlugin.mount: false) once pods request k8s-rdma.io/slot; "
+                "or, on a node without pods, rdma system set netns exclusive",
             )
         case MountResource() | SharedResource():
             return OWN_NAMESPACE(
-                "a container has the nodes of several devices; those that are not in its namespace refuse",
+                "containers have several devices' nodes; only those of their namespace work",
                 about=about,
                 source=source,
             )

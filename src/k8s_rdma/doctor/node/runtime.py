@@ -62,22 +62,22 @@ def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
     """Check the limit of each process that starts containers."""
     if not facts.processes:
         yield NO_PROCESS(
-            "no process of containerd or CRI-O is visible, so the limit is unknown",
+            "no process of containerd or CRI-O is visible",
             source="/proc/*/limits",
             expected="a visible process",
-            fix="run the doctor on the node, or with the node's /proc below --host-root",
+            fix="run it on the node, or with the node's /proc below --host-root",
         )
     if facts.amount and not facts.hook:
         yield NO_HOOK(
-            f"the agent's memlock is {facts.amount}, and no k8s-rdma-cni raises the limit of containers",
+            f"memlock is {facts.amount}, but no k8s-rdma-cni raises containers' limits",
             source="cniPath of the agent's file",
             expected=f"k8s-rdma-cni in one of {facts.cni_path}",
-            fix="cniPath in the agent's file: the directory of its plugins, then restart the agent",
+            fix="set the agent's cniPath to the CNI plugins' directory, then restart it",
         )
     for name, text in facts.ulimits:
         if facts.amount and text != "-1:-1":
             yield OVERRIDES(
-                f"default_ulimits sets memlock={text} for all containers, after the agent's hook raised it",
+                f"default_ulimits sets memlock={text} after the agent's hook",
                 about=name,
                 source="crio.runtime.default_ulimits",
                 expected=f"no memlock, so that containers with a slot may lock {facts.amount}",
@@ -99,14 +99,14 @@ def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
         unit = _UNITS[process.name]
         drop_in = f"/etc/systemd/system/{unit}.service.d"
         yield LOW(
-            f"containers may lock {process.soft_bytes} bytes, but for root with the capability IPC_LOCK: "
-            "programs fail when they register more (ibv_reg_mr: Cannot allocate memory)",
+            f"containers may lock {process.soft_bytes} bytes, except for root with IPC_LOCK: "
+            "more fails (ibv_reg_mr: Cannot allocate memory)",
             about=process.name,
             source=source,
             expected="unlimited",
             fix=f"mkdir -p {drop_in} && printf '[Service]\\nLimitMEMLOCK=infinity\\n' > {drop_in}/"
-            f"memlock.conf, then systemctl daemon-reload and systemctl restart {unit}; containers that are "
-            "made from then on have it. The capability IPC_LOCK helps those that run as root alone",
+            f"memlock.conf, then systemctl daemon-reload && systemctl restart {unit}, for new containers; "
+            "IPC_LOCK helps root alone",
         )
 
 
@@ -182,7 +182,7 @@ def check_runtime(facts: RuntimeFacts) -> Iterator[Finding]:
             "neither containerd nor CRI-O runs here",
             source="/proc",
             expected="the runtime that kubelet uses",
-            fix="run the doctor on the node, or in a pod with --host-root and the node's /proc below it",
+            fix="run it on the node, or with the node's /proc below --host-root",
         )
     for runtime in facts.runtimes:
         yield from _check(facts, runtime)
@@ -191,7 +191,7 @@ def check_runtime(facts: RuntimeFacts) -> Iterator[Finding]:
 def _check(facts: RuntimeFacts, runtime: Runtime) -> Iterator[Finding]:
     if runtime.fault:
         yield BAD_CONFIGURATION(
-            f"its configuration cannot be read: {runtime.fault}",
+            f"unreadable: {runtime.fault}",
             about=runtime.name,
             source=runtime.config,
             expected="TOML",
@@ -232,14 +232,14 @@ def _check_annotations(
     if version is None or version < OLDEST[runtime.name] or delivers_annotations(runtime.name, version):
         return
     kind = ASKED_ANNOTATIONS
-    costs = ": the agent must query the API server, and every pod waits for the agent"
+    costs = ": every pod waits for the agent, which queries the API server"
     fix = f"update {runtime.name}"
     if facts.credentials is False:
         kind = NO_ANNOTATIONS
-        costs = ", and the agent has no credentials to read them: pods do not start"
-        fix = f"inCluster: true or kubeconfig: FILE in the agent's file, or update {runtime.name}"
+        costs = ", and the agent has no credentials for them: pods do not start"
+        fix = f"update {runtime.name}, or give the agent inCluster: true or kubeconfig: FILE"
     yield kind(
-        f"version {runtime.version} passes no pod annotations to plugins{costs}",
+        f"version {runtime.version} passes no pod annotations{costs}",
         about=runtime.name,
         source=runtime.version_source,
         expected=f"{_format_version(ANNOTATIONS_SINCE[runtime.name])} or newer",
@@ -255,8 +255,7 @@ def _check_cdi(facts: RuntimeFacts, runtime: Runtime, version: tuple[int, int] |
         minimum = _format_version(CDI_SINCE[runtime.name])
         supported = version >= CDI_SINCE[runtime.name]
         yield NO_CDI(
-            f"{runtime.name} {runtime.version} reads no CDI specifications, by which {needed} comes: "
-            "containers that ask for it do not start",
+            f"version {runtime.version} reads no CDI specifications: containers with {needed} do not start",
             about=runtime.name,
             source=runtime.config,
             expected="enable_cdi = true" if supported else f"{runtime.name} {minimum}",
@@ -270,7 +269,7 @@ def _check_cdi(facts: RuntimeFacts, runtime: Runtime, version: tuple[int, int] |
     directories = runtime.cdi_dirs or DEFAULT_CDI_DIRS
     if not {_plain(directory) for directory in directories} & {_plain(facts.cdi_dir)}:
         yield CDI_DIRECTORY(
-            f"it reads CDI specifications in {', '.join(directories)}; the agent writes to {facts.cdi_dir}",
+            f"reads CDI specifications in {', '.join(directories)}; the agent writes to {facts.cdi_dir}",
             about=runtime.name,
             source=runtime.config,
             expected=f"{facts.cdi_dir} among cdi_spec_dirs",
