@@ -30,7 +30,7 @@ OURS_DIFFER = VERSIONS.warning("ours-differ")
 OLDEST, NEWEST = 28, 36
 """Minor versions of Kubernetes 1 that are supported."""
 LABEL_ONLY = (28, 29)
-"""Versions of kube-scheduler that ignore annotations of nodes (docs/extender.md, Configuration)."""
+"""Versions of kube-scheduler that ignore annotations of nodes (docs/extender-configuration.md)."""
 KUBELET_BEHIND = 3
 """Minor versions (kubernetes.io, Version Skew Policy)."""
 _NUMBERED = re.compile(r"v?(\d+\.\d+\.\d+.*)")
