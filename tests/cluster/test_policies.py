@@ -157,11 +157,11 @@ async def test_agent_writes_no_object_of_another_node(tmp_path: Path):
                 pod, NETWORK_STATUS_ANNOTATION, "[]"
             ),
             "pod default/other is not bound to node w1": agent.evict_pod(pod),
-            "event default/e is not told by node w1": agent.create_event(event(about_pod(pod), OTHER)),
-            "event default/f is not told by node w1, or about another node": agent.create_event(
+            "event default/e is not reported by node w1": agent.create_event(event(about_pod(pod), OTHER)),
+            "event default/f is not reported by node w1, or about another node": agent.create_event(
                 event(about_node(OTHER), MINE, "f")
             ),
-            "event default/theirs is not told by node w1": agent.repeat_event(theirs),
+            "event default/theirs is not reported by node w1": agent.repeat_event(theirs),
         }
         for expected, call in asked.items():
             assert expected in await refusal(call)
@@ -235,7 +235,7 @@ async def test_device_plugin_tells_of_its_own_node_alone(tmp_path: Path):
         token = await token_of(g.c, DEVICE_PLUGIN, await pod_of(g.c, DEVICE_PLUGIN, OTHER))
         async with client_of(g.c, token) as plugin:
             await plugin.create_event(event(about_node(OTHER), OTHER))
-            assert "is not told by node w2" in await refusal(
+            assert "is not reported by node w2" in await refusal(
                 plugin.create_event(event(about_node(MINE), OTHER, "f"))
             )
 

@@ -111,7 +111,7 @@ def test_agent_may_do_what_it_has_to(name: str):
 NOT_OF_NODE = "is not of node w1, whose agent asks"
 NOTHING_OF_NODE = "an agent writes nothing of a Node but the capacity in its status"
 NOTHING_OF_POD = "an agent writes nothing of a pod but its annotation k8s-rdma.io/network-status"
-NOT_TOLD = "event default/e is not told by node w1, or about another node"
+UNREPORTED = "event default/e is not reported by node w1, or about another node"
 STATUS = (
     "addresses",
     "allocatable",
@@ -209,14 +209,14 @@ REFUSED = [
             ("status", "phase", "Failed"),
         )
     ),
-    (asked("CREATE", "events", "e"), changed(EVENT, "source", "host", to="w2"), None, NOT_TOLD),
-    (asked("CREATE", "events", "e"), changed(EVENT, "source", to=None), None, NOT_TOLD),
-    (asked("CREATE", "events", "e"), changed(EVENT, "reportingInstance", to="w2"), None, NOT_TOLD),
-    (asked("CREATE", "events", "e"), changed(EVENT, "reportingInstance", to=None), None, NOT_TOLD),
-    (asked("CREATE", "events", "e"), changed(EVENT, "involvedObject", "name", to="w2"), None, NOT_TOLD),
-    (asked("CREATE", "events", "e"), changed(EVENT, "involvedObject", "kind", to="Secret"), None, NOT_TOLD),
-    (asked("UPDATE", "events", "e"), EVENT, changed(EVENT, "source", "host", to="w2"), NOT_TOLD),
-    (asked("UPDATE", "events", "e"), EVENT, changed(EVENT, "source", to=None), NOT_TOLD),
+    (asked("CREATE", "events", "e"), changed(EVENT, "source", "host", to="w2"), None, UNREPORTED),
+    (asked("CREATE", "events", "e"), changed(EVENT, "source", to=None), None, UNREPORTED),
+    (asked("CREATE", "events", "e"), changed(EVENT, "reportingInstance", to="w2"), None, UNREPORTED),
+    (asked("CREATE", "events", "e"), changed(EVENT, "reportingInstance", to=None), None, UNREPORTED),
+    (asked("CREATE", "events", "e"), changed(EVENT, "involvedObject", "name", to="w2"), None, UNREPORTED),
+    (asked("CREATE", "events", "e"), changed(EVENT, "involvedObject", "kind", to="Secret"), None, UNREPORTED),
+    (asked("UPDATE", "events", "e"), EVENT, changed(EVENT, "source", "host", to="w2"), UNREPORTED),
+    (asked("UPDATE", "events", "e"), EVENT, changed(EVENT, "source", to=None), UNREPORTED),
 ]
 
 
@@ -232,7 +232,7 @@ def test_pods_are_neither_made_nor_deleted(operation: str):
 
 
 def test_events_are_not_deleted():
-    assert refusals(asked("DELETE", "events", "e"), None, EVENT) == [NOT_TOLD]
+    assert refusals(asked("DELETE", "events", "e"), None, EVENT) == [UNREPORTED]
 
 
 @pytest.mark.parametrize("user", [AGENT, DEVICE_PLUGIN])

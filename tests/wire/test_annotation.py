@@ -303,7 +303,7 @@ def test_alias_that_differs_is_refused(text: str) -> None:
     with pytest.raises(MalformedError) as refused:
         read_pod({ANNOTATION: '[{"min_tx_rate": 5}]', ALIAS: text}, strict=False)
     assert refused.value.message == (
-        "k8s-rdma.io/interfaces: differs from rdma_interfaces_required, of which it is another name; set one "
+        "k8s-rdma.io/interfaces: differs from rdma_interfaces_required, and is an alias of it; set one "
         "of them"
     )
     assert refused.value.reason is Reason.MALFORMED_ANNOTATION

@@ -74,7 +74,7 @@ _MAX_VLAN, _MAX_QOS, _MIN_MTU, _MAX_MTU = 4094, 7, 68, 65_535
 _NETWORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,252}")
 """As libcni has it (`pkg/utils`), and no longer than a Kubernetes object's name."""
 _MAX_VALUES = 32
-"""Of a list in a selector: what a pod asks for is kept in memory, and whoever writes it decides how much."""
+"""The limit for a list in a selector: a pod's request is kept in memory, and its author decides its size."""
 _DRIVER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_\-]{0,54}")
 """`MODULE_NAME_LEN`, with its end (include/linux/module.h, 6.1)."""
 _VENDOR = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4})?")
@@ -353,7 +353,7 @@ KEYS = (*_RATES, _ENFORCE, _COUNT, *OPTION_KEYS)
 _UNIQUE = ("name", "mac", "guid")
 """Of which no two interfaces of a pod can have the same."""
 _MAX_WARNINGS = 10
-"""Each costs a search for the nearest key, and whoever writes the annotation decides how many there are."""
+"""The limit for warnings: each costs a search for the nearest key, and the author decides their number."""
 _SPACE = " \t\n\r"
 """RFC 8259, section 2."""
 
@@ -472,7 +472,7 @@ def request_text(annotations: Mapping[str, str]) -> str | None:
     if text is None or alias is None:
         return alias if text is None else text
     if text.strip(_SPACE) != alias.strip(_SPACE):
-        refuse(ANNOTATION_ALIAS, f"differs from {ANNOTATION}, of which it is another name; set one of them")
+        refuse(ANNOTATION_ALIAS, f"differs from {ANNOTATION}, and is an alias of it; set one of them")
     return text
 
 

@@ -9,7 +9,7 @@ DEPRECATED_VALUES in deploy/rendering/schema.py. */}}
 {{- end -}}
 {{- end }}
 
-{{/* The resource of which a container gets one: that of mode exact; empty for none. */}}
+{{/* The resource that a container gets one of: that of mode exact; empty for none. */}}
 {{- define "k8s-rdma.injected-slot" -}}
 {{- $injection := .Values.injection | default dict -}}
 {{- if and $injection.enabled $injection.slot .Values.node.devicePlugin.enabled -}}
@@ -32,7 +32,7 @@ DEPRECATED_VALUES in deploy/rendering/schema.py. */}}
 {{- toJson $names -}}
 {{- end }}
 
-{{/* Who adds it: policy, webhook, or nobody. */}}
+{{/* The part that adds it: policy, webhook, or none. */}}
 {{- define "k8s-rdma.injects-by" -}}
 {{- if or (include "k8s-rdma.injected-scheduler" .) (include "k8s-rdma.injected-slot" .) -}}
 {{- if ne .Values.injection.by "auto" -}}

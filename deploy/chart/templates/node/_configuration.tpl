@@ -1,4 +1,4 @@
-{{/* What each process of a node is told: the values, and above them what the DaemonSet itself decides. */}}
+{{/* The configuration of each process of a node: the values, and above them what the DaemonSet itself decides. */}}
 
 {{- define "k8s-rdma.init.yaml" -}}
 {{- $ours := dict "keepUsedVfs" true -}}
