@@ -53,7 +53,7 @@ def request(*rates: int, **options: object) -> Request:
     ("config", "says"),
     [
         ({"allow_unplaced": False}, "; its agent refuses it. "),
-        ({}, "; its agent gives it what nobody else was promised there, or refuses it. "),
+        ({}, "; its agent gives it what is not promised to other pods there, or refuses it. "),
         ({"binder": "scheduler"}, ""),
     ],
 )

@@ -456,7 +456,9 @@ async def test_confirm_says_who_holds_the_lease_else(held_by):
     api = Leases()
     if held_by is not None:
         api.put(held_by)
-    assert await api.lease().confirm() == f"lease n/l is held by {held_by or 'nobody'}"
+    assert await api.lease().confirm() == (
+        f"lease n/l is held by {held_by}" if held_by else "lease n/l has no holder"
+    )
 
 
 async def test_confirm_says_why_it_does_not_know():

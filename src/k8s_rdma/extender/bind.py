@@ -67,11 +67,11 @@ _POLL_S = 0.05
 class BindingWriter:
     """The writes; an async context manager that owns the settling of those in doubt.
 
-    keys: sign placements. policies: bound what one takes that nobody signs. api_request_timeout_s: how long a
+    keys: sign placements. policies: limit what an unsigned placement takes. api_request_timeout_s: how long a
     write without an answer may still take effect where pods may not be touched. doubts: what settles, one for
     each write without an answer.
 
-    The state is in memory only: whoever comes after this process counts what is written, and must not
+    The state is in memory only: the next leader counts what is written, and must not
     promise anything while there is something `undecided` that is not fenced.
     """
 
@@ -159,7 +159,7 @@ class BindingWriter:
         reservation: is held in the state already. A pod: it was written to since the version that the
         reservation is of, is this now, and holds nothing; decide anew.
         """
-        self._under_way.append(bind)  # stays there when this is cancelled: nobody knows what became of it
+        self._under_way.append(bind)  # stays there when this is cancelled: its outcome is unknown
         try:
             answer = await self._write(bind, reservation)
         except asyncio.CancelledError:
@@ -380,9 +380,9 @@ class _BindRequest:
 class Binder:
     """Binds pods.
 
-    clock: seconds, monotonic. ready: whether every promise that others made is known, and nobody else makes
-    any now, as far as this process knows; else nothing may be promised. confirm: the API server's word on it:
-    why another may, empty when none.
+    clock: seconds, monotonic. ready: whether every promise of other processes is known, and no other process
+    makes any now, as far as this process knows; else nothing may be promised. confirm: asks the API server
+    about it; returns why another process may, empty when none may.
     """
 
     cache: SchedulerCache

@@ -48,7 +48,7 @@ def _paths(config: ExtenderConfig) -> Iterator[str]:
 
 def _sources(config: ExtenderConfig) -> Iterator[str]:
     if not config.api and config.binder == "extender":
-        yield "api and binder: without an API server nobody can bind; set binder: scheduler"
+        yield "api and binder: without an API server the extender cannot bind; set binder: scheduler"
     if not config.api and config.source == "crd":
         yield "api and source: RdmaNode objects are read from the API server; set source: http"
     if not config.api and config.kubeconfig is not None:
@@ -121,7 +121,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """YAML with these keys in camelCase; times in seconds.
 
     listen: the address to listen on; the default serves a kube-scheduler on the same host only, since
-        whoever reaches the port may bind pods. Empty: all addresses.
+        every client that reaches the port may bind pods. Empty: all addresses.
     port: TCP; 0 for a free one. The environment variable PORT overrides it.
     tls: its files; None for plain HTTP. token_file: bearer tokens, one a line; None demands none.
     filter_path, prioritize_path, preempt_path, bind_path: `urlPrefix` and verb of the scheduler's
@@ -145,8 +145,9 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     policy_file: the operator's policies, see `config.namespace_policies`; without, no namespace may have what
         needs one. Read again when it changes.
     strict: whether unknown keys in a pod's annotation refuse it; else they are logged.
-    disruption_budgets: whether preemption heeds PodDisruptionBudgets, and evicts nobody while they were never
-        read; `ignore` where that right is not to be given: the scheduler's own count of violations is kept.
+    disruption_budgets: whether preemption respects PodDisruptionBudgets, and evicts no pod before they have
+        been read; `ignore` if the extender must not read them: the scheduler's own count of violations is
+        kept.
     source: where the nodes' states come from: `http`, the nodes' servers, or `crd`, the `RdmaNode` objects
         that the agents publish.
     stale_s: a node that nothing was heard from for so long is refused. node_lease_namespace: with `crd`,
@@ -171,7 +172,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         there must never be two extenders.
     lease_s: whole seconds without a renewal after which another may take the Lease; where it may not patch
         pods, it then also waits for api_request_timeout_s before it binds.
-    shutdown_s: for requests under way and binds in doubt when told to stop; less than the pod's
+    shutdown_s: for requests under way and binds in doubt after SIGTERM; less than the pod's
         `terminationGracePeriodSeconds`. What is in doubt after it is left to the next holder to fence.
     """
 
@@ -229,7 +230,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return self.api and self.disruption_budgets == "heed"
 
     def allows_unplaced(self, *, signed: bool) -> bool:
-        """Report whether agents give interfaces to pods that nobody placed; as they decide it themselves."""
+        """Report whether agents give interfaces to pods without a placement; agents use the same rule."""
         if self.allow_unplaced is not None:
             return self.allow_unplaced
         return self.binder == "scheduler" or not signed

@@ -28,8 +28,8 @@ class Outcome:
     """The outcome of one call of a verb.
 
     pod: `namespace/name`. reason: a value of `errors.Reason`, or one of those above. reasons: how many of the
-    candidates were judged so, by the same words. node: the one that it was about. error: what the scheduler
-    is told where all failed, or what is wrong with the pod itself, whatever the node.
+    candidates were judged so, by the same words. node: the one that it was about. error: what the
+    scheduler gets if all failed, or what is wrong with the pod itself, whatever the node.
     """
 
     verb: str
@@ -58,7 +58,7 @@ class Refusal(str):
 class DecisionLog:
     """The outcomes so far. decisions: by verb and reason; verdicts: candidates, by the same.
 
-    heard: is told of each.
+    heard: called with each.
     """
 
     def __init__(self, heard: Callable[[Outcome], None] | None = None) -> None:
@@ -113,7 +113,7 @@ def main_reason(reasons: Mapping[str, int]) -> str:
 
 MAX_PODS = 10_000
 MAX_AGE_S = 900.0
-"""As in `waiting`: a pod that nobody has tried for so long was not seen to end."""
+"""As in `waiting`: a pod that has not been tried for that long has ended without an event."""
 
 _GOOD = frozenset({FIT, BOUND, NOTHING_ASKED})
 _VERBS = frozenset({"filter", "bind"})

@@ -282,7 +282,7 @@ def _device_objections(
 
 _MAX_NAMES = 3
 _EXAMINED = 64
-"""Kinds of interfaces, as in `core.refusal`: whoever writes the annotation decides how many there are."""
+"""Kinds of interfaces, as in `core.refusal`: the annotation's author decides how many there are."""
 
 
 def look_at_pfs(
@@ -608,7 +608,7 @@ class Explainer:
         return "refused" if refused or pod.malformed else "waiting"
 
     async def _refresh(self, names: Collection[NodeName]) -> None:
-        """Have states that are young enough for a look; nobody waits long for a node that does not answer."""
+        """Refresh the states of these nodes; a node that does not answer delays the request only briefly."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_ASK_S):
                 await self.states.refresh(names, newer_than=self.clock() - self.max_age_s)

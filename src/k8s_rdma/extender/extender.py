@@ -61,7 +61,7 @@ class BinderIdentity:
     """The keys and the Lease that make this process's promises count.
 
     keys: sign and verify placements. lease: to be held before anything is promised, and given back in the
-    end if nothing is in doubt then; None where nobody else can bind. api_failures: as of `counted`, where
+    end if nothing is in doubt then; None when no other process can bind. api_failures: as of `counted`, where
     the Lease's are counted already.
     """
 
@@ -283,7 +283,7 @@ class Extender:
     def _bypass_outcome(self) -> str:
         """Describe in a clause what happens to a pod that was bound without this extender."""
         if self._config.allows_unplaced(signed=self._identity.keys() is not None):
-            return "its agent gives it what nobody else was promised there, or refuses it"
+            return "its agent gives it what is not promised to other pods there, or refuses it"
         return "its agent refuses it"
 
     def _metrics(self) -> Metrics:

@@ -192,7 +192,7 @@ class FeasibilityChecker:
 
 @dataclass(slots=True)
 class FilterResult:
-    """Candidates by verdict: the fitting ones in order, the others with the reason told to the scheduler.
+    """Candidates by verdict: the fitting ones in order, the others with the reason that the scheduler gets.
 
     awaited: those of the others that may come to fit. reasons: how many of all were judged so.
     """

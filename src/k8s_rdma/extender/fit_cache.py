@@ -79,7 +79,7 @@ class Feasible:
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """The request does not fit; `text` as it is told to the scheduler.
+    """A verdict that the request does not fit; `text` is the reason that the scheduler gets.
 
     may_pass: whether it may fit later, without other hardware.
     """
@@ -139,7 +139,7 @@ class FitCache:
     def verdicts(self, request: Request, namespace: str = "") -> dict[NodeSnapshot, Verdict]:
         """The verdicts on this request so far; to be read only, and not beyond the next `verdict`.
 
-        namespace: whose they are, if they are nobody's yet.
+        namespace: the owner of the verdicts, if they have no owner yet.
         """
         key = _key(request)
         table = self._tables.get(key)
@@ -287,7 +287,7 @@ class SearchQueue:
 
     @asynccontextmanager
     async def turn(self, namespace: str, *, background: bool = False) -> AsyncIterator[Turn]:
-        """Search within it. background: for nobody who waits for an answer, so after all who do."""
+        """Take a turn for a search. background: no client waits for the answer, so waiting ones go first."""
         turn = Turn(self, namespace, background=background)
         await turn.begin()
         try:

@@ -2,9 +2,9 @@
 
 Have the binds of a gang wait for one another, until as many have a place as its PodGroup says.
 
-A bind comes here with its place reserved, and is written when enough others are, too: none of a gang is bound
-of which fewer are promised a place. This holds whatever was told to filter, also of a process that has just
-come to bind and knows of none that another one filtered.
+A bind comes here with its place reserved, and is written when enough places of the gang are reserved: no pod
+of a gang is bound while fewer pods are promised a place. This holds whatever filter was asked, also in a
+process that has just become the one that binds and knows of no pod that another process filtered.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Gangs:
         return count if isinstance(count, int) else None
 
     def judge(self, pod: PendingPod) -> PendingPod:
-        """The pod, of no gang where it is known that its PodGroup binds nobody together."""
+        """Return the pod, without a gang if its PodGroup is known to bind no pods together."""
         return pod if pod.gang is None or self.member_count(pod.gang) != 0 else replace(pod, gang=None)
 
     async def min_count(self, gang: Gang) -> int:
@@ -94,7 +94,7 @@ class Quorum:
     """The binds that wait.
 
     pause_s: how long after the last one of its gang a bind waits for another. longest_s: at most altogether;
-    what is reserved for it meanwhile nobody else gets.
+    what is reserved for it meanwhile is not available to other pods.
     """
 
     gangs: Gangs

@@ -76,7 +76,7 @@ class NodePollConfig:
 
 @dataclass(slots=True)
 class Counts:
-    """Answers by what they said, for metrics; reports: changes that a long poll told of."""
+    """Counts of answers by kind, for metrics; reports: changes that a long poll reported."""
 
     changed: int = 0
     unchanged: int = 0
@@ -107,7 +107,7 @@ class HttpNode:
     polled_at: when the last question began that has an outcome. heard_at: of the last usable answer.
     stands: the latest `since` that this outcome satisfies in `NodeSource.refresh`. watched_until: by then a
     long poll has ended that is under way, and would tell of any other state than the one known; by the clock,
-    since the loop's timers stand still while the machine sleeps. requested_at: when a request last told of
+    since the loop's timers stand still while the machine sleeps. requested_at: when a request last named
     the node. named, addresses: those that it is said to have, and those of them that are tried. question,
     keeper: the tasks that ask, and that keep the long poll going.
     """
@@ -178,7 +178,7 @@ class HttpNode:
             with self._peer(address) as peer:
                 while (answered := await self._wait(peer)) is Answered.UNCHANGED:
                     pass
-        except (OSError, UnicodeError, MalformedError):  # TimeoutError among them; whoever asks is told why
+        except (OSError, UnicodeError, MalformedError):  # OSError: also TimeoutError
             return False
         return answered is Answered.CHANGED
 
@@ -308,7 +308,7 @@ _UNWANTED_S = 3600.0
 
 _RESTS = 6
 """Times `NodePollConfig.retry_s`: the longest pause before a node that cannot be read is asked by itself.
-There may be thousands without a server; whoever needs such a node's state asks it before."""
+There may be thousands without a server; a request that needs such a node's state asks the node earlier."""
 
 
 class HttpPoller:
@@ -416,7 +416,7 @@ class HttpPoller:
             "node_reports_total": ("Nodes' answers that held a report.", lambda: counts.changed),
             "node_unchanged_total": ("Nodes' answers that nothing changed.", lambda: counts.unchanged),
             "node_unreadable_total": ("Questions that got no usable answer.", lambda: counts.unreadable),
-            "node_changes_received_total": ("Changes that nodes told by long poll.", lambda: counts.reports),
+            "node_changes_received_total": ("Changes reported by long poll.", lambda: counts.reports),
         }
         return {name: (help_text, "counter", read) for name, (help_text, read) in answers.items()}
 

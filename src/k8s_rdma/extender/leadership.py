@@ -99,7 +99,7 @@ _log = structlog.get_logger()
 class Leadership:
     """Takes the Lease, and lets binds begin and end with it.
 
-    lease: None where nobody else ever binds. fence: None where this process binds nothing. follow: keeps
+    lease: None when no other process ever binds. fence: None when this process binds nothing. follow: keeps
     `pods` up to date, from a new list on; without end. api_request_timeout_s: as in `BindingWriter`.
     on_ready: called whenever binds may begin, and again when no other can take itself for the holder any
     more. obstacle: why nothing is bound yet although the Lease is held.
@@ -159,7 +159,7 @@ class Leadership:
             await self.lease.release()
 
     async def _stand_by(self) -> bool:
-        """Keep up with the pods until the Lease is taken; whether nobody held it."""
+        """Keep up with the pods until the Lease is taken; return whether it was free."""
         if self.lease is None:
             return True
         async with asyncio.TaskGroup() as waiting:
@@ -192,7 +192,7 @@ class Leadership:
                 await self.sleep(left_s)
         self._ready = True
         self.on_ready()
-        if self.lease is not None:  # until then a deposed holder may refuse pods of whom nobody here hears
+        if self.lease is not None:  # until then a deposed holder may refuse pods unnoticed
             await self.sleep(self.lease.noticed_s)
             self.on_ready()
 
@@ -239,7 +239,7 @@ class Readiness:
     states: ObservableNodeSource
 
     def ready(self) -> bool:
-        """Report whether every promise that others made is known, and nobody else makes any now."""
+        """Report whether every promise of other processes is known, and no other process makes any now."""
         return not self.api or (self.leadership.holds() and self.nodes.listed and not self.states.awaited())
 
     def missing(self) -> list[str]:

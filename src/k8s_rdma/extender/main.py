@@ -1,8 +1,8 @@
 """The process `k8s-rdma extender` and its HTTP application: who may ask, how much memory bodies may take.
 
-What it knows of a large cluster is a million objects that stay. The garbage collector would go through all
-of them again and again while they are read in, which takes a quarter of a start, and later whenever it
-looks for old garbage: half a second in which nobody is answered. So it is told to leave alone what is kept.
+The state of a large cluster is a million long-lived objects. The garbage collector would go through all of
+them again and again while they are read in, which takes a quarter of a start, and later with every full
+collection: half a second without an answer to any request. So the objects that stay are frozen (`gc.freeze`).
 
 Answers that a scheduler understands are always 200 (it takes anything else for a failure of the extender
 and shows no more than the status); 400 is for bodies that are none of its documents, 413 for too long ones.
@@ -178,7 +178,7 @@ class ExtenderApp:
         return await self._views[scope["path"]](scope)
 
     async def _post(self, scope: Scope, receive: Receive) -> Answer | None:
-        """The answer of a verb; None when nobody waits for it any more."""
+        """Return a verb's answer; None when the client has disconnected."""
         began = monotonic()  # uvloop's clock has whole milliseconds
         name, verb = self._verbs[scope["path"]]
         with self._metrics.under_way(name):
@@ -253,8 +253,8 @@ def check(config: ExtenderConfig) -> None:
 
 
 _YOUNG = 50_000
-"""Objects made beyond those freed, before the young ones are looked at; the interpreter's own is 700. A
-filter of 5,000 nodes makes some ten thousand, all of which are freed without the collector."""
+"""The surplus of objects made over those freed that starts a young collection; the interpreter's default is
+700. A filter of 5,000 nodes makes some ten thousand objects, and all are freed without the collector."""
 
 
 def collect_seldom() -> None:

@@ -181,14 +181,15 @@ class ClusterState:
     """The nodes. `snapshots` and `unreadable` are to be read only; a node is in at most one of them.
 
     ending: where what an ended pod held counts until a report that was asked for later does not hold it.
-    exists: whether there may be such a node. What an ended pod held on one that is gone nobody will report.
+    exists: whether there may be such a node. No report will name what an ended pod held on a deleted node.
 
-    on_change: told of every node whose situation became another one (None: unreadable or unknown).
-    on_claims: told of every node whose pods may take something else than before: each pod, its namespace, and
-        what counts for that.
+    on_change: called for every node whose situation changed (None: unreadable or unknown).
+    on_claims: called for every node whose pods may take something else than before, with each pod, its
+        namespace, and what counts for it.
     unpromised: the pods that the API server has bound to a node without a promise; None where none is asked.
-    on_failure: told what a node's data made fail; answers the reason, for which the node is quarantined.
-    on_addresses: told of every node on which a MAC or GUID may have come free.
+    on_failure: called with the failure that a node's data caused; returns the reason for the node's
+        quarantine.
+    on_addresses: called for every node on which a MAC or GUID may have become free.
     promised_addresses: those of reservations.
     """
 
@@ -382,8 +383,8 @@ class ClusterState:
         """The API server answered that the pod is bound to the node; it holds nothing anywhere else.
 
         interfaces: what was written; None when it is what is held. The answer may come after the pod's
-        end: what has ended stays ended, and what is not held any more is not made anew, since nobody would
-        end it again.
+        end: what has ended stays ended, and what is no longer held is not created again, since nothing would
+        end it.
         """
         self._leave_others(node, uid)
         reservation = self.reservation(node, uid)

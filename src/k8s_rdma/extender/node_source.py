@@ -44,7 +44,7 @@ class NodeSource(Protocol):
         """Return when each node's state is one that was so at `newer_than` or later, as far as can be known.
 
         It stems from a question asked at `newer_than` or later, or there is a watch (a long poll is one) that
-        would have told of any other state by now and that was heard from within the configured time. Where
+        would have reported any other state by now and that was heard from within the configured time. Where
         something waits for an answer to a question from after a pod's end (`ClusterState.ended`), the node
         is asked: neither a watch nor a young state tells that. A node that did not answer lately may be left
         alone for a while, and then stays unreadable.
@@ -54,7 +54,7 @@ class NodeSource(Protocol):
     async def request_report(self, node: NodeName) -> None:
         """Return when the node's state stems from a question asked now or later, or it did not answer it.
 
-        Where nodes cannot be asked, what they told last stands, for as long as they are heard from.
+        Where nodes cannot be asked, their last report stands for as long as they are heard from.
         """
         ...
 
@@ -63,7 +63,7 @@ class NodeSource(Protocol):
         ...
 
     def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
-        """Learn from an older source; only for nodes of which nothing is known yet."""
+        """Learn from an older source; only for nodes that are still unknown."""
         ...
 
     def forget(self, node: NodeName) -> None:

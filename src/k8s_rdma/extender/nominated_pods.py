@@ -145,8 +145,8 @@ class _Nomination(NamedTuple):
 class NominatedPods(PodIndex):
     """Holds room for the pods that preemption made it for.
 
-    clock: seconds, monotonic. nomination_s: how long something is held. on_release: told of every node that
-    more pods may fit on, by what is held there.
+    clock: seconds, monotonic. nomination_s: how long something is held. on_release: called for every node
+    that more pods may fit on, because less is held there.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that it brings together
@@ -237,7 +237,7 @@ class NominatedPods(PodIndex):
             self._on_release(node)
 
     def answered(self, pod: PendingPod, found: Mapping[NodeName, Room]) -> None:
-        """The scheduler was told that the pod comes to fit so; instead of what was held for it."""
+        """Hold the rooms that the scheduler got as an answer for the pod, instead of what was held for it."""
         released = self._holds.release(pod.uid)
         self._unreserved.pop(pod.uid, None)
         self._refused.pop(pod.uid, None)

@@ -35,7 +35,8 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
 
 _REMEMBERED = 1_000
-"""Ends of pods that what was asked of the API server before them may be told after."""
+"""Ended pods to remember: a response that the API server prepared before their end may still arrive after
+it."""
 
 _log = structlog.get_logger()
 
@@ -110,7 +111,7 @@ class PodInformer:
                 self._on_delete(pod.uid)
 
     def on_update(self, pod: PodView) -> None:
-        """A pod as it was read beside the stream, which may have told of its end since."""
+        """Take a pod that was read outside the stream, unless the stream has reported its end since."""
         if pod.uid not in self._ended:
             self._on_update(pod)
 
@@ -140,7 +141,7 @@ class PodInformer:
     async def _look_for_missing(self, api: ClusterApi) -> None:
         """Find pods that were bound after the list was requested, and gone before it was made.
 
-        The watch goes on from what is listed, and tells of nobody's end before that.
+        The watch continues from the list, and reports no deletion from before it.
         """
         for uid in self._missing:
             if not (places := self.cache.state.nodes_of(uid)):
@@ -194,7 +195,8 @@ class PodInformer:
         """Record that the pod was bound with nothing that counts, whatever is written to it later.
 
         So it is looked at once: its owner may write as often as he likes, and a long annotation takes 0.1 s.
-        Where nobody signs, a Binding alone writes what counts, and it writes it before the pod is seen bound.
+        Without signatures, only a Binding writes a valid placement, and it does so before the pod is seen
+        bound.
         """
         if pod.annotations or self.keys() is None:
             self._unpromised.add(pod.uid)

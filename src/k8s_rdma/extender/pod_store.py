@@ -5,9 +5,9 @@ has a hundred thousand pods. A bind is made of one version of its pod, so that a
 refuses it: of an unbound pod that version is kept. Of a bound pod, what is needed to choose whom to evict,
 and which key signed its placement: a key that a pod still depends on must not be removed.
 
-A node may report any UID and any namespace. What it reports counts as used on that node, whoever is said to
-hold it; towards the limit of a namespace counts a pod that the API server says is that namespace's and
-bound to that very node.
+A node may report any UID and any namespace. What it reports counts as used on that node, regardless of the
+reported holder. A pod counts towards the limit of a namespace only if the API server has it in that namespace
+and bound to that node.
 
 Requests of pods are cached from filter to bind, as bind's body carries no annotations.
 """
@@ -133,7 +133,7 @@ class PodStore(PodIndex):
     """The records, filled by the pod informer.
 
     keys: those that count now. on_unpromised: called with the node and UID of every pod that is bound without
-    a promise that counts, or not any more; None where nobody needs to know those.
+    a valid promise, or no longer is; None when no caller needs to know those.
     """
 
     def __init__(
@@ -480,7 +480,8 @@ class PodRequestCache:
 
     strict: whether an unknown key refuses an annotation, or is logged. vf_resource: the extended resource
     that VFs are counted by, None where they are not. policies: those of now, which say what is allowed.
-    binds: whether a placement is written to pods. bill: told what reading a namespace's annotations took, s.
+    binds: whether a placement is written to pods. bill: called with the time that reading a namespace's
+        annotations took, s.
     processor: processor time of this thread, s.
     """
 
@@ -555,7 +556,8 @@ class PodRequestCache:
     def parse_view(self, view: PodView) -> Request:
         """Read the request of a pod as the API server has it; errors as `parse`.
 
-        Its numbers are compared unless it may take of its node what nobody here adds up (`PodView.demand`).
+        Its numbers are compared unless it may take resources of its node that this process does not count
+        (`PodView.demand`).
         """
         request = self.read_unbound(view) if view.node is None else self.read(view)
         if self._vf_resource is not None and view.demand is not None:

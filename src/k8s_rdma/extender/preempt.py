@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 class Budgets:
     """The budgets of the cluster; while they cannot be read, those of before.
 
-    synced: whether they were ever listed, or nobody wants them heeded; until then nobody may be chosen to be
-    evicted. awaited: somebody is not chosen for that.
+    synced: whether they have been listed, or are to be ignored; until then no pod may be chosen for eviction.
+    awaited: a pod was not chosen for that reason.
     """
 
     def __init__(self, budgets: Iterable[BudgetView] = (), *, synced: bool = True) -> None:
@@ -94,7 +94,7 @@ class Budgets:
 
 
 async def follow_budgets(api: ClusterApi, budgets: Budgets, on_synced: Callable[[], None]) -> NoReturn:
-    """Keep up with them. on_synced: told when they come to be known after `Budgets.awaited` was set.
+    """Keep the budgets up to date. on_synced: called when they become known after `Budgets.awaited` was set.
 
     A refusal, too, is asked again within 1 to 30 s: an API server that has just started refuses everybody
     (403) until it has read its roles.
@@ -208,7 +208,7 @@ def _rank(pod: Occupant) -> tuple[int, str, str]:
 def _in_order(sent: Sent, remaining: Iterable[PodUid], added: Iterable[Occupant]) -> tuple[PodUid, ...]:
     """The scheduler takes the first one's priority for the highest; its own order stands.
 
-    One of which nothing is known holds no interfaces, and is taken to be the lesser.
+    An unknown pod holds no interfaces, and is taken to be the lesser.
     """
     ordered, occupants = list(remaining), dict(sent.occupants)
     for pod in _important_first(added):
@@ -223,8 +223,7 @@ def _in_order(sent: Sent, remaining: Iterable[PodUid], added: Iterable[Occupant]
 
 
 BUDGETS_UNKNOWN = "budgets_unknown"
-"""The reason for naming no node while disruption budgets were never read: nobody knows whose eviction they
-forbid."""
+"""The reason for naming no node before disruption budgets have been read: they may forbid any eviction."""
 
 WAITING = "waiting"
 """The reason for naming no node to a pod whose room is being made already."""
@@ -350,7 +349,7 @@ class Preempting:
     def _snapshot(
         self, pod: PendingPod, node: NodeName, evicted: Collection[PodUid] = _NOBODY
     ) -> NodeSnapshot | None:
-        """The node once those are gone, and whoever goes by itself."""
+        """Return the node without those pods and without the pods that are terminating anyway."""
         return self.cache.snapshot(
             pod,
             node,
@@ -362,8 +361,8 @@ class Preempting:
         """Report whether the room made for the pod there is free, or comes free without other evictions.
 
         A victim's object may be gone before its node has its VFs back, or before its end was heard of here;
-        the scheduler, which then sees nobody going, would evict others elsewhere, also when the VFs came back
-        since filter was asked.
+        the scheduler, which then sees no terminating pod, would evict others elsewhere, also when the VFs
+        came back since filter was asked.
         """
         snapshot = self._snapshot(pod, node, self.cache.nominations.victims(node, pod.uid))
         return snapshot is not None and self._fits(pod, snapshot)

@@ -32,7 +32,7 @@ NOTHING = Share()
 class Limits:
     """The accounts of the namespaces that are limited; kept up with every change of a node's claims.
 
-    on_freed: told of a namespace that holds less now.
+    on_freed: called with a namespace that holds less now.
     """
 
     def __init__(self, limits: Iterable[NamespaceLimit], on_freed: Callable[[str], None]) -> None:

@@ -92,7 +92,7 @@ class WatchedNode:
     facts: of its report; None where nothing may be concluded from it.
     heard_at: when the last renewal was seen that speaks of the report that is known, or of one before it.
     requested_at: after that time the report that is known was the node's.
-    unreadable_reason: why the state was told last that the node cannot be read; empty when it can.
+    unreadable_reason: why the node cannot be read, as the state was last informed; empty when it can.
     deferred: the last report, where the node publishes too often for it to be taken yet. Until it is, what is
         known is of the one before, which renewals that name the later one do not confirm.
     """
@@ -268,7 +268,7 @@ class RdmaNodeInformer:
     async def request_report(self, node: NodeName) -> None:
         """Implement `NodeSource.request_report`: a node cannot be asked, and what it publishes is known."""
 
-    def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:  # noqa: ARG002 - nobody is asked
+    def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:  # noqa: ARG002 - no node is asked
         """Implement `NodeSource.learn`."""
         entry = self._nodes.setdefault(node, WatchedNode())
         if not entry.learned:

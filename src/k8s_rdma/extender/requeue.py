@@ -122,7 +122,7 @@ class UnschedulablePods:
         return [uid for uid, pod in self._pods.items() if pod.refused_at < time]
 
     def expire(self, now: float) -> None:
-        """Forget pods and nodes that nobody asked about for long."""
+        """Forget pods and nodes that have not been asked about for a long time."""
         limit = now - _MAX_AGE_S
         for uid in self.pods_before(limit):
             self.on_delete(uid)
@@ -138,7 +138,7 @@ class UnschedulablePods:
         return node in self._nodes
 
     def touched(self, node: NodeName) -> None:
-        """The node was touched: whoever it refuses again will say so."""
+        """Note that the node was touched; every pod that it refuses again is recorded again."""
         self._nodes.pop(node, None)
 
     def requests(self) -> list[tuple[str, Request]]:
@@ -208,7 +208,7 @@ class UnschedulablePods:
 
 
 class Comparison(NamedTuple):
-    """A namespace's request that waits, and a node. previous: None where it may help whoever fits it now."""
+    """A namespace's waiting request, and a node. previous: None when it may help every pod that fits now."""
 
     namespace: str
     node: NodeName
@@ -311,7 +311,8 @@ def touch_time(time: datetime) -> str:
 class Requeuer:
     """Notices what helps waiting pods, and touches those nodes.
 
-    `on_node_change` is to be told of every change of a situation, `freed` of every namespace that holds less;
+    Call `on_node_change` at every change of a node's situation, and `freed` for every namespace that holds
+    less;
     `poll` and `touch` run for as long as the process does.
     """
 
@@ -482,7 +483,7 @@ class Requeuer:
                 self._enqueue(node)
                 return
             self._waiting.refuse(pod.uid, pod.request, state.snapshots, self._clock(), namespace)
-            self._somebody_waits.set()  # nobody may have waited while the pod was looked at
+            self._somebody_waits.set()  # the pod may be the first one that waits
 
     async def _fitting(self, pod: Limited, state: ClusterState) -> NodeName | None:
         """If possible one that the scheduler thinks of; of very many, the first where that takes too long.
@@ -543,7 +544,7 @@ class Requeuer:
     async def _touch(self, node: NodeName) -> None:
         del self._due[node]
         now = self._clock()
-        # Before the write: whoever the node refuses from here on may have been tried before the event came.
+        # Before the write: a pod that the node refuses from here on may have been tried before the event.
         self._waiting.touched(node)
         try:
             await self._mark(node, touch_time(datetime.now(UTC)))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.api import ClusterApi
 
 _MAX_REMEMBERED = 16
-"""Sets of MACs of which it is remembered which nodes' reports have none of them."""
+"""Sets of MACs for which the cache remembers the nodes whose reports contain none of them."""
 
 
 class AddressConflict(NamedTuple):
@@ -278,7 +278,7 @@ class AssumedPods:
 
     nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
     pod is waited for. pods: those that the API server has bound; None where there is none to say it.
-    on_release: told of every node where a place of a whole gang is not held any more, and was not taken.
+    on_release: called for every node where a place of a whole gang is no longer held and was not taken.
     """
 
     state: ClusterState
@@ -298,7 +298,7 @@ class AssumedPods:
     _promised: asyncio.Event = field(default_factory=asyncio.Event)
 
     def assume(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
-        """The pod goes to one of these nodes, or where nobody knows, whatever was said of it before."""
+        """Assume the pod on one of these nodes, or on an unknown node, instead of what was assumed before."""
         self._forget(pod.uid)
         self._assumed[pod.uid] = self._on_its_way(pod, tuple(nodes) if len(nodes) <= MOST_NODES else ())
         self._new.add(pod.uid)
@@ -446,7 +446,7 @@ class AssumedPods:
         )
 
     def _drop(self, uids: Sequence[PodUid]) -> None:
-        """Forget them; a whole gang that loses a place which was not taken keeps nobody out any more."""
+        """Forget the pods; a whole gang that loses an untaken place no longer keeps other gangs out."""
         gangs = {
             assumed.pod.gang
             for uid in uids
@@ -463,7 +463,7 @@ class AssumedPods:
         return {node for uid in self._mates.get(gang, ()) for node in self.holds.nodes_of(uid)}
 
     def _end_turns(self, now: float) -> None:
-        """Tell of the nodes of gangs that keep nobody out for now."""
+        """Release the nodes of gangs whose turn has ended, so that they keep no other gang out for now."""
         for gang, began in [*self._turns.items()]:
             if gang not in self._mates:
                 del self._turns[gang]

@@ -70,7 +70,7 @@ class _OfNode:
 
 @dataclass(slots=True, kw_only=True)
 class UnplacedPods(PodIndex):
-    """Holds what they claim. `changed` is to be told of every change of a node's situation.
+    """Holds the claims of unplaced pods. Call `changed` at every change of a node's situation.
 
     processor: processor time of this thread, s.
     """

@@ -46,12 +46,12 @@ class PodView:
     finished: its phase is Succeeded or Failed: its containers will not run again.
     annotations: those under this system's own keys only, unless all were asked for.
     version: `resourceVersion`, another one with every write. priority: 0 where admission set none.
-    terminating: it was told to end. labels: what disruption budgets select it by.
+    terminating: its deletion was requested. labels: what disruption budgets select it by.
     nominated: `status.nominatedNodeName`, where preemption made room for it. started: `status.startTime` as
         written, empty before. demand: what its resource requests add up to; None when it may take other
-        things of its node as well, or has no annotation of this system's. devices: how many of which extended
-        resources its containers are given. annotation_bytes: of all annotations, whosever they are; 0 of a
-        pod without an annotation of this system's. gang: that it belongs to.
+        things of its node as well, or has no annotation of this system. devices: the number of devices of
+        each extended resource that its containers get. annotation_bytes: of all annotations, also those of
+        others; 0 for a pod without an annotation of this system. gang: that it belongs to.
     """
 
     namespace: str
@@ -174,7 +174,7 @@ def about_node(node: NodeName) -> Subject:
 class ObjectEvent:
     """An Event of core/v1, which `kubectl describe` shows with the object that it is about.
 
-    name: of the Event object; what is told again under it is counted there. reason: one word in CamelCase.
+    name: of the Event object; the same event again increases its count. reason: one word in CamelCase.
     warning: else it is `Normal`. count: how often it happened from `first` to `last` (with a time zone).
     component, host: who tells it, and on which node.
     """
@@ -376,7 +376,7 @@ class PublishedApi(Protocol):
         """The version of the API server's Leases at some moment between the call and its answer.
 
         A Lease of a larger `resourceVersion` was written after that moment; both are of one kind of objects,
-        of which versions may be compared ("Resource versions" in Kubernetes' API concepts).
+        so their versions may be compared ("Resource versions" in Kubernetes' API concepts).
         """
         ...
 
@@ -414,7 +414,7 @@ class PublishingApi(Protocol):
 
 
 class AbsentApi:
-    """`ClusterApi` that nobody answers: every call raises ApiUnreachableError."""
+    """A `ClusterApi` without an API server: every call raises ApiUnreachableError."""
 
     async def get_pod(self, namespace: str, name: str) -> PodView | None:
         """Raises."""
@@ -458,7 +458,7 @@ class AbsentApi:
 
 
 def _refuse(operation: str) -> NoReturn:
-    msg = f"{operation}: this process was told to do without an API server"
+    msg = f"{operation}: this process is configured to run without an API server"
     raise ApiUnreachableError(msg)
 
 

@@ -112,7 +112,7 @@ def named_errors(operation: str) -> Iterator[None]:
 
 
 async def read_refusal(response: httpx2.Response) -> None:
-    """An event hook: reads the answer that refuses a watch, which nobody else would."""
+    """Read the answer that refuses a watch, as an event hook; nothing else would read it."""
     if response.is_error:
         await response.aread()
 

@@ -117,8 +117,8 @@ _KINDS: dict[GangApi, type[PodGroupObject | CoschedulingPodGroupObject]] = {
 async def get_min_count(client: AsyncClient, gang: Gang) -> int:
     """`GET /apis/GROUP/VERSION/namespaces/NS/podgroups/NAME`: how many pods are to be bound together.
 
-    A label without a PodGroup makes no gang: nobody else would hold its pods together either. A field without
-    one is refused (404): kube-scheduler waits for the PodGroup as well.
+    A label without a PodGroup makes no gang: nothing else would hold its pods together either. A field
+    without one is refused (404): kube-scheduler waits for the PodGroup as well.
     """
     try:
         with named_errors(f"get podgroup {gang} of {gang.api.value}"):

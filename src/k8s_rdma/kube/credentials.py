@@ -107,9 +107,9 @@ class _ExecCredential(msgspec.Struct, frozen=True):
 
 
 def prepare_plugin(plugin: UserExec, cluster: dict[str, Any], *, of_cluster: bool) -> None:
-    """Have a plugin told what it is asked for; ConfigError for a version that is not spoken.
+    """Pass a plugin its input in the environment; ConfigError for an unsupported API version.
 
-    cluster: an entry of a kubeconfig. of_cluster: whether the plugin is told of it.
+    cluster: an entry of a kubeconfig. of_cluster: whether the plugin gets it.
     """
     if plugin.apiVersion not in _VERSIONS:
         msg = (
@@ -203,7 +203,7 @@ def usable_token(text: str, source: str) -> str:
 
 
 def file_token(path: str) -> Credential:
-    """ConfigError names the file of which none can be read."""
+    """Read a token from a file; ConfigError names a file without a readable one."""
     source = f"tokenFile {path}"
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -168,7 +168,7 @@ class EventRecorder:
             self._outbox.put(("event", about.uid, f"{reason} {part}".rstrip()), partial(self._write, note))
 
     async def record_now(self, about: Subject, reason: str, message: str, *, warning: bool) -> None:
-        """The same, over when it is told; raises as `kube.api` says."""
+        """Record an event and wait until it is written; raises as `kube.api` says."""
         note = self._note(about, reason, message, warning=warning)
         if note is not None:
             await self._write(note)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.wire.protobuf import Method
 
-# By these names for all others: who imports gRPC itself may load it before it is told to be silent.
+# Other modules use these names: a module that imports gRPC itself may load it before its log level is set.
 AioRpcError = grpc.aio.AioRpcError
 Server = grpc.aio.Server
 StatusCode = grpc.StatusCode
@@ -49,7 +49,7 @@ _SERVER = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 )
 MAX_REFUSAL_LETTERS = 500
-"""A status travels in header fields, of which 8 KiB are taken; each letter may be 12 bytes there."""
+"""The limit for a status message: it travels in header fields of 8 KiB, and each letter may take 12 bytes."""
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 

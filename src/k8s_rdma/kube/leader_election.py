@@ -100,7 +100,7 @@ class LeaderElector:
             return self._read.obstacle
 
     async def acquire(self) -> bool:
-        """Return when this process holds the Lease; whether nobody did, or it was given back."""
+        """Wait until this process holds the Lease; return whether it was free or given back."""
         free = await self._acquire()
         self._is_leader = True
         self.obstacle = "it could not be renewed in time"
@@ -139,10 +139,10 @@ class LeaderElector:
         holder = lease.holder if lease else ""
         if holder == self._terms.holder:
             return ""
-        return f"lease {self.name} is held by {holder or 'nobody'}"
+        return f"lease {self.name} is held by {holder}" if holder else f"lease {self.name} has no holder"
 
     async def _acquire(self) -> bool:
-        """Return when the Lease was taken; whether nobody held it."""
+        """Wait until the Lease is taken; return whether it was free."""
         observed, observed_at, free = None, self._clock(), False
         while True:
             try:

@@ -45,7 +45,7 @@ class PodResourcesClient:
         """Read a pod's devices, by List where Get has no answer.
 
         A pod that kubelet does not know is not one that holds nothing. After its start kubelet knows no pods,
-        until the API server has told it, and an ADD that was begun for the one before goes on (CRI-O 1.36,
+        until the API server has sent them, and an ADD that was begun for the one before goes on (CRI-O 1.36,
         `server/sandbox_run_linux.go`; containerd breaks it off). It is not waited for: CRI-O keeps the new
         kubelet's own request waiting as long as that ADD lasts, and minutes beyond.
         """
