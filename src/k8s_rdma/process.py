@@ -69,7 +69,7 @@ class DetachedCall(Generic[Argument, Result]):
         self._last: Future[Result] | None = None
 
     async def __call__(self, argument: Argument) -> Result:
-        """Return what the function returns; TimeoutError while a call that nobody awaits any more hangs."""
+        """Return what the function returns; TimeoutError while an abandoned call still hangs."""
         async with self._lock:
             if self._last is not None and not self._last.done():
                 raise TimeoutError

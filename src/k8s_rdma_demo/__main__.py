@@ -69,7 +69,7 @@ def main() -> int:
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         stubborn = world.stop()
-    outcome.check_equal("every process ended when told to", [], stubborn)
+    outcome.check_equal("every process ended on SIGTERM", [], stubborn)
     outcome.check_equal("no process is left", [], leftover_processes())
     if not shown:
         outcome.show(console)

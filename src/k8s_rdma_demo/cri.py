@@ -1,4 +1,4 @@
-"""The container runtime interface, CRI v1, of which `pb/cri.proto` has the messages."""
+"""The container runtime interface, CRI v1; `pb/cri.proto` has its messages."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Kubectl:
         return cls(httpx2.Client(base_url=server, timeout=10, trust_env=False))
 
     def apply(self, manifest: Mapping[str, Any], *, name: str | None = None, node: str | None = None) -> str:
-        """Create a pod, under another name or on a given node if told; its name."""
+        """Create a pod, with another name or on a given node if requested; return its name."""
         pod = json.loads(json.dumps(manifest))
         pod["metadata"]["name"] = name or pod["metadata"]["name"]
         if node is not None:

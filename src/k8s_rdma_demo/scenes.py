@@ -74,7 +74,7 @@ class Scenes:
         check("needs-both-pfs has VFs of both PFs", 2, len(pfs))
         refusal = self._refused("fits-nowhere")
         numbers = LEGACY_REFUSAL in refusal and "600 Mb/s" in refusal
-        check("fits-nowhere stays Pending, told why with numbers", True, numbers)
+        check("fits-nowhere stays Pending, with the reason and numbers", True, numbers)
 
     def caps(self) -> None:
         """Caps hold while nothing else competes, towards the other node and between VFs of one PF."""

@@ -50,7 +50,7 @@ START_TIMEOUT_S = 30
 PERIOD_S = 0.05
 
 _POLICIES = 'policies: [{name: everything, namespaces: ["*"], allow: ["*"]}]\n'
-"""Its pods show what the annotation can ask for, and nobody else is there."""
+"""A policy that allows everything: the pods show what the annotation offers, and there are no others."""
 
 _LEAF = re.compile(r" leaf \S+")
 """The number of a class's queue, which says nothing about its rates."""

@@ -55,7 +55,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     policy_file: the operator's policies, see `config.namespace_policies`; the same as in the extender.
     strict: whether unknown keys in a pod's annotation refuse it; the same as in the extender.
     allow_unplaced: whether a pod that the extender did not place gets interfaces of what this node's ledger
-        leaves free; by default where nobody signs placements. It may be given what the extender has promised
+        leaves free; by default when placements are not signed. It may be given what the extender has promised
         to a pod that has not started yet.
     ipam_timeout_s: the longest time for a call of an IPAM plugin.
     reconcile_s: the interval of checks for vanished sandboxes, and for caps of software that a pod removed.

@@ -10,8 +10,9 @@ marker is there before the first change and after the last, and a missing direct
 annotations say nothing. Then the agent is asked about every pod, or none starts.
 
 `deletions/<container>:<interface>:<network>`: a DEL that no agent answered, left by the CNI executable
-(`cni/deletion.c`). It comes there whole, and then the runtime is told that the attachment has ended. So it
-is over as soon as the file is there, which stays until the end is carried out; the name alone says which.
+(`cni/deletion.c`). It is written atomically, and then the runtime gets a success. So the attachment
+has ended as soon as the file exists, and the file stays until the DEL is carried out; its name identifies the
+attachment.
 The file's content, the call as `wire.sockets` has it, only helps: it brings the configuration of then.
 """
 

@@ -243,7 +243,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     loop = asyncio.get_running_loop()
 
     def look_again() -> None:
-        # An attachment makes hundreds of changes: once told, the loop need not wake for each of them.
+        # An attachment makes hundreds of changes: the first one wakes the loop, the others need not.
         if not upkeep.hardware_changed.is_set():
             loop.call_soon_threadsafe(upkeep.hardware_changed.set)
 

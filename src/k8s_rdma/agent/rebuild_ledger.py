@@ -417,7 +417,7 @@ def _describe(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str
 
 
 def _ended(deferred_deletes: DeferredDeletes, rebuilt: Ledger) -> Iterator[RebuiltAttachment]:
-    """List attachments with a deferred DEL of which the runtime has no cache any more."""
+    """List attachments with a deferred DEL whose cache the runtime has removed."""
     for name in sorted(deferred_deletes.files_of_others(rebuilt.receipts)):
         outcome = "ended while no agent answered; its interfaces are unknown, so its addresses stay leased"
         yield RebuiltAttachment(subject=printable(name), message=outcome, complete=False)

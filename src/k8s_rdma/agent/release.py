@@ -53,8 +53,8 @@ def release(receipt: Receipt, kernel: Kernel, scan: Callable[[], Hardware]) -> t
 class _Rollback:
     """Applies the inverse steps of a receipt.
 
-    homes: the changed names and MACs of VFs that could not come home as they were. absent_vfs: VFs that do
-        not exist any more.
+    homes: the changed names and MACs of VFs that could not return to the host as they were. absent_vfs: VFs
+        that no longer exist.
     """
 
     def __init__(self, kernel: Kernel) -> None:

@@ -144,7 +144,7 @@ class GpuMonitor:
         """Ask nothing until `run`.
 
         kubelet: None where its socket is not known: then there are no GPUs. locate: as
-        `linux.gpus.Gpus.by_device`. own_resources: of our device plugin, none of which are GPUs.
+        `linux.gpus.Gpus.by_device`. own_resources: of our device plugin; none are GPUs.
         present: whether the machine has GPUs. Kubelet is not asked where it has none: the first question
             loads gRPC, of 13 MiB. None to ask always.
         """
@@ -364,7 +364,7 @@ class Sampler:
     def _sample(self) -> None:
         """Take a sample, on the worker's thread."""
         if self._due_in_s() > SOON_S:
-            return  # whoever asked for the one before went away while it waited for its turn
+            return  # the client of the previous request disconnected while that request was queued
         self._tried_at = self._now()
         try:
             names = {pf.pci: pf.name for pf in self._node.hardware.pfs}

@@ -111,7 +111,7 @@ class CdiSocket:
 
 
 def listen_unix(path: Path, mode: int, group: int | None = None) -> socket.socket:
-    """Listen at `path`, in place of a predecessor's socket; nobody can connect before `mode` applies.
+    """Listen at `path`, in place of a predecessor's socket; no process can connect before `mode` applies.
 
     group: the socket's group; by default the process's own.
     MalformedError when the path is longer than a socket's may be, K8sRdmaError when there can be no socket.
@@ -148,8 +148,8 @@ async def serve_connections(
     """Accept until cancelled, each connection in a task of its own that ends with this call.
 
     A broken connection ends alone; any other error of `talk` ends everything, as a fault should.
-    limit: connections at a time; further ones are closed, so that nobody can use up the descriptors.
-    most_of_user: connections of one user, so that nobody takes the places of others; by default `limit`.
+    limit: connections at a time; further ones are closed, so that clients cannot use up the descriptors.
+    most_of_user: connections of one user, so that no user takes the places of others; by default `limit`.
     """
     loop = asyncio.get_running_loop()
     open_now: Counter[int] = Counter()
@@ -179,7 +179,7 @@ async def serve_connections(
 async def wait_until_removed(path: Path) -> None:
     """Wait until the file at `path` was removed, replaced, or covered by a mount."""
     identity = _identity(path)
-    while identity and _identity(path) == identity:  # noqa: ASYNC110  nobody tells of what a mount covers
+    while identity and _identity(path) == identity:  # noqa: ASYNC110  a mount over the file makes no event
         await asyncio.sleep(LOST_CHECK_S)
 
 

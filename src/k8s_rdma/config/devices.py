@@ -152,7 +152,7 @@ class ExactResource(
 class MountResource(
     _Resource, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag="mount"
 ):
-    """`/dev/infiniband` for whoever asks.
+    """`/dev/infiniband` for every container that requests the resource.
 
     scope: the directory with all that is ever in it; the character devices that there are; `rdma_cm` alone.
     max_per_container: of all that there are, `count`.
@@ -216,7 +216,7 @@ class DevicePluginConfig(
 ):
     """YAML with these keys in camelCase.
 
-    node: the node's name in Kubernetes, for events; none are told without.
+    node: the node's name in Kubernetes, for events; without it, no events are recorded.
     resources: what is offered; no two of one name. `mount` is for who asks for it: it knows no reservation.
     kubelet_dir: where kubelet and plugins have their sockets. pod_resources: kubelet's socket that tells
         which pod holds what. run_dir: where the agent's sockets are.
@@ -460,7 +460,7 @@ def _link_types(values: Sequence[str], path: str) -> list[LinkType]:
 
 
 def load_device_config(path: str | None, overrides: Mapping[str, Any], *, cdi: bool = False) -> Read:
-    """Load a configuration of either program, told apart by its keys. cdi: for all of that file's.
+    """Load a configuration of either program; its keys tell which. cdi: the value for all its resources.
 
     MalformedError as well for cdi with another file, whose resources say for themselves.
     """

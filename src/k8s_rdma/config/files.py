@@ -350,7 +350,7 @@ def _reason(error: Exception) -> str:
 
 
 MAX_FAULTS = 8
-"""Faults that are told of a document: who has more gives another kind of file."""
+"""Faults that a message lists; a document with more faults is probably another kind of file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +477,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     client_names: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse names where nobody is asked for a certificate."""
+        """Refuse client names when no client certificates are requested."""
         if self.client_names and self.client_ca_file is None:
             msg = "clientNames: is for certificates of clientCaFile, which is not set"
             raise ValueError(msg)

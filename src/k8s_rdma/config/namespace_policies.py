@@ -1,4 +1,4 @@
-"""The operator's file of policies: what the pods of which namespaces may ask for.
+"""The operator's file of policies: what the pods of each namespace may request.
 
 One file for the extender and all agents, so that both judge alike. Both read it again when it changes.
 """
@@ -69,7 +69,7 @@ Mbps = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
 
 
 class PfChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """PFs, as the annotation's `pf` selects them: a text, or a list of which the PF must be one."""
+    """PFs, as the annotation's `pf` selects them: a text, or a list that must contain the PF."""
 
     name: str | tuple[str, ...] | None = None
     pci: str | tuple[str, ...] | None = None
@@ -157,7 +157,7 @@ class PoliciesFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     policies: tuple[NamespacePolicyConfig, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse two policies of one name, of which messages could not tell."""
+        """Refuse two policies of one name, since messages could not distinguish them."""
         if twice := next(_twice([policy.name for policy in self.policies]), None):
             msg = f"policies: two are called {twice}"
             raise ValueError(msg)

@@ -165,8 +165,8 @@ def decide(  # noqa: PLR0913 - all that a decision rests on
 ) -> Placement | Rejection:
     """The placement an ADD follows: the promised one where it still fits, else a new one on this node.
 
-    outstanding: what others were promised and do not hold yet. Promises do not contend with each other; what
-        nobody promised has what they leave.
+    outstanding: what others were promised and do not hold yet. Promises do not contend with each other; a
+        request without a promise gets what they leave.
     sibling_pfs: the PFs that other interfaces of the pod are on already.
     gpus: those to which interfaces belong that are to be near GPUs.
     """
@@ -299,7 +299,7 @@ def lost_caps(
 ) -> Iterator[str]:
     """The pods whose caps on the PF were to be kept by software and are not, one sentence each.
 
-    allocated: as for `lost_rates`. reasons: of which VFs, and why, in a clause.
+    allocated: as for `lost_rates`. reasons: by VF, the reason in a clause.
     """
     for pod, interface in allocated:
         why = reasons.get(interface.vf)

@@ -209,7 +209,7 @@ def total(*usages: Mapping[PciAddress, Used]) -> dict[PciAddress, Used]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PfRule:
-    """Selectors, all of which must match (one without values matches every PF), and settings for it.
+    """Selectors that must all match (one without values matches every PF), and settings for it.
 
     names: of network devices. vendors: PCI vendor, or vendor and device: `15b3`, `15b3:1017`.
     num_vfs: how many VFs `init` creates; None for as many as the PF can have.
@@ -236,8 +236,8 @@ class Selection:
     """The first rule that matches a PF applies to it; a PF without one is left alone.
 
     require_rdma: whether a PF must have an RDMA device.
-    unsafe_noiommu: whether VFs may be given to programs without an IOMMU, each of which can then read and
-        write all of the machine's memory.
+    unsafe_noiommu: whether VFs may be given to programs without an IOMMU; such a program can read and write
+        all of the machine's memory.
     allocated: PFs whose VFs pods have got; these are ours whatever the rules say by now, so that what pods
         give back is taken back.
     """

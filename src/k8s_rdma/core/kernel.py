@@ -317,7 +317,7 @@ class Kernel(Protocol):
 
         KernelError when it does not hold afterwards; the step's inverse then undoes whatever part did.
         NameTakenError when that is because of the name that a VF is to have, OtherMacError of the MAC that it
-        is to have at home, NoSuchVfError when the VF that comes home is gone for good.
+        is to have on the host, NoSuchVfError when the VF that returns to the host is gone for good.
         """
         ...
 
@@ -330,7 +330,7 @@ class Kernel(Protocol):
         ...
 
     def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
-        """The VFs whose netdevs are in a namespace. KernelError when that cannot be told."""
+        """Return the VFs whose netdevs are in a namespace. KernelError when that cannot be determined."""
         ...
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
@@ -342,7 +342,7 @@ class Kernel(Protocol):
         ...
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
-        """The traffic of all VFs that it can be told of, ordered by VF. As dear as an observation.
+        """Return the traffic of all VFs with counters, ordered by VF. It costs as much as an observation.
 
         holders: the namespaces of those that were given away, as the ledger has them: some drivers count
             nowhere but in the VF's own netdev. A VF that cannot be asked is left out.
@@ -350,7 +350,7 @@ class Kernel(Protocol):
         ...
 
     def reset(self, vf: VfRef) -> None:
-        """Make a VF that lies in the host's namespace nobody's: no rates, no VLAN, no addresses, down.
+        """Reset a VF in the host's namespace to that of a free one: no rates, no VLAN, no addresses, down.
 
         KernelError when it is not there, or something of it stays.
         """

@@ -216,7 +216,7 @@ class Ledger:
     def slots(self) -> dict[SlotInUse, tuple[AllocatedInterface, ...]]:
         """The interfaces of each slot: those of the sandbox that has it.
 
-        None, while its attachments are not whole: what is being made or ended is nobody's.
+        None while its attachments are incomplete: what is being made or ended belongs to no slot.
         """
         sandboxes: dict[ContainerId, list[AllocatedInterface]] = {}
         for receipt in self.receipts.values():

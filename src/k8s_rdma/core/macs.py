@@ -24,7 +24,7 @@ NO_MAC = "00:00:00:00:00:00"
 def home_mac(vf: Vf) -> str:
     """The MAC of a VF's netdev at home, and in pods that ask for none: the one its PF has for it, if any.
 
-    The netdev has another where somebody told the PF after the VF's driver had asked it: `igb` and others
+    The netdev has another if the PF's setting changed after the VF's driver had read it: `igb` and others
     then drop what it sends and give it nothing. An InfiniBand netdev's address is not to be chosen.
     """
     is_reported = len(vf.admin_mac) == len(vf.mac) == len(NO_MAC) and vf.admin_mac != NO_MAC

@@ -183,7 +183,7 @@ def _augment(
 
 
 def _hand_over(offer: int, came_from: dict[int, int], owners: dict[int, int], *, target: int) -> None:
-    """Give the offer to whoever asked for it, and what that one had before to who asked for that."""
+    """Give the offer to the interface that asked for it, its previous offer to the next, and so on."""
     previous = {interface: owner for owner, interface in owners.items()}
     while True:
         taker = came_from[offer]

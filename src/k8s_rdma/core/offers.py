@@ -318,7 +318,7 @@ def _useful(room: Room, costs: Sequence[int | None], *, reserving: bool) -> Room
 def common_costs(offers: Iterable[Offer], kinds: Sequence[InterfaceClass]) -> list[int] | None:
     """The cost of each class, equal on all PFs; None when it differs, or minima are weights.
 
-    Then a PF is told from another by its room alone.
+    Then PFs differ in their room only.
     """
     costs: dict[int, int] = {}
     for offer in offers:

@@ -242,7 +242,7 @@ class RemainingItems:
 
     @classmethod
     def from_counts(cls, sizes: Sequence[int], counts: Sequence[int]) -> RemainingItems:
-        """Drop the types of which none is left."""
+        """Drop the types without remaining items."""
         types = [index for index, count in enumerate(counts) if count]
         present = [sizes[index] for index in types]
         numbers = [counts[index] for index in types]

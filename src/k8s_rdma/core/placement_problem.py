@@ -197,7 +197,7 @@ class _Board:
     def _level(self, depth: int, floor: int, berths: _Berths) -> _Level:
         """Interfaces of one kind go to offers in order: that they change places makes no other assignment.
 
-        Nor does it make one that offers do, which take all alike and of which as much is left.
+        The same holds for offers that take all alike and have as much left.
         """
         kind = self._kinds[depth]
         visited: set[tuple[int, _RemainingOffer]] = set()
@@ -298,7 +298,7 @@ class PlacementProblem:
         return any(has_pf_constraints(kind.needs) for kind in self.kinds)
 
     def groups(self) -> list[tuple[Pf, ...]]:
-        """The sets of PFs of which one has to take all."""
+        """Return the sets of PFs; one set has to take all interfaces."""
         return groups(self.policy, self.inventory.pfs, self.sibling_pfs)
 
     def among(self, pfs: tuple[Pf, ...]) -> PlacementProblem:

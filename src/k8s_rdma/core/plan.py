@@ -175,7 +175,7 @@ def altered_caps(receipt: Receipt, found: Mapping[PciAddress, LocatedVf]) -> Ite
 
 
 def _describe(vf: LocatedVf) -> str:
-    interface = f"interface {printable(vf.ifname)}"  # whoever is in there may call it anything
+    interface = f"interface {printable(vf.ifname)}"  # the pod may have given it any name
     if vf.max_tx_rate_mbps:
         return f"{interface} is limited to {vf.max_tx_rate_mbps} Mb/s"
     return f"{interface} has {vf.qdisc or 'no queueing discipline'} instead of its limit"

@@ -3,9 +3,9 @@
 A reservation is rounded up to what the driver takes and a cap down. A reservation that the driver does not
 take at all is not programmed: the sums of reservations are accounted all the same. A cap that it does not
 take is kept by software, just as asked for, where the pod gets the kernel's netdev and the node's kernel
-can limit that, and else by nobody. Where nothing but the hardware will do (`Enforce.HARDWARE`, of the PF or
-of the interface), or no cap but by software (`Enforce.SOFTWARE`), the PF does not take an interface whose
-rates could not be held so.
+can limit that; otherwise it is not enforced. Where nothing but the hardware will do (`Enforce.HARDWARE`, of
+the PF or of the interface), or no cap but by software (`Enforce.SOFTWARE`), the PF does not take an interface
+whose rates could not be held so.
 
 mlx5 makes weights of a round robin of minimum rates. Source: Linux
 drivers/net/ethernet/mellanox/mlx5/core/esw/qos.c, 6.1 (`esw_qos_calculate_min_rate_divider`,
@@ -201,8 +201,8 @@ def effective_mins(mins: Sequence[int], link_mbps: int, max_weight: int) -> list
 def may_fall_short(pf: Pf, current: Used, added: Used, largest: int) -> bool:
     """Report whether some VF may get less than its minimum; False is certain.
 
-    current: what is used of a PF whose rates are weights. added: at most so much more, of which no minimum is
-        above `largest`.
+    current: what is used of a PF whose rates are weights. added: at most so much more, in minimums of at most
+        `largest` each.
     """
     mbps = current.mbps + min(added.mbps, added.in_use * largest)
     max_weight, largest = pf.rates.weights or 1, max(largest, *current.mins[:1], 1)

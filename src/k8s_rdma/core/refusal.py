@@ -39,9 +39,9 @@ class Detail(StrEnum):
 
 
 class RefusalMessage(NamedTuple):
-    """full: with the names of PFs. numbers: with a node's numbers, equal for nodes of which these are.
+    """A refusal's text in three forms. full: with the names of PFs. numbers: with a node's numbers only.
 
-    cause: with neither, so that nodes which refuse a request for one cause say the same.
+    cause: with neither, so that nodes which refuse a request for one cause give the same text.
     """
 
     full: str
@@ -128,7 +128,7 @@ def _needed(number: int, demand: Demand) -> str:
 
 
 class Scene:
-    """A request before PFs. empty: these are told of as they are when nobody uses them."""
+    """A request and the PFs that refuse it. empty: the PFs are described as if no pod used them."""
 
     def __init__(self, classes: Sequence[InterfaceClass], free: Sequence[Free], *, empty: bool) -> None:
         self.number = len(classes)

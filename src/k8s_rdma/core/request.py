@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value", bound=str)
 
 _MAX_LISTED = 3
-"""Of a selector's values in a clause; whoever writes the annotation decides how many there are."""
+"""Values of a selector that a clause lists; the annotation's author decides how many there are."""
 
 
 class InterfaceClass(NamedTuple):
@@ -54,8 +54,8 @@ def meets(pf: Pf, needs: Needs) -> bool:
 class PfMasks:
     """The PFs that meet needs, as a bit set (bit n: the PF at index n).
 
-    Found by the selector's values, of which there may be many, and not PF by PF: it does what `meets` does
-    in a tenth of the time.
+    They are found by the selector's values, which may be many, and not PF by PF: this gives the result of
+    `meets` in a tenth of the time.
     """
 
     def __init__(self, pfs: Sequence[Pf]) -> None:
@@ -218,7 +218,7 @@ class PfPolicy(StrEnum):
 def groups(
     policy: PfPolicy, pfs: Iterable[Pf], sibling_pfs: Collection[PciAddress] = ()
 ) -> list[tuple[Pf, ...]]:
-    """The sets of PFs of which one has to take all interfaces; `SPREAD_PFS` also says how.
+    """Return the sets of PFs; one set has to take all interfaces. `SPREAD_PFS` also says how.
 
     sibling_pfs: where other interfaces of the same pod are already.
     """

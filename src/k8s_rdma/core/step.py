@@ -138,7 +138,7 @@ class BindVf:
     """Have a VF's PCI function driven by another driver, which makes no netdev (`driver_override`).
 
     pci: the VF's own address. driver: such as `vfio-pci`. kernel_driver: what drives it at home.
-    mac: the one that its PF was told to give it meanwhile; None for that of home.
+    mac: the one that its PF is set to give it meanwhile; None for its MAC on the host.
     """
 
     vf: VfRef
@@ -192,8 +192,8 @@ class UnbindVf:
 class GiveVf:
     """Move a VF's netdev (its RDMA device before it, if it has one) into a namespace under a new name.
 
-    mac, mtu: the netdev's in the pod, set and read back on the way; None for those of home, of which it is
-        given the MAC as it leaves if it has another.
+    mac, mtu: the netdev's in the pod, set and read back on the way; None for those on the host. If the netdev
+        has another MAC than that, it gets it as it leaves.
     """
 
     vf: VfRef
@@ -291,7 +291,7 @@ class CapInterface:
 
     By a root queueing discipline of ours, read back; that of somebody else is replaced. Without a limit, it
     holds when interface or namespace is gone. A netdev that moves loses it (Linux `dev_shutdown`), so that
-    nothing need be undone of what comes home.
+    nothing need be undone for a netdev that returns to the host.
     """
 
     netns: NetnsRef

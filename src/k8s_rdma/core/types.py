@@ -96,7 +96,7 @@ class Setting(StrEnum):
     """A setting that a PF's driver may support for VFs, by the key that requests it.
 
     VLAN_PROTO: another tag than 802.1Q's. VFIO_PCI: whether the VFs can be given as PCI functions.
-    SOFTWARE_CAPS: caps by `core.types.Enforce.SOFTWARE`, of which older agents and some kernels know nothing.
+    SOFTWARE_CAPS: caps by `core.types.Enforce.SOFTWARE`, which older agents and some kernels do not support.
     """
 
     VLAN = "vlan"
@@ -158,8 +158,8 @@ class InterfaceOptions:
     network: which network's addresses; empty for the network that the pod is attached to.
     vlan: 0 (none) to 4094. qos: the tag's priority, 0 to 7. mtu: bytes. mac: `aa:bb:cc:dd:ee:ff`.
     guid: of the InfiniBand port, `aa:bb:cc:dd:ee:ff:00:11`. pkey: 0x0001 to 0xffff.
-    near: the devices of the pod that its PF is to be near. per: the devices of which each has such an
-        interface of its own, until their number is known (`core.request.Request.per_gpu`).
+    near: the devices of the pod that its PF is to be near. per: the devices that each have such an interface
+        of their own, until their number is known (`core.request.Request.per_gpu`).
     """
 
     name: str = ""

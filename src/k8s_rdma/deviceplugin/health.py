@@ -37,8 +37,8 @@ LAST_HOLD_S = 8.0
 most; one that is back for good is in use again within that time."""
 
 ABSENCE_GRACE_S = 1.0
-"""Time for an absent device to come back (renamed, or its driver reloaded by a reset); kubelet learns of one
-that does not within two seconds, of which the scan takes up to one."""
+"""Time for an absent device to come back (renamed, or its driver reloaded by a reset). If it does not,
+kubelet learns of that within two seconds; the scan takes up to one of them."""
 
 UNCLAIMED_GRACE_S = 30.0
 """Time in another namespace without an owner in the agent's report: a report follows the end of a CNI ADD,
@@ -132,7 +132,7 @@ class Health:
     def _free_at_home(present: PresentDevice, agent: Agent) -> RdmaDevice:
         """Return a device that no pod has, with the faults of its ports, which then matter.
 
-        Those of a VF that nobody has set up are down: the agent sets it up when it gives it to a pod, and
+        The ports of a VF that is not set up are down: the agent sets it up when it gives it to a pod, and
         the PF's link tells whether it can be of use.
         """
         device = present.device

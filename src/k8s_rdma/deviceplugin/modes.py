@@ -517,7 +517,7 @@ class CountedDevices:
     """Equal devices with the same health; their lists are built once."""
 
     def __init__(self, resource: str, count: int, max_per_container: int) -> None:
-        """Create `count` devices, of which a container needs only one."""
+        """Create `count` devices; a container needs only one."""
         self.resource = resource
         self._max_per_container = max_per_container
         self._indexes = {slot: index for index, slot in enumerate(slot_ids(count))}

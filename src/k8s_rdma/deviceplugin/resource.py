@@ -148,7 +148,7 @@ class Resource:
         return allocations
 
     async def _pre_start(self, _ids: tuple[str, ...]) -> None:
-        """Do nothing; kubelet is not told to make this call."""
+        """Do nothing; the plugin's options do not ask kubelet to make this call."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -75,8 +75,8 @@ class _Body:
 class Bodies:
     """Bodies that are coming in or being answered. Bytes count as they come, not as they are announced.
 
-    Where all of them together leave no room, the one that has been coming in for longest makes it: who sends
-    slowly shuts out nobody.
+    When all of them together leave no room, the oldest one that is still incomplete is dropped, so a slow
+    sender blocks no other client.
     """
 
     def __init__(self, limit: int, *, bound: str, advice: str = "") -> None:
@@ -135,14 +135,15 @@ class Bodies:
 
     def _give_back(self, body: _Body) -> None:
         self._bytes[body.address] -= len(body.content)
-        self._bytes += Counter()  # without addresses of which nothing is here
+        self._bytes += Counter()  # drops addresses that have no bytes here
 
 
 _INT = struct.Struct("i")
 
 _PEAK_TO_TRIM, _TRIM_EVERY_S = 64, 2.0
-"""Connections, and seconds. So many that the server ended, or so many of which half are gone, have left holes
-in the heap, which would grow the longer hostile clients come and go. Ordinary clients are no reason."""
+"""Connections, and seconds. The heap is trimmed after the server closed that many connections, or after a
+peak of that many has halved: they leave holes in the heap, and hostile clients that keep reconnecting would
+make it grow without end. Ordinary clients do not reach these numbers."""
 
 _M_MMAP_THRESHOLD = -3
 _THRESHOLD_BYTES = 128 << 10

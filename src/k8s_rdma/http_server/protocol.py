@@ -151,7 +151,7 @@ class HttpProtocol(asyncio.Protocol):
             self._connections.discard(self.handshake)
         if not self._connections.admit(self):
             self._refuse(_BUSY)
-            transport.close()  # nobody would see to it that it ends
+            transport.close()  # an unregistered connection has no time-out that would close it
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application, and resume it if it waits to write."""

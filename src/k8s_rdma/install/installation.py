@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 POLL_S = 10.0
-"""Between two looks when nobody tells of anything: what a link leads to changes without an event, and the
-kernel gives each user so many watches and no more."""
+"""The interval between checks without an event: the target of a link changes without an event, and the kernel
+limits the number of watches for each user."""
 SETTLE_S = 0.05
 """Delay after an event: a file written in place is empty first, then partial."""
 LOCK_RETRY_S = 1.0

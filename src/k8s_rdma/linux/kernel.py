@@ -350,7 +350,7 @@ class KnownPfs:
         self._pfs[pf.pci] = pf
 
     def read_back(self, pf: PciAddress, index: int) -> Sequence[VfInfo]:
-        """Read the VFs of a PF, with every change up to now, whoever made it."""
+        """Read the VFs of a PF, with all changes up to now, including those of other processes."""
         self._gather()
         infos = self._queries.vf_infos(index)
         self._observer.note_settings(pf, infos)

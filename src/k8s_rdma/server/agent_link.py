@@ -325,7 +325,7 @@ class AnswersLink(AgentLink):
         """Answer without a ledger, from a scan of the hardware if there is one."""
         if self._away_since is None:
             self._away_since = self._clock()
-            # At once, so that nobody reads what may have changed while a scan takes its time.
+            # At once, so that no client reads a state that may have changed during the scan.
             self._show_outage(why, self._away_since)
         if self._scan is None:
             self._show_outage(why, self._away_since)

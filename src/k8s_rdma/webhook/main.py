@@ -148,7 +148,7 @@ class WebhookApp:
             await answer(scope, receive, send)
 
     async def _inject(self, scope: Scope, receive: Receive) -> Answer | None:
-        """Answer a review; None when nobody waits for it any more."""
+        """Answer a review; None when the client has disconnected."""
         try:
             async with self._bodies.reading(scope, receive) as body:
                 answered, outcome = self._review(body)

@@ -6,7 +6,7 @@ which a device's name may begin with a digit, so that every runtime that knows t
 The device plugin has the agent publish its resources as CDI devices, on the agent's `cdi.sock` (mode 0600),
 in lines of JSON. The plugin declares all that it offers whenever that changes; the agent answers each
 declaration in its order. The plugin never says which device nodes: the agent looks them up by the names of
-RDMA devices, so nobody can have it publish anything else. What was declared holds for as long as the
+RDMA devices, so no client can have it publish anything else. What was declared holds for as long as the
 connection.
 """
 
@@ -127,7 +127,7 @@ def encode_own(device_class: str, name: str, edits: ContainerEdits) -> bytes:
 
 
 def file_name(device_class: str, device: str) -> str:
-    """The name of the file of one device of ours: the same whoever holds it, so that there are never two."""
+    """Return the name of a device's file; it does not depend on the holder, so that there are never two."""
     return f"{VENDOR}-{device_class}_{device}.json"
 
 

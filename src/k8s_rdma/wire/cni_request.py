@@ -36,7 +36,7 @@ OWN_KEYS = frozenset(
 """camelCase like the specification's. `timeoutMs` and `exclusiveDevices` are read by the executable alone."""
 
 INHERITED_KEYS = frozenset({"if0name", "l2enable", "vlan", "dpdk", "cniDir"})
-"""Of the plugin that this one replaces; `cniDir` told where it kept its state, and means nothing any more."""
+"""Keys of the plugin that this one replaces; `cniDir`, the directory of its state, has no effect here."""
 
 STANDARD_KEYS = frozenset(
     {

@@ -56,7 +56,7 @@ class _Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldInterface:
-    """An interface in the pod; addresses in CIDR form. mac: empty where none is told."""
+    """An interface in the pod; addresses in CIDR form. mac: empty when the result has none."""
 
     mac: str
     addresses: frozenset[str]
@@ -85,7 +85,7 @@ def interfaces_in_pod(result: msgspec.Raw | bytes) -> Mapping[str, ToldInterface
 def addresses_of(result: msgspec.Raw | bytes, ifnames: Collection[str]) -> dict[str, bytes]:
     """Split a result by interface: the addresses of each that has any, as a result of its own.
 
-    Routes are not told by interface, and left out.
+    Routes do not name an interface, and are left out.
     """
     found: dict[str, list[dict[str, object]]] = {}
     try:
@@ -153,7 +153,7 @@ MOST_ERROR_CHARACTERS = 32 << 10
 class ResultInterface:
     """An interface in a pod. sandbox: the path of its network namespace. mac: empty where it has none.
 
-    mtu (bytes) and pci, its own address on that bus, are told in 1.1.0 only; 0 and empty for not known.
+    mtu (bytes) and pci, its own address on that bus, exist in 1.1.0 only; 0 and empty for not known.
     """
 
     name: str

@@ -54,7 +54,7 @@ def encode_doctor(document: DoctorDocument) -> bytes:
 
 
 class Speaks(msgspec.Struct, frozen=True, kw_only=True):
-    """Versions of what is said and kept, each of which may change by itself.
+    """Versions of the protocols and files; each may change by itself.
 
     ledger: of the agent's file; an older agent refuses a newer one. cni: of the specification, all that are
         spoken. cni_frame: between executable and agent; both must be of one. placement: of the annotation

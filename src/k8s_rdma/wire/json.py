@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SHOWN = 60
-"""Characters of a foreign key that a message shows; the rest is whoever wrote it, at any length."""
+"""Characters of an unknown key that a message shows; its author may have made it of any length."""
 
 _EXPLAINED = 1 << 20
 """Bytes or characters of text whose syntax is explained."""

@@ -147,7 +147,7 @@ class Promise:
 
 
 class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """pf, or the pool of which kubelet chooses the device, as an index.
+    """An interface of a placement. pf, pool: indexes; of a pool, kubelet chooses the device.
 
     entry: which of the pod's interfaces it is, where some may come to any of several PFs.
     """
@@ -252,7 +252,7 @@ def decode_own(text: str, *, uid: PodUid, node: NodeName, keys: PlacementKeys | 
 
 
 def decode_promise(text: str, *, keys: PlacementKeys | None) -> Promise:
-    """The placement whoever it is for; its writer reads it back with this.
+    """Return the placement without a check of its pod and node; its writer reads it back with this.
 
     MalformedError (`MALFORMED_ANNOTATION`) names the field, or says that the signature is absent or wrong.
     Without keys no signature is looked at.
@@ -430,7 +430,7 @@ def require_room(length: int, request: Request) -> None:
     """MalformedError where a placement does not fit beside annotations that are so long."""
     places = len(request.interfaces) + (MAX_PLACES if request.shape.near_gpus else 0)
     roughly = _INTERFACE_BYTES * places + _POOL_BYTES * (len(request.devices) + 1)
-    if 3 * length + roughly <= MAX_ANNOTATION_BYTES:  # options are told in hardly more text than asked for
+    if 3 * length + roughly <= MAX_ANNOTATION_BYTES:  # options take hardly more text here than in the request
         return
     room = placement_room(request)
     if length + room > MAX_ANNOTATION_BYTES:

@@ -1,7 +1,7 @@
 """Keys that sign placements and verify them.
 
 Either a secret that extender and agents share (HMAC with SHA-256, RFC 2104), or a pair of Ed25519 keys
-(RFC 8032): the extender has the private one, and an agent, which has the public one, can sign for nobody.
+(RFC 8032): the extender has the private one, and an agent, which has the public one, cannot sign.
 
 A set has one key that signs, and several that verify while one takes another's place.
 """
@@ -54,7 +54,7 @@ class VerifyingKey(Protocol):
 
 @dataclass(frozen=True)
 class SharedKey:
-    """A secret of extender and agents: whoever verifies by it can sign as well."""
+    """A secret that extender and agents share: a process that can verify with it can also sign."""
 
     secret: bytes = field(repr=False)
     document_field: ClassVar[str] = "hmac"

@@ -132,7 +132,7 @@ class PodSpecDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def demand_of(spec: PodSpecDemand) -> Demand | None:
     """The sum of the pod's resource requests; None when it may take anything else of its node.
 
-    That is a port of the host's, a volume of which a node has a limited number or that one pod has alone, a
+    That is a host port, a volume that only one pod can have or that a node has a limited number of, a
     claimed device, resources of the pod as a whole, affinity to other pods. Source: `PodRequests`,
     `k8s.io/component-helpers/resource`.
     """
@@ -153,8 +153,9 @@ def requested(spec: PodSpecDemand, resource: str) -> Fraction:
 def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
     """The devices of extended resources that its containers have while it runs, by name.
 
-    ValueError when a quantity is none. kubelet gives a container what its limits say, and an init container's
-    devices to those after it; those alone are told of by its PodResources API, and so is one that goes on.
+    ValueError for a malformed quantity. kubelet gives a container the devices in its limits, and passes an
+    init container's devices on to the containers after it. Its PodResources API lists only those containers
+    and restartable init containers.
     Source: `pkg/kubelet/cm/devicemanager/manager.go`, `pkg/kubelet/apis/podresources/server_v1.go`.
     """
     running = [container for container in spec.init_containers or () if container.restart_policy == "Always"]

@@ -200,7 +200,7 @@ def encode_status(status: RdmaNodeStatus) -> bytes:
 def decode_status(data: bytes | msgspec.Raw) -> RdmaNodeStatus:
     """Parse a status; unknown fields are tolerated (a newer agent), wrong ones are MalformedError.
 
-    So is what goes beyond `report_bounds`, and what is told twice: of two claims of a pod one would be lost.
+    So is a status beyond `report_bounds`, and one with duplicates: of two claims of a pod one would be lost.
     """
     status = decode(data, _decoder, _SUBJECT)
     for why in _contradictions(status):

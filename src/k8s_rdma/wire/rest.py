@@ -330,7 +330,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     ledger: `unavailable` when the agent is down: then `allocations` is not known and everything that is in
         use is foreign.
-    unreadable: what the scan could not see, one sentence each; the document is then shown to nobody.
+    unreadable: what the scan could not see, one sentence each; the document is then not served.
     problems: what an operator should know of the node and of no PF alone, one sentence each.
     agent_version: of the agent whose report it is; empty while it is down.
     macs: of its PFs and VFs, and those that VFs have in pods.

@@ -294,7 +294,7 @@ def decode_adopted(reply: Reply) -> AdoptReply:
 
 
 SAMPLE_EVERY_S = 15.0
-"""A sample is taken no sooner than this after the one before, whoever asks."""
+"""The minimum interval between two samples, for all clients together."""
 
 SOON_S = 1.0
 """An agent that is asked this much too early waits, and is asked so early: readers are themselves asked

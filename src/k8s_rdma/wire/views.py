@@ -113,7 +113,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_
     """The verdict on one node.
 
     verdict: `unreadable`: nothing is known of it; `unknown`: it was not searched in the time of this answer.
-    why: as the scheduler is told; empty where it fits. evictable: whether evicting pods might help.
+    why: the reason that the scheduler gets; empty where it fits. evictable: whether evicting pods might help.
     """
 
     node: str
@@ -221,8 +221,8 @@ class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A node. pods: that hold something there. heard_s: since it was last heard from; null: never.
 
-    unreadable: the node cannot be read now: PFs and pods are those that it told of last, and what was
-        promised there; no PFs where it never told of any.
+    unreadable: the node cannot be read now: PFs and pods are those of its last report, and what was
+        promised there; no PFs if it has never reported any.
     """
 
     name: str

@@ -165,8 +165,8 @@ _log = structlog.get_logger()
 class Informer:
     """Keeps `objects` current and tells `on_change(old, new)` of each change, in order.
 
-    old is None for a new object, new is None for one that is gone; an object that was deleted and made
-    again under its name is told as gone and new. synced is set once everything there was has been told.
+    old is None for a new object, new is None for a deleted one; an object that was deleted and created again
+    under its name is reported as deleted and new. synced is set once all existing objects have been reported.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ _NAME = "k8s-rdma-sim"
 def kubeconfig(server: str, *, namespace: str = "default", token: str = "") -> JsonObject:
     """A kubeconfig document with one context, without TLS.
 
-    server: e.g. `http://127.0.0.1:8080`. token: whom the API server is to take its user for; empty: nobody.
+    server: e.g. `http://127.0.0.1:8080`. token: identifies the user to the API server; empty: anonymous.
     """
     return {
         "apiVersion": "v1",
@@ -156,7 +156,7 @@ def write_kubeconfig(path: Path, server: str, *, namespace: str = "default", tok
 
 
 def run(service: AbstractAsyncContextManager[str], ready_file: Path | None = None) -> None:
-    """Run a service until the process is told to stop.
+    """Run a service until the process gets a signal to stop.
 
     The service gives, once it is ready, one word about where it is; `ready <word>` is then printed, and
     written to `ready_file`. What the service raises ends the process.
@@ -174,7 +174,7 @@ async def _run(service: AbstractAsyncContextManager[str], ready_file: Path | Non
 
 
 def _announce(line: str, ready_file: Path | None) -> None:
-    if ready_file is not None:  # whole or not there, for whoever waits for it
+    if ready_file is not None:  # written atomically, for the process that waits for it
         written = ready_file.with_name(f".{ready_file.name}.new")
         written.write_text(line)
         written.replace(ready_file)
@@ -283,9 +283,7 @@ def _add_kubelet(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds from a pod's end to the DELs without a namespace; negative: none (%(default)s)",
     )
-    _add_devices(
-        parser.add_argument_group("device plugins", "of which it knows none without their directory")
-    )
+    _add_devices(parser.add_argument_group("device plugins", "without their directory, kubelet has none"))
     parser.set_defaults(service=_kubelet)
 
 

@@ -68,7 +68,7 @@ IFNAME = "eth0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRef:
-    """The pod that a sandbox is for; annotations: all that the runtime is told."""
+    """The pod that a sandbox is for; annotations: all that the runtime gets."""
 
     namespace: str
     name: str

@@ -44,8 +44,8 @@ _BEGUN = "begun-"
 class CriRuntime:
     """Over one connection, which is made again whenever the runtime comes back.
 
-    A sandbox whose id begins with `begun-` is one that was asked for, and of which no answer is known: what
-    is done to it is done to every sandbox of its pod.
+    A sandbox whose id begins with `begun-` was requested, and its answer is unknown: an operation on it
+    applies to every sandbox of its pod.
     """
 
     def __init__(self, socket: Path, timeout_s: float = _TIMEOUT_S) -> None:

@@ -205,7 +205,7 @@ class _Connection:
                 await self._writer.drain()
 
     async def _wait_for_disconnect(self) -> None:
-        # A client that sends more before the answer has ended is cut off: nobody needs to pipeline here.
+        # A client that sends more before the answer has ended is cut off: no client pipelines requests here.
         with contextlib.suppress(ConnectionError):
             await self._reader.read(1)
 

@@ -56,7 +56,7 @@ def running_status(pod: JsonObject, sandbox: Sandbox | None, node_ip: str, now: 
         "hostIP": node_ip,
         "hostIPs": [{"ip": node_ip}],
         "podIP": ips[0],
-        # The list is merged by address: former ones have to be told away.
+        # The list is merged by address: former ones need a delete directive.
         "podIPs": [*({"ip": ip, "$patch": "delete"} for ip in former), *({"ip": ip} for ip in ips)],
         "startTime": status_of(pod).get("startTime") or moment,
         "containerStatuses": [_container(container, moment) for container in spec_of(pod)["containers"]],
@@ -264,7 +264,7 @@ class PodWorker:
             raise _NotStartedError("FailedKillPod", self._not_killed(error)) from error
 
     def _reference(self) -> PodRef:
-        """The pod as the runtime is told of it, with what kubelet adds to its annotations."""
+        """Return the pod as the runtime gets it, with what kubelet adds to its annotations."""
         added = {"kubernetes.io/config.seen": self._received_at, "kubernetes.io/config.source": "api"}
         return PodRef(
             namespace=namespace_of(self._pod),

@@ -72,7 +72,7 @@ def not_found(resource: ResourceType, name: str) -> StatusError:
 
 
 def unauthorized() -> StatusError:
-    """401: nobody is known by these credentials."""
+    """Return the error for credentials of an unknown user: 401."""
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 

@@ -125,7 +125,8 @@ class DeviceManager:
     async def admit(self, pod: DevicePod, *, running: frozenset[str] = frozenset()) -> None:
         """Give a pod its devices, container by container; AdmissionError: kubelet rejects it.
 
-        running: containers that a former kubelet started: they have their devices, whoever serves them now.
+        running: containers that a former kubelet started: they keep their devices, whichever plugin serves
+            now.
         """
         self._pods[pod.uid] = pod
         try:
@@ -275,7 +276,7 @@ class TokenBucket:
 
 @dataclass(slots=True, kw_only=True)
 class PodResourcesServer:
-    """pods: by UID, those that are admitted or about to be. Init containers that end are never told of."""
+    """The PodResources service. pods: by UID, from admission on; ended init containers are not listed."""
 
     pods: Mapping[str, DevicePod]
     allocations: DeviceAllocations

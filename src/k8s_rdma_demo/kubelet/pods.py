@@ -143,7 +143,7 @@ class DeviceAllocations:
         }
 
     def resources(self) -> set[str]:
-        """The resources of which somebody has devices."""
+        """Return the resources whose devices are in use."""
         return {resource for _, _, resource in self._allocations}
 
     def drop(self, uid: str) -> None:

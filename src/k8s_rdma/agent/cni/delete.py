@@ -152,8 +152,8 @@ class DeleteCommand:
     async def give_back(self, receipt: Receipt, now: CalledPlugins | None = None) -> None:
         """Release VFs, then their files and addresses; and call the delegate's DEL, even after a failure.
 
-        Addresses stay leased while a VF does not come home, as the pod may still use them. One K8sRdmaError
-        names all failures; RatesLeftError when only rates are left.
+        Addresses stay leased until the VF is back on the host, as the pod may still use them. One
+        K8sRdmaError names all failures; RatesLeftError when only rates are left.
         """
         problems: list[K8sRdmaError] = []
         try:
@@ -186,7 +186,7 @@ class DeleteCommand:
         try:
             await self._worker.run(self._node.detach, receipt)
         except RatesLeftError as error:
-            rates_left = error  # the addresses are nobody's all the same
+            rates_left = error  # the addresses are free all the same
         await self._worker.run(lambda: self._device_specs.remove(receipt, self._node.ledger))
         await self._plugins.ipam.delete(receipt, now)
         if rates_left is not None:

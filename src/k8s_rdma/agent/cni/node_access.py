@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ContainerLocks:
-    """Locks by container; a lock that nobody uses is dropped."""
+    """Locks by container; an unused lock is dropped."""
 
     def __init__(self) -> None:
         """Start without locks."""

@@ -63,7 +63,7 @@ class HeldDevices:
     """The devices that kubelet allocated to a pod.
 
     slots: CDI devices that its containers ask for. exclusive: RDMA devices by name, by their resource, in
-        order (`core.devices.pod_devices`); without resources of which there are none.
+        order (`core.devices.pod_devices`); without resources that have no devices.
     gpus: where that was asked, and where all of them are is known. gpu_devices: the number of GPUs' devices.
     """
 

@@ -158,8 +158,8 @@ class IpamPlugins:
         """Call GC: plugins free leases that belong to no interface of ours.
 
         ipams: those of the network that is collected. kept_receipts: every receipt that is left, those of an
-        ADD under way too. A plugin is told our interfaces' names, which the runtime does not know, and only
-        one that knows GC is called: to others the list is nothing, or worse.
+        ADD under way too. A plugin gets our interfaces' names, which the runtime does not know. Only a
+        plugin that supports GC is called: others would ignore the list, or fail on it.
         """
         receipts = tuple(kept_receipts)
         for ipam in ipams:
@@ -246,7 +246,7 @@ def _refuse_twice(plugins: Mapping[str, DelegatedPlugin], results: Mapping[str, 
             if holder != ifname:
                 msg = (
                     f"plugin {ipam.plugin}: it gave {ip.address} to both {holder} and {ifname}; "
-                    "a static address needs a network of which the pod has one interface"
+                    "a static address needs a network with one interface in the pod"
                 )
                 raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE)
 

@@ -88,10 +88,11 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
     """An interface for each device, with the request's rates in their order.
 
     promised: what the pod was; where kubelet chose other PFs or pools than that counts on, nothing was.
-    outstanding: what others were promised and do not hold yet, and rates that nobody promised must leave.
+    outstanding: what others were promised and do not hold yet, and the rates that a pod without a promise
+        must leave.
     ifnames, entries: as in `core.allocation.choose_vfs`.
     `UNKNOWN_DEVICE` for one that is no VF of its resource here; `CONFLICT` while another pod has it still;
-    `INSUFFICIENT` when it is nobody's to give, or there is not enough bandwidth; `EXCEEDS_CAPACITY`,
+    `INSUFFICIENT` when it is not available, or there is not enough bandwidth; `EXCEEDS_CAPACITY`,
     `NO_SUCH_PF` and `DRIVER_REFUSES` as in a placement.
     """
     by_device, holders = vfs_by_device(hardware, ledger), ledger.holders()

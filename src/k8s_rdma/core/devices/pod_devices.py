@@ -70,7 +70,7 @@ class SlotInUse:
 
     resource, id: as kubelet has it.
     pool: the exclusive resource of whose devices it is; empty for all VFs that the pod was given.
-    hints: whether communication libraries are told of its devices (`core.devices.rdma_devices`).
+    hints: whether communication libraries get its devices in variables (`core.devices.rdma_devices`).
     memlock: the bytes that its container may lock, at least; 0 for what the runtime gives it.
     memlock_required: whether the container may not start with less.
     """
@@ -142,7 +142,7 @@ class PluginRegistration:
 class OfferedDevice:
     """A device by the id that kubelet knows.
 
-    unhealthy: why it is, in one sentence; empty while it is healthy. Kubelet is told no reason.
+    unhealthy: why it is, in one sentence; empty while it is healthy. Kubelet gets no reason.
     numa_nodes: where it is attached; empty where that is not known.
     """
 

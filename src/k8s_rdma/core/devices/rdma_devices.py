@@ -47,7 +47,7 @@ def device_variables(
 
     `PCIDEVICE_<RESOURCE>`: PCI addresses, as other plugins of SR-IOV devices tell them.
     `K8S_RDMA_DEVICES_<RESOURCE>`: names of RDMA devices.
-    With hints, what communication libraries are told by: `NCCL_IB_HCA` (names to be matched whole, `=`; all
+    With hints, the variables of communication libraries: `NCCL_IB_HCA` (names to be matched whole, `=`; all
     ports) and `UCX_NET_DEVICES` (a port each, the first: VFs have one).
     `K8S_RDMA_GPUS`: for each device that belongs to a GPU, `<GPU's id>=<interface>/<RDMA device>`, or its PCI
     address where it has no RDMA device. Ids and interface names are percent-encoded (RFC 3986) but for `:`,
@@ -119,8 +119,8 @@ class RdmaDevice:
     vendor: of its function, PCI vendor and device: `15b3:1018`. pf_vendor: of the PF. pf_driver: of the PF.
     pcie_path: PCI bridges and switches from the root port down.
     nodes: its character devices that exist. faults: why it cannot be used now, one sentence each.
-    at_home: whether the host's namespace has it; else a pod has, or nobody knows, and what is told of it is
-        what was seen last.
+    at_home: whether the host's namespace has it; else a pod has it, or its namespace is unknown, and this is
+        the last known state.
     """
 
     name: str

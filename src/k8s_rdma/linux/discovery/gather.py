@@ -110,7 +110,7 @@ class RecordingSysfs(Sysfs):
         raise OSError(errno.EROFS, "only read while recording", path)
 
     def entries(self) -> dict[str, Entry]:
-        """Return the recorded entries, without links to PCI devices of which nothing was read."""
+        """Return the recorded entries, without links to PCI devices that were not read."""
         inside = {place for path in self._entries for place in _above(path)}
         existing = inside | {path for path, entry in self._entries.items() if entry is not None}
         return {

@@ -445,7 +445,7 @@ def _problems(context: VfContext, selected: Selected, *clauses: str) -> Iterator
         yield f"PF {pf.name}: it has no VFs, of {pf.total_vfs} that it can have; run `k8s-rdma init`"
     yield from (f"PF {pf.name}: {clause}" for clause in clauses if clause)
     if pf.pci in context.switchdev:
-        why = "traffic of its VFs needs the representors up and forwarded, a task of whoever set the mode"
+        why = "traffic of its VFs needs the representors up and forwarded, a task of the mode's owner"
         yield f"PF {pf.name}: its embedded switch is in switchdev mode: {why}"
     if selected.objection:
         yield selected.objection
