@@ -1,4 +1,4 @@
-"""Why something is refused or fails, and what each protocol calls it.
+"""The reasons for refusals and failures, and their names in each protocol.
 
 A refusal is a value that carries a `Reason`; a failure is a `K8sRdmaError` that carries one.
 `STATUS` maps every reason to the words of the three protocols spoken here, so that one cause has
@@ -57,7 +57,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One reason in each protocol's words.
+    """The form of one reason in each protocol.
 
     http: HTTP status code (RFC 9110).
     cni: CNI error code (CNI specification 1.1.0, section 5 "Error"; 1-99 reserved, ours from 100).

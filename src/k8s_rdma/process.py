@@ -1,4 +1,4 @@
-"""What every process has: signals that end it, logs as one JSON object a line, and calls that may hang."""
+"""The parts of every process: signals that end it, logs in lines of JSON, and calls that may hang."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def configure_logging(process: str) -> None:
 
 
 class _OfLibraries(logging.Handler):
-    """Their errors in our form."""
+    """Writes the errors of libraries in our log format."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log it."""
+        """Log the record."""
         fields = {"logger": record.name, "message": record.getMessage(), "exc_info": record.exc_info}
         structlog.get_logger().log(record.levelno, "library_error", **fields)
 
@@ -62,7 +62,7 @@ class DetachedCall(Generic[Argument, Result]):
     """
 
     def __init__(self, function: Callable[[Argument], Result], *, name: str) -> None:
-        """name: the thread's."""
+        """Start no thread yet. name: of the thread."""
         self._function = function
         self._name = name
         self._lock = asyncio.Lock()

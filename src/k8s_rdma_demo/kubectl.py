@@ -25,7 +25,7 @@ class Kubectl:
 
     @classmethod
     def for_server(cls, server: str) -> Kubectl:
-        """For the API server at this URL."""
+        """Make a client for the API server at this URL."""
         return cls(httpx2.Client(base_url=server, timeout=10, trust_env=False))
 
     def apply(self, manifest: Mapping[str, Any], *, name: str | None = None, node: str | None = None) -> str:
@@ -43,7 +43,7 @@ class Kubectl:
         return None if reply.status_code == httpx2.codes.NOT_FOUND else self._checked(reply)
 
     def pods(self) -> list[dict[str, Any]]:
-        """All pods."""
+        """List all pods."""
         return list(self._call("GET", "/api/v1/namespaces/default/pods")["items"])
 
     def running(self, name: str, *, timeout_s: float) -> dict[str, Any]:

@@ -31,7 +31,7 @@ CNI_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin")
 MAX_SCRATCH = 48
 
 INIT_PID = "init.pid"
-"""Where the demo learns its PID outside, to say how to look around."""
+"""The file with the demo's PID outside, for the printed commands."""
 
 ISOLATION = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 AS_USER = ("--user", "--map-root-user")

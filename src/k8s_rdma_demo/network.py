@@ -58,7 +58,7 @@ class Processes:
                 raise K8sRdmaError(msg, details="\n  ".join(tail))
 
     def kill(self, name: str) -> None:
-        """`kill -9`."""
+        """Kill a process, as `kill -9` does."""
         process = self.running.pop(name)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -97,7 +97,7 @@ class DemoNode:
 
     @property
     def address(self) -> str:
-        """On the management network."""
+        """The node's address on the management network."""
         return f"10.250.0.{10 + self.number}"
 
     def pf(self, index: int) -> tuple[str, str, str]:

@@ -405,7 +405,7 @@ def _bind(endpoint: Endpoint) -> socket.socket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """One TCP connection."""
+    """A measured TCP connection."""
 
     name: str
     source: Endpoint

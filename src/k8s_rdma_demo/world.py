@@ -58,7 +58,7 @@ _LEAF = re.compile(r" leaf \S+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """Where things are.
+    """The paths of the demo.
 
     directory: everything the demo writes. plugins: CNI plugins of the machine. shim: our executable.
     """
@@ -81,7 +81,7 @@ class World:
     """Two nodes and a control plane; make one, `start` it, `stop` it."""
 
     def __init__(self, paths: Paths) -> None:
-        """Nothing is made yet."""
+        """Make nothing yet."""
         self.paths = paths
         self.nodes = tuple(
             DemoNode(
@@ -97,13 +97,13 @@ class World:
         self._http = httpx2.Client(timeout=5, trust_env=False)
 
     def node(self, name: str) -> DemoNode:
-        """A node by name."""
+        """Return a node by name."""
         return next(node for node in self.nodes if node.name == name)
 
     # Making it
 
     def build(self) -> None:
-        """Namespaces, wires and functions."""
+        """Make namespaces, links and functions."""
         build(self.nodes)
         for node in self.nodes:
             for index in range(PFS_PER_NODE):
@@ -174,7 +174,7 @@ class World:
         return decode_report(reply.content) if reply.is_success else None
 
     def getpfs(self, node: DemoNode) -> list[dict[str, Any]]:
-        """`/getpfs` of a node."""
+        """Get `/getpfs` of a node."""
         return list(self._http.get(f"http://{node.address}:{SERVER_PORT}/getpfs").raise_for_status().json())
 
     def sandbox(self, name: str) -> PodNetwork:
@@ -383,14 +383,14 @@ class OverbookingMonitor:
         self.overcommitted: set[str] = set()
 
     def __enter__(self) -> OverbookingMonitor:
-        """Begin."""
+        """Start to watch."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """Stop watching."""
         self._end.set()
         self._thread.join()
 

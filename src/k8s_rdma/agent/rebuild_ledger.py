@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 MAX_NAME = 15
-"""`IFNAMSIZ` without its end."""
+"""The limit of an interface's name: `IFNAMSIZ` without its end."""
 _DEFAULTS: dict[str, Any] = {
     "vlan": 0,
     "qos": 0,

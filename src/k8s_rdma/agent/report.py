@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.pod_resources import PodResources
 
     Device = tuple[str, str]
-    """Resource and id."""
+    """A device: its resource and its id."""
 
     LocateGpus = Callable[[Collection[Device]], Awaitable[Mapping[Device, Gpu]]]
     Send = Callable[[Kind, bytes], Awaitable[None]]

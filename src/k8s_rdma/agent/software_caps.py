@@ -23,8 +23,8 @@ _log = structlog.get_logger()
 SLOW_S = 0.5
 
 REST_FACTOR = 10
-"""After a check of a pod that took longer than `SLOW_S`, the next one comes `REST_FACTOR` times as long after
-it: the pod decides how many links it has (10,000 take more than a second), and one worker serves all."""
+"""The pause after a pod's check that took longer than `SLOW_S`, as a multiple of that check's time: the pod
+decides how many links it has (10,000 take more than a second), and one worker serves all."""
 
 _Key = tuple["Attachment", str]
 """The key of an interface: its attachment and its name."""

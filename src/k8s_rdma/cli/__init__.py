@@ -1,1 +1,1 @@
-"""The command `k8s-rdma`."""
+"""The command line of `k8s-rdma`."""

@@ -50,7 +50,7 @@ def rebuild(config: AgentConfig) -> int:
 
 
 TIMEOUT_S = 60.0
-"""For all of it; a VF takes some milliseconds to reset, after whatever pods come first."""
+"""The time-out of the whole call; a VF takes some milliseconds to reset, after requests of pods before it."""
 
 HEADINGS = ("PF", "VF", "netdev", "min Mb/s", "max Mb/s", "VLAN", "", "why")
 

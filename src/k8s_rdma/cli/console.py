@@ -26,12 +26,12 @@ DISTRIBUTION = "k8s-rdma"
 
 
 def console() -> Console:
-    """For standard output."""
+    """Make the console for standard output."""
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WHOLE)
 
 
 def for_terminal(document: T) -> T:
-    """The same document with every text in it `visible`: nodes and pods' owners wrote some of it."""
+    """Make every text in a document `visible`: nodes and pods' owners wrote some of it."""
     return msgspec.convert(_visible(msgspec.to_builtins(document)), type(document))
 
 
@@ -67,7 +67,7 @@ def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def line(text: str | Text) -> Text:
-    """One line, cut where there is no room for it."""
+    """Make a text of one line, cut to the terminal's width."""
     result = Text(text) if isinstance(text, str) else text
     result.no_wrap, result.overflow = True, "ellipsis"
     return result

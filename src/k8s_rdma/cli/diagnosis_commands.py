@@ -254,7 +254,7 @@ def extender_address(  # noqa: PLR0913 - as many as there are options
     ca_file: Path | None,
     insecure: bool,
 ) -> ExtenderAddress:
-    """Combine the options."""
+    """Combine the options into the extender's address."""
     from k8s_rdma.cli.extender_client import DEFAULT_URL, ExtenderAddress
 
     return ExtenderAddress(

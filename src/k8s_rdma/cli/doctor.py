@@ -55,7 +55,7 @@ SUBJECTS: dict[str, str] = {
     for subject in vars(module).values()
     if isinstance(subject, Subject)
 }
-"""Titles by name."""
+"""The titles of the subjects, by name."""
 
 
 COULD_NOT_LOOK = 2
@@ -289,7 +289,7 @@ def _agent(options: NodeOptions, file: Path | None) -> AgentConfig:
 
 
 def _connect(agent: AgentConfig, kubeconfig: str | None) -> Callable[[], Documents] | None:
-    """By the credentials that the command line names, else by the agent's; None without."""
+    """Connect with the credentials that the command line names, else with the agent's; None without any."""
     path = kubeconfig or agent.kubeconfig
     return (lambda: Documents(path, timeout_s=_API_TIMEOUT_S)) if path or agent.in_cluster else None
 
@@ -309,7 +309,7 @@ def _usual(name: str) -> Path | None:
 
 
 def _server_url() -> str:
-    """By the server's file where it usually is, else by its defaults."""
+    """Return the server's URL, by its file in the usual place, else by its defaults."""
     found = _usual("server.yaml")
     config = load_config(ServerConfig, str(found), {}) if found else ServerConfig()
     return _url("http" if config.tls is None else "https", config.listen, config.port)

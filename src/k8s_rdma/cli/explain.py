@@ -59,14 +59,14 @@ def explain(address: ExtenderAddress, pod: str, *, nodes: list[str], every: bool
 
 
 class _Page:
-    """The answer for people."""
+    """Prints the answer for people."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._plain = not console.is_terminal
 
     def show(self, explanation: Explanation) -> None:
-        """All of it, what matters most first."""
+        """Print the whole explanation, the most important part first."""
         self._lines(_about(explanation))
         stuck = _not_started(explanation)
         groups = () if stuck else explanation.groups
@@ -131,7 +131,7 @@ def _heading(explanation: Explanation) -> str:
 
 
 def _about(explanation: Explanation) -> Iterator[str]:
-    """The pod itself."""
+    """Describe the pod itself."""
     pod = f"{escape(explanation.namespace)}/{escape(explanation.name)}"
     yield f"[bold]pod {pod}[/] ({escape(explanation.uid)}): [bold]{explanation.state}[/]"
     if explanation.extender.role != "active":

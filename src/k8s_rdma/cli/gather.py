@@ -82,7 +82,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 MOST_OF_A_LOG_BYTES = 4 << 20
-"""Its end."""
+"""The limit of a log; only its end is kept."""
 
 _Part = tuple[str, Callable[[], bytes]]
 

@@ -49,7 +49,7 @@ class Places:
         return below(self.host_root, path)
 
     def directory(self, path: Path) -> NodeDirectory:
-        """One of the node's, in which links lead where they lead on the node."""
+        """Open a directory of the node, in which links lead where they lead on the node."""
         return NodeDirectory(
             self.own_path(path), leads=lambda ours: self.own_path(Path("/", ours.relative_to(self.host_root)))
         )

@@ -44,7 +44,7 @@ agent_app = typer.Typer(invoke_without_command=True)
 
 
 def with_two_dashes(arguments: Sequence[str]) -> list[str]:
-    """The same as `--name value`, `--name=value` and `--name`; what those programs did not know is as it was.
+    """Translate options to `--name value`, `--name=value` and `--name`; unknown options stay as they are.
 
     `-v` was a level of logging to one of them, and printed the version of another: only a level has a number.
     """

@@ -113,7 +113,7 @@ def _watch(extender: ExtenderClient, console: Console, sort: Sort) -> None:
 
 
 def _show(live: Live, screen: Screen) -> None:
-    """Until it is time to ask again, and anew when the terminal's size changes."""
+    """Show the screen until the next request, and again when the terminal's size changes."""
     deadline, size = time.monotonic() + REFRESH_S, None
     while time.monotonic() < deadline:
         if live.console.size != size:

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 
 DEFAULT_PORT = 54006
-"""Beside the server's."""
+"""The default port, next to the server's."""
 MOUNT_RESOURCE = "rdma-sriov/dev-infiniband-mount"
 HUSTCAT_RESOURCE = "tencent.com/rdma"
 SLOT_RESOURCE = "k8s-rdma.io/slot"
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
 MAX_PER_CONTAINER = 8
-"""One does for a container, and some descriptions of pods ask for as many as they have interfaces."""
+"""The limit for a container: one is enough, and some pod specifications request one for each interface."""
 
 LAST_VF = 0xFFFF
 """PCI Express counts VFs with 16 bits (NumVFs)."""
 
 DEFAULT_FILE = "/k8s-rdma-shared-dev-plugin/config.json"
-"""Where its manifests mount it."""
+"""The path at which that program's manifests mount its configuration."""
 DEFAULT_PREFIX = "rdma"
 DEFAULT_RESCAN_S = 60
 MOST_SHARES = 100_000
@@ -69,7 +69,7 @@ _KEYS: Mapping[str, Any] = {
 }
 
 _LINK_TYPES = {"ether": LinkType.ETHERNET, "infiniband": LinkType.INFINIBAND}
-"""As netlink names what a link carries, in that program's files."""
+"""The link types of that program's files, which use netlink's names."""
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _HEX = re.compile(r"[0-9a-f]{4}")
 
@@ -100,7 +100,7 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
                 _refuse(f"pfs: {pf!r}: names VFs, and functions is pf")
 
     def to_core(self) -> FunctionSelector:
-        """The selector."""
+        """Convert to the selector."""
         return FunctionSelector(
             pfs=tuple(map(pf_choice, self.pfs)),
             pcis=frozenset(map(pci_address, self.pcis)),

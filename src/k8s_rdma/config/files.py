@@ -179,7 +179,7 @@ MAX_PORT = 65535
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _ALSO = "; also "
-"""Between what is wrong in one line."""
+"""The separator of the faults in one line."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)]
 """A TCP port; 0 for a free one."""
@@ -509,7 +509,7 @@ class Reloaded(Generic[T]):
         self._value = load()
 
     def __call__(self) -> T:
-        """The value of now."""
+        """Return the current value."""
         now = self._clock()
         if now - self._checked_at_s >= EVERY_S:
             self._checked_at_s = now
@@ -543,7 +543,7 @@ class Renewable(Protocol):
         ...
 
     def __call__(self) -> object:
-        """The value of now."""
+        """Return the current value."""
         ...
 
 

@@ -32,8 +32,8 @@ NetdevText = Annotated[
         description="the whole name of a network device, such as enp1s0f0",
     ),
 ]
-"""As `dev_valid_name` of the kernel's net/core/dev.c has it, without the signs of patterns: there are none
-here, and one would select nothing."""
+"""A netdev's name by `dev_valid_name` of the kernel's net/core/dev.c, without wildcard characters: patterns
+are not supported here, and one would select nothing."""
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -55,7 +55,7 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     trust: bool | None = None
 
     def to_core(self) -> PfRule:
-        """The rule."""
+        """Convert to the rule."""
         return PfRule(
             names=frozenset(self.names),
             pcis=frozenset(map(pci_address, self.pcis)),
@@ -88,7 +88,7 @@ class HardwareConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
             raise ValueError(msg)
 
     def to_core(self) -> Selection:
-        """The selection."""
+        """Convert to the selection."""
         rules = tuple(rule.to_core() for rule in self.pfs or ())
         every_other = not rules if self.all is None else self.all
         return Selection(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.types import PfSelector
 
     Policies = Callable[[], NamespacePolicies]
-    """The policies of now."""
+    """Returns the current policies."""
 
 _MAX_VLAN = 4094
 _OCTET = "[0-9a-fA-F]{2}"
@@ -163,7 +163,7 @@ class PoliciesFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
             raise ValueError(msg)
 
     def to_core(self) -> NamespacePolicies:
-        """The policies."""
+        """Convert to the policies."""
         return NamespacePolicies(tuple(policy.to_core() for policy in self.policies))
 
 

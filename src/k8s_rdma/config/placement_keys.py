@@ -39,15 +39,15 @@ SIGNING_FILES = ("signing.key", "placement.key")
 """The first of them that is in a directory signs."""
 
 LEAST_KEY_BYTES = 16
-"""Of a secret: a shorter one could be found by trying. NIST SP 800-131A allows no HMAC key of fewer than
-112 bits."""
+"""The minimum length of a secret: a shorter one is open to a brute-force attack. NIST SP 800-131A allows no
+HMAC key of fewer than 112 bits."""
 
 _PKCS8_PREFIX = bytes.fromhex("302e020100300506032b657004220420")
-"""Of a private Ed25519 key in DER (PrivateKeyInfo, RFC 8410, section 7), before its 32 bytes."""
+"""The prefix of a private Ed25519 key in DER (PrivateKeyInfo, RFC 8410, section 7), before its 32 bytes."""
 
 _PEM = b"-----BEGIN "
 _PUBLIC = (SPKI_PREFIX, b64encode(SPKI_PREFIX), b"ssh-", b"ecdsa-", b"sk-", b"---- BEGIN ")
-"""What public keys begin with that are no PEM: DER, that as text, OpenSSH's and RFC 4716."""
+"""The prefixes of public keys in other formats than PEM: DER, that in Base64, OpenSSH's and RFC 4716."""
 
 _BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----([A-Za-z0-9+/=\s]*)-----END \1-----")
 _HOW_TO_CREATE = "openssl genpkey -algorithm ed25519 makes a private key, openssl pkey -pubout its public one"

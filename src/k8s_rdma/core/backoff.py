@@ -1,4 +1,4 @@
-"""Exponential backoff."""
+"""Exponential backoff of repeated attempts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Backoff:
     __slots__ = ("_first_s", "_longest_s", "_next_s", "_retry_at")
 
     def __init__(self, first_s: float, longest_s: float) -> None:
-        """No attempt has failed."""
+        """Start without failed attempts."""
         self._first_s, self._longest_s = first_s, longest_s
         self.reset()
 

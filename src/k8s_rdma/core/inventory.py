@@ -164,7 +164,7 @@ class Used:
         return self.vfs + sum(len(use.mins) for use in self.devices)
 
     def __add__(self, addend: Used) -> Used:
-        """Both together."""
+        """Add up what both use."""
         return Used.joined((self, addend))
 
     @classmethod

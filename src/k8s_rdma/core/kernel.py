@@ -214,7 +214,7 @@ class Hardware:
     problems: tuple[str, ...] = ()
 
     def inventory(self, node: NodeName) -> Inventory:
-        """The same as placement sees it."""
+        """Return the inventory that placement uses."""
         return Inventory(
             node=node,
             pfs=tuple(

@@ -197,7 +197,7 @@ class Ledger:
         return Ledger({**self.receipts, receipt.attachment: receipt})
 
     def without_attachments(self, *attachments: Attachment) -> Ledger:
-        """Without these attachments' receipts, if there are any."""
+        """Return the ledger without these attachments' receipts, if there are any."""
         return Ledger({key: receipt for key, receipt in self.receipts.items() if key not in attachments})
 
     def losing_slots(self, claim: Receipt) -> tuple[Receipt, ...]:

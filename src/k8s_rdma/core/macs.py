@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 NO_MAC = "00:00:00:00:00:00"
-"""What a PF has for a VF whose MAC is the VF's own affair."""
+"""The MAC that a PF reports for a VF that chooses its own MAC."""
 
 
 def home_mac(vf: Vf) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.offers import Strategy
 
 _Graph = list[dict[int, int]]
-"""For each node what may still flow to which others."""
+"""The residual capacities of a flow network, from each node to others."""
 
 _UNLIMITED = 1 << 62
 _SOURCE, _SINK = 0, 1
@@ -194,10 +194,11 @@ def _hand_over(offer: int, came_from: dict[int, int], owners: dict[int, int], *,
 
 
 Shares = list[Counter[int]]
-"""For each PF how many interfaces of each class."""
+"""The number of interfaces of each class, by PF."""
 
 _ALL_SETS_OF_PFS = 6
-"""Of so many PFs every set is looked at, of more at most `_PAIRS` and those that are wanted."""
+"""The number of PFs up to which every set is examined; of more, at most `_PAIRS` sets and the requested
+ones."""
 _PAIRS = 256
 
 

@@ -46,7 +46,7 @@ class Key(StrEnum):
 
 
 BY_DEFAULT = frozenset({Key.PF, Key.NETWORK, Key.LINK_STATE, Key.MTU})
-"""What every pod may ask for that no policy denies it."""
+"""The keys that every pod may use unless a policy denies them."""
 
 
 class Span(NamedTuple):
@@ -147,7 +147,7 @@ class NamespacePolicy:
 
 
 DEFAULT = NamespacePolicy(name="")
-"""Where no policy is for the namespace: nothing that reaches others."""
+"""The policy of a namespace without one: nothing that reaches others."""
 
 
 @dataclass(frozen=True)

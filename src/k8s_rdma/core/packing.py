@@ -110,7 +110,7 @@ class Demand:
         return self.largest[-1]
 
     def in_units(self, unit: int) -> Demand:
-        """The same in larger units; `unit` divides every rate."""
+        """Return the demand in larger units; `unit` divides every rate."""
         return Demand(tuple(size // unit for size in self.sizes), self.counts)
 
     @property
@@ -120,7 +120,7 @@ class Demand:
 
 
 Fill = tuple[int, int, "Fill | None"]
-"""What one room takes, grown one rate at a time: (index of the rate, how many, the fill before)."""
+"""The content of one room, grown one rate at a time: (index of the rate, how many, the fill before)."""
 
 
 def entries(fill: Fill | None) -> list[tuple[int, int]]:
@@ -397,7 +397,7 @@ class Patterns:
 
 
 _State = tuple[int, tuple[int, ...]]
-"""Which room is next, and how many of each type are left."""
+"""The state of the search: the next room, and how many items of each type are left."""
 
 
 @dataclass(slots=True)
@@ -506,7 +506,7 @@ class Search:
 
 
 Packing = list[dict[int, int]]
-"""For each room the number of each rate."""
+"""The number of items of each rate, by room."""
 
 
 def pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | Verdict:

@@ -383,7 +383,7 @@ def _placed(interface: InterfaceRequest, pf: Pf, entry: int | None = None, pool:
 def _explain_near_gpus(
     request: Request, inventory: Inventory, gpus: Sequence[Gpu]
 ) -> tuple[Reason, RefusalMessage]:
-    """Why no placement near the GPUs holds whatever kubelet chooses."""
+    """Explain why no placement near the GPUs holds for every choice of kubelet."""
     topology = request.topology
     needs = f"needs interfaces near GPUs ({topology}) whichever of them kubelet chooses"
     if not gpus:

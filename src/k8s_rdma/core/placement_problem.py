@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Usage = Mapping[PciAddress, Used]
 
 _BY_NUMBERS_PERCENT = 70
-"""Of the work, at most, for what is cheaper than a search of everything."""
+"""The share of the work, at most, for methods that are cheaper than an exhaustive search."""
 
 
 def assign(classes: Sequence[int], offers: Sequence[Offer], work: Work) -> list[int] | Verdict:
@@ -73,7 +73,7 @@ def _order(kinds: Sequence[int], offers: Sequence[Offer]) -> Sequence[int]:
 
 
 def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[int] | Verdict:
-    """OutOfWorkError on the way."""
+    """Assign kinds to offers; OutOfWorkError when the work is used up."""
     numbers = Counter(kinds)
     least = [min((cost for cost in row if cost is not None), default=None) for row in _rows(offers)]
     if any(least[kind] is None for kind in numbers) or _exceeds_assignment(numbers, least, offers):
@@ -238,7 +238,7 @@ def _same_terms(first: Offer, second: Offer) -> bool:
 
 
 _GREEDY_PERCENT = 30
-"""Of the work, at most, for a strategy's own way; what comes after it is exact."""
+"""The share of the work, at most, for a strategy's own method; the following search is exact."""
 
 
 class Offered(NamedTuple):
@@ -302,16 +302,16 @@ class PlacementProblem:
         return groups(self.policy, self.inventory.pfs, self.sibling_pfs)
 
     def among(self, pfs: tuple[Pf, ...]) -> PlacementProblem:
-        """The same where a node had these PFs alone, which are as the policy has it."""
+        """Return the problem for these PFs only, which satisfy the policy."""
         inventory = Inventory(node=self.inventory.node, pfs=pfs)
         return replace(self, inventory=inventory, policy=PfPolicy.ANY, found=None)
 
     def anywhere(self) -> PlacementProblem:
-        """The same if it did not matter which PFs these are."""
+        """Return the problem without conditions on the choice of PFs."""
         return replace(self, any_pf=True, found=None)
 
     def plain(self) -> PlacementProblem:
-        """The same if drivers could do everything, and nothing but rates was asked for."""
+        """Return the problem as if drivers supported everything, and only rates were requested."""
         kinds = [InterfaceClass(kind.min_tx_rate_mbps, 0, Enforce.AUTO, NO_NEEDS) for kind in self.kinds]
         pfs = tuple(replace(pf, rates=EVERY_RATE, enforce=Enforce.AUTO) for pf in self.inventory.pfs)
         inventory = Inventory(node=self.inventory.node, pfs=pfs)
@@ -348,7 +348,7 @@ def _too_much(task: PlacementProblem, used: Usage) -> bool:
 
 
 def _anywhere(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
-    """OutOfWorkError on the way."""
+    """Search for any assignment; OutOfWorkError when the work is used up."""
     if task.strategy is not Strategy.BINPACK:
         chosen = _preferred(task, used, work)
         if chosen:

@@ -147,7 +147,7 @@ class AlteredCap:
 
 
 def without_software_caps(hardware: Hardware) -> Hardware:
-    """The same where the kernel has no token bucket filter: a problem of PFs that leave caps to software."""
+    """Return the hardware without token bucket filter: a problem of PFs that leave caps to software."""
     return replace(hardware, pfs=tuple(map(_without_software_caps, hardware.pfs)))
 
 

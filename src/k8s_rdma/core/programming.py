@@ -74,7 +74,7 @@ def enforcement(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Enforce:
 
 
 class Enforcers(NamedTuple):
-    """What enforces a reservation and a cap."""
+    """The enforcers of a reservation and of a cap."""
 
     min: Enforcer
     max: Enforcer

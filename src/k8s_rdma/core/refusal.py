@@ -103,7 +103,7 @@ def needed(requests: Sequence[InterfaceRequest | InterfaceClass]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 PF`, `2 PFs`."""
+    """Return a number with its noun: `1 PF`, `2 PFs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

@@ -42,7 +42,7 @@ class InterfaceClass(NamedTuple):
 
 
 def class_of(request: InterfaceRequest) -> InterfaceClass:
-    """An interface's kind."""
+    """Return an interface's class."""
     return InterfaceClass(request.min_tx_rate_mbps, request.max_tx_rate_mbps, request.enforce, request.needs)
 
 
@@ -261,7 +261,8 @@ class Topology(StrEnum):
 MAX_INTERFACES = 1024
 """More than any node has: 8 PFs of 128 VFs (the most that today's drivers create on a PF)."""
 _SOFTWARE = Enforce.SOFTWARE
-"""To ask the enumeration for it takes longer than to compare, and interfaces are made by the thousand."""
+"""A copy of the member: a lookup in the enumeration takes longer than the comparison, and interfaces are made
+by the thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

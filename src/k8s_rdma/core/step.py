@@ -64,7 +64,7 @@ class SetRates:
 
     @property
     def inverse(self) -> SetRates:
-        """The rates of before."""
+        """Restore the previous rates."""
         return SetRates(pf=self.pf, rates=self.previous, previous=self.rates)
 
 
@@ -111,7 +111,7 @@ class ConfigureVfs:
 
     @property
     def inverse(self) -> ConfigureVfs:
-        """The settings of before."""
+        """Restore the previous settings."""
         return ConfigureVfs(pf=self.pf, configs=self.previous, previous=self.configs, homes=self.homes)
 
 
@@ -124,7 +124,7 @@ class ProgramVfs:
 
     @property
     def pf(self) -> PciAddress:
-        """The PF of both."""
+        """The PF of rates and settings."""
         return self.rates.pf
 
     @property
@@ -177,7 +177,7 @@ class UnbindVf:
 
     @property
     def inverse(self) -> BindVf:
-        """Take it again."""
+        """Bind the VF to the other driver again."""
         return BindVf(
             vf=self.vf,
             pci=self.pci,
@@ -205,7 +205,7 @@ class GiveVf:
 
     @property
     def inverse(self) -> BringHome:
-        """Bring it home."""
+        """Return the netdev to the host."""
         return BringHome(
             vf=self.vf, home=self.home, netns=self.netns, ifname=self.ifname, mac=self.mac, mtu=self.mtu
         )
@@ -228,7 +228,7 @@ class BringHome:
 
     @property
     def inverse(self) -> GiveVf:
-        """Give it away again."""
+        """Move the netdev away again."""
         return GiveVf(
             vf=self.vf, home=self.home, netns=self.netns, ifname=self.ifname, mac=self.mac, mtu=self.mtu
         )
@@ -279,7 +279,7 @@ class ClearInterface:
 
     @property
     def inverse(self) -> ConfigureInterface:
-        """Configure it again."""
+        """Configure the netdev again."""
         return ConfigureInterface(
             netns=self.netns, ifname=self.ifname, addresses=self.addresses, routes=self.routes
         )
@@ -301,7 +301,7 @@ class CapInterface:
 
     @property
     def inverse(self) -> CapInterface:
-        """The limit of before."""
+        """Restore the previous limit."""
         return CapInterface(
             netns=self.netns,
             ifname=self.ifname,

@@ -54,7 +54,7 @@ class Gang:
     name: str
 
     def __str__(self) -> str:
-        """`namespace/name`."""
+        """Return `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
 

@@ -96,7 +96,7 @@ class DeviceMonitor:
 
     @property
     def inventory(self) -> DeviceInventory:
-        """Current inventory."""
+        """Return the current inventory."""
         return self._inventory.value
 
     async def wait_for_change(self, previous: DeviceInventory) -> DeviceInventory:

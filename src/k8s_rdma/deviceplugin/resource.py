@@ -165,11 +165,11 @@ class Counts:
 
 
 class InventorySource(Protocol):
-    """Source of observed devices."""
+    """A source of observed devices."""
 
     @property
     def inventory(self) -> DeviceInventory:
-        """Current inventory."""
+        """Return the current inventory."""
         ...
 
 

@@ -285,12 +285,12 @@ class Bind:
 
     @property
     def pod(self) -> str:
-        """`namespace/name`."""
+        """The pod as `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def identity(self) -> Pod:
-        """The pod alone."""
+        """The pod without the rest of the request."""
         return Pod(namespace=self.namespace, name=self.name, uid=self.uid)
 
 

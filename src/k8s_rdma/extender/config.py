@@ -75,7 +75,7 @@ def _times(config: ExtenderConfig) -> Iterator[str]:
 
 
 DEFAULT_PORT = 8888
-"""Where the RDMA scheduler extender has always listened."""
+"""The port of earlier RDMA scheduler extenders."""
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Path = Annotated[

@@ -113,7 +113,7 @@ def main_reason(reasons: Mapping[str, int]) -> str:
 
 MAX_PODS = 10_000
 MAX_AGE_S = 900.0
-"""As in `waiting`: a pod that has not been tried for that long has ended without an event."""
+"""The limits of `waiting`: a pod that has not been tried for that long has ended without an event."""
 
 _GOOD = frozenset({FIT, BOUND, NOTHING_ASKED})
 _VERBS = frozenset({"filter", "bind"})

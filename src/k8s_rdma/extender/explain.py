@@ -192,7 +192,7 @@ def requested_interfaces(request: Request) -> tuple[RequestedInterface, ...]:
 
 
 def placed_on(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> tuple[Placed, ...]:
-    """Interfaces by PF."""
+    """Return the placed interfaces by PF."""
     open_ = {interface.pf for interface in interfaces if interface.entry is not None}
     return tuple(
         Placed(
@@ -441,7 +441,7 @@ class Groups:
         self._groups: dict[tuple[NodeAnswer, str], _Group] = {}
 
     def add(self, judged: JudgedNode) -> None:
-        """Add a node."""
+        """Add a node to the group."""
         key = judged.answer, _cause(judged.text)
         if key not in self._groups and len(self._groups) >= MAX_GROUPS:
             key = judged.answer, "for other reasons"

@@ -82,7 +82,7 @@ class Extender:
         clock: Callable[[], float] = boottime_s,
         source: Callable[[ClusterState], ObservableNodeSource] | None = None,
     ) -> None:
-        """Nothing runs and nothing is known until `running`.
+        """Run nothing and know nothing until `running`.
 
         api: has the Protocols of `kube.api`, too, where nodes publish themselves. clock: seconds,
         monotonic. source: brings the nodes' states into the cache; None for the configured one.
@@ -145,19 +145,19 @@ class Extender:
                 await self.leadership.release()
 
     async def filter(self, body: bytes | bytearray) -> bytes:
-        """`ExtenderArgs` to `ExtenderFilterResult`."""
+        """Answer `ExtenderArgs` with an `ExtenderFilterResult`."""
         return encode_reply(await self.scheduling.filter(decode_args(body)))
 
     async def prioritize(self, body: bytes | bytearray) -> bytes:
-        """`ExtenderArgs` to `HostPriorityList`."""
+        """Answer `ExtenderArgs` with a `HostPriorityList`."""
         return encode_reply(await self.scheduling.prioritize(decode_args(body)))
 
     async def preempt(self, body: bytes | bytearray) -> bytes:
-        """`ExtenderPreemptionArgs` to `ExtenderPreemptionResult`."""
+        """Answer `ExtenderPreemptionArgs` with an `ExtenderPreemptionResult`."""
         return encode_preemption(await self.preempting.preempt(decode_preemption(body)))
 
     async def bind(self, body: bytes | bytearray) -> bytes:
-        """`ExtenderBindingArgs` to `ExtenderBindingResult`."""
+        """Answer `ExtenderBindingArgs` with an `ExtenderBindingResult`."""
         return encode_reply(ExtenderBindingResult(error=await self.binder.bind(decode_binding(body))))
 
     def missing(self) -> list[str]:

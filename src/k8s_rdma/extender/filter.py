@@ -378,7 +378,7 @@ class Scheduling:
         return self.cache.gangs.judge(pod)
 
     async def _refresh(self, candidates: Iterable[Candidate], names: Sequence[NodeName]) -> None:
-        """Have the nodes' states."""
+        """Refresh the nodes' states."""
         for candidate in candidates:
             self.states.suggest(NodeName(candidate.name), candidate.addresses)
         await self.states.refresh(names, newer_than=self.clock() - self.max_age_s)

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _Key = tuple[Shape, tuple[tuple[str, ...], ...]]
-"""What of a request matters: its shape, and what its interfaces ask in vain for where they may be devices."""
+"""The part of a request that a verdict depends on: its shape, and the unusable options of interfaces that may
+be devices."""
 
 UNRESOLVABLE = frozenset(
     {

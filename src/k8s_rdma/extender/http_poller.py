@@ -36,11 +36,12 @@ NEVER = float("-inf")
 
 BYTES_AT_ONCE = 8 * 1024 * 1024
 BYTES_PER_S = 512 * 1024
-"""Of one node's answers. To read 8 MiB takes up to 0.4 s of the processor, whether they are a report or not,
-and the nodes share one: so none gets more than a fortieth of it for long."""
+"""The limit for one node's answers. Reading 8 MiB takes up to 0.4 s of processor time, whether they are a
+report or not, and all nodes share one processor: so no node gets more than a fortieth of it for long."""
 
 _MOST_ADDRESSES = 4
-"""Of a node, the first ones; each may take the time-out, and kubelet writes how many there are."""
+"""The limit for a node's addresses; the first ones are tried. Each may take the whole time-out, and kubelet
+decides how many there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,10 +271,10 @@ class HttpNode:
 PATH = "/v1/node"
 
 _EARLY = 0.9
-"""Of the time that the server was to wait: an answer before it does not come of having waited."""
+"""A share of the server's requested waiting time: an earlier answer does not result from the wait."""
 
 _SPREAD = 0.2
-"""Of that time, so that a thousand nodes do not answer at the same moment."""
+"""A share of that time, by which waits differ, so that a thousand nodes do not answer at the same moment."""
 
 
 @unique

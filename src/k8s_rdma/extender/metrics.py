@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def counted(api: T, failures: collections.Counter[tuple[str, ...]]) -> T:
-    """The same API; `failures` gets those of its calls, by the call's name and the kind of failure.
+    """Wrap an API to count its failed calls in `failures`, by the call's name and the kind of failure.
 
     Kinds: `refused`, `unreachable` and `uncertain`, as the errors of `kube.api`.
     """
@@ -112,7 +112,7 @@ class Metrics:
             yield
 
     def render(self) -> str:
-        """The exposition."""
+        """Return the metrics in the exposition format."""
         return exposition(self._collect()).decode()
 
     def _collect(self) -> Iterator[Metric]:

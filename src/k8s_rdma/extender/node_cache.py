@@ -61,7 +61,7 @@ class PromisedAddresses:
         return bool(found)
 
     def addresses_of(self, node: NodeName, uid: PodUid) -> tuple[str, ...]:
-        """The pod's own there."""
+        """Return the addresses that the pod was promised on the node."""
         return self._by_pod.get((node, uid), ())
 
     def holders(self, address: str) -> Iterable[tuple[NodeName, PodUid]]:

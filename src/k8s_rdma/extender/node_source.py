@@ -88,7 +88,7 @@ class ObservableNodeSource(NodeSource, Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End that."""
+        """Stop asking or watching nodes."""
         ...
 
     def sources(self) -> Counter[tuple[str, ...]]:
@@ -100,7 +100,7 @@ class ObservableNodeSource(NodeSource, Protocol):
         ...
 
     def readings(self) -> dict[str, Reading]:
-        """Further readings for metrics."""
+        """Return further readings for metrics."""
         ...
 
 

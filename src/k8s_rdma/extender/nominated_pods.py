@@ -119,11 +119,11 @@ class Holds:
 
 
 UNNAMED_S = 10.0
-"""How long what was answered is held without a word of the scheduler's choice. It is written within a second
-of the answer, and never when the preemption failed after it."""
+"""The time for which the answer's rooms are held until the scheduler's choice is known. The scheduler writes
+it within a second of the answer, and never if the preemption failed after it."""
 
 _LOOK_AGAIN_S = 1.0
-"""For a place of who has none yet, although his node did not change: who is there may be on the way out."""
+"""The interval of searches for a pod without a place on an unchanged node: its victims may be terminating."""
 
 _log = structlog.get_logger()
 

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 
 MAX_CHARACTERS = 16 * 1024**2
-"""Of all annotations of unbound pods: their owners decide how long they are. Of a pod beyond it the version
-is kept, and `latest` does not know it."""
+"""The limit for all annotations of unbound pods together: their owners decide their length. Of a pod beyond
+it, only the version is kept, and `latest` does not know the pod."""
 
 _NO_KEY = ""
 _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
@@ -433,8 +433,8 @@ class PendingPod:
 
 _log = structlog.get_logger()
 _MAX_PODS = 10_000
-"""Of all annotations that are remembered. What a request takes is ten times its text at worst, and pods'
-owners decide how long that is; bind reads from the API server what was forgotten."""
+"""The limit for remembered annotations. A request takes ten times the memory of its text at worst, and pods'
+owners decide its length; bind reads forgotten ones from the API server."""
 
 
 class _Named(Protocol):
@@ -590,7 +590,7 @@ class PodRequestCache:
             self.on_delete(uid)
 
     def on_delete(self, uid: PodUid) -> None:
-        """The pod is gone."""
+        """Forget the deleted pod."""
         cached = self._pods.pop(uid, None)
         if cached is not None:
             self._characters -= cached.characters

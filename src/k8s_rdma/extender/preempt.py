@@ -231,7 +231,7 @@ WAITING = "waiting"
 _NOBODY: Collection[PodUid] = ()
 
 _IN_VAIN = 5
-"""For how many times `search_s` a call goes on that has found no node."""
+"""The limit of a call that has found no node, as a multiple of `search_s`."""
 
 _PLACING_S = 0.05
 """Processor time for saying where the pod goes on the nodes that were found."""
@@ -292,7 +292,7 @@ class Preempting:
         return ""
 
     async def _search(self, pod: PendingPod, args: ExtenderPreemptionArgs) -> dict[NodeName, Chosen]:
-        """Between other work: there may be a search for each pod of each node."""
+        """Search node by node, between other work: there may be a search for each pod of each node."""
         found: dict[NodeName, Chosen] = {}
         async with self.queue.turn(pod.namespace) as turn:
             for name, victims in args.by_uid().items():

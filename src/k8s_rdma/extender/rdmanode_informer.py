@@ -78,10 +78,10 @@ _AGE_STEP_S = 10
 
 REPORTS_AT_ONCE = 30
 REPORTS_PER_S = 1.0
-"""Of one node, once it has published so many at once. Taking the largest report that is admissible keeps a
-processor busy for 0.07 s, and the nodes share one."""
+"""The rate limit for one node's reports, after a burst of that many. The largest admissible report takes 0.07
+s of processor time, and all nodes share one processor."""
 _MOST_DIGITS = 20
-"""Of 64 bits."""
+"""The number of digits of a 64-bit number."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 _MAX_PODS = 10_000
 MAX_INTERFACES = 100_000
-"""Of all that wait; each takes 2 KiB at worst, and pods' owners decide how many there are."""
+"""The limit for interfaces of all waiting pods; each takes 2 KiB at worst, and pods' owners decide how many
+there are."""
 
 _MAX_AGE_S = 900.0
 """kube-scheduler tries every refused pod again after 5 minutes at most; one that it has not tried for three
@@ -271,16 +272,16 @@ class Backlog:
 
 
 ANNOTATION = "k8s-rdma.io/capacity-freed"
-"""Its value is the time of the touch; only that it changes matters. Of the label, too."""
+"""The key of the annotation, and of the label. Its value is the time of the touch; only a change matters."""
 
 NEVER = float("-inf")
 _POLLED_AT_ONCE = 1000
 _KEPT_NODES = 64
-"""Of those that a pod was asked about when a limit refused it: schedulers without queueing hints try a pod
-again only if the touched node fits it otherwise (source: `preCheckForNode`, `eventhandlers.go`)."""
+"""The limit for the kept candidates of a pod that a limit refused: schedulers without queueing hints try a
+pod again only if the touched node fits it otherwise (source: `preCheckForNode`, `eventhandlers.go`)."""
 
 _PAUSE_FACTOR = 4
-"""To wake pods takes at most a fifth of the processor: 4 parts of rest to one of work."""
+"""The ratio of pause to work: waking pods takes at most a fifth of the processor."""
 _FREE_S = 0.0002
 """Processor time of a look at what is known already, which needs no rest."""
 _FITTING_S = 0.2
@@ -486,9 +487,9 @@ class Requeuer:
             self._somebody_waits.set()  # the pod may be the first one that waits
 
     async def _fitting(self, pod: Limited, state: ClusterState) -> NodeName | None:
-        """If possible one that the scheduler thinks of; of very many, the first where that takes too long.
+        """Find a node that fits, preferably a candidate of the pod; the first of many if that takes too long.
 
-        To touch a node in vain costs a try of those that wait; not to touch it leaves them waiting.
+        A needless touch costs a scheduling attempt of the waiting pods; a missing touch leaves them waiting.
         """
         snapshots = state.snapshots
         node_by_snapshot = {snapshots[node]: node for node in pod.nodes if node in snapshots}

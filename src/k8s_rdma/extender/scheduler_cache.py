@@ -152,10 +152,11 @@ def _first_in(
 
 
 ASSUME_S = {"extender": 2.0, "scheduler": 30.0}
-"""How long a pod is assumed, by who binds: a bind comes at once, a node reports what its runtime did."""
+"""The time for which a pod is assumed, by binder: a bind comes at once, a node reports what its runtime
+did."""
 
 MOST_NODES = 4
-"""On which a pod is held: a pod that may go to any of many is not known to go anywhere."""
+"""The limit of nodes on which a pod is held: with more candidates, its node counts as unknown."""
 _MOST_PODS = 1000
 
 _TURN = 5
@@ -164,10 +165,11 @@ that is filtered again and again and never bound, as when one of its pods lacks 
 others out for ever."""
 
 _SEARCH_S = 0.02
-"""For the places of the pods on their way, while another one waits; what this does not reach is not held."""
+"""Processor time for the places of assumed pods while another pod waits; places beyond it are not held."""
 
 _LOWEST_PRIORITY = -(2**31)
-"""Of a pod: an int32. Where a pod is going, others do not fit whatever their priority."""
+"""The lowest priority of a pod, an int32: an assumed pod's place is not available to others of any
+priority."""
 _NOTHING: Mapping[PodUid, tuple[PlacedInterface, ...]] = MappingProxyType({})
 
 
@@ -337,7 +339,7 @@ class AssumedPods:
         return any(assumed_uid != uid for assumed_uid in self._assumed)
 
     def against(self, node: NodeName, uid: PodUid) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """What is held on the node for other pods."""
+        """Return what is held on the node for other pods."""
         return self.holds.against(node, uid, _LOWEST_PRIORITY, self.clock())
 
     def blocking(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:

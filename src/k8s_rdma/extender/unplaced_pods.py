@@ -31,7 +31,8 @@ _BUDGET_PER_S = 0.01
 """Processor time for the guesses on one node: at once, and what comes back of it in a second."""
 
 _MAX_INTERFACES = 2 * MAX_VFS
-"""Of the pods of a node that are kept; one takes 2 KiB at worst, and a node has hundreds of VFs."""
+"""The limit for the kept interfaces of a node's pods; one takes 2 KiB at worst, a node has hundreds of
+VFs."""
 
 _log = structlog.get_logger()
 

@@ -50,7 +50,7 @@ Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-"""Content type of metrics."""
+"""The content type of metrics."""
 
 _NO_CONTENT = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 """Statuses whose responses have neither content nor its length (RFC 9110, sections 8.6 and 15.4.5)."""

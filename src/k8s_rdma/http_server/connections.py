@@ -84,7 +84,7 @@ class Bodies:
         self._limit, self._bound, self._advice = limit, bound, advice
         self._bytes: Counter[str] = Counter()
         self._incoming: dict[_Body, None] = {}
-        """In the order of their begin."""
+        """The incomplete bodies, oldest first."""
 
     @asynccontextmanager
     async def reading(self, scope: Scope, receive: Receive) -> AsyncIterator[bytearray]:

@@ -45,7 +45,7 @@ class _Stage(Enum):
     """The stage of the request that is being received."""
 
     BETWEEN = auto()
-    """Between two requests."""
+    """The connection is between two requests."""
     HEAD = auto()
     BODY = auto()
     """The application has the request; its body may still be incomplete."""

@@ -63,7 +63,8 @@ NUMVFS_ADVICE = {
     errno.EOPNOTSUPP: _FIRMWARE,
     errno.ENOSYS: _FIRMWARE,
 }
-"""By what writing `sriov_numvfs` fails with (Linux `drivers/pci/iov.c`, 6.1, and the drivers' own)."""
+"""The advice for each error of a write to `sriov_numvfs` (Linux `drivers/pci/iov.c`, 6.1, and the drivers'
+own)."""
 _LASTING = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ERANGE}
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -133,7 +134,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """queries, links: open netlink for the thread that calls. boot_id: of `core.ledger.Receipt`."""
+    """The machine's interfaces.
+
+    queries, links: open netlink for the calling thread. boot_id: of `core.ledger.Receipt`.
+    """
 
     sysfs: Sysfs
     queries: Callable[[], AbstractContextManager[Queries]]
@@ -149,7 +153,7 @@ class SetupError(KernelError):
     """
 
     def __init__(self, message: str, *, advice: str, lasting: bool = False) -> None:
-        """See the class."""
+        """Make the error with its advice."""
         super().__init__(message)
         self.advice = advice
         self.lasting = lasting
@@ -166,7 +170,7 @@ def refused_write(subject: str, error: OSError) -> SetupError:
 
 
 def refused_read(subject: str, error: OSError) -> SetupError:
-    """That something of sysfs could not be read, as when a driver leaves meanwhile."""
+    """Make the error for a failed read of sysfs, such as after a driver was unbound."""
     return SetupError(f"{subject}: {error}", advice="see why its driver left it, in dmesg")
 
 
@@ -178,7 +182,7 @@ class Clock(Protocol):
     """Seconds of one monotonic clock."""
 
     def monotonic(self) -> float:
-        """The time."""
+        """Return the time."""
         ...
 
     def wait(self, seconds: float) -> None:

@@ -111,7 +111,7 @@ class PfProgress:
     notes: tuple[str, ...] = ()
 
     def changes(self) -> tuple[str, ...]:
-        """`7 made`, `7 bound`."""
+        """Return the changes as text: `7 made`, `7 bound`."""
         counts = (
             ("made", self.created or 0),
             ("settings", self.settings),
@@ -183,7 +183,7 @@ class PfSetup:
             self.progress.brought_up = True
 
     def _with_netdevs(self, vfs: Sequence[VfFunction]) -> Sequence[VfFunction]:
-        """These VFs, once drivers had time to make missing netdevs; next time those are bound anew."""
+        """Wait for drivers to make missing netdevs, and return the VFs; those are bound anew next time."""
         slow = [vf for vf in vfs if vf.driver and not vf.netdevs and vf.index not in self._waited_for]
         if not slow:
             return vfs
@@ -266,7 +266,7 @@ def who_uses(used: Mapping[int, str]) -> str:
 
 
 def wait_for_link(job: Job) -> None:
-    """For the PF's own link, as VFs without it are slow to get theirs; a PF without cable is as good."""
+    """Wait for the PF's own link, as VFs get theirs slowly without it; a time-out is logged and no error."""
     path = f"class/net/{job.target.name}/carrier"
     if not wait_until(job.clock, job.config.carrier_timeout_s, lambda: job.sysfs.value_if_any(path) == "1"):
         job.log.warning("pf_without_link", waited_s=job.config.carrier_timeout_s)
@@ -294,7 +294,7 @@ def bind(job: Job, vfs: Iterable[VfFunction]) -> dict[int, str]:
 def wait_for_netdevs(
     job: Job, vfs: Sequence[VfFunction], failed: Mapping[int, str]
 ) -> tuple[VfFunction, ...]:
-    """These VFs once each has a netdev; SetupError names one that has none in time."""
+    """Wait until each VF has a netdev, and return the VFs; SetupError names one that has none in time."""
     missing = deque(vfs)
     progress_at = job.clock.monotonic()
 

@@ -35,7 +35,7 @@ class NodeDirectory:
     """One of the node's directories; every OSError in here names its path."""
 
     def __init__(self, path: Path, leads: Callable[[Path], Path] | None = None) -> None:
-        """Nothing is looked at yet. leads: where a path of ours leads for the node, if that is known."""
+        """Read nothing yet. leads: translates our path to the node's, if that is known."""
         self.path = path
         self._leads = leads
 
@@ -161,7 +161,7 @@ class InstalledProgram:
     """
 
     def __init__(self, directory: NodeDirectory) -> None:
-        """Nothing is looked at yet."""
+        """Read nothing yet."""
         self._directory = directory
         self.paths = (directory.path / PROGRAM, directory.path / LEGACY_PLUGIN)
 

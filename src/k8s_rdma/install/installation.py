@@ -43,7 +43,7 @@ SETTLE_S = 0.05
 LOCK_RETRY_S = 1.0
 LONGEST_PAUSE_S = 60.0
 CALM_S = 600.0
-"""So long after our last change, who changes our file is no longer taken to do it in turns with us."""
+"""The time after our last change from which another change of our file is no longer taken for a conflict."""
 
 
 async def follow(
@@ -122,7 +122,7 @@ class _Reconciler:
         self._undone = 0
 
     def reconcile(self) -> float:
-        """For how many seconds there should be no other look."""
+        """Install, and return the seconds until the next reconciliation."""
         try:
             outcome = self._installation.install(self._program)
         except K8sRdmaError as error:
@@ -230,10 +230,10 @@ class Outcome:
 
 
 class Installation:
-    """On one node."""
+    """The installation of the CNI plugin on one node."""
 
     def __init__(self, *, binaries: NodeDirectory, confs: NodeDirectory, desired: DesiredConflist) -> None:
-        """Nothing is looked at yet. binaries, confs: the runtime's directories of plugins and of networks."""
+        """Read nothing yet. binaries, confs: the runtime's directories of plugins and of networks."""
         self.program = InstalledProgram(binaries)
         self.conf = ConfDirectory(confs, desired.file)
         self._desired = desired

@@ -132,7 +132,7 @@ class ConfDirectory:
     """The runtime's configuration directory, and our file in it."""
 
     def __init__(self, directory: NodeDirectory, file: str) -> None:
-        """Nothing is looked at yet."""
+        """Read nothing yet."""
         self._directory = directory
         self._file = file
         self.path = directory.path / file

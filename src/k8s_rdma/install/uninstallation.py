@@ -120,7 +120,7 @@ def started_with_us(caches: Iterable[Path]) -> tuple[str, ...]:
 
 
 def _of_agent(path: Path) -> tuple[str, ...] | None:
-    """None where none listens."""
+    """List the pods that hold interfaces by the agent's report; None if no agent listens."""
     try:
         with socket.socket(socket.AF_UNIX) as agent:
             agent.settimeout(TIMEOUT_S)
@@ -164,7 +164,7 @@ def _in_order(pods: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 NAMED = 10
-"""So many pods are named; of more, how many there are."""
+"""The limit of pods that a message names; of more, it gives the number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ class Uninstalling:
         report: Callable[[str], None],
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Nothing is looked at yet. report: what was done and what is left, a line each."""
+        """Read nothing yet. report: gets what was done and what is left, a line each."""
         self._paths = paths
         self._conf = conf
         self._program = program

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MIRROR = "kubernetes.io/config.mirror"
-"""On the object that stands for a static pod in the API: the UID that kubelet and runtime know it by."""
+"""The annotation of a static pod's mirror pod with the UID that kubelet and runtime know."""
 
 TOO_LARGE = 413
 """The status of a refusal since the object would be longer than etcd takes (1.5 MiB), or the request than the
@@ -161,7 +161,7 @@ class Subject:
 
 
 def about_pod(pod: Pod) -> Subject:
-    """A pod."""
+    """Return a pod as the subject of an event."""
     return Subject(kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid)
 
 
@@ -297,7 +297,7 @@ class ClusterApi(Protocol):
         ...
 
     def follow_nodes(self) -> AsyncIterator[Event[NodeView]]:
-        """Nodes: as `follow_pods`."""
+        """Follow nodes, as `follow_pods` does."""
         ...
 
     def follow_budgets(self) -> AsyncIterator[Event[BudgetView]]:
@@ -417,43 +417,43 @@ class AbsentApi:
     """A `ClusterApi` without an API server: every call raises ApiUnreachableError."""
 
     async def get_pod(self, namespace: str, name: str) -> PodView | None:
-        """Raises."""
+        """Raise ApiUnreachableError."""
         _refuse(f"get pod {namespace}/{name}")
 
     async def get_min_count(self, gang: Gang) -> int:
-        """Raises."""
+        """Raise ApiUnreachableError."""
         _refuse(f"get podgroup {gang}")
 
     async def bind_pod(self, binding: PodBinding) -> None:
-        """Raises."""
+        """Raise ApiUnreachableError."""
         _refuse(f"bind pod {binding.namespace}/{binding.name}")
 
     async def touch_pod(self, pod: Pod, key: str, value: str) -> PodView:  # noqa: ARG002 - the Protocol's
-        """Raises."""
+        """Raise ApiUnreachableError."""
         _refuse(f"annotate pod {pod.namespace}/{pod.name}")
 
     async def label_pod(self, pod: Pod, key: str, value: str) -> PodView:  # noqa: ARG002 - the Protocol's
-        """Raises."""
+        """Raise ApiUnreachableError."""
         _refuse(f"label pod {pod.namespace}/{pod.name}")
 
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:  # noqa: ARG002 - the Protocol's
-        """Raises."""
+        """Raise ApiUnreachableError."""
         _refuse(f"annotate node {node}")
 
     async def label_node(self, node: NodeName, key: str, value: str) -> None:  # noqa: ARG002 - the Protocol's
-        """Raises."""
+        """Raise ApiUnreachableError."""
         _refuse(f"label node {node}")
 
     def follow_pods(self) -> AsyncIterator[Event[PodView]]:
-        """Raises."""
+        """Raise ApiUnreachableError."""
         _refuse("list pods")
 
     def follow_nodes(self) -> AsyncIterator[Event[NodeView]]:
-        """Raises."""
+        """Raise ApiUnreachableError."""
         _refuse("list nodes")
 
     def follow_budgets(self) -> AsyncIterator[Event[BudgetView]]:
-        """Raises."""
+        """Raise ApiUnreachableError."""
         _refuse("list poddisruptionbudgets")
 
 

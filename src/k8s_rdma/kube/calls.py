@@ -40,15 +40,15 @@ _PAGE = 500
 """Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""
 
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
-"""What kube-apiserver says of an object that is longer than etcd takes: nothing was written. Source:
+"""The errors of kube-apiserver for an object that is too large for etcd: nothing was written. Source:
 `ErrGRPCRequestTooLarge` (etcd, api/v3rpc/rpctypes/error.go); grpc-go, stream.go."""
 
 _TOO_LARGE_CODES = (HTTPStatus.CONFLICT, HTTPStatus.INTERNAL_SERVER_ERROR)
-"""With which it says so: of a Binding, and of any other write."""
+"""The status codes of that error: for a Binding, and for any other write."""
 
 _NO_ANSWER_OF_ITS = (msgspec.MsgspecError, KeyError, ValueError, NotReadyError, RecursionError)
-"""What lightkube raises for an answer that is not the API server's own, such as a proxy's page; NotReadyError
-for a list without a version."""
+"""The errors of lightkube for an answer that is not the API server's own, such as a proxy's page;
+NotReadyError for a list without a version."""
 
 
 async def watch_objects(

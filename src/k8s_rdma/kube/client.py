@@ -133,7 +133,7 @@ async def get_min_count(client: AsyncClient, gang: Gang) -> int:
 _RDMA_NODE = ResourceDef(GROUP, VERSION, KIND)
 _NODE = ResourceDef("", "v1", "Node")
 _MOST_DIGITS = 20
-"""Of a version: 64 bits."""
+"""The number of digits of a version: 64 bits."""
 
 _NO_SUCH_LEASE = "k8s-rdma-no-such-lease"
 
@@ -146,7 +146,7 @@ class _RdmaNodeFields(msgspec.Struct):
     status: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     def view(self) -> RdmaNodeView:
-        """The same as a value; the status is a copy, so that no list stays in memory for its sake."""
+        """Return the object as a value; the status is a copy, so that the list does not stay in memory."""
         meta, status = self.metadata, self.status
         return RdmaNodeView(
             node=NodeName(meta.name),
@@ -181,7 +181,7 @@ class OwnNodeObject(msgspec.Struct, GlobalResource):
     status: _Capacity = _Capacity()
 
     def view(self) -> OwnNodeView:
-        """The same as a value."""
+        """Return the object as a value."""
         capacity = {name: str(amount) for name, amount in (self.status.capacity or {}).items()}
         return OwnNodeView(uid=self.metadata.uid or "", capacity=capacity)
 
@@ -194,7 +194,7 @@ class NodeStatusObject(msgspec.Struct, GlobalSubResource):
 
 
 class RdmaNodes:
-    """Both Protocols, but for the calls for a Lease, which its owner has; silence_s: as in `kube.client`."""
+    """Implements both Protocols except for the calls of Leases. silence_s: as in `kube.client`."""
 
     def __init__(self, client: AsyncClient, *, silence_s: float) -> None:
         self._client = client

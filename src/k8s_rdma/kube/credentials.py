@@ -134,7 +134,10 @@ def _cluster_info(cluster: dict[str, Any]) -> dict[str, Any]:
 
 
 def plugin_credential(plugin: UserExec, timeout_s: float) -> Credential:
-    """Of a plugin that `tell_plugin` prepared; ConfigError says why it gives none. Blocks for timeout_s."""
+    """Get a credential from a plugin that `prepare_plugin` prepared; ConfigError says why there is none.
+
+    Blocks for at most timeout_s.
+    """
     source = f"exec plugin {plugin.command}"
     try:
         answer = msgspec.json.decode(_answer(plugin, timeout_s), type=_ExecCredential)

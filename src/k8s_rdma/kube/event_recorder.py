@@ -33,10 +33,10 @@ OUTBOX_LIMIT = 512
 """A node has 110 pods, and each at most a status, an eviction and an event or two."""
 
 SETTLE_S = 0.2
-"""Before what came first is written: what replaces it, such as a pod's next network, is often on its way."""
+"""The delay of the first write: its replacement, such as for a pod's next network, often follows soon."""
 
 PACE_S = 0.05
-"""Between two writes: a whole node's pods must not be a burst for the API server."""
+"""The pause between two writes: a whole node's pods must not be a burst for the API server."""
 
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
@@ -44,14 +44,14 @@ _TOO_MANY_REQUESTS = 429
 
 
 class Outbox:
-    """Writes by key (what it is, of which object, and which of several), of each key the latest alone.
+    """Queues writes by key (the kind, its object, and which of several); the latest one replaces the others.
 
-    They are made in the order in which their keys came; what fails is tried again after all others, as it
-    may be its own fault.
+    Writes run in the order in which their keys came; a failed one is tried again after all others, as it may
+    be its own fault.
     """
 
     def __init__(self, time: Time, *, limit: int = OUTBOX_LIMIT) -> None:
-        """Nothing is written until `run`. limit: what may wait; more than that pushes out the oldest."""
+        """Write nothing until `run`. limit: of waiting writes; a further one drops the oldest."""
         self._waiting: OrderedDict[Key, Write] = OrderedDict()
         self._limit = limit
         self._pause = time.pause

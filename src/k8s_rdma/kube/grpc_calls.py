@@ -33,7 +33,7 @@ Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 MAX_MESSAGE_BYTES = 16 << 20
-"""As kubelet's own (Kubernetes `pkg/kubelet/apis/podresources/constants.go`)."""
+"""The limit of a message, equal to kubelet's (Kubernetes `pkg/kubelet/apis/podresources/constants.go`)."""
 
 _CHANNEL = (
     ("grpc.default_authority", "localhost"),

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
 _OFTEN = 1 / 5
-"""Of the Lease's duration: between two renewals."""
+"""The interval between two renewals, as a share of the Lease's duration."""
 
 _POLL_SHARE = 1 / 15
-"""Of the Lease's duration: between two looks at another's Lease. A renewal counts from when it was seen, so
-that this much is added to the time that a crash costs."""
+"""The interval between two reads of another's Lease, as a share of its duration. A renewal counts from the
+moment of the read, so this much is added to the time that a crash costs."""
 
 _BINDING = 2 / 3
-"""Of the Lease's duration: how long after a renewal a bind may begin; the rest is for it to be sent."""
+"""The time after a renewal in which a bind may begin, as a share of the Lease's duration; the rest is for the
+request."""
 
 _CONFLICT = (404, 409)
 _log = structlog.get_logger()
@@ -49,7 +50,7 @@ class _Read:
 
 
 class LeaderElector:
-    """This process's part in the Lease.
+    """Acquires, renews and releases the Lease for this process.
 
     clock: seconds, monotonic. sleep: by the same clock. obstacle: why it does not hold, for people.
     """

@@ -38,7 +38,7 @@ _FINISHED = ("Succeeded", "Failed")
 
 
 class Metadata(msgspec.Struct, omit_defaults=True):
-    """`ObjectMeta`."""
+    """The fields of `ObjectMeta` that are read."""
 
     name: str = ""
     namespace: str | None = None
@@ -77,7 +77,7 @@ class _PodStatus(msgspec.Struct, frozen=True):
 
 
 class PodObject(msgspec.Struct, NamespacedResourceG):
-    """A pod."""
+    """A Pod object."""
 
     _api_info = ApiInfo(
         resource=_POD,
@@ -91,12 +91,12 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
     status: _PodStatus = _PodStatus()
 
     def view(self) -> PodView:
-        """The same as a value."""
+        """Return the object as a value."""
         annotations = self.metadata.annotations or {}
         return self._view({key: value for key, value in annotations.items() if _is_own(key)})
 
     def whole(self) -> PodView:
-        """The same as a value, with all annotations."""
+        """Return the object as a value, with all annotations."""
         return self._view(self.metadata.annotations or {})
 
     def _view(self, annotations: dict[str, str]) -> PodView:
@@ -142,7 +142,7 @@ class _NodeStatus(msgspec.Struct, frozen=True):
 
 
 class NodeObject(msgspec.Struct, GlobalResource):
-    """A node."""
+    """A Node object."""
 
     _api_info = ApiInfo(
         resource=ResourceDef("", "v1", "Node"), plural="nodes", verbs=["get", "list", "watch", "patch"]
@@ -153,7 +153,7 @@ class NodeObject(msgspec.Struct, GlobalResource):
     status: _NodeStatus = _NodeStatus()
 
     def view(self) -> NodeView:
-        """The same as a value."""
+        """Return the object as a value."""
         return NodeView(
             NodeName(self.metadata.name),
             tuple(
@@ -187,7 +187,7 @@ class BindingObject(msgspec.Struct, NamespacedSubResource):
 
     @classmethod
     def from_binding(cls, binding: PodBinding) -> BindingObject:
-        """The object to post."""
+        """Make the object to post."""
         return cls(
             metadata=Metadata(
                 name=binding.name,
@@ -225,7 +225,7 @@ class EvictionObject(msgspec.Struct, NamespacedSubResource):
 
     @classmethod
     def from_pod(cls, pod: Pod) -> EvictionObject:
-        """The object to post."""
+        """Make the object to post."""
         return cls(
             metadata=Metadata(name=pod.name, namespace=pod.namespace),
             deleteOptions=_DeleteOptions(_Preconditions(pod.uid)),
@@ -246,7 +246,7 @@ class _Source(msgspec.Struct, frozen=True):
 
 
 class EventObject(msgspec.Struct, NamespacedResource):
-    """`v1` Event."""
+    """A `v1` Event object."""
 
     _api_info = ApiInfo(resource=ResourceDef("", "v1", "Event"), plural="events", verbs=["post", "patch"])
     metadata: Metadata
@@ -265,7 +265,7 @@ class EventObject(msgspec.Struct, NamespacedResource):
 
     @classmethod
     def from_event(cls, event: ObjectEvent) -> EventObject:
-        """The object to post."""
+        """Make the object to post."""
         about = event.about
         return cls(
             metadata=Metadata(name=event.name, namespace=about.namespace),
@@ -305,7 +305,7 @@ class _LeaseSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LeaseObject(msgspec.Struct, NamespacedResource):
-    """`coordination.k8s.io/v1` Lease."""
+    """A `coordination.k8s.io/v1` Lease object."""
 
     _api_info = ApiInfo(
         resource=ResourceDef("coordination.k8s.io", "v1", "Lease"),
@@ -336,7 +336,7 @@ class LeaseObject(msgspec.Struct, NamespacedResource):
         )
 
     def view(self) -> LeaseView:
-        """The same as a value."""
+        """Return the object as a value."""
         meta, spec = self.metadata, self.spec
         return LeaseView(
             namespace=meta.namespace or "",
@@ -354,7 +354,7 @@ class _Expression(msgspec.Struct, frozen=True):
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """`metav1.LabelSelector`."""
+    """A `metav1.LabelSelector`."""
 
     matchLabels: dict[str, str] | None = None  # noqa: N815  the API's name
     matchExpressions: list[_Expression] | None = None  # noqa: N815  the API's name
@@ -374,7 +374,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class BudgetObject(msgspec.Struct, NamespacedResourceG):
-    """A PodDisruptionBudget."""
+    """A PodDisruptionBudget object."""
 
     _api_info = ApiInfo(
         resource=ResourceDef("policy", "v1", "PodDisruptionBudget"),
@@ -388,7 +388,7 @@ class BudgetObject(msgspec.Struct, NamespacedResourceG):
     status: _Status = _Status()
 
     def view(self) -> BudgetView:
-        """The same as a value."""
+        """Return the object as a value."""
         return BudgetView(
             namespace=self.metadata.namespace or "",
             name=self.metadata.name,

@@ -44,15 +44,15 @@ class KubeletPodResources:
         self._client: PodResourcesClient | None = None
 
     async def of_pod(self, namespace: str, name: str) -> PodDevices:
-        """See `PodResources`."""
+        """Implement `PodResources.of_pod`."""
         return await self._connected().of_pod(namespace, name)
 
     async def all(self) -> tuple[PodDevices, ...]:
-        """See `PodResources`."""
+        """Implement `PodResources.all`."""
         return await self._connected().all()
 
     async def allocatable(self) -> tuple[tuple[str, str], ...]:
-        """See `PodResources`."""
+        """Implement `PodResources.allocatable`."""
         return await self._connected().allocatable()
 
     async def close(self) -> None:

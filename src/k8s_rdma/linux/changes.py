@@ -503,7 +503,7 @@ class _Inotify:
             self._fd = -1
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the file descriptor."""
         return self._fd
 
     def _add(self, directory: Path, events: int) -> int:

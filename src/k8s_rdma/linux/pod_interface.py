@@ -41,7 +41,7 @@ _SETTINGS = Path("/proc/sys/net/ipv6/conf")
 _WITHOUT_IPV6 = (errno.EACCES, errno.EAFNOSUPPORT, errno.EOPNOTSUPP)
 
 _IPV6_MIN_MTU = 1280
-"""RFC 8200, section 5."""
+"""The minimum MTU of an IPv6 link: RFC 8200, section 5."""
 
 ANSWER_MS = 100
 """Time for neighbours to answer: within a network a millisecond, for busy ones a few."""

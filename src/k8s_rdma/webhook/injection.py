@@ -1,4 +1,4 @@
-"""What a pod that requests interfaces needs beside its annotation.
+"""The fields that a pod that requests interfaces needs in addition to its annotation.
 
 `deploy/policies/inject.yaml` says the same in CEL; `tests/injection_cases.py` holds both to one table.
 
@@ -49,7 +49,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A pod's specification."""
+    """The specification of a pod."""
 
     scheduler_name: str | None = None
     node_name: str | None = None
@@ -74,7 +74,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """`AdmissionRequest`."""
+    """An `AdmissionRequest`."""
 
     uid: str
     namespace: str = ""
@@ -82,7 +82,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`AdmissionReview` with its request."""
+    """An `AdmissionReview` with its request."""
 
     api_version: Literal["admission.k8s.io/v1"]
     kind: Literal["AdmissionReview"]
@@ -137,7 +137,7 @@ _DEFAULT_SCHEDULER = "default-scheduler"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """What to add to pods that request interfaces.
+    """The fields to add to pods that request interfaces.
 
     scheduler_name: for pods that name none; empty to leave them to the cluster's scheduler. slot: the
     resource by which a container gets device nodes; empty for none. device_resources: all such resources.

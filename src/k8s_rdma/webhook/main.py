@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 DEFAULT_PORT = 54007
-"""Beside the server's and the device plugin's."""
+"""The default port, next to those of the server and the device plugin."""
 
 SHUTDOWN_S = 5
 MAX_BODY_BYTES = 4 << 20
@@ -73,7 +73,7 @@ class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     max_connections: Annotated[int, msgspec.Meta(ge=8, le=100_000)] = 512
 
     def to_injection(self) -> Injection:
-        """What it adds to pods."""
+        """Convert to the fields that the webhook adds to pods."""
         return Injection(
             scheduler_name=self.scheduler_name or "",
             slot=self.slot or "",

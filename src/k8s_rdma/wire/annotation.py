@@ -72,7 +72,7 @@ SELECTOR_KEYS = ("name", "pci", "vendor", "driver")
 _MAX_VLAN, _MAX_QOS, _MIN_MTU, _MAX_MTU = 4094, 7, 68, 65_535
 """IEEE 802.1Q, 9.6: 4095 is reserved; RFC 791: every link carries 68 bytes; `IFLA_MTU` of Linux drivers."""
 _NETWORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,252}")
-"""As libcni has it (`pkg/utils`), and no longer than a Kubernetes object's name."""
+"""A network's name: libcni's pattern (`pkg/utils`), and at most the length of a Kubernetes object's name."""
 _MAX_VALUES = 32
 """The limit for a list in a selector: a pod's request is kept in memory, and its author decides its size."""
 _DRIVER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_\-]{0,54}")
@@ -299,7 +299,7 @@ def read_policy(text: str | None) -> PfPolicy:
 
 
 def read_topology(annotations: Mapping[str, str]) -> Topology:
-    """How near GPUs a pod's interfaces have to be; MalformedError as `read_policy`."""
+    """Read how near to GPUs a pod's interfaces have to be; MalformedError as `read_policy`."""
     return _by_name(annotations.get(TOPOLOGY_ANNOTATION), TOPOLOGY_ANNOTATION, Topology.PREFER, "topology")
 
 
@@ -349,13 +349,13 @@ _RATES = ("min_tx_rate", "max_tx_rate")
 _ENFORCE = "enforce"
 _COUNT = "count"
 KEYS = (*_RATES, _ENFORCE, _COUNT, *OPTION_KEYS)
-"""All of an interface's object."""
+"""The keys of an interface's object."""
 _UNIQUE = ("name", "mac", "guid")
-"""Of which no two interfaces of a pod can have the same."""
+"""The keys whose values must differ between the interfaces of a pod."""
 _MAX_WARNINGS = 10
 """The limit for warnings: each costs a search for the nearest key, and the author decides their number."""
 _SPACE = " \t\n\r"
-"""RFC 8259, section 2."""
+"""The white space of JSON: RFC 8259, section 2."""
 
 
 @dataclass(frozen=True, slots=True)

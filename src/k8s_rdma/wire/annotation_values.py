@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ANNOTATION = "rdma_interfaces_required"
 ANNOTATION_ALIAS = "k8s-rdma.io/interfaces"
-"""The same annotation with a domain, as linters of manifests want it."""
+"""An alias of the annotation with a domain, which linters of manifests require."""
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -29,8 +29,8 @@ _MULTICAST = 0x01
 
 
 MAX_CHARACTERS = 128 * 1024
-"""Of the annotation: half of what the API server lets a pod have of all annotations, since a placement says
-again what is asked for. It is refused by its length since to read it takes so long."""
+"""The limit of the annotation: half of what the API server lets a pod have of all annotations, since a
+placement says again what is asked for. It is refused by its length since to read it takes so long."""
 
 
 class Number(NamedTuple):

@@ -191,7 +191,7 @@ RESOURCE_PATTERN = (
 
 
 ResourceName = Annotated[str, msgspec.Meta(pattern=RESOURCE_PATTERN)]
-"""Of an extended resource: a domain that is not Kubernetes' own, and a name of at most 63 characters.
+"""An extended resource's name: a domain that is not Kubernetes' own, and a name of at most 63 characters.
 
 Kubelet takes no other, as a quota is to name it with `requests.` before it (`IsExtendedResourceName` in
 Kubernetes' pkg/apis/core/v1/helper).

@@ -25,7 +25,7 @@ Command = Literal["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"]
 COMMANDS: tuple[Command, ...] = get_args(Command)
 
 MAX_IFNAME_BYTES = 15
-"""`IFNAMSIZ` - 1 (include/uapi/linux/if.h)."""
+"""The limit of an interface's name: `IFNAMSIZ` - 1 (include/uapi/linux/if.h)."""
 
 OWN_KEYS = frozenset(
     {
@@ -48,7 +48,7 @@ STANDARD_KEYS = frozenset(
 """CNI specification 1.1.0, section 1, and section 3 "Deriving execution configuration"."""
 
 DEVICE_KEYS = frozenset({"deviceID", "pciBusID"})
-"""By which Multus names a device that the pod was given; the second is the first by an older name
+"""The keys in which Multus passes a device of the pod; the second is an older name of the first
 (Multus CNI, `pkg/types/conf.go`, `delegateAddDeviceID`)."""
 RESERVED_PREFIX = "cni.dev/"
 
@@ -56,7 +56,7 @@ POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 """The capability by which containerd and CRI-O deliver a pod's annotations in `runtimeConfig`."""
 
 INDEX = "{i}"
-"""Where an interface's index goes in `interfaceNames`."""
+"""The placeholder for an interface's index in `interfaceNames`."""
 SUBJECT = "network configuration"
 MAX_VLAN = 4094
 _CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
@@ -72,7 +72,7 @@ _REQUIRED: Mapping[Command, tuple[str, ...]] = {
 _UNSUPPORTED: Mapping[str, str] = MappingProxyType(
     {"ipMasq": "masquerading belongs to the plugin of the pod's main network"}
 )
-"""What would change what a pod gets, so that ignoring it would be a lie; neutral values are let pass."""
+"""The keys that would change what a pod gets, so they are refused instead of ignored; neutral values pass."""
 _NEUTRAL = frozenset({b"null", b"false", b"0", b'""', b"{}", b"[]"})
 _VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}", re.ASCII)
 
@@ -430,7 +430,7 @@ def _check_names(conf: NetConf) -> None:
 
 
 def _check_subnetworks(networks: msgspec.Raw) -> None:
-    """Their keys; whether they are objects at all shows when they are decoded."""
+    """Check the keys of subnetworks; decoding checks that they are objects."""
     try:
         found = _subnetworks_decoder.decode(networks)
     except msgspec.MsgspecError:

@@ -104,16 +104,17 @@ def addresses_of(result: msgspec.Raw | bytes, ifnames: Collection[str]) -> dict[
 
 
 SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
-"""Oldest first."""
+"""The supported versions of the specification, oldest first."""
 WITHOUT_INTERFACES = ("0.1.0", "0.2.0")
-"""Their results are one IPv4 and one IPv6 address, and know no interfaces; nor is there a `prevResult`."""
+"""The versions whose results are one IPv4 and one IPv6 address, without interfaces and without
+`prevResult`."""
 WITH_IP_VERSION = ("0.3.0", "0.3.1", "0.4.0")
-"""In their results each address tells its IP version."""
+"""The versions in whose results each address has its IP version."""
 WITH_DETAILS = ("1.1.0",)
 """An interface has MTU and PCI address, and a route more than destination and gateway."""
 SINCE_CHECK = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index("0.4.0") :]
 SINCE_GC = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index("1.1.0") :]
-"""And STATUS."""
+"""The versions with GC and STATUS."""
 
 
 class _Versions(msgspec.Struct, frozen=True, rename="camel"):
@@ -146,7 +147,7 @@ def highest_common(versions: Iterable[str], limit: str = SUPPORTED_VERSIONS[-1])
 
 
 MOST_ERROR_CHARACTERS = 32 << 10
-"""Of an error's `msg`, and of its `details`: what other plugins say has no bound, what is printed has."""
+"""The limit of an error's `msg`, and of its `details`: other plugins' errors may be of any length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,9 +357,10 @@ _index_decoder = msgspec.json.Decoder(int)
 
 
 def convert(result: bytes, version: str, subject: str) -> bytes:
-    """The same in another version; byte by byte where it is of that version already.
+    """Convert a result to another version; a result of that version stays the same byte by byte.
 
-    One that tells no version is taken for what it looks like. MalformedError (`PLUGIN_FAILURE`) begins with
+    The version of a result without one is determined by its fields. MalformedError (`PLUGIN_FAILURE`) begins
+    with
     `subject` and names the field.
     """
     check_version(version)
@@ -510,7 +512,7 @@ def device_info(interface: AllocatedInterface) -> DeviceInfo:
 
 
 def encode_device_info(info: DeviceInfo) -> bytes:
-    """The file's content."""
+    """Encode the file's content."""
     return _encoder.encode(info)
 
 
@@ -551,7 +553,7 @@ def network_status(receipt: Receipt, results: Mapping[str, IpamResult]) -> tuple
 
 
 def encode_network_status(entries: Iterable[NetworkStatus]) -> str:
-    """The annotation's value."""
+    """Encode the annotation's value."""
     return _encoder.encode(tuple(entries)).decode()
 
 

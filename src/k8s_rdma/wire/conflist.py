@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 SUFFIXES = (".conf", ".conflist", ".json")
-"""Of the files that are read; those that end otherwise are left alone."""
+"""The suffixes of the files that are read; files with other suffixes are ignored."""
 PLUGIN = "k8s-rdma-cni"
 LEGACY_PLUGIN = "rit-k8s-rdma-cni-linux-amd64"
-"""What configurations of the system that this one replaces call their plugin."""
+"""The plugin's name in configurations of the system that this one replaces."""
 OURS = frozenset({PLUGIN, LEGACY_PLUGIN})
 """The names by which a list has our plugin."""
 MULTUS = frozenset({"multus", "multus-shim", "multus-cni"})

@@ -170,7 +170,7 @@ class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
 
 
 class ExtenderBindingArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """The body of bind."""
+    """The body of a bind request."""
 
     pod_name: str
     pod_namespace: str
@@ -245,7 +245,7 @@ def filter_result(
 
 
 def encode_reply(reply: Reply) -> bytes:
-    """The reply's bytes."""
+    """Encode the reply."""
     return _encoder.encode(reply)
 
 
@@ -296,19 +296,19 @@ class MetaPod(msgspec.Struct, frozen=True):
 
 
 class MetaVictims(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """Victims by UID."""
+    """The victims on a node, by UID."""
 
     pods: list[MetaPod] | None = None
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
     @property
     def uids(self) -> tuple[str, ...]:
-        """The victims."""
+        """The UIDs of the victims."""
         return tuple(pod.uid for pod in self.pods or ())
 
 
 class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """The body of preempt."""
+    """The body of a preempt request."""
 
     pod: Pod
     node_name_to_victims: dict[str, Victims] | None = None
@@ -346,5 +346,5 @@ def decode_preemption(body: bytes | bytearray) -> ExtenderPreemptionArgs:
 
 
 def encode_preemption(result: ExtenderPreemptionResult) -> bytes:
-    """The reply's bytes."""
+    """Encode the reply."""
     return _encoder.encode(result)

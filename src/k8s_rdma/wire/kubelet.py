@@ -142,7 +142,7 @@ _HEALTHY = "Healthy"
 _UNHEALTHY = "Unhealthy"
 
 Ids = tuple[str, ...]
-"""Of devices of one resource."""
+"""The ids of devices of one resource."""
 
 
 def _options_to(options: PluginOptions) -> pb.DevicePluginOptions:
@@ -302,7 +302,7 @@ def _ids_from(message: pb.PreStartContainerRequest) -> Ids:
 
 
 CONTAINER_ALLOCATE_RESPONSE = form(pb.ContainerAllocateResponse, _container_to, _container_from)
-"""What one container gets, as kubelet keeps it."""
+"""The response for one container, as kubelet keeps it."""
 
 _EMPTY: Form[None] = form(pb.Empty, lambda _: pb.Empty(), lambda _: None)
 _STARTED: Form[None] = form(

@@ -112,7 +112,7 @@ def _filled(part: Any, values: Mapping[str, str]) -> Any:
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Both: mappings key by key, lists one after the other. MalformedError when both say something."""
+    """Merge mappings key by key, and lists one after the other. MalformedError when both have a value."""
     result = dict(first)
     for key, value in second.items():
         previous = result.get(key)
@@ -159,7 +159,7 @@ class Refused:
 
     @property
     def number(self) -> int:
-        """The same as a number of this machine."""
+        """The error as a number of this machine."""
         return int(getattr(errno, self.error))
 
 
@@ -183,10 +183,10 @@ class _Loader(yaml.BaseLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """The same way back; texts of several lines as blocks, nothing by reference."""
+    """Writes what `_Loader` reads; texts of several lines as blocks, nothing by reference."""
 
     def ignore_aliases(self, _data: Any) -> bool:
-        """Write everything out."""
+        """Write repeated values in full."""
         return True
 
 
@@ -229,10 +229,10 @@ def dump(document: Any) -> str:
 
 
 FORMAT = 1
-"""Of the document; one that this program cannot read has another."""
+"""The version of the document's format; it changes when this program cannot read the document."""
 
 Entry = str | SymbolicLink | Refused | None
-"""What is at a path of sysfs: a file's text, or one of the two others; None for an empty directory."""
+"""The entry at a path of sysfs: a file's text, or one of the two others; None for an empty directory."""
 
 ErrorName = Annotated[str, msgspec.Meta(pattern=r"^E[A-Z0-9]+$")]
 Index = Annotated[int, msgspec.Meta(ge=1)]
@@ -439,7 +439,7 @@ REPLACED = (
 
 
 def disguised(machine: Machine) -> Machine:
-    """The same machine with other addresses."""
+    """Return the machine with other addresses."""
     return _Disguise().machine(machine)
 
 

@@ -93,7 +93,7 @@ _FIELDS = tuple(field.name for field in msgspec.structs.fields(Options) if field
 
 
 def options_of(options: InterfaceOptions) -> Options:
-    """The document's words."""
+    """Convert the options to the document's fields."""
     fields: dict[str, Any] = {field: getattr(options, field) for field in _FIELDS}
     return Options(**fields, pf=None if options.pf is None else _selector_of(options.pf))
 
@@ -134,7 +134,8 @@ _Index = Annotated[int, msgspec.Meta(ge=0)]
 _MOST_PFS = 64
 _MOST_POOLS = 16
 _MOST_PLACES = 16_384
-"""Of a pod that holds exclusive devices: some bytes of text stand for as many interfaces as there are PFs."""
+"""The limit for a pod that holds exclusive devices: a few bytes stand for as many interfaces as there are
+PFs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,7 +403,8 @@ def _refuse(why: str, reason: Reason = Reason.MALFORMED_ANNOTATION) -> NoReturn:
 
 
 MAX_ANNOTATION_BYTES = 256 * 1024
-"""Of all keys and values (`TotalAnnotationSizeLimitB`, apimachinery, pkg/api/validation/objectmeta.go)."""
+"""The limit of all keys and values (`TotalAnnotationSizeLimitB`, apimachinery,
+pkg/api/validation/objectmeta.go)."""
 
 _OTHERS_BYTES = 1024
 """Left for what is written beside the placement, such as the fence."""
@@ -414,7 +416,7 @@ _SIGNATURE_BYTES = 256
 """More than any signature takes in a placement, with the name of its key."""
 
 _POOL_BYTES = 2048
-"""Of an exclusive resource: its name, and the addresses of the PFs that have VFs in it."""
+"""The size of an exclusive resource: its name, and the addresses of the PFs that have VFs in it."""
 
 _LONGEST_NODE = NodeName("n" * 253)
 _LONGEST_PF = PciAddress("ffffffff:ff:1f.7")

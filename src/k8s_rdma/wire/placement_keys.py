@@ -23,10 +23,11 @@ MAX_KEYS = 16
 """Keys of a set: a forged placement is held against each of them."""
 
 KEY_BYTES = 32
-"""Of either half of an Ed25519 pair."""
+"""The length of either half of an Ed25519 pair."""
 
 SPKI_PREFIX = bytes.fromhex("302a300506032b6570032100")
-"""Of a public Ed25519 key in DER (SubjectPublicKeyInfo, RFC 8410, section 4), before its 32 bytes."""
+"""The prefix of a public Ed25519 key in DER (SubjectPublicKeyInfo, RFC 8410, section 4), before its 32
+bytes."""
 
 _SIGNATURE_BYTES = 64
 _ID_DIGITS = 16
@@ -73,11 +74,11 @@ class SharedKey:
 
     @property
     def verifier(self) -> SharedKey:
-        """The same: there is no public half."""
+        """Return the key itself: there is no public half."""
         return self
 
     def sign(self, message: bytes) -> str:
-        """The HMAC in hexadecimal."""
+        """Return the message's HMAC in hexadecimal."""
         return hmac.digest(self.secret, message, "sha256").hex()
 
     def verify(self, message: bytes, signature: str) -> bool:
@@ -134,7 +135,7 @@ class PrivateKey:
 
     @cached_property
     def verifier(self) -> PublicKey:
-        """The public half."""
+        """The public half of the key."""
         from nacl.signing import SigningKey  # noqa: PLC0415  memory where no key is of this kind
 
         return PublicKey(bytes(SigningKey(self.seed).verify_key))
@@ -193,9 +194,9 @@ class FixedKeys:
     failure: str = ""
 
     def __call__(self) -> PlacementKeys | None:
-        """These."""
+        """Return the keys."""
         return self.keys
 
 
 UNSIGNED = FixedKeys()
-"""Nobody signs placements."""
+"""The keys of a cluster without signed placements: none."""

@@ -53,7 +53,7 @@ def ipam_config(fields: Mapping[str, msgspec.Raw], ipam: msgspec.Raw, network: s
 
 
 def ipam_network(name: str, *, chained: bool, network: str = "") -> str:
-    """Under which network's name an IPAM plugin keeps leases for the network `name`.
+    """Return the network's name under which an IPAM plugin keeps leases for the network `name`.
 
     Chained, the plugin before may use the same plugin under that very name: so leases of ours are apart.
     network: the network that interfaces name in the annotation, whose addresses are apart as well; or empty.
@@ -240,7 +240,7 @@ def _fields(document: bytes | msgspec.Raw, subject: str) -> Fields:
 T = TypeVar("T")
 _RESULT = "IPAM result"
 _SCOPE_LINK = 253
-"""What is on the link itself (rtnetlink(7), RT_SCOPE_LINK)."""
+"""The scope of a destination on the link itself (rtnetlink(7), RT_SCOPE_LINK)."""
 
 
 class Dns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -264,7 +264,7 @@ class IpConfig:
 
     @property
     def ip_version(self) -> int:
-        """4 or 6."""
+        """The address's IP version, 4 or 6."""
         return ip_interface(self.address).version
 
 

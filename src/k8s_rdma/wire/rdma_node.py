@@ -56,7 +56,7 @@ PciePath: TypeAlias = Annotated[tuple[_Bridge, ...], Meta(max_length=bounds.MAX_
 """PCI bridges and switches from the root port down."""
 
 _Kind: TypeAlias = tuple[str, str, int, int]
-"""Of a held interface: PF, pool, minimum and maximum rate."""
+"""The kind of a held interface: PF, pool, minimum and maximum rate."""
 
 
 class ForeignUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -193,7 +193,7 @@ _decoder = msgspec.json.Decoder(RdmaNodeStatus)
 
 
 def encode_status(status: RdmaNodeStatus) -> bytes:
-    """The status' bytes."""
+    """Encode the status."""
     return _encoder.encode(status)
 
 

@@ -29,23 +29,25 @@ from k8s_rdma.wire.json import decode
 
 MAX_PFS = 64
 MAX_VFS = 4096
-"""Of one PF, or held of one PF by one pod; SR-IOV itself has 16 bits for them, cards have hundreds."""
+"""The limit for VFs of one PF, and for those that one pod holds; SR-IOV has 16 bits for them, cards have
+hundreds."""
 
 MAX_HELD_VFS = 16_384
-"""Of a node, by pods and by others. Some bytes of a status can stand for thousands, and each is looked at."""
+"""The limit for a node's VFs in use, by pods and by others. A few bytes of a status can stand for thousands,
+and each is examined."""
 
 MAX_PODS = 4096
-"""Of a node, that hold interfaces: kubelet's own default is 110 pods of any kind."""
+"""The limit for a node's pods with interfaces: kubelet's default is 110 pods of any kind."""
 
 MAX_MACS = 16_384
 """Ranges of them of a node; as many addresses as its VFs can have, see `rdma_node`."""
 
 MAX_GPUS = 256
 MAX_GPU_DEVICES = 4096
-"""Of a node, by each resource that they count for: machines have 16."""
+"""The limit for a node's GPU devices, for each resource that counts them: machines have 16."""
 
 MAX_BRIDGES = 32
-"""From the root port to a function: real machines have some four."""
+"""The limit for bridges from the root port to a function: real machines have about four."""
 
 MAX_POOLS = 64
 MAX_SETTINGS = 64
@@ -59,16 +61,16 @@ LABEL = r"^[ -~]*\Z"
 """Printable ASCII. `$` would let a newline at the end pass in Python; a schema writes it, see there."""
 
 GENERATION = r"^[!#-~]+\Z"
-"""As `rest.GENERATION_PATTERN`."""
+"""The pattern of a generation, equal to `rest.GENERATION_PATTERN`."""
 
 PCI = r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\Z"
-"""As `core.types.pci_address` writes it."""
+"""The pattern of a PCI address, as `core.types.pci_address` writes it."""
 
 MAC = r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}\Z"
 
 MAX_LABEL = 63
 MAX_NAME = 253
-"""Of a Kubernetes object (DNS subdomain, RFC 1123)."""
+"""The limit of a Kubernetes object's name (DNS subdomain, RFC 1123)."""
 
 MAX_RESOURCE = 317
 """A DNS subdomain, a slash, and 63 characters."""
@@ -183,7 +185,7 @@ def published_rates(rates: Rates) -> PfRates:
 GENERATION_PATTERN = r"^[!#-~]+$"
 
 GenerationText = Annotated[str, msgspec.Meta(pattern=GENERATION_PATTERN)]
-"""What an entity tag may hold (RFC 9110, section 8.8.3): the generation is the document's tag."""
+"""The text of an entity tag (RFC 9110, section 8.8.3): the generation is the document's tag."""
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,7 +356,7 @@ _decoder = msgspec.json.Decoder(NodeReport)
 
 
 def encode_report(report: NodeReport) -> bytes:
-    """The document's bytes."""
+    """Encode the document."""
     return _encoder.encode(report)
 
 

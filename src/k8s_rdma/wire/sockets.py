@@ -51,7 +51,7 @@ MAX_ENV_BYTES = 64 << 10
 MAX_STDIN_BYTES = 8 << 20
 MAX_STDOUT_BYTES = 8 << 20
 MAX_EXIT_STATUS = 255
-"""What a process can exit with (wait(2))."""
+"""The largest exit status of a process (wait(2))."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +156,7 @@ def _request_header(data: bytes | bytearray) -> tuple[int, int, int, int]:
 
 
 def _reply_header(data: bytes | bytearray) -> tuple[int, int]:
-    """exit_status, stdout_len; both checked."""
+    """Decode exit_status and stdout_len, and check both."""
     _check_start(data, "reply")
     _, _, exit_status, stdout_len = REPLY_HEADER.unpack_from(data)
     _check_limit("reply", "exit_status", exit_status, MAX_EXIT_STATUS)

@@ -173,7 +173,7 @@ _decoder = msgspec.json.Decoder(Explanation)
 
 
 def encode_explanation(explanation: Explanation) -> bytes:
-    """The document's bytes."""
+    """Encode the document."""
     return _encoder.encode(explanation)
 
 
@@ -272,7 +272,7 @@ _view_decoder = msgspec.json.Decoder(ClusterView)
 
 
 def encode_view(view: ClusterView) -> bytes:
-    """The document's bytes."""
+    """Encode the document."""
     return _encoder.encode(view)
 
 

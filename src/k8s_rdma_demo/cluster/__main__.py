@@ -1,4 +1,4 @@
-"""`python -m k8s_rdma_demo.cluster api|scheduler|kubelet`."""
+"""The command `python -m k8s_rdma_demo.cluster api|scheduler|kubelet`."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class Access:
     users: dict[str, User] = field(default_factory=dict)
 
     def token_for(self, user: User = ADMIN) -> str:
-        """A new token."""
+        """Make a new token."""
         token = secrets.token_urlsafe(24)
         self.users[token] = user
         return token

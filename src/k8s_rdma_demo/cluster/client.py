@@ -227,7 +227,7 @@ class Informer:
 
 
 def _untyped(obj: JsonObject) -> JsonObject:
-    """Without `kind` and `apiVersion`: objects in lists have none, and Go's typed objects neither."""
+    """Remove `kind` and `apiVersion`: objects in lists have none, and Go's typed objects neither."""
     return {name: value for name, value in obj.items() if name not in {"kind", "apiVersion"}}
 
 
@@ -247,11 +247,11 @@ class EventRecorder:
     clock: Clock = system_clock
 
     async def normal(self, pod: JsonObject, reason: str, message: str) -> None:
-        """Something went as it should."""
+        """Record a success as an event of type Normal."""
         await self._post(pod, "Normal", reason, message)
 
     async def warning(self, pod: JsonObject, reason: str, message: str) -> None:
-        """Something did not."""
+        """Record a failure as an event of type Warning."""
         await self._post(pod, "Warning", reason, message)
 
     async def _post(

@@ -59,7 +59,7 @@ class Runtime(Protocol):
         """List the sandboxes that do not exist or do not run; none where the runtime does not answer."""
 
     async def status(self) -> None:
-        """Nothing, if pods can be started."""
+        """Return if pods can be started; otherwise raise."""
 
 
 IFNAME = "eth0"
@@ -77,7 +77,7 @@ class PodRef:
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
+        """The pod's namespace and name."""
         return self.namespace, self.name
 
 

@@ -42,7 +42,7 @@ _BEGUN = "begun-"
 
 
 class CriRuntime:
-    """Over one connection, which is made again whenever the runtime comes back.
+    """A container runtime behind one connection, which is made again after a restart of the runtime.
 
     A sandbox whose id begins with `begun-` was requested, and its answer is unknown: an operation on it
     applies to every sandbox of its pod.
@@ -55,7 +55,7 @@ class CriRuntime:
     @classmethod
     @asynccontextmanager
     async def connecting(cls, socket: Path, timeout_s: float = _TIMEOUT_S) -> AsyncIterator[CriRuntime]:
-        """For as long as the block lasts; the socket need not be there yet."""
+        """Connect for as long as the block lasts; the socket need not exist yet."""
         runtime = cls(socket, timeout_s)
         try:
             yield runtime
@@ -67,11 +67,11 @@ class CriRuntime:
         await self._channel.close()
 
     async def create(self, pod: PodRef) -> Sandbox:
-        """Nothing but a name for what `attach` will ask for."""
+        """Return only a name for the sandbox that `attach` requests."""
         return Sandbox(container_id=f"{_BEGUN}{uuid.uuid4()}", pod=pod, netns="")
 
     async def attach(self, sandbox: Sandbox) -> Sandbox:
-        """RunPodSandbox."""
+        """Call RunPodSandbox."""
         try:
             attempts = [existing.attempt for existing in await self._sandboxes_of(sandbox.pod.uid)]
             config = pod_config(sandbox.pod, attempt=max(attempts, default=-1) + 1)
@@ -89,7 +89,7 @@ class CriRuntime:
             await self._call(cri.STOP_POD_SANDBOX, sandbox.container_id)
 
     async def detach(self, sandbox: Sandbox) -> None:
-        """RemovePodSandbox."""
+        """Call StopPodSandbox and RemovePodSandbox."""
         ids = [sandbox.container_id]
         if sandbox.container_id.startswith(_BEGUN):
             ids = [sandbox_id.id for sandbox_id in await self._sandboxes_of(sandbox.pod.uid)]

@@ -258,7 +258,7 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class MetaVictims:
-    """Victims by UID."""
+    """The victims on a node, by UID."""
 
     uids: tuple[str, ...]
     violations: int
@@ -342,7 +342,7 @@ def _meta(victims: Victims) -> JsonObject:
 
 
 def untyped(obj: JsonObject) -> JsonObject:
-    """Without `kind` and `apiVersion`."""
+    """Remove `kind` and `apiVersion`."""
     return {name: value for name, value in obj.items() if name not in {"kind", "apiVersion"}}
 
 

@@ -71,7 +71,7 @@ class Assignments:
             self._drop(node, uid)
 
     def on(self, node: str) -> tuple[JsonObject, ...]:
-        """The node's pods."""
+        """Return the node's pods."""
         return tuple(self._nodes.get(node, {}).values())
 
     def nominate(self, pod: JsonObject, node: str) -> None:
@@ -111,7 +111,7 @@ _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a pod cannot go to a node. unresolvable: evicting other pods would not help."""
+    """The reason why a pod cannot go to a node. unresolvable: evicting other pods would not help."""
 
     reasons: tuple[str, ...]
     unresolvable: bool = False
@@ -162,7 +162,7 @@ def _taints(node: JsonObject) -> list[JsonObject]:
 
 
 def _tolerated(taint: JsonObject, tolerations: list[JsonObject]) -> bool:
-    """Source: `k8s.io/api/core/v1/toleration.go`, ToleratesTaint."""
+    """Report whether a taint is tolerated. Source: `k8s.io/api/core/v1/toleration.go`, ToleratesTaint."""
     for toleration in tolerations:
         if toleration.get("effect", "") not in {"", taint["effect"]}:
             continue

@@ -81,7 +81,7 @@ async def _runtime(config: KubeletConfig) -> AsyncIterator[tuple[Runtime, Contai
 
 
 class Kubelet:
-    """One worker for each pod of the node; `run` for as long as it shall."""
+    """Runs one worker for each pod of the node, until `run` is cancelled."""
 
     def __init__(self, services: NodeServices) -> None:
         self.synced = asyncio.Event()

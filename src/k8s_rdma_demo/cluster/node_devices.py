@@ -68,7 +68,7 @@ class RejectedError(Exception):
 async def running_node_devices(
     config: DevicesConfig, containers: Path, maker: ContainerCreator | None = None
 ) -> AsyncIterator[NodeDevices]:
-    """Until the block ends. containers: the directory of their records. maker: None for records alone."""
+    """Run until the block ends. containers: the directory of their records. maker: None for records only."""
     maker = maker or RecordedContainers(cdi_dirs=config.cdi_dirs, host_root=config.host_root)
     async with running_device_manager(config.manager) as manager:
         yield NodeDevices(manager=manager, containers=ContainerDirectory(containers), creator=maker)

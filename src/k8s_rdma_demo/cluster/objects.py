@@ -353,7 +353,7 @@ def metadata(obj: JsonObject) -> JsonObject:
 
 
 def name_of(obj: JsonObject) -> str:
-    """`metadata.name`."""
+    """Return `metadata.name`."""
     return str(metadata(obj).get("name", ""))
 
 
@@ -363,12 +363,12 @@ def namespace_of(obj: JsonObject) -> str:
 
 
 def uid_of(obj: JsonObject) -> str:
-    """`metadata.uid`."""
+    """Return `metadata.uid`."""
     return str(metadata(obj).get("uid", ""))
 
 
 def key_of(obj: JsonObject) -> Key:
-    """Namespace and name."""
+    """Return namespace and name."""
     return namespace_of(obj), name_of(obj)
 
 

@@ -52,7 +52,7 @@ def service_account(namespace: str, name: str) -> User:
 
 
 class Rule(msgspec.Struct, frozen=True, rename="camel"):
-    """`rbac/v1.PolicyRule`."""
+    """A rule: `rbac/v1.PolicyRule`."""
 
     verbs: tuple[str, ...]
     api_groups: tuple[str, ...] = ()

@@ -158,7 +158,7 @@ def _tolerates_no_execute(toleration: JsonObject, taint: str) -> bool:
 
 
 def _qos_class(spec: JsonObject) -> str:
-    """Source: `pkg/apis/core/v1/helper/qos/qos.go`."""
+    """Return the pod's QoS class. Source: `pkg/apis/core/v1/helper/qos/qos.go`."""
     containers = [*spec["containers"], *spec.get("initContainers", [])]
     resources = [container["resources"] for container in containers]
     counted = [
@@ -262,7 +262,8 @@ _SUBDOMAIN_RULE = (
 _MAX_NAME = 253
 _MAX_ANNOTATIONS = 256 * 1024  # bytes of all keys and values (`TotalAnnotationSizeLimitB`)
 MAX_OBJECT_BYTES = 1_572_266
-"""Beside what etcd adds to its `--max-request-bytes` of 1.5 MiB; here of JSON, there of Protocol Buffers."""
+"""The limit of an object, like etcd's `--max-request-bytes` of 1.5 MiB; here for JSON, there for Protocol
+Buffers."""
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words (k8s.io/apimachinery/pkg/util/rand)
 _OWNED_BY_SERVER = (
     "uid",
@@ -291,7 +292,7 @@ class Registry:
     new_suffix: Callable[[], str] = random_suffix
 
     def get(self, target: Target) -> JsonObject:
-        """The object; StatusError 404."""
+        """Return the object; StatusError 404 if there is none."""
         obj = self.store.get(target.resource, (target.namespace, target.name))
         if obj is None:
             raise not_found(target.resource, target.name)

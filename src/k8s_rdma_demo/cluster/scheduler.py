@@ -196,7 +196,7 @@ class Scheduler:
         return self._random.choice(best) if self._random is not None else best[0]
 
     def _refusal(self, pod: JsonObject, name: str, pods: tuple[JsonObject, ...]) -> Refusal | None:
-        """Why the pod does not fit on a node that has these pods, by the scheduler's own filters."""
+        """Return why the pod does not fit on a node with these pods, by the scheduler's own filters."""
         node = self._nodes.objects.get(("", name))
         if node is None:
             return Refusal(reasons=("node(s) not found",), unresolvable=True)
@@ -396,7 +396,7 @@ class SchedulingQueue:
         return entry.pod
 
     def next_due(self) -> float | None:
-        """When the next pod's backoff ends; None when none is backing off."""
+        """Return the end of the next pod's backoff; None if no pod is backing off."""
         return min((e.ready_at for e in self._entries.values() if e.state is _State.BACKOFF), default=None)
 
     def refuse(self, uid: str) -> None:

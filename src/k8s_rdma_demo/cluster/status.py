@@ -30,7 +30,7 @@ class StatusError(K8sRdmaError):
         self.about = about
 
     def document(self) -> JsonObject:
-        """The Status object."""
+        """Return the Status object."""
         document: JsonObject = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -66,7 +66,7 @@ def details(resource: ResourceType, name: str) -> JsonObject:
 
 
 def not_found(resource: ResourceType, name: str) -> StatusError:
-    """404: no such object."""
+    """Return the error for a missing object: 404."""
     message = f'{resource.qualified} "{name}" not found'
     return StatusError(404, "NotFound", message, details(resource, name))
 
@@ -96,7 +96,7 @@ def denied(resource: ResourceType, name: str, why: str) -> StatusError:
 
 
 def no_such_path() -> StatusError:
-    """404: no such resource."""
+    """Return the error for a missing resource: 404."""
     return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 

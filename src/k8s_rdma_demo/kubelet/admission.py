@@ -70,7 +70,7 @@ async def select_devices(
 
 
 def shuffled(ids: Iterable[str], random: Random) -> list[str]:
-    """In an order that is drawn, the same for the same draws."""
+    """Shuffle the ids; the same random state gives the same order."""
     drawn = sorted(ids)
     random.shuffle(drawn)
     return drawn
@@ -81,7 +81,7 @@ _NO_NUMA_NODE = -1
 
 @dataclass(slots=True, kw_only=True)
 class Admission:
-    """One pod after the other, as kubelet's main loop does it. save: called when something was given."""
+    """Admits one pod after the other, like kubelet's main loop. save: called after an allocation."""
 
     allocations: DeviceAllocations
     listed: Mapping[str, ListedDevices]
@@ -91,7 +91,7 @@ class Admission:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def admit(self, pod: DevicePod, running: frozenset[str]) -> None:
-        """See `DeviceManager.admit`."""
+        """Admit a pod, as `DeviceManager.admit` does."""
         async with self._turn:
             reusable: dict[str, set[str]] = {}
             for container in pod.containers:
@@ -100,7 +100,7 @@ class Admission:
                 self._reuse(pod, container, reusable)
 
     async def prepare(self, pod: DevicePod, container: DeviceContainer) -> AllocateResponse:
-        """See `DeviceManager.prepare`."""
+        """Prepare a container, as `DeviceManager.prepare` does."""
         for resource in self._plugin_limits(container):
             await self._pre_start(pod, container, resource)
         return merged(

@@ -137,7 +137,7 @@ class DeviceManager:
         await self._notify()
 
     async def prepare(self, pod: DevicePod, container: str) -> AllocateResponse:
-        """Before a container starts: what the runtime is asked to give it; PreparationError."""
+        """Return what the runtime is to give a container, before it starts; PreparationError."""
         return await self._admission.prepare(pod, pod.container(container))
 
     async def release(self, uid: str) -> None:

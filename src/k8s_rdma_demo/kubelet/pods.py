@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @unique
 class ContainerKind(StrEnum):
-    """When a container runs: beside the others, before them to its end, or before and beside them."""
+    """The time when a container runs: with the others, before them to its end, or before and with them."""
 
     APP = "app"
     INIT = "init"
@@ -114,7 +114,7 @@ _decoder = msgspec.json.Decoder(_Checkpoint)
 
 
 class DeviceAllocations:
-    """By pod's UID, container and resource."""
+    """The allocations of devices, by pod's UID, container and resource."""
 
     def __init__(self) -> None:
         self._allocations: dict[tuple[str, str, str], DeviceAllocation] = {}

@@ -117,19 +117,19 @@ class NoCluster:
         return {}
 
     async def claims_known(self) -> None:
-        """Return at once."""
+        """Return at once: there are no claims."""
 
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
-        """Ignore it."""
+        """Ignore the attachment."""
 
     def placed_anew(self, pod: Pod, why: str) -> None:
-        """Ignore it."""
+        """Ignore the new placement."""
 
     def refused(self, pod: Pod, error: K8sRdmaError) -> None:
-        """Ignore it."""
+        """Ignore the refusal."""
 
     def cap_altered(self, pod: Pod, change: str, *, restored: bool) -> None:
-        """Ignore it."""
+        """Ignore the altered cap."""
 
     async def run(self) -> None:
         """Return at once: there is no work."""

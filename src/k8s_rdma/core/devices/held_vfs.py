@@ -35,12 +35,12 @@ class HeldDevice:
     id: str
 
     def __str__(self) -> str:
-        """Both."""
+        """Return id and resource."""
         return f"{self.id} of {self.resource}"
 
 
 class HeldVf(NamedTuple):
-    """The VF of such a device."""
+    """A VF that is a held device, with its PF."""
 
     pf: PfState
     vf: Vf

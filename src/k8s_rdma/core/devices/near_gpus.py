@@ -34,7 +34,7 @@ MAX_PLACES = 256
 
 @unique
 class Nearness(IntEnum):
-    """How near a PF is to a GPU."""
+    """The nearness of a PF and a GPU."""
 
     ANYWHERE = 0
     NUMA = 1
@@ -46,7 +46,7 @@ ACCEPTED: Mapping[Topology, tuple[Nearness, ...]] = {
     Topology.SAME_NUMA: (Nearness.SWITCH, Nearness.NUMA),
     Topology.PREFER: (Nearness.SWITCH, Nearness.NUMA, Nearness.ANYWHERE),
 }
-"""What satisfies a topology, the best first."""
+"""The degrees of nearness that satisfy a topology, the best first."""
 
 
 def is_gpu(resource: str) -> bool:
@@ -60,7 +60,7 @@ def gpus_requested(devices: Sequence[tuple[str, int]]) -> int:
 
 
 def nearness(pf: Pf, gpu: Gpu) -> Nearness:
-    """How near a PF is to a GPU: below one switch, they share the way from a root port."""
+    """Return the nearness of a PF and a GPU: below one switch, they share the path from a root port."""
     if _shared_bridges(pf, gpu):
         return Nearness.SWITCH
     same_node = pf.numa_node is not None and pf.numa_node == gpu.numa_node
@@ -68,7 +68,7 @@ def nearness(pf: Pf, gpu: Gpu) -> Nearness:
 
 
 def nearest(gpu: Gpu, pfs: Sequence[Pf]) -> Nearness:
-    """How near the nearest of the PFs is to a GPU."""
+    """Return the best nearness of any of the PFs to a GPU."""
     return max((nearness(pf, gpu) for pf in pfs), default=Nearness.ANYWHERE)
 
 

@@ -100,7 +100,7 @@ def _short(
 
 
 HARMLESS_OPTIONS = frozenset({"name", "network"})
-"""Of `InterfaceOptions`, what may be asked for whichever device it is."""
+"""The fields of `InterfaceOptions` that a request may set for any device."""
 
 
 class Possible(NamedTuple):

@@ -117,7 +117,7 @@ def shared_resource(resource: str) -> str:
 
 
 DEVICE_PLUGIN_VERSION = "v1beta1"
-"""Of the only API of device plugins that kubelet ever had."""
+"""The version of kubelet's device plugin API; there is only this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ _PORT_STATE, _NDEV_INDEX, _NETNS_MODE, _NET_NS_FD = 12, 50, 66, 68
 _HWCOUNTERS, _HWCOUNTER_NAME, _HWCOUNTER_VALUE = 80, 82, 83
 
 _PORT_STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
-"""`enum ib_port_state`, include/rdma/ib_verbs.h."""
+"""The names of `enum ib_port_state`, include/rdma/ib_verbs.h."""
 
 _ATTEMPTS = 5
 

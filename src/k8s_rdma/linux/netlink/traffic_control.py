@@ -76,7 +76,7 @@ _ETHERNET = 1
 """TC_LINKLAYER_ETHERNET: spares the rate tables of old."""
 
 _TICK_NS = 64
-"""PSCHED_SHIFT 6, include/net/pkt_sched.h."""
+"""The length of a tick: PSCHED_SHIFT 6, include/net/pkt_sched.h."""
 _MAX_32 = 0xFFFFFFFF
 
 _U32_CLASSID, _U32_HASH, _U32_LINK, _U32_DIVISOR, _U32_SEL, _U32_ACT, _U32_INDEV = 1, 2, 3, 4, 5, 7, 8

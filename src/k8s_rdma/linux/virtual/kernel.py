@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 
 
 MIN_MTU = 68
-"""ETH_MIN_MTU, `include/uapi/linux/if_ether.h`."""
+"""The kernel's ETH_MIN_MTU, `include/uapi/linux/if_ether.h`."""
 VF_DRIVER = "veth"
 
 REVIVALS_AT_MOST = 256
