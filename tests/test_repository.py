@@ -55,9 +55,10 @@ MODULES = sorted((ROOT / "src").rglob("*.py"))
 NAMED_PACKAGES = (
     *("core", "wire", "kube", "config", "linux"),
     *("agent", "extender", "server", "http_server", "deviceplugin"),
-    *("doctor", "cli", "init", "install", "../k8s_rdma_demo"),
+    *("doctor", "cli", "init", "install", "webhook", "sim", "../k8s_rdma_demo"),
+    *("errors.py", "process.py", "state_reader.py"),
 )
-"""Packages whose names are all nouns and verbs of the field; it grows, and loses none."""
+"""Packages and modules whose names are all nouns and verbs of the field; it grows, and loses none."""
 NO_NAME = re.compile(
     "told|tells|said|says|asked|asks|asking|seen|sees|given|gives|wanted|wants|held|gone|looks|looking|around|made"
     "|makes|known|knows|kept|keeps|left|lost|taken|takes|got|has|had|was|were|been|done|words|things|mind"
@@ -65,6 +66,21 @@ NO_NAME = re.compile(
     "|once|before|by|of|at|with|without|from|into|to"
 )
 """Participles, pronouns and prepositions: alone they do not say what a value is."""
+NO_BEGINNING = re.compile(
+    r"(what|which|how|why|where|when|who|whoever|whose|whom|whether|of|by|for|as|like|in|on|at|to|from|with"
+    r"|without|within|until|beside|between|under|among|and|or|if|so|such|the same|these|those|this|that|its?"
+    r"|they|them|their|both|all of|none|nothing|nobody)\b",
+    re.IGNORECASE,
+)
+"""A docstring begins with a verb or the thing's noun, and is a sentence without its class's name."""
+NO_WORD = re.compile(
+    r"\b(?:told|nobody|who(?:so)?ever|looked[\s#]+after|for[\s#]+want[\s#]+of|gone[\s#]+round|comes?[\s#]+home"
+    r"|as[\s#]+ever|whose[\s#]+turn|of[\s#]+(?:which|whom))\b",
+    re.IGNORECASE,
+)
+"""Words that readers stumble over; the documentation of Kubernetes has plainer ones."""
+PLAIN = [path for path in MODULES if "doctor" not in path.parts]
+"""Modules in plain words; it grows, and loses none."""
 OUR_PACKAGES = {"k8s_rdma", "k8s_rdma_demo"}
 
 
@@ -186,8 +202,9 @@ def test_modules_are_named_after_what_they_hold():
 
 @pytest.mark.parametrize("package", NAMED_PACKAGES)
 def test_names_are_more_than_a_participle_a_pronoun_or_a_preposition(package):
+    place = (ROOT / "src/k8s_rdma" / package).resolve()
     modules = [
-        path for path in (ROOT / "src/k8s_rdma" / package).resolve().rglob("*.py") if "pb" not in path.parts
+        path for path in (place, *place.rglob("*.py")) if path.suffix == ".py" and "pb" not in path.parts
     ]
     assert modules
     assert not [
@@ -196,6 +213,41 @@ def test_names_are_more_than_a_participle_a_pronoun_or_a_preposition(package):
         for name, line in bound_names(ast.parse(path.read_text()))
         if NO_NAME.fullmatch(name.strip("_"))
     ]
+
+
+def test_names_are_checked_in_every_package():
+    checked = {(ROOT / "src/k8s_rdma" / package).resolve() for package in NAMED_PACKAGES}
+    assert not [
+        relative(path)
+        for path in MODULES
+        if not path.stem.startswith("__") and not checked & {path, *path.parents}
+    ]
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    assert not [
+        f"{relative(path)}:{line}: {text.splitlines()[0]}"
+        for path in PLAIN
+        for text, line in docstrings(ast.parse(path.read_text()))
+        if NO_BEGINNING.match(text)
+    ]
+
+
+def test_modules_are_written_in_plain_words():
+    assert not [
+        f"{relative(path)}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
+        for path in PLAIN
+        for text in [path.read_text()]
+        for match in NO_WORD.finditer(text)
+    ]
+
+
+def docstrings(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Texts that stand as statements: of modules, classes and functions, and below variables."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield text.strip(), node.lineno
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -19,11 +19,11 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
-def stop_on_signals(*others: signal.Signals) -> asyncio.Event:
-    """An event of the running loop that SIGTERM, SIGINT and others set."""
+def stop_on_signals(*further: signal.Signals) -> asyncio.Event:
+    """Return an event of the running loop that SIGTERM, SIGINT and further signals set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, *others):
+    for number in (signal.SIGTERM, signal.SIGINT, *further):
         loop.add_signal_handler(number, stop.set)
     return stop
 

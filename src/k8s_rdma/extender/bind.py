@@ -1,8 +1,8 @@
 """bind: decide on the freshest state, hold the placement, and have it written.
 
 In this order: take the pod's version and what it asks for in it; confirm with the API server that this
-process holds the Lease; decide; write, of that version. Whoever takes the Lease later touches the pod, and
-thereby refuses the write wherever it is by then (`extender.leadership`).
+process holds the Lease; decide; write, of that version. A later holder of the Lease touches the pod, and
+thereby makes the write fail wherever it is by then (`extender.leadership`).
 
 A reservation is held before its write begins, and is given up only when the pod is surely not bound here:
 the API server refused the write, never got it, or shows the pod elsewhere, gone, or unbound and of another

@@ -3,9 +3,9 @@
 RDMA capacity that comes free makes no cluster event, so a node object is touched: an annotation that
 changes is an event upon which the scheduler tries refused pods again within 0.05 s; without one it would
 wait up to 5 minutes. Schedulers before 1.30 heed labels alone (source: `nodeSchedulingPropertiesChange`,
-`pkg/scheduler/eventhandlers.go`). Nobody filters in the meantime, so the nodes that refused a pod are asked
-for as long as it waits. Nodes that changed are compared with the requests that wait, by namespace, so that
-none waits for others.
+`pkg/scheduler/eventhandlers.go`). No filter call comes in the meantime, so the nodes that refused a pod are
+asked for as long as it waits. Nodes that changed are compared with the requests that wait, by namespace, so
+that none waits for others.
 """
 
 from __future__ import annotations
@@ -401,7 +401,7 @@ class Requeuer:
             self._something_changed.set()
 
     def try_all(self, nodes: Callable[[], Collection[NodeName]]) -> None:
-        """Touch one of these nodes, once they are known: pods may wait of whom nothing is known here."""
+        """Touch one of these nodes, once they are known: pods unknown to this process may wait."""
         self._unknown = nodes
         self._something_changed.set()
 
@@ -582,7 +582,7 @@ def _freed(previous: NodeSnapshot, current: NodeSnapshot) -> bool:
 
 
 def _likeliest(nodes: Collection[NodeName], state: ClusterState) -> list[NodeName]:
-    """The one of the nodes that pods of whom nothing is known would rather go to: it has PFs.
+    """Return the node, as a list, that unknown pods are most likely to fit on: one with PFs.
 
     Schedulers without queueing hints try a pod again only if it may go to the touched node, as to one of the
     control plane it may not as a rule.

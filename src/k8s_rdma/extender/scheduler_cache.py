@@ -465,7 +465,7 @@ class AssumedPods:
         return {node for uid in self._mates.get(gang, ()) for node in self.holds.nodes_of(uid)}
 
     def _end_turns(self, now: float) -> None:
-        """Release the nodes of gangs whose turn has ended, so that they keep no other gang out for now."""
+        """End the turns of gangs that kept others out for long enough, and release their nodes for now."""
         for gang, began in [*self._turns.items()]:
             if gang not in self._mates:
                 del self._turns[gang]

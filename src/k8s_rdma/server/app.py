@@ -320,7 +320,7 @@ def _complete(path: str, operation: Document, error: Document, access: Access) -
     if access.is_open(path):
         security = {"security": []}
     elif access.tokens is None:
-        responses["403"] = _error("Nobody may ask for it here.", error)
+        responses["403"] = _error("No client may request it here.", error)
     else:
         responses["401"] = _error("The token is missing or wrong.", error, _CHALLENGE)
         security = {"security": [{"bearer": []}]}

@@ -189,18 +189,20 @@ def _requests_interfaces(annotations: Mapping[str, str]) -> bool:
 
 
 def _named(pod: Pod) -> set[str] | None:
-    """The containers that the annotation names, None without it; MalformedError for another name."""
+    """Return the containers that the annotation names, None without it; MalformedError for another name."""
     text = (pod.metadata.annotations or {}).get(CONTAINERS_ANNOTATION)
     if text is None:
         return None
     named = {name.strip() for name in text.split(",")} if text.strip() else set()
-    known = [
-        each.name for path, each in _containers(pod) if not _is_init(path) or each.restart_policy == "Always"
+    existing = [
+        container.name
+        for path, container in _containers(pod)
+        if not _is_init(path) or container.restart_policy == "Always"
     ]
-    for name in sorted(named.difference(known)):
+    for name in sorted(named.difference(existing)):
         _refuse(
             f"{CONTAINERS_ANNOTATION}: {shown(name)} is no container or sidecar of this pod; it has "
-            f"{', '.join(known)}"
+            f"{', '.join(existing)}"
         )
     return named
 

@@ -55,7 +55,7 @@ class _Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldInterface:
+class InterfaceInPod:
     """An interface in the pod; addresses in CIDR form. mac: empty when the result has none."""
 
     mac: str
@@ -66,7 +66,7 @@ _previous_decoder = msgspec.json.Decoder(_Result)
 _ip_decoder = msgspec.json.Decoder(_PreviousIp)
 
 
-def interfaces_in_pod(result: msgspec.Raw | bytes) -> Mapping[str, ToldInterface]:
+def interfaces_in_pod(result: msgspec.Raw | bytes) -> Mapping[str, InterfaceInPod]:
     """The pod's interfaces by name; none for no result, or one of a version that knows none."""
     try:
         document = _previous_decoder.decode(result or b"{}")
@@ -74,7 +74,7 @@ def interfaces_in_pod(result: msgspec.Raw | bytes) -> Mapping[str, ToldInterface
     except msgspec.MsgspecError:
         return {}
     return {
-        interface.name: ToldInterface(
+        interface.name: InterfaceInPod(
             mac=interface.mac, addresses=frozenset(ip.address for ip in ips if ip.interface == index)
         )
         for index, interface in enumerate(document.interfaces or ())

@@ -23,7 +23,7 @@ from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
 from k8s_rdma.wire.cni_request import NetConf, decode_netconf
 from k8s_rdma.wire.cni_result import (
     SUBJECT,
-    ToldInterface,
+    InterfaceInPod,
     addresses_of,
     interfaces_in_pod,
     without_interfaces,
@@ -128,7 +128,7 @@ class CheckCommand:
         if findings.unreadable:
             _log.warning("check_incomplete", unreadable=list(findings.unreadable))
 
-    def _findings(self, receipt: Receipt, reported: Mapping[str, ToldInterface]) -> Findings:
+    def _findings(self, receipt: Receipt, reported: Mapping[str, InterfaceInPod]) -> Findings:
         """Check once against the current kernel state; an earlier observation does not count."""
         altered: list[str] = []
         unreadable: list[str] = []
@@ -172,7 +172,7 @@ def _require_hardware(node: Node, *, delegates: bool) -> None:
 
 
 def _wrong_in_pod(
-    receipt: Receipt, observed: Mapping[str, PodInterface], expected: Mapping[str, ToldInterface]
+    receipt: Receipt, observed: Mapping[str, PodInterface], expected: Mapping[str, InterfaceInPod]
 ) -> Iterator[str]:
     """Describe how interfaces in the pod differ from their receipt, a clause each."""
     for interface in receipt.interfaces:
