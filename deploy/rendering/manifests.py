@@ -15,7 +15,7 @@ MODES = ("second-scheduler", "host-network")
 """The mode `service` needs certificates, which no default can bring."""
 
 GIVEN = {"namespace": {"create": True}, "placementKey": {"create": False}}
-"""Nobody else makes the namespace; the key is made by hand, as kubectl cannot ask whether there is one."""
+"""Values of the manifests: they create the namespace; you make the key, as kubectl cannot check for one."""
 
 EVERY_RELEASE = {"injection": {"enabled": False}}
 """kubectl does not ask for the cluster's release, either, and kinds that an older one lacks are refused; it

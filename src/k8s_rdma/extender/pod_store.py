@@ -403,7 +403,7 @@ class PendingPod:
 
     @property
     def pod(self) -> str:
-        """`namespace/name`."""
+        """The pod as `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
     @classmethod

@@ -72,7 +72,7 @@ class _Spec(msgspec.Struct, frozen=True):
 
 
 class PodGroupObject(msgspec.Struct, NamespacedResource):
-    """`scheduling.k8s.io/v1alpha2` PodGroup (Kubernetes 1.36)."""
+    """A `scheduling.k8s.io/v1alpha2` PodGroup object (Kubernetes 1.36)."""
 
     _api_info = ApiInfo(
         resource=ResourceDef(GangApi.KUBERNETES.value, "v1alpha2", "PodGroup"),

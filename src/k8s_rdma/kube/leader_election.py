@@ -75,7 +75,7 @@ class LeaderElector:
 
     @property
     def name(self) -> str:
-        """`namespace/name`."""
+        """The Lease as `namespace/name`."""
         return f"{self._terms.namespace}/{self._terms.name}"
 
     @property

@@ -63,7 +63,7 @@ LABEL = "scheduling.x-k8s.io/pod-group"
 
 
 class SchedulingGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`spec.schedulingGroup` of a pod."""
+    """The `spec.schedulingGroup` of a pod."""
 
     pod_group_name: str | None = None
 

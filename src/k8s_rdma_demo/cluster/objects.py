@@ -42,7 +42,7 @@ class ResourceType:
 
     @property
     def api_version(self) -> str:
-        """`v1`, or `<group>/<version>`."""
+        """The `apiVersion` of the kind: `v1`, or `<group>/<version>`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property

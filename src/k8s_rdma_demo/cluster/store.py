@@ -222,7 +222,7 @@ class Store:
         self._grown = asyncio.Event()
 
     def get(self, resource: ResourceType, key: Key) -> JsonObject | None:
-        """The object, or None."""
+        """Return the object, or None."""
         return self._objects.get(resource, {}).get(key)
 
     def items(self, resource: ResourceType, namespace: str = "") -> list[JsonObject]:
