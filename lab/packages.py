@@ -23,7 +23,7 @@ GUEST = (
     "kmod", "e2fsprogs", "ncurses-base",
     "iproute2", "ethtool", "iputils-ping", "iperf3", "iptables", "strace",
     "ibverbs-providers", "ibverbs-utils", "rdmacm-utils", "perftest",
-    "containerd", "runc", "crun", "containernetworking-plugins",
+    "containerd", "runc", "crun", "conmon", "containernetworking-plugins",
     "python3.11-minimal", "python3.11", "libstdc++6",
 )  # fmt: skip
 

@@ -132,7 +132,7 @@ class ContainerRuntime(ABC):
         self._hold()
         try:
             archive = self.directory / "image.tar"
-            programs = _compiled(self.directory, self._sources)
+            programs = compiled(self.directory, self._sources)
             archive.write_bytes(image_archive(IMAGE, programs, entrypoint=["/pause"]))
             self.start()
             self.import_image(archive)
@@ -219,7 +219,8 @@ def _mount_namespace(pid: int) -> int | None:
         return None
 
 
-def _compiled(directory: Path, sources: Mapping[str, bytes]) -> dict[str, bytes]:
+def compiled(directory: Path, sources: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Compile programs in C that need no library; a program by its name."""
     programs = {}
     for name, source in sources.items():
         program = directory / name
