@@ -55,6 +55,25 @@ bool check_variables(enum verb verb, struct cni_error *error)
             && (verb == DEL || is_set("CNI_NETNS", verb, error)));
 }
 
+bool pod_uid(char *out, size_t room)
+{
+    static const char key[] = "K8S_POD_UID=";
+    const char *entry = variable("CNI_ARGS");
+    while (strncmp(entry, key, sizeof key - 1) != 0) {
+        entry = strchr(entry, ';');
+        if (!entry)
+            return false;
+        entry++;
+    }
+    entry += sizeof key - 1;
+    size_t length = strcspn(entry, ";");
+    if (length == 0 || length >= room || memchr(entry, '/', length))
+        return false;
+    memcpy(out, entry, length);
+    out[length] = '\0';
+    return true;
+}
+
 bool copy_variables(unsigned char *out, size_t room, size_t *size, struct cni_error *error)
 {
     for (char **entry = environ; *entry; entry++) {

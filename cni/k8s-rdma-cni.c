@@ -101,10 +101,26 @@ static bool may_hold_devices(const struct netconf *conf)
     return stat(path, &found) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
+/* Whether ResourceClaims may promise the pod interfaces: the agent marks such pods before kubelet starts them,
+ * and leaves the marks when it stops. Where the runtime does not tell the pod's UID, the directory itself counts. */
+static bool may_have_promises(const struct netconf *conf)
+{
+    char path[RUN_DIR_SIZE + sizeof CLAIMS_DIRECTORY], uid[64];
+    struct stat found;
+    snprintf(path, sizeof path, "%s" CLAIMS_DIRECTORY, conf->run_dir);
+    int directory = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0)
+        return errno != ENOENT && errno != ENOTDIR;
+    bool marked = !pod_uid(uid, sizeof uid) || fstatat(directory, uid, &found, AT_SYMLINK_NOFOLLOW) == 0
+               || errno != ENOENT;
+    close(directory);
+    return marked;
+}
+
 /* Whether the container certainly wants nothing. */
 static bool wants_nothing(const struct netconf *conf)
 {
-    return conf->wish == WISH_NOTHING && !conf->delegate && !may_hold_devices(conf);
+    return conf->wish == WISH_NOTHING && !conf->delegate && !may_hold_devices(conf) && !may_have_promises(conf);
 }
 
 /* Whether the container certainly has nothing by way of the agent. Where markers cannot be looked for, the

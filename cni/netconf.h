@@ -9,6 +9,7 @@
 #define SOCKET_NAME "/cni.sock"
 #define MARKER_DIRECTORY "/attachments"
 #define EXCLUSIVE_MARKER "/exclusive-devices"
+#define CLAIMS_DIRECTORY "/claims"
 
 /* With SOCKET_NAME behind it, it still fits a socket's address; NUL included. */
 enum { RUN_DIR_SIZE = sizeof ((struct sockaddr_un *)0)->sun_path - (sizeof SOCKET_NAME - 1) };

@@ -19,7 +19,7 @@ from k8s_rdma.agent.cluster.api_cluster import Cluster, NoCluster
 from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
 from k8s_rdma.agent.cni.service import CniCommands
-from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
+from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, Markers
 from k8s_rdma.agent.main import Host, build_agent
 from k8s_rdma.agent.node import Worker
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cni.pod_request import LocateGpus
     from k8s_rdma.agent.node import Node
     from k8s_rdma.core.devices.pools import Pool
+    from k8s_rdma.core.inventory import PfRule
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.kube.pod_resources import PodResources
     from k8s_rdma.wire.cni_request import CniEnvironment
@@ -94,6 +95,7 @@ class Machine:
         self.kubelet: PodResources | None = None
         self.locate: LocateGpus | None = None
         self.resources: tuple[Resource, ...] = ()
+        self.rules: tuple[PfRule, ...] = ()
         self.sandboxes: dict[int, NetnsRef] = {}
         self._containers: dict[str, int] = {}
 
@@ -120,12 +122,14 @@ class Machine:
             receipts=receipts,
             markers=Markers(self.directory / "run" / "attachments"),
             deferred_deletes=DeferredDeletes(self.directory / "run" / "deletions"),
+            claim_markers=ClaimMarkers(self.directory / "run" / "claims"),
             files=HostFiles(self.directory / "host"),
             device_nodes=FakeNodes(self.hardware),
             cdi_dir="/var/run/cdi",
             memlock_hook=self.memlock_hook,
             plugins=CniPlugins(ipam=IpamPlugins(plugins), delegate=Delegate(plugins)),
             pools=pools_of(self.resources),
+            rules=self.rules,
         )
         policy = Policy(
             keys=FixedKeys(key),

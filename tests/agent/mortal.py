@@ -22,7 +22,7 @@ from fakes.nodes import FakeNodes, FakePodResources
 from k8s_rdma.agent.cdi_specs import HostFiles
 from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
-from k8s_rdma.agent.ledger_store import DeferredDeletes, Markers
+from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, Markers
 from k8s_rdma.agent.main import Host, build_agent
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.config.devices import (
@@ -284,6 +284,7 @@ class World:
             receipts=MortalReceipts(self._receipts, life, self._keep),
             markers=MortalMarkers(Markers(self.directory / "run" / "attachments"), life),
             deferred_deletes=MortalDeletions(self.deferred_deletes, life),
+            claim_markers=ClaimMarkers(self.directory / "run" / "claims"),
             files=MortalFiles(HostFiles(self.directory / "host"), life),
             device_nodes=FakeNodes(self.hardware),
             cdi_dir="/var/run/cdi",

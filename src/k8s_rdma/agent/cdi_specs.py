@@ -10,6 +10,7 @@ devices of RDMA devices that the agent looks up by name; nothing else is taken f
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -21,22 +22,34 @@ from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.runner import MAX_NAME_BYTES, below, write_file
 from k8s_rdma.core.devices.pod_devices import SlotInUse, format_memlock, shared_device
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice, NamedDevice, device_variables
-from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
-from k8s_rdma.core.types import ContainerId, PciAddress, pci_address
+from k8s_rdma.core.ledger import (
+    AllocatedInterface,
+    ClaimPromise,
+    ClaimUid,
+    Ledger,
+    Phase,
+    PromisedInterface,
+    Receipt,
+)
+from k8s_rdma.core.types import ContainerId, PciAddress, PodUid, VfDriver, pci_address
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.annotation import MEMLOCK_ANNOTATION
 from k8s_rdma.wire.cdi import (
+    CLAIM_CLASS,
     SHARED_CLASS,
     SLOT_CLASS,
+    VENDOR,
     VF_CLASS,
     ContainerEdits,
     Declared,
+    Device,
     DeviceNode,
     Hook,
     Written,
     character_node,
     device_of_file_name,
     encode_own,
+    encode_specification,
     file_name,
     vfio_nodes,
 )
@@ -55,6 +68,9 @@ MARK = "K8S_RDMA_SLOT"
 
 DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo/cni"
 """Source: Device Information Specification 1.1.0, section 4.2."""
+
+CLAIM_VARIABLE = "K8S_RDMA_CLAIM"
+"""The prefix of the variable with a claimed VF's PCI address, before the name of its request."""
 
 HOOK_TIMEOUT_S = 10
 """A hook that does not end fails its container; ours makes two system calls."""
@@ -287,28 +303,111 @@ class SlotSpecs:
         return encode_own(SLOT_CLASS, slot.device, edits)
 
     def _hooks(self, slot: SlotInUse) -> tuple[Hook, ...]:
-        """Return the hook by which the slot's container may lock memory. KernelError where it has to."""
-        if not slot.memlock:
-            return ()
-        if not self._memlock_hook:
-            if slot.memlock_required:
-                msg = f"{MEMLOCK_ANNOTATION}: there is no {PLUGIN} in cniPath of the agent's file"
-                raise KernelError(msg)
-            return ()
-        args = [PLUGIN, "memlock", format_memlock(slot.memlock)]
-        if slot.memlock_required:
-            args.append("required")
-        hook = Hook(
-            hook_name="createRuntime", path=self._memlock_hook, args=tuple(args), timeout=HOOK_TIMEOUT_S
-        )
-        return (hook,)
+        return memlock_hooks(self._memlock_hook, slot.memlock, required=slot.memlock_required)
 
     def _nodes_of(self, interface: AllocatedInterface) -> tuple[DeviceNode, ...]:
-        pci = pci_address(interface.pci)
         if not interface.is_netdev:
-            return vfio_nodes(self._nodes.vfio_group(pci))
-        found = self._nodes.of_vf(pci, interface.rdma_device)
-        return tuple(character_node(character.path, character.major, character.minor) for character in found)
+            return vfio_nodes(self._nodes.vfio_group(pci_address(interface.pci)))
+        return rdma_nodes(self._nodes, interface.pci, interface.rdma_device)
+
+
+def rdma_nodes(nodes: DeviceNodes, pci: str, rdma_device: str) -> tuple[DeviceNode, ...]:
+    """Look up the nodes of a VF's RDMA device; arguments and errors as of `DeviceNodes.of_vf`."""
+    found = nodes.of_vf(pci_address(pci), rdma_device)
+    return tuple(character_node(character.path, character.major, character.minor) for character in found)
+
+
+def memlock_hooks(executable: str, memlock: int, *, required: bool) -> tuple[Hook, ...]:
+    """Return the hook by which a container may lock memory. KernelError where it has to, and cannot."""
+    if not memlock:
+        return ()
+    if not executable:
+        if required:
+            msg = f"{MEMLOCK_ANNOTATION}: there is no {PLUGIN} in cniPath of the agent's file"
+            raise KernelError(msg)
+        return ()
+    args = (PLUGIN, "memlock", format_memlock(memlock), *(("required",) if required else ()))
+    return (Hook(hook_name="createRuntime", path=executable, args=args, timeout=HOOK_TIMEOUT_S),)
+
+
+class ClaimSpecs:
+    """Manages the CDI specification of each claim, with a device for each of its interfaces.
+
+    An RDMA device that moves into a pod's namespace gets other device nodes, and those of vfio-pci exist
+    while the pod has the VF only: so a specification is written at the promise, and again when its
+    interfaces go to the pod and come back.
+    """
+
+    def __init__(
+        self, files: HostFiles, cdi_dir: PurePosixPath, nodes: DeviceNodes, memlock_hook: str = ""
+    ) -> None:
+        """Write nothing yet; memlock_hook: as in `SlotSpecs`."""
+        self._files = files
+        self._cdi_dir = cdi_dir
+        self._nodes = nodes
+        self._memlock_hook = memlock_hook
+
+    def write(self, promise: ClaimPromise, ledger: Ledger) -> None:
+        """Write a claim's specification; KernelError when that fails: then there is none."""
+        path = self._path(promise.uid)
+        try:
+            data = self._specification(promise, ledger)
+            if not self._files.holds(path, data):
+                self._files.write(path, data)
+        except KernelError:
+            self._files.remove([path])
+            raise
+
+    def write_of_pod(self, pod: PodUid, ledger: Ledger) -> None:
+        """Write the specifications of a pod's claims; KernelError as `write`."""
+        for promise in ledger.promises.values():
+            if promise.pod.uid == pod:
+                self.write(promise, ledger)
+
+    def remove(self, claim: ClaimUid) -> None:
+        """Remove a claim's specification; KernelError when it stays."""
+        self._files.remove([self._path(claim)])
+
+    def stale_paths(self, ledger: Ledger) -> Iterator[PurePosixPath]:
+        """Find specifications of claims without a promise."""
+        for name in self._files.names(self._cdi_dir):
+            claim = device_of_file_name(CLAIM_CLASS, name)
+            if claim is not None and claim not in ledger.promises:
+                yield self._cdi_dir / name
+
+    def _path(self, claim: ClaimUid) -> PurePosixPath:
+        return self._cdi_dir / file_name(CLAIM_CLASS, claim)
+
+    def _specification(self, promise: ClaimPromise, ledger: Ledger) -> bytes:
+        attached = {
+            interface.vf: interface
+            for receipt in ledger.of_pod(promise.pod.uid)
+            if receipt.phase is Phase.ATTACHED
+            for interface in receipt.interfaces
+        }
+        hooks = memlock_hooks(self._memlock_hook, promise.memlock, required=promise.memlock_required)
+        devices = []
+        for name, promised in zip(promise.device_names(), promise.interfaces, strict=True):
+            nodes = {node.path: node for node in self._nodes_of(promised, attached.get(promised.vf))}
+            if nodes and (numbers := self._nodes.rdma_cm()):
+                nodes[RDMA_CM] = character_node(RDMA_CM, *numbers)
+            variable = re.sub("[^A-Z0-9]", "_", name.removeprefix(promise.uid).upper())
+            edits = ContainerEdits(
+                env=(f"{CLAIM_VARIABLE}{variable}={promised.pci}",),
+                device_nodes=tuple(nodes.values()),
+                hooks=hooks,
+            )
+            devices.append(Device(name=name, container_edits=edits))
+        return encode_specification(devices, vendor=VENDOR, device_class=CLAIM_CLASS)
+
+    def _nodes_of(
+        self, promised: PromisedInterface, attached: AllocatedInterface | None
+    ) -> tuple[DeviceNode, ...]:
+        if attached is not None and not attached.is_netdev:
+            return vfio_nodes(self._nodes.vfio_group(pci_address(attached.pci)))
+        if promised.placed.options.driver is VfDriver.VFIO_PCI:
+            return ()
+        return rdma_nodes(self._nodes, promised.pci, promised.rdma_device)
 
 
 def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tuple[str, ...]:
@@ -423,6 +522,7 @@ class AttachmentSpecs:
         self._cdi_dir = PurePosixPath(cdi_dir)
         self._nodes = nodes
         self._slots = SlotSpecs(files, self._cdi_dir, nodes, memlock_hook)
+        self.claims = ClaimSpecs(files, self._cdi_dir, nodes, memlock_hook)
 
     def clear(self, slots: Iterable[SlotInUse], container: ContainerId, ledger: Ledger) -> None:
         """Remove the specifications of slots that a sandbox is about to claim and another may have had.
@@ -445,6 +545,7 @@ class AttachmentSpecs:
             path = PurePosixPath(receipt.device_info_file)
             if not self._files.exists(path):
                 self._files.write(path, _information(receipt))
+        self.claims.write_of_pod(receipt.pod.uid, ledger)
         if problems := self._slots.update(_slots(receipt, ledger), ledger):
             raise KernelError("; ".join(problems))
 
@@ -461,6 +562,10 @@ class AttachmentSpecs:
         if files:
             self._files.remove(files)
         self._slots.update(_slots(receipt, ledger), ledger)
+        try:
+            self.claims.write_of_pod(receipt.pod.uid, ledger)
+        except KernelError as error:  # the next ADD of the pod writes it again
+            _log.warning("claim_devices_not_written", pod=receipt.pod.uid, error=error.message)
 
     def wrong(self, receipt: Receipt, ledger: Ledger) -> tuple[str, ...]:
         """Find errors in the specifications of an attachment's slots, and describe each in a clause."""
@@ -485,7 +590,11 @@ class AttachmentSpecs:
         with _noting(problems):
             problems += self._slots.update({slot.device for slot in ledger.slots()}, ledger)
         with _noting(problems):
-            self._files.remove([*self._functions_of_others(ledger), *self._slots.stale_paths(ledger)])
+            stale = (*self._slots.stale_paths(ledger), *self.claims.stale_paths(ledger))
+            self._files.remove([*self._functions_of_others(ledger), *stale])
+        for promise in ledger.promises.values():
+            with _noting(problems):
+                self.claims.write(promise, ledger)
         if problems:
             raise KernelError("; ".join(problems))
 

@@ -6,6 +6,10 @@ Blocking and confined to one thread (the agent's worker). Files in `<runDir>`:
 With the directory there and no file in it, a DEL has nothing to do, even while the agent is dead. So a
 marker is there before the first change and after the last, and a missing directory means nothing.
 
+`claims/<pod UID>`: a file per pod with promises of ResourceClaims, so that the executable asks the agent
+about its ADD, whatever its annotations. It is there before kubelet is answered, and goes with the last
+promise; in a directory that exists where promises were ever made since the boot.
+
 `exclusive-devices`: there where pods may hold exclusive devices, which are attached to them though their
 annotations say nothing. Then the agent is asked about every pod, or none starts.
 
@@ -34,8 +38,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
-    from k8s_rdma.core.ledger import Attachment, Ledger, Receipt
-    from k8s_rdma.core.types import ContainerId
+    from k8s_rdma.core.ledger import (
+        Attachment,
+        ClaimPromise,
+        ClaimUid,
+        Ledger,
+        PromisedInterface,
+        Receipt,
+    )
+    from k8s_rdma.core.types import ContainerId, PodUid
     from k8s_rdma.linux.receipts import Receipts
 
 
@@ -43,11 +54,16 @@ _log = structlog.get_logger()
 
 _DELETIONS = "deletions that were left"
 
+_CLAIM_MARKERS = ("markers of pods with promises",)
+
 _MARKERS = ("markers of attached containers", "; the agent makes the directory anew when it is restarted")
 """The subject of a failure's message, and the advice where the file is missing."""
 
 DIRECTORY = "deletions"
 """The directory of deferred DELs in `runDir`."""
+
+CLAIMS_DIRECTORY = "claims"
+"""The directory of markers of pods with promises in `runDir`."""
 
 DRAFT = "."
 """The prefix of files that the executable still writes; no container's ID begins with it."""
@@ -57,6 +73,34 @@ MAX_BYTES = REQUEST_HEADER.size + MAX_ENV_BYTES + MAX_STDIN_BYTES
 EXCLUSIVE_DEVICES = "exclusive-devices"
 
 
+class ClaimMarkers:
+    """The directory of markers of pods that have promises."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open nothing yet; the directory is made with the first marker."""
+        self._directory = directory
+
+    def add(self, pod: PodUid) -> None:
+        """Mark a pod. LedgerError when that fails."""
+        with _as_ledger_error(*_CLAIM_MARKERS):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            (self._directory / pod).touch()
+
+    def discard(self, pod: PodUid) -> None:
+        """Unmark a pod. LedgerError when that fails."""
+        with _as_ledger_error(*_CLAIM_MARKERS):
+            (self._directory / pod).unlink(missing_ok=True)
+
+    def contains(self, pod: PodUid) -> bool:
+        """Report whether a pod is marked. LedgerError when that cannot be known."""
+        with _as_ledger_error(*_CLAIM_MARKERS):
+            try:
+                (self._directory / pod).stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return True
+
+
 class LedgerStore:
     """Keeps the ledger and the files that follow it in step.
 
@@ -64,17 +108,29 @@ class LedgerStore:
     last. A deferred DEL of an attachment is dropped after its receipt, and before the next one.
     """
 
-    def __init__(self, receipts: Receipts, markers: Markers, deferred_deletes: DeferredDeletes) -> None:
+    def __init__(
+        self,
+        receipts: Receipts,
+        markers: Markers,
+        deferred_deletes: DeferredDeletes,
+        claim_markers: ClaimMarkers,
+    ) -> None:
         """Load the ledger; markers stay as they are until `mark_all`."""
         self._receipts = receipts
         self._markers = markers
+        self._claim_markers = claim_markers
         self._deferred_deletes = deferred_deletes
         self._marked_in_vain = False
         self._pending: Counter[ContainerId] = Counter()
         self.ledger: Ledger = receipts.load()
 
     def mark_all(self) -> None:
-        """Make the markers match receipts and pending ADDs. LedgerError when that fails."""
+        """Make the markers match receipts, pending ADDs and promises. LedgerError when that fails.
+
+        A marker of a pod without promises stays: they were lost, and its ADD is to be refused.
+        """
+        for promise in self.ledger.promises.values():
+            self._claim_markers.add(promise.pod.uid)
         self._markers.replace_all({key.container for key in self.ledger.receipts} | self._pending.keys())
         self._marked_in_vain = False
 
@@ -142,6 +198,34 @@ class LedgerStore:
         with suppress(LedgerError):  # `mend` will
             self._deferred_deletes.drop(attachment)
         self._unmark(attachment.container)
+
+    def promise(self, promise: ClaimPromise) -> None:
+        """Record a promise and mark its pod. After a LedgerError it counts where it is on disk."""
+        ledger = self.ledger.with_promise(promise)
+        self._receipts.put_promise(promise)
+        self.ledger = ledger
+        self._claim_markers.add(promise.pod.uid)
+
+    def forget_promise(self, claim: ClaimUid) -> None:
+        """Drop a promise. After a LedgerError it stays, or its pod's marker does."""
+        promise = self.ledger.promises.get(claim)
+        if promise is None:
+            return
+        self._receipts.remove_promise(claim)
+        self.ledger = self.ledger.without_promise(claim)
+        if not self.ledger.promised_to(promise.pod.uid):
+            self._claim_markers.discard(promise.pod.uid)
+
+    def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
+        """Return what a pod's claims promise it. LedgerError where these promises were lost."""
+        promised = self.ledger.promised_to(pod)
+        if not promised and self._claim_markers.contains(pod):
+            msg = (
+                f"pod {pod}: its ResourceClaims were prepared, and their promises are lost; delete the pod, "
+                "so that its claims are prepared anew"
+            )
+            raise LedgerError(msg)
+        return promised
 
     def require_writable(self) -> None:
         """Raise LedgerError unless a receipt could be recorded now."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -21,6 +22,7 @@ from k8s_rdma.agent.cdi_specs import (
     SharedResourceSpecs,
     find_executable,
 )
+from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
 from k8s_rdma.agent.cni.add import AddCommand, PodSources
 from k8s_rdma.agent.cni.check import CheckCommand
@@ -29,7 +31,14 @@ from k8s_rdma.agent.cni.node_access import NodeAccess
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
 from k8s_rdma.agent.cni.service import CniCommands, Service
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
-from k8s_rdma.agent.ledger_store import DIRECTORY, DeferredDeletes, Markers, mark_exclusive_devices
+from k8s_rdma.agent.ledger_store import (
+    CLAIMS_DIRECTORY,
+    DIRECTORY,
+    ClaimMarkers,
+    DeferredDeletes,
+    Markers,
+    mark_exclusive_devices,
+)
 from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
@@ -50,6 +59,7 @@ from k8s_rdma.config.files import failures_of
 from k8s_rdma.config.namespace_policies import load_policies, policies_of
 from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.core.devices.pools import Pool
+from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.kernel import Kernel
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
@@ -59,14 +69,19 @@ from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
 from k8s_rdma.process import stop_on_signals
+from k8s_rdma.wire.claims import SOCKET as CLAIMS_SOCKET
 from k8s_rdma.wire.sockets import is_adopt
 
 if TYPE_CHECKING:
+    import socket
+
     from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.placement_keys import KeySource
     from k8s_rdma.wire.sockets import Reply, Request
+
+    Talk = Callable[[socket.socket], Awaitable[None]]
 
 _log = structlog.get_logger()
 MOST_READERS = 64
@@ -74,7 +89,8 @@ MOST_READERS = 64
 MOST_READERS_OF_USER = 16
 """Readers of `state.sock` are the server, the device plugin, each `doctor node` and `gather`; further
 connections are closed."""
-MOST_PLUGINS = 8
+MOST_PLUGINS = 128
+"""Connections of the device plugin: one for `cdi.sock`, and one for each claim that is prepared."""
 
 MOST_CALLS = 256
 """Connections at a time; a node has 110 pods, and each call is one connection."""
@@ -125,7 +141,7 @@ class Host:
     worker: the only thread that uses the kernel and the files.
     memlock_hook: the path of our executable on the node, see `SlotSpecs`; empty where there is none.
     sole_cdi_writer: whether all our files in cdi_dir are this agent's.
-    pools: the VFs of exclusive resources.
+    pools: the VFs of exclusive resources. rules: which PFs are for ResourceClaims.
     """
 
     name: NodeName
@@ -135,6 +151,7 @@ class Host:
     receipts: Receipts
     markers: Markers
     deferred_deletes: DeferredDeletes
+    claim_markers: ClaimMarkers
     files: HostFiles
     device_nodes: DeviceNodes
     plugins: CniPlugins
@@ -142,15 +159,17 @@ class Host:
     memlock_hook: str = ""
     sole_cdi_writer: bool = True
     pools: Sequence[Pool] = ()
+    rules: Sequence[PfRule] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """The node's state, the CNI commands that change it, and the CDI files that follow it."""
+    """The node's state, the commands that change it, and the CDI files that follow it."""
 
     node: Node
     commands: CniCommands
     specifications: CdiSpecs
+    claims: ClaimCommands
 
 
 def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[None]]) -> Agent:
@@ -164,8 +183,10 @@ def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[N
         receipts=host.receipts,
         markers=host.markers,
         deferred_deletes=host.deferred_deletes,
+        claim_markers=host.claim_markers,
         boot_id=host.boot_id,
         pools=host.pools,
+        rules=host.rules,
     )
     device_specs = AttachmentSpecs(host.files, host.cdi_dir, host.device_nodes, host.memlock_hook)
     access = NodeAccess(node=node, worker=host.worker, device_specs=device_specs)
@@ -186,7 +207,8 @@ def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[N
         caps=SoftwareCaps(node, host.worker, pods.cluster),
         locks=access.locks,
     )
-    return Agent(node=node, commands=commands, specifications=specifications)
+    claims = ClaimCommands(node, host.worker, device_specs.claims, delete, pods.policy)
+    return Agent(node=node, commands=commands, specifications=specifications, claims=claims)
 
 
 def _allow_descriptors() -> None:
@@ -258,6 +280,9 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         sandboxes.start(loop)
         state_socket = StateSocket(reporter.publisher, sampler.counters)
         cdi_socket = CdiSocket(specifications.shared, worker)
+        offers = ClaimOffers(node).publisher
+        reporter.add(offers)
+        claims_socket = ClaimsSocket(agent.claims, offers)
         background_tasks: list[Callable[[], Awaitable[None]]] = [
             upkeep.run,
             partial(keep_caps, commands.caps, reporter, every_s=config.reconcile_s),
@@ -266,7 +291,8 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
             partial(gpus.run, reporter.publish),
         ]
         background_tasks += _publishing(config, client, reporter)
-        await _serve(config, answer, state_socket, cdi_socket, background_tasks)
+        talks = {"cdi.sock": cdi_socket.talk, CLAIMS_SOCKET: claims_socket.talk}
+        await _serve(config, answer, state_socket, talks, background_tasks)
     finally:
         sandboxes.stop(loop)
         await pod_devices.close()
@@ -377,7 +403,7 @@ def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> 
         return VirtualSriov(namespaces)
     from k8s_rdma.linux.kernel import SriovKernel  # noqa: PLC0415
 
-    pfs_in_use = frozenset(vf.pf for vf in ledger.holders())
+    pfs_in_use = frozenset(vf.pf for vf in (*ledger.holders(), *ledger.promised_vfs()))
     return SriovKernel(namespaces, replace(config.hardware.to_core(), allocated=pfs_in_use))
 
 
@@ -403,6 +429,7 @@ def _open_host(
         receipts=receipts,
         markers=_markers(config),
         deferred_deletes=deferred_deletes,
+        claim_markers=ClaimMarkers(Path(config.run_dir) / CLAIMS_DIRECTORY),
         files=files,
         device_nodes=PodNodes(),
         cdi_dir=config.cdi_dir,
@@ -410,6 +437,7 @@ def _open_host(
         sole_cdi_writer=config.kernel == "linux" or plugin is not None,
         plugins=_open_plugins(config, client),
         pools=pools,
+        rules=config.hardware.to_core().rules,
     )
 
 
@@ -417,13 +445,14 @@ async def _serve(
     config: AgentConfig,
     answer: Handler,
     state_socket: StateSocket,
-    cdi_socket: CdiSocket,
+    talks: Mapping[str, Talk],
     background_tasks: Iterable[Callable[[], Awaitable[None]]],
 ) -> None:
     """Serve all sockets until a signal; calls under way are undone, and the runtime retries them.
 
-    background_tasks: run as long as the sockets. K8sRdmaError when `cni.sock` is removed: no executable could
-        call any more, and markers may be lost as well. The next start makes both anew.
+    talks: serve the device plugin's connections, by socket. background_tasks: run as long as the sockets.
+    K8sRdmaError when `cni.sock` is removed: no executable could call any more, and markers may be lost as
+    well. The next start makes both anew.
     """
     run_dir = Path(config.run_dir)
     stop = stop_on_signals()
@@ -435,11 +464,12 @@ async def _serve(
         taken_away = True
         stop.set()
 
-    with (
-        listen_unix(run_dir / "state.sock", 0o660, config.state_group) as state,
-        listen_unix(run_dir / "cni.sock", 0o600) as calls,
-        listen_unix(run_dir / "cdi.sock", 0o600) as plugins,
-    ):
+    with ExitStack() as opened:
+        state = opened.enter_context(listen_unix(run_dir / "state.sock", 0o660, config.state_group))
+        calls = opened.enter_context(listen_unix(run_dir / "cni.sock", 0o600))
+        plugins = {
+            opened.enter_context(listen_unix(run_dir / name, 0o600)): talk for name, talk in talks.items()
+        }
         _log.info("agent_ready", run_dir=str(run_dir))
         async with asyncio.TaskGroup() as tasks:
             running = [
@@ -449,7 +479,10 @@ async def _serve(
                     )
                 ),
                 tasks.create_task(serve_connections(calls, CniSocket(answer).talk, limit=MOST_CALLS)),
-                tasks.create_task(serve_connections(plugins, cdi_socket.talk, limit=MOST_PLUGINS)),
+                *(
+                    tasks.create_task(serve_connections(listener, talk, limit=MOST_PLUGINS))
+                    for listener, talk in plugins.items()
+                ),
                 *(
                     tasks.create_task(_running(background_task))
                     for background_task in (end_when_taken_away, *background_tasks)

@@ -2,8 +2,7 @@
 
 Blocking and confined to one thread (the agent's worker). An attachment takes three calls, `prepare`,
 `move_to_pod` and `attach`, since addresses come from other programs in between; its state between them is on
-disk. A failed scan never counts as an observation. Caps that software enforces are restored where they do not
-hold: a pod with CAP_NET_ADMIN may remove them.
+disk. A failed scan never counts as an observation.
 
 The sandbox of an attachment, and the failures of an ADD for it.
 """
@@ -12,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from k8s_rdma.agent.ledger_store import DeferredDeletes, LedgerStore, Markers
+from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
+from k8s_rdma.agent.observed_caps import CapFinding, ObservedCaps, restore_caps
 from k8s_rdma.agent.release import release
 from k8s_rdma.core.allocation import (
     NOBODYS,
@@ -35,21 +35,33 @@ from k8s_rdma.core.allocation import (
     with_allocations,
     with_gpus,
 )
+from k8s_rdma.core.claims import AllocatedClaim, judge, promised_interfaces, with_uses
 from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
 from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.devices.pools import Pool, in_pools
-from k8s_rdma.core.inventory import Gpu
-from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, Unreadable, VfCounters
-from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Ledger, Phase, Pod, Receipt
+from k8s_rdma.core.inventory import Gpu, PfRule
+from k8s_rdma.core.kernel import Hardware, Kernel, PodInterface, Unreadable, VfCounters
+from k8s_rdma.core.ledger import (
+    AllocatedInterface,
+    Attachment,
+    ClaimPromise,
+    ClaimUid,
+    DelegatedPlugin,
+    Ledger,
+    Phase,
+    Pod,
+    PromisedInterface,
+    Receipt,
+)
 from k8s_rdma.core.placement import Placement, Rejection
-from k8s_rdma.core.plan import Addressing, altered_caps, configurations, hand_over, software_capped
-from k8s_rdma.core.step import NetnsRef, VfRef
+from k8s_rdma.core.plan import Addressing, configurations, hand_over
+from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.sockets import Outcome
 
 if TYPE_CHECKING:
     from k8s_rdma.core.request import Request
-    from k8s_rdma.core.types import ContainerId, NodeName, PciAddress, PodUid
+    from k8s_rdma.core.types import ContainerId, NodeName, PodUid
     from k8s_rdma.linux.receipts import Receipts
 
 
@@ -62,6 +74,7 @@ class Sandbox:
     ipam, ipams, delegate, device_info_file, slots: as in `Receipt`.
     devices: the exclusive devices of a pod that holds some, one for each interface.
     gpus: those to which interfaces belong that are to be near GPUs.
+    promised: the interfaces that ResourceClaims promise, by their index in `entries`.
     """
 
     attachment: Attachment
@@ -76,6 +89,16 @@ class Sandbox:
     slots: tuple[SlotInUse, ...] = ()
     devices: tuple[HeldDevice, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    promised: Mapping[int, PromisedInterface] = field(default_factory=dict)
+
+    def only(self, indexes: Sequence[int]) -> Sandbox:
+        """Select some of the interfaces, none of which a claim promises."""
+        return replace(
+            self,
+            ifnames=tuple(self.ifnames[index] for index in indexes),
+            entries=tuple(self.entries[index] for index in indexes),
+            promised={},
+        )
 
     def receipt(self, interfaces: tuple[AllocatedInterface, ...], *, phase: Phase, boot_id: str) -> Receipt:
         """Make the receipt of this sandbox's interfaces."""
@@ -167,11 +190,14 @@ class Scanner:
     """
 
     def __init__(
-        self, kernel: Kernel, pools: Sequence[Pool] = (), now: Callable[[], float] = time.monotonic
+        self,
+        kernel: Kernel,
+        in_pools: Callable[[Hardware], Hardware] = lambda hardware: hardware,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Scan nothing yet. pools: the VFs of exclusive resources."""
+        """Scan nothing yet. in_pools: puts VFs into their pools."""
         self._kernel = kernel
-        self._pools = pools
+        self._in_pools = in_pools
         self._now = now
         self._failures = 0
         self.scans = Scans()
@@ -184,7 +210,7 @@ class Scanner:
         started = self._now()
         self.incomplete = True
         try:
-            hardware = in_pools(self._kernel.observe(), self._pools)
+            hardware = self._in_pools(self._kernel.observe())
             self._failures, self.error = 0, ""
             self.incomplete = bool(hardware.unreadable)
         except KernelError as error:
@@ -208,77 +234,6 @@ class Scanner:
             if self._failures <= TOLERATED_FAILURES:
                 return last
             return replace(last, unreadable=(Unreadable("the hardware", str(error)),))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapFinding:
-    """A cap in Mb/s that did not hold. found: a clause. failure: why it still does not, or empty."""
-
-    vf: VfRef
-    ifname: str
-    mbps: int
-    found: str
-    failure: str = ""
-
-
-@dataclass(slots=True)
-class ObservedCaps:
-    """State of the node's caps in software.
-
-    failures: VFs whose caps do not hold, with a clause that says why. restored: how many caps were restored.
-    Changed on the worker's thread, by a new mapping each time, and read from others.
-    """
-
-    failures: Mapping[VfRef, str] = field(default_factory=dict)
-    restored: int = 0
-
-    def note(self, receipt: Receipt, findings: Iterable[CapFinding]) -> None:
-        """Record the findings of a check of a receipt's caps."""
-        self.forget(receipt)
-        for finding in findings:
-            if finding.failure:
-                self.failures = {**self.failures, finding.vf: finding.failure}
-            else:
-                self.restored += 1
-
-    def forget(self, receipt: Receipt) -> None:
-        """Drop the state of a receipt's caps."""
-        of_receipt = {interface.vf for interface in receipt.interfaces}
-        if not of_receipt.isdisjoint(self.failures):
-            self.failures = {vf: why for vf, why in self.failures.items() if vf not in of_receipt}
-
-
-def restore_caps(receipt: Receipt, kernel: Kernel) -> tuple[CapFinding, ...]:
-    """Restore all caps of a receipt that software enforces; return those that did not hold."""
-    try:
-        found = kernel.located(receipt.netns)
-    except KernelError as error:
-        why = f"its namespace cannot be looked at: {error}"
-        return tuple(_finding(interface, why, why) for interface in software_capped(receipt))
-    return tuple(_restored(receipt, found, kernel))
-
-
-def _restored(
-    receipt: Receipt, found: Mapping[PciAddress, LocatedVf], kernel: Kernel
-) -> Iterator[CapFinding]:
-    for altered in altered_caps(receipt, found):
-        failure = altered.found if altered.step is None else ""
-        if altered.step is not None:
-            try:
-                kernel.apply(altered.step)
-            except KernelError as error:
-                failure = f"{altered.found}, and it cannot be put back: {error}"
-        yield _finding(altered.interface, altered.found, failure)
-
-
-def _finding(interface: AllocatedInterface, found: str, failure: str) -> CapFinding:
-    return CapFinding(
-        vf=interface.vf,
-        ifname=interface.ifname,
-        mbps=interface.software_max_tx_rate_mbps,
-        found=found,
-        failure=failure,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,16 +270,23 @@ class Node:
         receipts: Receipts,
         markers: Markers,
         deferred_deletes: DeferredDeletes,
+        claim_markers: ClaimMarkers,
         boot_id: str,
         pools: Sequence[Pool] = (),
+        rules: Sequence[PfRule] = (),
     ) -> None:
-        """Load the ledger and scan the hardware; change nothing yet (see `unfinished`)."""
+        """Load the ledger and scan the hardware; change nothing yet (see `unfinished`).
+
+        pools: the VFs of exclusive resources. rules: which PFs are for ResourceClaims.
+        """
         self.name = name
         self._kernel = kernel
         self._boot_id = boot_id
-        self.scanner = Scanner(kernel, pools)
+        self._pools = pools
+        self.rules = rules
+        self.scanner = Scanner(kernel, self._classified)
         self.deferred_deletes = deferred_deletes
-        self._ledger_store = LedgerStore(receipts, markers, deferred_deletes)
+        self._ledger_store = LedgerStore(receipts, markers, deferred_deletes, claim_markers)
         self.claims: Mapping[PodUid, Placement] = {}
         self.caps = ObservedCaps()
         self.hardware: Hardware = self.scanner.scan()
@@ -335,6 +297,31 @@ class Node:
     def ledger(self) -> Ledger:
         """The current ledger."""
         return self._ledger_store.ledger
+
+    def _classified(self, hardware: Hardware) -> Hardware:
+        return with_uses(in_pools(hardware, self._pools), self.rules, self.ledger)
+
+    def promise(self, claim: AllocatedClaim) -> ClaimPromise | Rejection:
+        """Promise a claim its VFs and record that on disk; nothing in the kernel changes.
+
+        K8sRdmaError (`UNREADABLE_NODE`) when its PFs could not be read, LedgerError when it is not recorded.
+        """
+        if self.scanner.incomplete:
+            self.refresh()
+        self._require_seen(None)
+        promise = self._retried(lambda: judge(claim, self.name, self.hardware, self.ledger))
+        if isinstance(promise, Rejection):
+            return promise
+        self._ledger_store.promise(promise)
+        return promise
+
+    def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
+        """Return what a pod's claims promise it. LedgerError where these promises were lost."""
+        return self._ledger_store.promised_to(pod)
+
+    def forget_promise(self, claim: ClaimUid) -> None:
+        """Drop a promise: from here on its VFs may go to others. LedgerError when that fails."""
+        self._ledger_store.forget_promise(claim)
 
     def refresh(self) -> bool:
         """Scan the hardware again. Returns whether anything differs from before.
@@ -376,8 +363,7 @@ class Node:
         interfaces: tuple[AllocatedInterface, ...] | Rejection = ()
         if request:
             older = [self.ledger.receipts[attachment] for attachment in inherited]
-            promised = promised or inherited_placement(self.name, request, sandbox.entries, older)
-            interfaces = self._interfaces(sandbox, request, promised, ledger)
+            interfaces = self._interfaces(sandbox, request, promised, ledger, older)
         if isinstance(interfaces, Rejection):
             return interfaces
         receipt = sandbox.receipt(interfaces, phase=Phase.PREPARED, boot_id=self._boot_id)
@@ -394,16 +380,50 @@ class Node:
                     raise attached_already(receipt, interface)
 
     def _interfaces(
+        self,
+        sandbox: Sandbox,
+        request: Request,
+        promised: Placement | None,
+        ledger: Ledger,
+        older: Sequence[Receipt],
+    ) -> tuple[AllocatedInterface, ...] | Rejection:
+        """Choose the interfaces of the annotation, and take those of claims as promised."""
+        annotated = [index for index in range(len(sandbox.entries)) if index not in sandbox.promised]
+        chosen: tuple[AllocatedInterface, ...] | Rejection = ()
+        if annotated:
+            part = replace(request, interfaces=tuple(request.interfaces[index] for index in annotated))
+            only = sandbox.only(annotated)
+            promised = promised or inherited_placement(self.name, part, only.entries, older)
+            chosen = self._annotated(only, part, promised, ledger)
+        if isinstance(chosen, Rejection) or not sandbox.promised:
+            return chosen
+        claimed = self._claimed(sandbox, ledger)
+        if isinstance(claimed, Rejection):
+            return claimed
+        return tuple(
+            sorted((*chosen, *claimed), key=lambda interface: sandbox.entries.index(interface.entry))
+        )
+
+    def _claimed(self, sandbox: Sandbox, ledger: Ledger) -> tuple[AllocatedInterface, ...] | Rejection:
+        only = sandbox.only(sorted(sandbox.promised))
+        promised = [sandbox.promised[index] for index in sorted(sandbox.promised)]
+        named = list(zip(promised, only.ifnames, only.entries, strict=True))
+        return self._retried(lambda: promised_interfaces(named, self.name, self.hardware, ledger))
+
+    def _annotated(
         self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
     ) -> tuple[AllocatedInterface, ...] | Rejection:
         if self.scanner.incomplete:
             self.refresh()
         self._require_seen(None if sandbox.devices else promised)
-        interfaces = self._choose(sandbox, request, promised, ledger)
-        if isinstance(interfaces, Rejection) and self.refresh():
-            # What was refused was not the node of now.
-            interfaces = self._choose(sandbox, request, promised, ledger)
-        return self._qualified(interfaces) if isinstance(interfaces, Rejection) else interfaces
+        return self._retried(lambda: self._choose(sandbox, request, promised, ledger))
+
+    def _retried(self, choose: Callable[[], T | Rejection]) -> T | Rejection:
+        """Choose; and once more where what was refused was not the node of now."""
+        found = choose()
+        if isinstance(found, Rejection) and self.refresh():
+            found = choose()
+        return self._qualified(found) if isinstance(found, Rejection) else found
 
     def _require_seen(self, promised: Placement | None) -> None:
         """Raise K8sRdmaError (`UNREADABLE_NODE`) when the promised PFs could not be read."""

@@ -91,10 +91,16 @@ class Reporter:
         self._last_report: NodeReport | None = None
         self._encoded = b""
         self.publisher = StatePublisher(self._report)
+        self._publishers = [self.publisher]
+
+    def add(self, publisher: StatePublisher) -> None:
+        """Have something else that is made of the node's state published whenever the report is."""
+        self._publishers.append(publisher)
 
     async def publish(self) -> None:
         """Send the state to all readers that have another one."""
-        await self.publisher.publish()
+        for publisher in self._publishers:
+            await publisher.publish()
 
     async def publish_problems(self) -> None:
         """Publish, if the agent's own problems differ from the last report's."""

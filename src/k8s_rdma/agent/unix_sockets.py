@@ -24,7 +24,7 @@ from k8s_rdma.wire.cdi import MAX_LINE_BYTES, decode_declared, encode_line
 from k8s_rdma.wire.sockets import Reply, Request, decode_request, encode_reply, request_bytes_missing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from k8s_rdma.agent.cdi_specs import SharedResourceSpecs
@@ -39,7 +39,7 @@ RECEIVE_TIMEOUT_S = 5.0
 """The longest time for a frame: the executable reads all of its input before it connects."""
 
 CHUNK_BYTES = 256 << 10
-DECLARATION_CHUNK_BYTES = 64 << 10
+LINE_CHUNK_BYTES = 64 << 10
 ACCEPT_PAUSE_S = 0.1
 
 LOST_CHECK_S = 2.0
@@ -97,7 +97,7 @@ class CdiSocket:
         """Serve one plugin until it hangs up or breaks the protocol."""
         plugin = object()
         try:
-            async for line in _lines(connection):
+            async for line in read_lines(connection, MAX_LINE_BYTES):
                 written = await self._worker.run(self._shared.declare, plugin, decode_declared(line))
                 await asyncio.get_running_loop().sock_sendall(connection, encode_line(written))
         except MalformedError as error:
@@ -219,16 +219,16 @@ async def _readable(connection: socket.socket) -> None:
         loop.remove_reader(connection)
 
 
-async def _lines(connection: socket.socket) -> AsyncIterator[bytes]:
-    """Receive whole lines; MalformedError for one that is too long."""
+async def read_lines(connection: socket.socket, limit: int) -> AsyncGenerator[bytes, None]:
+    """Receive whole lines; MalformedError for one of more than `limit` bytes."""
     loop, data = asyncio.get_running_loop(), b""
-    while chunk := await loop.sock_recv(connection, DECLARATION_CHUNK_BYTES):
+    while chunk := await loop.sock_recv(connection, LINE_CHUNK_BYTES):
         data += chunk
         *lines, data = data.split(b"\n")
         for line in lines:
             yield line
-        if len(data) > MAX_LINE_BYTES:
-            msg = f"cdi.sock: a line of more than {MAX_LINE_BYTES} bytes"
+        if len(data) > limit:
+            msg = f"a line of more than {limit} bytes"
             raise MalformedError(msg)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from k8s_rdma.core.inventory import PfRule, Selection
-from k8s_rdma.core.types import Enforce, LinkType, pci_address
+from k8s_rdma.core.types import Enforce, LinkType, PfUse, pci_address
 
 PciText = Annotated[
     str,
@@ -43,7 +43,11 @@ def is_netdev_name(text: str) -> bool:
 
 
 class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A rule; see `core.inventory.PfRule`. numVfs: a number, or `all`."""
+    """A rule; see `core.inventory.PfRule`. numVfs: a number, or `all`.
+
+    use: how pods ask for its VFs, by `annotation` or by ResourceClaims, `claims`. A change waits until no
+        pod has any of them.
+    """
 
     names: tuple[NetdevText, ...] = ()
     pcis: tuple[PciText, ...] = ()
@@ -53,6 +57,7 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     num_vfs: Count | Literal["all"] = "all"
     enforce: Enforce = Enforce.AUTO
     trust: bool | None = None
+    use: PfUse = PfUse.ANNOTATION
 
     def to_core(self) -> PfRule:
         """Convert to the rule."""
@@ -65,6 +70,7 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
             num_vfs=None if isinstance(self.num_vfs, str) else self.num_vfs,
             enforce=self.enforce,
             trust=self.trust,
+            use=self.use,
         )
 
 

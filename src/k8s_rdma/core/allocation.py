@@ -356,9 +356,9 @@ def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
 
 
 def _allocated_vfs(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:
-    """Allocated VFs by index: looking for each of a node by its `VfRef` takes ten times as long."""
+    """Allocated and promised VFs by index: to look for each by its `VfRef` takes ten times as long."""
     indexes: dict[PciAddress, set[int]] = {}
-    for vf in ledger.holders():
+    for vf in (*ledger.holders(), *ledger.promised_vfs()):
         indexes.setdefault(vf.pf, set()).add(vf.index)
     return indexes
 

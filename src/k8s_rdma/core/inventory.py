@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from k8s_rdma.core.types import EVERY_RATE, Enforce, LinkType, NodeName, PciAddress, RateAbility, Setting
+from k8s_rdma.core.types import (
+    EVERY_RATE,
+    Enforce,
+    LinkType,
+    NodeName,
+    PciAddress,
+    PfUse,
+    RateAbility,
+    Setting,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +233,7 @@ class PfRule:
     num_vfs: int | None = None
     enforce: Enforce = Enforce.AUTO
     trust: bool | None = None
+    use: PfUse = PfUse.ANNOTATION
 
     @property
     def names_it(self) -> bool:

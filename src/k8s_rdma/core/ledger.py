@@ -1,10 +1,12 @@
-"""Ledger: the receipts of what is allocated on a node, and queries on them."""
+"""Ledger: the receipts of a node's allocations, the promises of ResourceClaims, and queries on both."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
+from typing import NewType
 
 from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.placement import PlacedInterface
@@ -95,8 +97,12 @@ class AllocatedInterface:
         return self.options.driver is VfDriver.KERNEL
 
     def uses_slot(self, slot: SlotInUse) -> bool:
-        """Report whether it is what a slot of its pod stands for."""
-        return slot.pool in ("", self.pool) and slot.one_device in ("", self.rdma_device, self.pci)
+        """Report whether it is what a slot of its pod stands for; interfaces by claims have CDI devices."""
+        return (
+            self.pool != CLAIMS_POOL
+            and slot.pool in ("", self.pool)
+            and slot.one_device in ("", self.rdma_device, self.pci)
+        )
 
     def rate(self) -> VfRate:
         """The rates programmed on its VF."""
@@ -177,14 +183,106 @@ class Receipt:
         return dict(self.ipams).get(interface.options.network, self.ipam)
 
 
+ClaimUid = NewType("ClaimUid", str)
+"""The UID of a ResourceClaim."""
+
+CLAIMS_POOL = "k8s-rdma.io/claims"
+"""The pool of VFs that pods get by ResourceClaims (`core.devices.pools`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromisedInterface:
+    """A VF promised to one result of a claim's allocation.
+
+    request: the claim's, with a subrequest behind a slash. device: the PF by its name in the ResourceSlice.
+    share_id: of the allocation. vf, pci, rdma_device: the VF, its RDMA device by name at home.
+    placed: the interface as it counts on the PF.
+    """
+
+    request: str
+    device: str
+    share_id: str
+    vf: VfRef
+    pci: str
+    placed: PlacedInterface
+    rdma_device: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimPromise:
+    """The VFs that a ResourceClaim promises its pod, from NodePrepareResources to NodeUnprepareResources.
+
+    pod_claim: the claim's name in the pod's `spec.resourceClaims`.
+    memlock, memlock_required: as in `core.devices.pod_devices.SlotInUse`.
+    """
+
+    uid: ClaimUid
+    namespace: str
+    name: str
+    pod: Pod
+    pod_claim: str
+    interfaces: tuple[PromisedInterface, ...]
+    memlock: int = 0
+    memlock_required: bool = False
+
+    def device_names(self) -> tuple[str, ...]:
+        """The names of the interfaces' CDI devices: unique on the node, and never those of another claim."""
+        counts = Counter(interface.request for interface in self.interfaces)
+        numbers: Counter[str] = Counter()
+        names = []
+        for request in (interface.request for interface in self.interfaces):
+            numbers[request] += 1
+            number = f".{numbers[request]}" if counts[request] > 1 else ""
+            names.append(f"{self.uid}.{request.replace('/', '.')}{number}")
+        return tuple(names)
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The receipts of a node. Immutable: a change is a new ledger."""
+    """The receipts and promises of a node. Immutable: a change is a new ledger."""
 
     receipts: Mapping[Attachment, Receipt] = field(default_factory=dict)
+    promises: Mapping[ClaimUid, ClaimPromise] = field(default_factory=dict)
+
+    def with_promise(self, promise: ClaimPromise) -> Ledger:
+        """Add or replace a promise. LedgerError when anything else has one of its VFs."""
+        others = self.without_promise(promise.uid)
+        promised = {interface.vf for other in others.promises.values() for interface in other.interfaces}
+        for interface in promise.interfaces:
+            holder = self.holder_beside(interface.vf, promise.pod.uid)
+            if holder is not None or interface.vf in promised:
+                msg = (
+                    f"VF {interface.vf.index} of PF {interface.vf.pf} is in use, cannot be promised to claim "
+                    f"{promise.namespace}/{promise.name}"
+                )
+                raise LedgerError(msg)
+        return replace(self, promises={**self.promises, promise.uid: promise})
+
+    def without_promise(self, uid: ClaimUid) -> Ledger:
+        """Without this claim's promise, if there is one."""
+        return replace(self, promises={key: kept for key, kept in self.promises.items() if key != uid})
+
+    def promised_to(self, uid: PodUid) -> tuple[PromisedInterface, ...]:
+        """The interfaces promised to a pod by its claims, ordered by the pod's names for these."""
+        promises = [promise for promise in self.promises.values() if promise.pod.uid == uid]
+        promises.sort(key=lambda promise: (promise.pod_claim, promise.name))
+        return tuple(interface for promise in promises for interface in promise.interfaces)
+
+    def promised_vfs(self) -> dict[VfRef, ClaimPromise]:
+        """The promise of each promised VF."""
+        return {
+            interface.vf: promise for promise in self.promises.values() for interface in promise.interfaces
+        }
+
+    def holder_beside(self, vf: VfRef, pod: PodUid) -> Receipt | None:
+        """The receipt of another pod that holds a VF."""
+        holder = self.holders().get(vf)
+        receipt = self.receipts[holder] if holder is not None else None
+        return None if receipt is None or receipt.pod.uid == pod else receipt
 
     def with_receipt(self, receipt: Receipt) -> Ledger:
-        """Add or replace a receipt. LedgerError when another attachment holds one of its VFs."""
+        """Add or replace a receipt. LedgerError when something else has one of its VFs."""
+        promised = self.promised_vfs()
         holders = self.holders()
         for interface in receipt.interfaces:
             holder = holders.get(interface.vf, receipt.attachment)
@@ -194,11 +292,21 @@ class Ledger:
                     f"{holder.container}, cannot go to container {receipt.attachment.container}"
                 )
                 raise LedgerError(msg)
-        return Ledger({**self.receipts, receipt.attachment: receipt})
+            promise = promised.get(interface.vf)
+            if promise is not None and promise.pod.uid != receipt.pod.uid:
+                msg = (
+                    f"VF {interface.vf.index} of PF {interface.vf.pf} is promised to claim "
+                    f"{promise.namespace}/{promise.name}, cannot go to container "
+                    f"{receipt.attachment.container}"
+                )
+                raise LedgerError(msg)
+        return replace(self, receipts={**self.receipts, receipt.attachment: receipt})
 
     def without_attachments(self, *attachments: Attachment) -> Ledger:
         """Return the ledger without these attachments' receipts, if there are any."""
-        return Ledger({key: receipt for key, receipt in self.receipts.items() if key not in attachments})
+        return replace(
+            self, receipts={key: kept for key, kept in self.receipts.items() if key not in attachments}
+        )
 
     def losing_slots(self, claim: Receipt) -> tuple[Receipt, ...]:
         """Receipts of other sandboxes that have slots of a new claim, without these.
@@ -249,11 +357,17 @@ class Ledger:
         return tuple(receipt for receipt in self.receipts.values() if receipt.pod.uid == uid)
 
     def allocations(self) -> dict[PodUid, tuple[PlacedInterface, ...]]:
-        """The interfaces that each pod holds; pods whose receipts have none are left out."""
+        """The interfaces that each pod holds or was promised; pods without any are left out."""
         result: dict[PodUid, tuple[PlacedInterface, ...]] = {}
         for receipt in self.receipts.values():
             if not receipt.interfaces:
                 continue
             placed = tuple(interface.placed() for interface in receipt.interfaces)
             result[receipt.pod.uid] = result.get(receipt.pod.uid, ()) + placed
+        if self.promises:
+            holders = self.holders()
+            for vf, promise in self.promised_vfs().items():
+                if vf not in holders:
+                    placed = tuple(kept.placed for kept in promise.interfaces if kept.vf == vf)
+                    result[promise.pod.uid] = result.get(promise.pod.uid, ()) + placed
         return result

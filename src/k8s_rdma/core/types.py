@@ -232,6 +232,14 @@ class Enforce(StrEnum):
     AUTO = "auto"
 
 
+@unique
+class PfUse(StrEnum):
+    """How pods ask for the VFs of a PF: by annotation, or by ResourceClaims."""
+
+    ANNOTATION = "annotation"
+    CLAIMS = "claims"
+
+
 Enforcer: TypeAlias = Literal["hardware", "software", "accounted"]
 """`software`: a queueing discipline. `accounted`: nothing but the sums."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from k8s_rdma.core.ledger import Attachment, Ledger, Phase, Receipt
+from k8s_rdma.core.ledger import Attachment, ClaimPromise, ClaimUid, Ledger, Phase, Receipt
 from k8s_rdma.core.types import Enforce
 from k8s_rdma.errors import LedgerError, MalformedError
 from k8s_rdma.wire.json import decode
@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 
 REBUILD = "k8s-rdma agent --rebuild-ledger"
 
-VERSION = 4
+VERSION = 5
 """The current version. 0: a file without a ledger, or of a program before versions, whose attachments had no
-network. 2: of a program without slots. 3: of one without caps of software, which would lose them."""
+network. 2: of a program without slots. 3: of one without caps of software, which would lose them. 4: of one
+without promises of ResourceClaims, which would give their VFs and bandwidth to others."""
 
 OLDEST = 3
 """The version that any receipt needs: older programs would lose slots, and the home names of RDMA devices."""
+
+_WITH_PROMISES = 5
 
 INSERT = "INSERT OR REPLACE INTO receipts (network, container, ifname, document) VALUES (?, ?, ?, ?)"
 
@@ -49,6 +52,13 @@ CREATE TABLE receipts (
 ) STRICT, WITHOUT ROWID
 """
 
+_PROMISES = """
+CREATE TABLE IF NOT EXISTS promises (
+    claim TEXT NOT NULL PRIMARY KEY,
+    document BLOB NOT NULL
+) STRICT, WITHOUT ROWID
+"""
+
 _IN_USE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _EXPLANATIONS = {
@@ -59,6 +69,7 @@ _encoder = msgspec.json.Encoder()
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _decoder = msgspec.json.Decoder(Receipt)
+_promise_decoder = msgspec.json.Decoder(ClaimPromise)
 
 
 class Receipts:
@@ -88,7 +99,7 @@ class Receipts:
             raise
 
     def load(self) -> Ledger:
-        """Load all receipts; none is skipped.
+        """Load all receipts and promises; none is skipped.
 
         CorruptLedgerError names a row that is invalid, or contradicts another.
         """
@@ -103,6 +114,16 @@ class Receipts:
                 ledger = ledger.with_receipt(decode_receipt(document))
             except (MalformedError, LedgerError) as error:
                 raise self._corrupt(f"row {network}/{container}/{ifname}: {error}") from error
+        return self._load_promises(ledger)
+
+    def _load_promises(self, ledger: Ledger) -> Ledger:
+        with self._failures("cannot be read"):
+            rows = self._db.execute("SELECT claim, document FROM promises ORDER BY claim").fetchall()
+        for claim, document in rows:
+            try:
+                ledger = ledger.with_promise(decode(document, _promise_decoder, "promise"))
+            except (MalformedError, LedgerError) as error:
+                raise self._corrupt(f"promise of claim {claim}: {error}") from error
         return ledger
 
     def put(self, receipt: Receipt, *updated: Receipt, instead_of: Iterable[Attachment] = ()) -> None:
@@ -125,6 +146,22 @@ class Receipts:
         """Forget an attachment. If a crash loses this mark, the next start finds nothing left to undo."""
         with self._failures("cannot be written"), self._transaction(durable=False):
             self._delete(attachment)
+            lower_version(self._db)
+
+    def put_promise(self, promise: ClaimPromise) -> None:
+        """Write or replace a promise, synced to disk. LedgerError as `put`."""
+        with self._failures("cannot be written"), self._transaction(durable=True):
+            if _version(self._db) < _WITH_PROMISES:
+                _set_version(self._db, _WITH_PROMISES)
+            self._db.execute(
+                "INSERT OR REPLACE INTO promises (claim, document) VALUES (?, ?)",
+                (promise.uid, _encoder.encode(promise)),
+            )
+
+    def remove_promise(self, claim: ClaimUid) -> None:
+        """Forget a promise. If a crash loses that, kubelet asks again, or the claim's end is found."""
+        with self._failures("cannot be written"), self._transaction(durable=False):
+            self._db.execute("DELETE FROM promises WHERE claim = ?", (claim,))
             lower_version(self._db)
 
     def require_writable(self) -> None:
@@ -234,6 +271,8 @@ def bring_up_to_date(db: sqlite3.Connection, subject: str) -> None:
         row.
     """
     version = _version(db)
+    if version <= VERSION:
+        db.execute(_PROMISES)
     if version > VERSION:
         msg = (
             f"{subject}: of version {version}, and this program knows versions up to {VERSION}: pods "
@@ -267,8 +306,9 @@ def raise_version(db: sqlite3.Connection, written: Iterable[Receipt]) -> None:
 
 
 def lower_version(db: sqlite3.Connection) -> None:
-    """Lower the file's version to that of the remaining receipts, within the caller's transaction."""
-    if _version(db) > OLDEST:
+    """Lower the file's version to that of the remaining rows, within the caller's transaction."""
+    [(promises,)] = db.execute("SELECT count(*) FROM promises").fetchall()
+    if _version(db) > OLDEST and not promises:
         receipts = (decode_receipt(document) for (document,) in db.execute("SELECT document FROM receipts"))
         _set_version(db, max(map(version_for, receipts), default=OLDEST))
 

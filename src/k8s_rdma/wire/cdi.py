@@ -29,6 +29,7 @@ VERSION = "0.5.0"
 VENDOR = "k8s-rdma.io"
 VF_CLASS = "vf"
 SLOT_CLASS = "slot"
+CLAIM_CLASS = "claim"
 SHARED_CLASS = "shared"
 
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"

@@ -150,6 +150,7 @@ class AddCommand:
         devices = await self._devices_of(call, pod_request)
         pod_request = pod_request.with_gpus(devices)
         pod_request = add_device_interfaces(pod_request, devices.exclusive, self._node.hardware)
+        pod_request = pod_request.with_claims(await self._worker.run(self._node.promised_to, call.pod.uid))
         slots = slots_of_pod(
             devices.slots,
             call.annotations,
@@ -163,7 +164,7 @@ class AddCommand:
             entries = self._entries_of_network(call, pod_request)
             part = pod_request.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
             sandbox = replace(
-                call.sandbox(part.request, entries, slots), devices=part.devices, gpus=part.gpus
+                call.sandbox(part.request, entries, slots, part.claimed), devices=part.devices, gpus=part.gpus
             )
             if not part.request and sandbox.delegate is None:
                 call.allow_nothing()
@@ -229,7 +230,7 @@ class AddCommand:
 
     async def _claim(self, call: AddCall, sandbox: Sandbox, part: PodRequest) -> Receipt:
         """Choose VFs and record them on disk, in place of the pod's VFs in sandboxes that no longer exist."""
-        if part.request and part.promised is None:
+        if part.annotated and part.promised is None:
             await self._cluster.claims_known()
         async with AsyncExitStack() as locks:
             inherited = await self._stale_sandboxes.end(sandbox, locks, call.plugins)

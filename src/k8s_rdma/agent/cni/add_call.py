@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.cdi_specs import device_info_file
@@ -27,6 +28,7 @@ from k8s_rdma.wire.json import shown
 
 if TYPE_CHECKING:
     from k8s_rdma.core.devices.pod_devices import SlotInUse
+    from k8s_rdma.core.ledger import PromisedInterface
     from k8s_rdma.core.request import InterfaceRequest, Request
 
 
@@ -53,18 +55,26 @@ class AddCall:
         """The attachment that the call is for."""
         return Attachment(self.conf.name, self.env.container_id, self.env.ifname)
 
-    def sandbox(self, request: Request, entries: Sequence[int], slots: tuple[SlotInUse, ...] = ()) -> Sandbox:
+    def sandbox(
+        self,
+        request: Request,
+        entries: Sequence[int],
+        slots: tuple[SlotInUse, ...] = (),
+        claimed: Sequence[PromisedInterface] = (),
+    ) -> Sandbox:
         """Describe the sandbox and the names for this part of the pod's request.
 
-        slots: the pod's; unused by an attachment without interfaces.
+        slots: the pod's; unused by an attachment without interfaces. claimed: the last ones of the request.
         The delegate is left out where a VF is the interface that the runtime looks for in the pod.
         MalformedError names a field that cannot be followed.
         """
         interfaces = request.interfaces
         present = interfaces_in_pod(self.conf.prev_result).keys()
         numbered = tuple(zip(entries, interfaces, strict=True))
-        self._require_netdevs(numbered)
-        ifnames = interface_names(self.conf, numbered, self.env.ifname, present)
+        promised = dict(enumerate(claimed, len(entries) - len(claimed)))
+        fields = {entries[index]: f"request {found.request}" for index, found in promised.items()}
+        self._require_netdevs(numbered, fields)
+        ifnames = interface_names(self.conf, numbered, self.env.ifname, present, fields)
         drivers = {
             name: interface.options.driver for name, interface in zip(ifnames, interfaces, strict=True)
         }
@@ -80,9 +90,12 @@ class AddCall:
             delegate=None if provided else self.plugins.delegate,
             device_info_file=device_info_file(self.conf.device_info_file),
             slots=slots if interfaces else (),
+            promised=promised,
         )
 
-    def _require_netdevs(self, numbered: Iterable[tuple[int, InterfaceRequest]]) -> None:
+    def _require_netdevs(
+        self, numbered: Iterable[tuple[int, InterfaceRequest]], fields: Mapping[int, str]
+    ) -> None:
         """Raise MalformedError for options of a network device where the configuration leaves none."""
         for place, interface in numbered:
             options = interface.options
@@ -92,7 +105,7 @@ class AddCall:
             for key, is_set in (("mtu", options.mtu is not None), ("network", addressed)):
                 if is_set:
                     why = "is of a network device, and with dpdk of the network configuration there is none"
-                    refuse(f"{request_name(self.conf.pod_annotations or {})}[{place}].{key}", why)
+                    refuse(f"{_field(self.conf, place, fields)}.{key}", why)
 
     def allow_nothing(self) -> None:
         """Raise K8sRdmaError where a pod that gets no interface of ours would have no interface at all."""
@@ -121,10 +134,12 @@ def interface_names(
     interfaces: Sequence[tuple[int, InterfaceRequest]],
     cni_ifname: str,
     present: Set[str] = frozenset(),
+    fields: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[str, ...]:
     """Name an attachment's interfaces, in their order.
 
     interfaces: with their places in the pod's request. present: names that the pod already has.
+    fields: what asks for an interface, by its place, where that is not the annotation.
     MalformedError names the field whose name is invalid or taken: `MALFORMED_ANNOTATION` where the pod chose
     it, `INVALID_NETCONF` where the configuration did.
     """
@@ -132,7 +147,7 @@ def interface_names(
     unnamed = 0
     for place, interface in interfaces:
         if interface.options.name:
-            field = f"{request_name(conf.pod_annotations or {})}[{place}].name"
+            field = f"{_field(conf, place, fields)}.name"
             name = _Name(interface.options.name, field, Reason.MALFORMED_ANNOTATION)
         else:
             name = _by_configuration(conf, place, unnamed, interface, cni_ifname)
@@ -140,6 +155,11 @@ def interface_names(
         _check(name, names, present)
         names[name.text] = name
     return tuple(names)
+
+
+def _field(conf: NetConf, place: int, fields: Mapping[int, str]) -> str:
+    """Name what asks for the interface at a place."""
+    return fields.get(place) or f"{request_name(conf.pod_annotations or {})}[{place}]"
 
 
 def _by_configuration(

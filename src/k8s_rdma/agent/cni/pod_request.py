@@ -28,6 +28,7 @@ from k8s_rdma.core.devices.near_gpus import gpus_of, is_gpu
 from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.devices.pod_devices import PodDevices, SlotInUse, shared_resource
 from k8s_rdma.core.inventory import Gpu
+from k8s_rdma.core.ledger import PromisedInterface
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, NamespacePolicy, satisfies
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
@@ -315,19 +316,19 @@ def slots_of_pod(
         (`MALFORMED_ANNOTATION`) for what is no amount.
     """
     hints = annotations.get(NCCL_ANNOTATION, "").strip() == "required"
+    amount, required = memlock_of_pod(annotations, policy, memlock)
+    return tuple(
+        replace(slot, hints=slot.hints or hints, memlock=amount, memlock_required=required) for slot in slots
+    )
+
+
+def memlock_of_pod(annotations: Mapping[str, str], policy: NamespacePolicy, memlock: int) -> tuple[int, bool]:
+    """Return the bytes that a pod's containers may lock, and whether they have to; errors as above."""
     requested = read_memlock(annotations)
     amount = memlock if requested is None else requested
     if policy.max_memlock is not None:
         amount = min(amount, policy.max_memlock)
-    return tuple(
-        replace(
-            slot,
-            hints=slot.hints or hints,
-            memlock=amount,
-            memlock_required=bool(requested),
-        )
-        for slot in slots
-    )
+    return amount, bool(requested)
 
 
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
@@ -353,6 +354,7 @@ class PodRequest:
     annotation: the name of the one that asks, for errors.
     devices: the exclusive devices of a pod that holds some, one for each interface.
     gpus: those of the pod, where it has interfaces that are to be near them.
+    claimed: the interfaces that ResourceClaims promise; they are the last ones of the request.
     """
 
     request: Request
@@ -361,6 +363,20 @@ class PodRequest:
     annotation: str = ANNOTATION
     devices: tuple[HeldDevice, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    claimed: tuple[PromisedInterface, ...] = ()
+
+    @property
+    def annotated(self) -> int:
+        """The number of interfaces that the annotation asks for."""
+        return len(self.request.interfaces) - len(self.claimed)
+
+    def with_claims(self, promised: tuple[PromisedInterface, ...]) -> PodRequest:
+        """Add what the pod's claims promise, behind what its annotation asks for."""
+        if not promised:
+            return self
+        claimed = (interface.placed.as_request() for interface in promised)
+        request = replace(self.request, interfaces=(*self.request.interfaces, *claimed))
+        return replace(self, request=request, claimed=promised)
 
     def with_gpus(self, devices: HeldDevices) -> PodRequest:
         """Add the GPUs that kubelet gave the pod, with an interface for each where one stands for them.
@@ -401,18 +417,23 @@ class PodRequest:
 
     def part(self, entries: Sequence[int]) -> PodRequest:
         """Select some of the interfaces, by their places in the request."""
-        promised = self.promised
+        promised, annotated = self.promised, self.annotated
+        own = [entry for entry in entries if entry < annotated]
         if promised is not None:
             placed: dict[int, list[PlacedInterface]] = {}
             for index, interface in enumerate(promised.interfaces):
                 placed.setdefault(interface.entry_at(index), []).append(interface)
-            interfaces = tuple(interface for entry in entries for interface in placed[entry])
+            interfaces = tuple(interface for entry in own for interface in placed[entry])
             promised = replace(promised, interfaces=interfaces) if interfaces else None
         requested = tuple(self.request.interfaces[entry] for entry in entries)
-        request = replace(self.request, interfaces=requested)
-        devices = tuple(self.devices[entry] for entry in entries) if self.devices else ()
-        gpus = gpus_of(self.request.interfaces, entries, self.gpus) if self.gpus else ()
-        return replace(self, request=request, promised=promised, devices=devices, gpus=gpus)
+        return replace(
+            self,
+            request=replace(self.request, interfaces=requested),
+            promised=promised,
+            devices=tuple(self.devices[entry] for entry in own) if self.devices else (),
+            gpus=gpus_of(self.request.interfaces, own, self.gpus) if self.gpus else (),
+            claimed=tuple(self.claimed[entry - annotated] for entry in entries if entry >= annotated),
+        )
 
     def permitted(self, policies: NamespacePolicies, namespace: str) -> PodRequest:
         """Restrict the request to the PFs that the namespace may use.
@@ -447,7 +468,12 @@ class PodRequest:
         with_all_defaults = tuple(
             _with_defaults(requested, vlan, driver) for requested in self.request.interfaces
         )
-        return replace(self, request=replace(self.request, interfaces=with_all_defaults), promised=promised)
+        claimed = tuple(
+            replace(interface, placed=_with_defaults(interface.placed, vlan, driver))
+            for interface in self.claimed
+        )
+        request = replace(self.request, interfaces=with_all_defaults)
+        return replace(self, request=request, promised=promised, claimed=claimed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ class Service:
             try:
                 reply = Reply(exit_status=0, stdout=await self._perform(request, netns, still_waiting))
                 if request.env.get("CNI_COMMAND") != "STATUS":  # containerd asks every 5 s
-                    _log.info("cni_call", duration_ms=_elapsed_ms(started))
+                    _log.info("cni_call", duration_ms=elapsed_ms(started))
             except K8sRdmaError as error:
                 reply = self._failure(request, error)
                 _log.warning(
@@ -87,10 +87,10 @@ class Service:
                     reason=error.reason,
                     error=str(error),
                     details=error.details,
-                    duration_ms=_elapsed_ms(started),
+                    duration_ms=elapsed_ms(started),
                 )
             except Exception as error:
-                _log.exception("cni_call_failed", duration_ms=_elapsed_ms(started))
+                _log.exception("cni_call_failed", duration_ms=elapsed_ms(started))
                 fault = K8sRdmaError(
                     f"the agent has a fault: {error!r}; its log has more", reason=Reason.INTERNAL
                 )
@@ -165,5 +165,6 @@ def _log_fields(env: Mapping[str, str]) -> dict[str, str]:
     return fields | {"pod": f"{args.get('K8S_POD_NAMESPACE', '')}/{name}"} if name else fields
 
 
-def _elapsed_ms(started: float) -> float:
+def elapsed_ms(started: float) -> float:
+    """Return the milliseconds since a moment of the monotonic clock."""
     return round((time.monotonic() - started) * 1e3, 3)

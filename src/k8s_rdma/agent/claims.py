@@ -1,0 +1,301 @@
+"""ResourceClaims: prepared and unprepared for kubelet, on `claims.sock`; and the PFs offered for them.
+
+A promise is on disk, its pod marked and its CDI devices described before kubelet is answered. A claim that
+does not fit because others have not ended yet, as after a pod's deletion by force, waits for them: kubelet
+tries a failed preparation again only after 60 to 90 s (Kubernetes 1.36, `SyncPod` in
+pkg/kubelet/kuberuntime/kuberuntime_manager.go).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from k8s_rdma.agent.cni.pod_request import memlock_of_pod
+from k8s_rdma.agent.cni.service import elapsed_ms
+from k8s_rdma.agent.node import rejected
+from k8s_rdma.agent.release import RatesLeftError
+from k8s_rdma.agent.report import SEND_TIMEOUT_S, StatePublisher
+from k8s_rdma.agent.unix_sockets import RECEIVE_TIMEOUT_S, read_lines
+from k8s_rdma.core.claims import Offer, offers
+from k8s_rdma.core.ledger import ClaimUid
+from k8s_rdma.core.placement import Rejection
+from k8s_rdma.core.request import Request
+from k8s_rdma.core.types import Enforce, Enforcer, enforcer_of
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.wire.cdi import CLAIM_CLASS, qualified_name
+from k8s_rdma.wire.claims import (
+    MAX_LINE_BYTES,
+    Answer,
+    ClaimName,
+    Offers,
+    PfOffer,
+    Prepare,
+    PreparedDevice,
+    Question,
+    decode_question,
+    encode_line,
+)
+from k8s_rdma.wire.resource_claim import decode_prepare
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma.agent.cdi_specs import ClaimSpecs
+    from k8s_rdma.agent.cni.delete import DeleteCommand
+    from k8s_rdma.agent.cni.pod_request import Policy
+    from k8s_rdma.agent.node import Node, Worker
+    from k8s_rdma.core.claims import AllocatedClaim
+    from k8s_rdma.core.ledger import ClaimPromise
+    from k8s_rdma.core.types import PciAddress
+
+_log = structlog.get_logger()
+
+POLL_S = 0.5
+"""The interval between attempts of a claim that waits for VFs which others hold without us."""
+
+_FOR_NOW = frozenset({Reason.INSUFFICIENT, Reason.UNREADABLE_NODE})
+"""Reasons of refusals that end by themselves."""
+
+
+class ClaimCommands:
+    """Prepares and unprepares claims, however many at once."""
+
+    def __init__(
+        self, node: Node, worker: Worker, specs: ClaimSpecs, delete: DeleteCommand, policy: Policy
+    ) -> None:
+        """specs: used on the worker's thread alone. delete: ends attachments that a claim leaves behind."""
+        self._node = node
+        self._worker = worker
+        self._specs = specs
+        self._delete = delete
+        self._policy = policy
+        self._ended = 0
+        self._change = asyncio.Condition()
+
+    async def prepare(self, question: Prepare) -> tuple[PreparedDevice, ...]:
+        """Promise a claim its VFs, and describe its devices. K8sRdmaError names what is in the way."""
+        claim = self._permitted(question)
+        promise = await self._promised(claim, question.wait_s)
+        await self._worker.run(lambda: self._specs.write(promise, self._node.ledger))
+        return prepared_devices(promise, self._node.name)
+
+    async def unprepare(self, claim: ClaimName) -> None:
+        """End what a claim promises, and first what its pod still has of it.
+
+        K8sRdmaError when that fails: then the promise stays.
+        """
+        promise = self._node.ledger.promises.get(ClaimUid(claim.uid))
+        if promise is not None:
+            await self._end_attachments(promise)
+            await self._worker.run(self._specs.remove, promise.uid)
+            await self._worker.run(self._node.forget_promise, promise.uid)
+        async with self._change:
+            self._ended += 1
+            self._change.notify_all()
+
+    def _permitted(self, question: Prepare) -> AllocatedClaim:
+        """Read the claim, as far as its namespace's policy permits it."""
+        claim, annotations = decode_prepare(question, self._node.name)
+        policies = self._policy.policies()
+        requested = Request(tuple(entry.interface for entry in claim.interfaces))
+        permitted = policies.permit(claim.namespace, requested).interfaces
+        policy = policies.policy_for(claim.namespace)
+        memlock, required = memlock_of_pod(annotations, policy, self._policy.memlock)
+        interfaces = tuple(
+            replace(entry, interface=interface)
+            for entry, interface in zip(claim.interfaces, permitted, strict=True)
+        )
+        return replace(claim, interfaces=interfaces, memlock=memlock, memlock_required=required)
+
+    async def _promised(self, claim: AllocatedClaim, wait_s: float) -> ClaimPromise:
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            ended = self._ended
+            promise = await self._worker.run(self._node.promise, claim)
+            if not isinstance(promise, Rejection):
+                return promise
+            left_s = deadline_s - time.monotonic()
+            if promise.reason not in _FOR_NOW or left_s <= 0:
+                raise rejected(promise, claim.pod)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(POLL_S, left_s)), self._change:
+                    await self._change.wait_for(partial(self._ended_since, ended))
+
+    def _ended_since(self, ended: int) -> bool:
+        return self._ended != ended
+
+    async def _end_attachments(self, promise: ClaimPromise) -> None:
+        vfs = {interface.vf for interface in promise.interfaces}
+        for receipt in self._node.ledger.of_pod(promise.pod.uid):
+            if any(interface.vf in vfs for interface in receipt.interfaces):
+                with suppress(RatesLeftError):  # its receipt keeps the VFs from others until they are reset
+                    await self._delete.end_if(receipt.attachment, lambda _: True)
+
+
+def prepared_devices(promise: ClaimPromise, pool: str) -> tuple[PreparedDevice, ...]:
+    """Describe a claim's devices for kubelet. pool: of the node's ResourceSlices."""
+    return tuple(
+        PreparedDevice(
+            request=interface.request,
+            pool=pool,
+            device=interface.device,
+            share_id=interface.share_id,
+            cdi=(qualified_name(name, device_class=CLAIM_CLASS),),
+        )
+        for name, interface in zip(promise.device_names(), promise.interfaces, strict=True)
+    )
+
+
+class ClaimOffers:
+    """Renders the PFs that are offered for claims; remembers the speed of links that are down."""
+
+    def __init__(self, node: Node) -> None:
+        """Offer nothing yet."""
+        self._node = node
+        self._links: dict[PciAddress, int] = {}
+        self.publisher = StatePublisher(self._render)
+
+    def _render(self) -> bytes:
+        node = self._node
+        self._links |= {pf.pci: pf.link_mbps for pf in node.hardware.pfs if pf.link_mbps is not None}
+        found = offers(node.hardware, node.ledger, self._links, node.rules)
+        prepared: dict[str, list[str]] = {}
+        for promise in node.ledger.promises.values():
+            for device in prepared_devices(promise, node.name):
+                prepared.setdefault(device.device, []).extend(device.cdi)
+        return encode_line(
+            Offers(
+                node=node.name,
+                pfs=tuple(map(_offer, found)),
+                prepared={device: tuple(names) for device, names in prepared.items()},
+            )
+        )
+
+
+def _offer(offer: Offer) -> PfOffer:
+    pf = offer.pf
+    by_driver: Enforcer = enforcer_of(pf.driver)
+    by_software: Enforcer = "software" if pf.software_caps else "accounted"
+    takes_caps = pf.rates.max is not None and pf.enforce is not Enforce.SOFTWARE
+    return PfOffer(
+        name=offer.name,
+        pf=pf.name,
+        pci=pf.pci,
+        driver=pf.driver,
+        vendor=pf.vendor,
+        link_type=pf.link_type,
+        mtu=pf.mtu,
+        min_rate=by_driver if pf.rates.min is not None else "accounted",
+        max_rate=by_driver if takes_caps else by_software,
+        rdma=pf.rdma_device is not None or any(vf.rdma_device for vf in pf.vfs),
+        bandwidth_mbps=offer.mbps,
+        vfs=offer.vfs,
+        numa_node=pf.numa_node,
+        pcie_root=_pcie_root(pf.pcie_path[0] if pf.pcie_path else pf.pci),
+        link_up=offer.link_up,
+        problems=pf.problems,
+    )
+
+
+def _pcie_root(port: str) -> str:
+    """The root complex of a root port, as in sysfs: `pci0000:3a`; empty for what is no PCI address."""
+    domain, colon, rest = port.partition(":")
+    bus, colon_of_bus, _ = rest.partition(":")
+    return f"pci{domain}:{bus}" if colon and colon_of_bus else ""
+
+
+class ClaimsSocket:
+    """Serves `claims.sock`: each connection has one question."""
+
+    def __init__(self, commands: ClaimCommands, offers: StatePublisher) -> None:
+        """offers: what followers get; published again after each answer."""
+        self._commands = commands
+        self._offers = offers
+
+    async def talk(self, connection: socket.socket) -> None:
+        """Serve one connection until its question is answered, or its follower hangs up.
+
+        A caller that hangs up does not stop what has begun: kubelet asks again, and gets the same answer.
+        """
+        lines = read_lines(connection, MAX_LINE_BYTES)
+        async with aclosing(lines):
+            try:
+                async with asyncio.timeout(RECEIVE_TIMEOUT_S):
+                    question = decode_question(await anext(lines))
+            except StopAsyncIteration:
+                return
+            except MalformedError as error:
+                await _send(connection, _failure(error))
+                return
+            if question.follow:
+                await self._follow(connection, lines)
+            else:
+                await _send(connection, await self._answer(question))
+
+    async def _answer(self, question: Question) -> Answer:
+        """Answer a question; a failure is an answer, too."""
+        started = time.monotonic()
+        name = question.prepare.claim if question.prepare else question.unprepare
+        fields = {
+            "operation": uuid.uuid4().hex[:8],
+            "command": "prepare" if question.prepare else "unprepare",
+            "claim": f"{name.namespace}/{name.name}" if name else "",
+        }
+        with structlog.contextvars.bound_contextvars(**fields):
+            try:
+                answer = await self._perform(question)
+                _log.info("claim_call", duration_ms=elapsed_ms(started))
+            except K8sRdmaError as error:
+                answer = _failure(error)
+                _log.warning(
+                    "claim_call_refused",
+                    reason=error.reason,
+                    error=str(error),
+                    details=error.details,
+                    duration_ms=elapsed_ms(started),
+                )
+            await self._offers.publish()
+        return answer
+
+    async def _perform(self, question: Question) -> Answer:
+        if question.prepare is not None:
+            return Answer(devices=await self._commands.prepare(question.prepare))
+        if question.unprepare is not None:
+            await self._commands.unprepare(question.unprepare)
+        return Answer()
+
+    async def _follow(self, connection: socket.socket, lines: AsyncIterator[bytes]) -> None:
+        """Send the offers, and again after each change, until the follower hangs up or says more."""
+        sending = asyncio.ensure_future(self._stream(connection))
+        hang_up = asyncio.ensure_future(anext(lines, None))
+        try:
+            await asyncio.wait((sending, hang_up), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, hang_up):
+                task.cancel()
+            await asyncio.gather(sending, hang_up, return_exceptions=True)
+
+    async def _stream(self, connection: socket.socket) -> None:
+        sent = None
+        while True:
+            sent = await self._offers.wait_for_change(sent)
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await asyncio.get_running_loop().sock_sendall(connection, sent)
+
+
+def _failure(error: K8sRdmaError) -> Answer:
+    return Answer(error=error.message, reason=error.reason)
+
+
+async def _send(connection: socket.socket, answer: Answer) -> None:
+    async with asyncio.timeout(SEND_TIMEOUT_S):
+        await asyncio.get_running_loop().sock_sendall(connection, encode_line(answer))

@@ -1,0 +1,330 @@
+"""ResourceClaims on a node: the PFs that are for them, what is offered, and the judgement of a claim.
+
+kube-scheduler chooses PFs and adds up what claims consume of each, but not without exception: two schedulers,
+a forged quantity or a pod deleted by force give a PF's bandwidth away twice. So the node judges each claim by
+its own rule (`core.placement.fits`) before its pod starts, chooses VFs, and promises them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.allocation import allocated, foreign_reason, foreign_usage, is_free, used_locally
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, PfRule, Used
+from k8s_rdma.core.kernel import Hardware, PfState, Vf
+from k8s_rdma.core.ledger import CLAIMS_POOL, ClaimPromise, ClaimUid, Ledger, Pod, PromisedInterface
+from k8s_rdma.core.macs import taken_mac
+from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
+from k8s_rdma.core.programming import objection
+from k8s_rdma.core.request import InterfaceRequest, unmet
+from k8s_rdma.core.step import VfRef
+from k8s_rdma.core.types import NodeName, PciAddress, PfUse
+from k8s_rdma.errors import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from k8s_rdma.core.ledger import AllocatedInterface
+
+WEIGHTS_SHARE = 95
+"""The percentage of a link that is offered where minimum rates are weights: a mix that kube-scheduler's sums
+admit below it leaves nobody short of a reservation (`core.programming`)."""
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def with_uses(hardware: Hardware, rules: Sequence[PfRule], ledger: Ledger) -> Hardware:
+    """Put the VFs of PFs for claims into their pool.
+
+    rules: the first that matches a PF says its use. While pods have VFs of a PF for the other use, it stays
+    as it was, with a problem that says so.
+    """
+    if not ledger.promises and all(rule.use is PfUse.ANNOTATION for rule in rules):
+        return hardware
+    return replace(hardware, pfs=tuple(_with_use(pf, _use(pf, rules), ledger) for pf in hardware.pfs))
+
+
+def _with_use(pf: PfState, use: PfUse, ledger: Ledger) -> PfState:
+    promised = any(vf.pf == pf.pci for vf in ledger.promised_vfs())
+    annotated = any(
+        interface.vf.pf == pf.pci and not interface.pool
+        for receipt in ledger.receipts.values()
+        for interface in receipt.interfaces
+    )
+    if use is PfUse.CLAIMS and annotated and not promised:
+        why = "hardware.pfs[].use: claims waits until no pod has VFs of it by annotation"
+        return replace(pf, problems=(*pf.problems, f"PF {pf.name}: {why}"))
+    if use is PfUse.ANNOTATION and not promised:
+        return pf
+    vfs = tuple(vf if vf.pool else replace(vf, pool=CLAIMS_POOL) for vf in pf.vfs)
+    if use is PfUse.CLAIMS:
+        return replace(pf, vfs=vfs)
+    why = "hardware.pfs[].use: annotation waits until no ResourceClaim has VFs of it"
+    return replace(pf, vfs=vfs, problems=(*pf.problems, f"PF {pf.name}: {why}"))
+
+
+def _use(pf: PfState, rules: Sequence[PfRule]) -> PfUse:
+    return next((rule.use for rule in rules if _matches(rule, pf)), PfUse.ANNOTATION)
+
+
+def _matches(rule: PfRule, pf: PfState) -> bool:
+    vendors = {pf.vendor, pf.vendor.partition(":")[0]}
+    return (
+        (not rule.names or pf.name in rule.names)
+        and (not rule.pcis or pf.pci in rule.pcis)
+        and (not rule.vendors or bool(rule.vendors & vendors))
+        and (not rule.drivers or pf.driver in rule.drivers)
+        and (not rule.link_types or pf.link_type in rule.link_types)
+    )
+
+
+def claim_pfs(hardware: Hardware) -> dict[str, PfState]:
+    """Map device names to PFs for claims: netdev names, or PCI addresses where these are no DNS labels."""
+    found = {}
+    for pf in hardware.pfs:
+        if any(vf.pool == CLAIMS_POOL for vf in pf.vfs):
+            valid = _LABEL.fullmatch(pf.name) and pf.name not in found
+            found[pf.name if valid else "pci-" + re.sub("[:.]", "-", pf.pci)] = pf
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedInterface:
+    """A result of a claim's allocation: an interface on a PF. request, device, share_id: as promised."""
+
+    request: str
+    device: str
+    share_id: str
+    interface: InterfaceRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatedClaim:
+    """A ResourceClaim that kube-scheduler allocated on this node; other fields as in `ClaimPromise`."""
+
+    uid: ClaimUid
+    namespace: str
+    name: str
+    pod: Pod
+    pod_claim: str
+    interfaces: tuple[ClaimedInterface, ...]
+    memlock: int = 0
+    memlock_required: bool = False
+
+
+def judge(
+    claim: AllocatedClaim, node: NodeName, hardware: Hardware, ledger: Ledger
+) -> ClaimPromise | Rejection:
+    """Promise VFs for a claim, or say why not.
+
+    A claim that has its promise gets it again, with other VFs for those that no longer exist.
+    `CONFLICT` where it was promised something else, `INSUFFICIENT` where it fits once others have ended;
+    any other reason is for good.
+    """
+    promise = ledger.promises.get(claim.uid)
+    if promise is not None and not _is_same(promise, claim):
+        why = f"claim {claim.namespace}/{claim.name} was prepared with another allocation"
+        return Rejection(node=node, reason=Reason.CONFLICT, message=why)
+    pfs = claim_pfs(hardware)
+    if unknown := [entry for entry in claim.interfaces if entry.device not in pfs]:
+        why = f"device {unknown[0].device} of request {unknown[0].request} is no PF of this node for claims"
+        return Rejection(node=node, reason=Reason.NO_SUCH_PF, message=why)
+    placed = tuple(_placed(entry, pfs[entry.device].pci) for entry in claim.interfaces)
+    inventory = hardware.inventory(node)
+    if (refusal := _refusal(claim, placed, inventory)) is not None:
+        return refusal
+    used = used_locally(hardware, _without_claim(ledger, promise))
+    if not fits(placed, inventory, used):
+        return _too_full(placed, inventory, used)
+    return _with_vfs(claim, placed, node, hardware, ledger)
+
+
+def _is_same(promise: ClaimPromise, claim: AllocatedClaim) -> bool:
+    """Report whether a promise was made for this content of the claim."""
+    promised = [
+        (kept.request, kept.device, kept.share_id, kept.placed.as_request()) for kept in promise.interfaces
+    ]
+    wanted = [(entry.request, entry.device, entry.share_id, entry.interface) for entry in claim.interfaces]
+    return promise.pod == claim.pod and promised == wanted
+
+
+def _without_claim(ledger: Ledger, promise: ClaimPromise | None) -> Ledger:
+    """The ledger without a claim's promise and what its pod has of it, for a claim that is prepared again."""
+    if promise is None:
+        return ledger
+    own = {interface.vf for interface in promise.interfaces}
+    receipts = {
+        key: replace(receipt, interfaces=tuple(held for held in receipt.interfaces if held.vf not in own))
+        for key, receipt in ledger.receipts.items()
+    }
+    return replace(ledger.without_promise(promise.uid), receipts=receipts)
+
+
+def _placed(entry: ClaimedInterface, pf: PciAddress) -> PlacedInterface:
+    interface = entry.interface
+    return PlacedInterface(
+        pf=pf,
+        min_tx_rate_mbps=interface.min_tx_rate_mbps,
+        max_tx_rate_mbps=interface.max_tx_rate_mbps,
+        enforce=interface.enforce,
+        options=interface.options,
+        pool=CLAIMS_POOL,
+    )
+
+
+def _refusal(
+    claim: AllocatedClaim, placed: Sequence[PlacedInterface], inventory: Inventory
+) -> Rejection | None:
+    """The reason why a PF never takes an interface, or an empty one all of them; None where they do."""
+    for entry, place in zip(claim.interfaces, placed, strict=True):
+        pf = inventory.pf(place.pf)
+        why = (unmet(pf, entry.interface.needs) or objection(pf, entry.interface)) if pf is not None else ""
+        if pf is not None and why:
+            message = f"request {entry.request}: PF {pf.name}: {why}"
+            return Rejection(node=inventory.node, reason=Reason.DRIVER_REFUSES, message=message)
+    for pci, additional in usage_of(placed, inventory).items():
+        pf = inventory.pf(pci)
+        if pf is not None and pf.link_mbps is not None and additional.mbps > pf.link_mbps:
+            message = f"PF {pf.name}: the claim needs {additional.mbps} Mb/s; its link has {pf.link_mbps}"
+            return Rejection(node=inventory.node, reason=Reason.EXCEEDS_CAPACITY, message=message)
+    return None
+
+
+def _too_full(
+    placed: Sequence[PlacedInterface], inventory: Inventory, used: Mapping[PciAddress, Used]
+) -> Rejection:
+    """The refusal of a claim whose PFs have too little free, with numbers."""
+    whys = []
+    for pci, additional in usage_of(placed, inventory).items():
+        pf, current = inventory.pf(pci), used.get(pci, NOTHING_USED)
+        if pf is None or not additional.mbps:
+            continue
+        needs = f"PF {pf.name}: the claim needs {additional.mbps} Mb/s"
+        if pf.link_mbps is None:
+            whys.append(f"{needs}; its link speed is unknown (link down?)")
+        elif current.mbps + additional.mbps > pf.link_mbps:
+            free = max(0, pf.link_mbps - current.mbps)
+            whys.append(f"{needs}; {free} of {pf.link_mbps} are unreserved")
+    why = "; ".join(whys) or "minimum rates are weights, by which some VF would get less than its reservation"
+    return Rejection(node=inventory.node, reason=Reason.INSUFFICIENT, message=why)
+
+
+def _with_vfs(
+    claim: AllocatedClaim,
+    placed: Sequence[PlacedInterface],
+    node: NodeName,
+    hardware: Hardware,
+    ledger: Ledger,
+) -> ClaimPromise | Rejection:
+    """Choose VFs: those promised before that still exist, and else the free ones of lowest index."""
+    pfs = {pf.pci: pf for pf in hardware.pfs}
+    promise = ledger.promises.get(claim.uid)
+    before = [kept.vf for kept in promise.interfaces] if promise else [None] * len(placed)
+    existing = [vf if vf is not None and _vf(pfs, vf) else None for vf in before]
+    taken = {*ledger.holders(), *ledger.promised_vfs()}
+    free = {pci: iter(_free_vfs(pfs[pci], taken)) for pci in {place.pf for place in placed}}
+    interfaces = []
+    for entry, place, ref in zip(claim.interfaces, placed, existing, strict=True):
+        vf = _vf(pfs, ref) if ref is not None else next(free[place.pf], None)
+        if vf is None:
+            pf = pfs[place.pf]
+            count = sum(candidate.pool == CLAIMS_POOL for candidate in pf.vfs)
+            why = f"PF {pf.name}: none of its {count} VFs for claims is free for request {entry.request}"
+            return Rejection(node=node, reason=Reason.INSUFFICIENT, message=why)
+        interfaces.append(_promised(entry, place, vf))
+    return ClaimPromise(
+        uid=claim.uid,
+        namespace=claim.namespace,
+        name=claim.name,
+        pod=claim.pod,
+        pod_claim=claim.pod_claim,
+        interfaces=tuple(interfaces),
+        memlock=claim.memlock,
+        memlock_required=claim.memlock_required,
+    )
+
+
+def _promised(entry: ClaimedInterface, place: PlacedInterface, vf: Vf) -> PromisedInterface:
+    return PromisedInterface(
+        request=entry.request,
+        device=entry.device,
+        share_id=entry.share_id,
+        vf=VfRef(place.pf, vf.index),
+        pci=vf.pci,
+        placed=place,
+        rdma_device=vf.rdma_device or "",
+    )
+
+
+def _vf(pfs: Mapping[PciAddress, PfState], ref: VfRef) -> Vf | None:
+    pf = pfs.get(ref.pf)
+    return next((vf for vf in pf.vfs if vf.index == ref.index), None) if pf is not None else None
+
+
+def _free_vfs(pf: PfState, taken: Collection[VfRef]) -> Iterator[Vf]:
+    for vf in pf.vfs:
+        if vf.pool == CLAIMS_POOL and VfRef(pf.pci, vf.index) not in taken and is_free(vf):
+            yield vf
+
+
+def promised_interfaces(
+    promised: Sequence[tuple[PromisedInterface, str, int]],
+    node: NodeName,
+    hardware: Hardware,
+    ledger: Ledger,
+) -> tuple[AllocatedInterface, ...] | Rejection:
+    """The interfaces of an ADD on promised VFs; `CONFLICT` where one cannot be given now.
+
+    promised: each with its name in the pod, and its entry in the pod's request.
+    """
+    pfs, inventory = {pf.pci: pf for pf in hardware.pfs}, hardware.inventory(node)
+    interfaces = []
+    for promise, ifname, entry in promised:
+        vf, pf = _vf(pfs, promise.vf), inventory.pf(promise.vf.pf)
+        why = "it does not exist any more" if vf is None else foreign_reason(vf)
+        if vf is None or pf is None or why:
+            subject = f"VF {promise.vf.index} of PF {promise.vf.pf}, promised to request {promise.request}"
+            return Rejection(node=node, reason=Reason.CONFLICT, message=f"{subject}, cannot be given: {why}")
+        interfaces.append(allocated(vf, pf, promise.placed, ifname, entry))
+    if conflict := taken_mac(interfaces, hardware, ledger):
+        return Rejection(node=node, reason=Reason.CONFLICT, message=conflict)
+    return tuple(interfaces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A PF for claims.
+
+    name: of its device. mbps: what reservations may add up to. vfs: how many can be given, those in use
+    included. link_up: whether it has carrier; without, mbps is 0 where the speed was never known.
+    """
+
+    name: str
+    pf: PfState
+    mbps: int
+    vfs: int
+    link_up: bool
+
+
+def offers(
+    hardware: Hardware, ledger: Ledger, last_links: Mapping[PciAddress, int], rules: Sequence[PfRule]
+) -> tuple[Offer, ...]:
+    """The PFs that new claims may be on, by name; those that wait for their former use to end are left out.
+
+    last_links: the last known speed of each link, Mb/s.
+    """
+    foreign = foreign_usage(hardware, ledger)
+    found = []
+    for name, pf in sorted(claim_pfs(hardware).items()):
+        if _use(pf, rules) is not PfUse.CLAIMS:
+            continue
+        elsewhere = foreign.get(pf.pci, NOTHING_USED)
+        link = pf.link_mbps or last_links.get(pf.pci, 0)
+        if pf.rates.weights:
+            link = link * WEIGHTS_SHARE // 100
+        vfs = sum(vf.pool == CLAIMS_POOL for vf in pf.vfs) - sum(use.held_vfs for use in elsewhere.devices)
+        mbps = max(0, link - elsewhere.mbps)
+        found.append(Offer(name=name, pf=pf, mbps=mbps, vfs=vfs, link_up=pf.link_mbps is not None))
+    return tuple(found)

@@ -1,0 +1,369 @@
+"""ResourceClaims (`resource.k8s.io/v1`) as kube-scheduler allocated them, and our configuration in them.
+
+Nothing in a claim is taken on trust: before Kubernetes validated quantities, capacities below zero and above
+2^63 were accepted, and rounded to what was never asked for.
+
+The opaque parameters of a request are an `InterfaceConfig`:
+
+    {"apiVersion": "k8s-rdma.io/v1", "kind": "InterfaceConfig", "maxTxRate": "40G", "name": "rdma0"}
+
+`maxTxRate` is a quantity in bits per second, `enforce` as in the annotation, and so are the options, in
+camelCase. Parameters of a DeviceClass are defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import msgspec
+
+from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface
+from k8s_rdma.core.ledger import ClaimUid, Pod
+from k8s_rdma.core.request import InterfaceRequest
+from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, PodUid, VfDriver
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.annotation import OPTION_KEYS, read_options
+from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse, tokens
+from k8s_rdma.wire.claims import DRIVER
+from k8s_rdma.wire.json import decode, describe_unknown, shown
+from k8s_rdma.wire.pod_spec import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from fractions import Fraction
+
+    from k8s_rdma.core.types import NodeName
+    from k8s_rdma.wire.claims import Prepare
+
+API_VERSION = "k8s-rdma.io/v1"
+KIND = "InterfaceConfig"
+BANDWIDTH, VFS = "bandwidth", "vfs"
+"""The capacities of a PF; bandwidth in bits per second."""
+
+BITS_PER_MB = 1_000_000
+
+_SPELLED = {"vlan_proto": "vlanProto", "spoof_check": "spoofCheck", "link_state": "linkState"}
+CONFIG_KEYS = {
+    _SPELLED.get(key, key): key for key in OPTION_KEYS if key not in ("pf", "link_type", "near", "per")
+}
+"""The options of an `InterfaceConfig`, and their keys in the annotation. Selectors and constraints of the
+claim say what the others do."""
+_HEAD, _CAP, _ENFORCE = ("apiVersion", "kind"), "maxTxRate", "enforce"
+_UNIQUE = ("name", "mac", "guid")
+_UID = re.compile(r"[a-z0-9]([-a-z0-9]{0,62}[a-z0-9])?")
+"""UIDs name files."""
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Capacity(msgspec.Struct, frozen=True):
+    requests: dict[str, str | int] | None = None
+
+
+class _DeviceRequest(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    capacity: _Capacity | None = None
+    exactly: _DeviceRequest | None = None
+    first_available: tuple[_DeviceRequest, ...] | None = None
+
+
+class _DevicesSpec(msgspec.Struct, frozen=True):
+    requests: tuple[_DeviceRequest, ...] | None = None
+
+
+class _ClaimSpec(msgspec.Struct, frozen=True):
+    devices: _DevicesSpec = _DevicesSpec()
+
+
+class _Result(msgspec.Struct, frozen=True, rename="camel"):
+    request: str
+    driver: str
+    pool: str
+    device: str
+    share_id: str | None = msgspec.field(name="shareID", default=None)
+    consumed_capacity: dict[str, str | int] | None = None
+    admin_access: bool | None = None
+
+
+class _Opaque(msgspec.Struct, frozen=True):
+    driver: str
+    parameters: msgspec.Raw
+
+
+class _Config(msgspec.Struct, frozen=True):
+    requests: tuple[str, ...] | None = None
+    opaque: _Opaque | None = None
+
+
+class _Devices(msgspec.Struct, frozen=True):
+    results: tuple[_Result, ...] | None = None
+    config: tuple[_Config, ...] | None = None
+
+
+class _Allocation(msgspec.Struct, frozen=True):
+    devices: _Devices = _Devices()
+
+
+class _Consumer(msgspec.Struct, frozen=True, rename="camel"):
+    resource: str
+    name: str
+    uid: str
+    api_group: str | None = None
+
+
+class _ClaimStatus(msgspec.Struct, frozen=True, rename="camel"):
+    allocation: _Allocation | None = None
+    reserved_for: tuple[_Consumer, ...] | None = None
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: _ClaimSpec = _ClaimSpec()
+    status: _ClaimStatus = _ClaimStatus()
+
+
+class _PodClaim(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    resource_claim_name: str | None = None
+
+
+class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str | None = None
+    host_network: bool | None = None
+    resource_claims: tuple[_PodClaim, ...] | None = None
+
+
+class _PodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    resource_claim_statuses: tuple[_PodClaim, ...] | None = None
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+_claim_decoder = msgspec.json.Decoder(_Claim)
+_pod_decoder = msgspec.json.Decoder(_Pod)
+
+
+class PreparedPod(NamedTuple):
+    """The claim, and the annotations of its pod."""
+
+    claim: AllocatedClaim
+    annotations: Mapping[str, str]
+
+
+def decode_prepare(prepare: Prepare, node: NodeName) -> PreparedPod:
+    """Read an allocated claim with its pod.
+
+    MalformedError names the field that does not fit: `CONFLICT` where the object is not, or not any more,
+    the one that kubelet asks for.
+    """
+    subject = f"claim {prepare.claim.namespace}/{prepare.claim.name}"
+    found = decode(prepare.resource, _claim_decoder, subject)
+    if found.metadata.uid != prepare.claim.uid or not _UID.fullmatch(found.metadata.uid):
+        _conflict(subject, f"has UID {shown(found.metadata.uid)}, kubelet prepares {prepare.claim.uid}")
+    pod = _pod(prepare, found, node, subject)
+    return PreparedPod(
+        AllocatedClaim(
+            uid=ClaimUid(found.metadata.uid),
+            namespace=prepare.claim.namespace,
+            name=prepare.claim.name,
+            pod=Pod(namespace=prepare.claim.namespace, name=pod.metadata.name, uid=PodUid(pod.metadata.uid)),
+            pod_claim=_pod_claim(pod, prepare.claim.name),
+            interfaces=_interfaces(found, node, subject),
+        ),
+        pod.metadata.annotations or {},
+    )
+
+
+def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> _Pod:
+    """The pod that the claim is reserved for: one, on this node, with a network of its own."""
+    consumers = claim.status.reserved_for or ()
+    if len(consumers) != 1:
+        why = f"is reserved for {len(consumers)} consumers; an RDMA interface is of one pod"
+        _conflict(subject, f"{why}: use a resourceClaimTemplateName")
+    [consumer] = consumers
+    if consumer.api_group or consumer.resource != "pods" or not _UID.fullmatch(consumer.uid):
+        _conflict(subject, f"is reserved for {shown(consumer.resource)}, which is no pod")
+    if prepare.pod is None:
+        _conflict(subject, f"is reserved for pod {shown(consumer.name)}, which does not exist")
+    pod = decode(prepare.pod, _pod_decoder, f"pod {consumer.name}")
+    if (pod.metadata.name, pod.metadata.uid) != (consumer.name, consumer.uid):
+        _conflict(subject, f"is reserved for pod {shown(consumer.name)} of another UID")
+    if pod.spec.node_name != node:
+        _conflict(subject, f"is of a pod on node {shown(pod.spec.node_name or 'none')}, not on {node}")
+    if pod.spec.host_network:
+        _refuse(subject, "is of a pod with hostNetwork, which gets no interfaces")
+    return pod
+
+
+def _pod_claim(pod: _Pod, claim: str) -> str:
+    """The pod's name for a claim."""
+    entries = (*(pod.status.resource_claim_statuses or ()), *(pod.spec.resource_claims or ()))
+    return next((entry.name for entry in entries if entry.resource_claim_name == claim), claim)
+
+
+def _interfaces(claim: _Claim, node: NodeName, subject: str) -> tuple[ClaimedInterface, ...]:
+    allocation = claim.status.allocation
+    devices = allocation.devices if allocation is not None else _Devices()
+    results = [result for result in devices.results or () if result.driver == DRIVER]
+    if not results:
+        _conflict(subject, f"has no allocation of {DRIVER}")
+    requested = dict(_requested(claim))
+    interfaces = []
+    for index, result in enumerate(results):
+        path = f"{subject}: status.allocation.devices.results[{index}]"
+        if result.pool != node:
+            _conflict(path, f"pool {shown(result.pool)} is not this node's, {node}")
+        if result.admin_access:
+            _refuse(path, "adminAccess reserves nothing, and an interface needs a VF")
+        mbps = _consumed(result, requested, path)
+        values = _config(devices.config or (), result.request, subject)
+        interfaces.append(
+            ClaimedInterface(
+                request=result.request,
+                device=result.device,
+                share_id=result.share_id or "",
+                interface=_interface(values, mbps, f"{subject}: request {result.request}"),
+            )
+        )
+    _require_unique(interfaces, subject)
+    return tuple(interfaces)
+
+
+def _requested(claim: _Claim) -> Iterable[tuple[str, Mapping[str, str | int]]]:
+    """The capacities that each request asks for, by its name as in results."""
+    for request in claim.spec.devices.requests or ():
+        exact = request.exactly or request
+        yield request.name, (exact.capacity and exact.capacity.requests) or {}
+        for sub in request.first_available or ():
+            yield f"{request.name}/{sub.name}", (sub.capacity and sub.capacity.requests) or {}
+
+
+def _consumed(result: _Result, requested: Mapping[str, Mapping[str, str | int]], path: str) -> int:
+    """The bandwidth that a result consumes, in Mb/s: as much as its request asks for, and one VF."""
+    if result.request not in requested:
+        _refuse(f"{path}.request", f"{shown(result.request)} is none of the claim's")
+    consumed = result.consumed_capacity or {}
+    amounts = {}
+    for capacity in (BANDWIDTH, VFS):
+        field = f"{path}.consumedCapacity.{capacity}"
+        if capacity not in consumed:
+            _refuse(field, "is missing; the API server lacks DRAConsumableCapacity, or the PF was shared out")
+        amounts[capacity] = _amount(consumed[capacity], field)
+        least = _amount(requested[result.request].get(capacity, 0), f"request {result.request}: {capacity}")
+        if amounts[capacity] < least:
+            _refuse(
+                field, f"{consumed[capacity]} is less than the {float(least):g} that the request asks for"
+            )
+    if amounts[VFS] != 1:
+        _refuse(f"{path}.consumedCapacity.{VFS}", f"{consumed[VFS]}; wanted 1: an interface is one VF")
+    mbps = -(-amounts[BANDWIDTH] // BITS_PER_MB)
+    if mbps > MAX_RATE_MBPS:
+        _refuse(f"{path}.consumedCapacity.{BANDWIDTH}", f"{consumed[BANDWIDTH]} is no rate")
+    return int(mbps)
+
+
+def _amount(value: str | int, path: str) -> Fraction:
+    try:
+        amount = quantity(str(value))
+    except ValueError:
+        _refuse(path, f"{shown(str(value))} is no quantity")
+    if amount < 0 or amount.denominator != 1:
+        _refuse(path, f"{shown(str(value))}; wanted a whole number that is not negative")
+    return amount
+
+
+def _config(configs: Iterable[_Config], request: str, subject: str) -> dict[str, object]:
+    """The parameters of a request: those of its class, then those of the claim, later ones first."""
+    values: dict[str, object] = {}
+    for index, config in enumerate(configs):
+        names = config.requests or ()
+        if names and request not in names and request.partition("/")[0] not in names:
+            continue
+        if config.opaque is not None and config.opaque.driver == DRIVER:
+            path = f"{subject}: config[{index}].opaque.parameters"
+            values |= read_parameters(bytes(config.opaque.parameters), path)
+    return values
+
+
+def read_parameters(parameters: bytes, path: str = "parameters") -> dict[str, object]:
+    """Read an `InterfaceConfig`: JSON tokens by the annotation's keys. MalformedError names the field."""
+    document = tokens(parameters.decode(errors="replace"), path)
+    if not isinstance(document, Object):
+        refuse(path, f"is {kind(document)}; wanted an object of kind {KIND}")
+    values: dict[str, object] = {}
+    for key, value in document.pairs:
+        known = CONFIG_KEYS.get(key, key if key in (*_HEAD, _CAP, _ENFORCE) else None)
+        if known is None:
+            refuse(f"{path}.{shown(key)}", describe_unknown(key, (*_HEAD, _CAP, _ENFORCE, *CONFIG_KEYS)))
+        if known in values:
+            refuse(f"{path}.{key}", "given twice")
+        values[known] = value
+    for key, wanted in zip(_HEAD, (API_VERSION, KIND), strict=True):
+        if values.pop(key, None) != wanted:
+            refuse(f"{path}.{key}", f"wanted {wanted}")
+    return values
+
+
+def read_interface_config(parameters: bytes, *, min_mbps: int = 0) -> InterfaceRequest:
+    """Read the parameters of one request as an interface with this reservation. MalformedError as above."""
+    return _interface(read_parameters(parameters), min_mbps, "parameters")
+
+
+def _interface(values: Mapping[str, object], min_mbps: int, path: str) -> InterfaceRequest:
+    try:
+        options = read_options(values, path, _no_selector)
+        enforce = choice(values.get(_ENFORCE, Enforce.AUTO.value), f"{path}.{_ENFORCE}", Enforce)
+    except MalformedError as error:  # it names the annotation's keys
+        message = re.sub("|".join(_SPELLED), lambda key: _SPELLED[key[0]], error.message)
+        raise MalformedError(message, reason=error.reason) from error
+    cap = _cap(values[_CAP], f"{path}.{_CAP}") if _CAP in values else 0
+    if 0 < cap < min_mbps:
+        refuse(f"{path}.{_CAP}", f"{cap} Mb/s is below the bandwidth of its request, {min_mbps} Mb/s")
+    if enforce is Enforce.SOFTWARE and options.driver is VfDriver.VFIO_PCI:
+        refuse(f"{path}.{_ENFORCE}", "software caps network devices, and vfio-pci makes none")
+    return InterfaceRequest(min_tx_rate_mbps=min_mbps, max_tx_rate_mbps=cap, enforce=enforce, options=options)
+
+
+def _no_selector(_document: Object, path: str, _keys: tuple[str, ...]) -> Mapping[str, Any]:
+    refuse(path, "is an object")
+
+
+def _cap(value: object, path: str) -> int:
+    text = value.text if isinstance(value, Number) else value
+    if not isinstance(text, str):
+        refuse(path, f"is {kind(value)}; wanted bits per second, such as 40G")
+    amount = _amount(text, path)
+    if amount % BITS_PER_MB or amount > MAX_RATE_MBPS * BITS_PER_MB:
+        refuse(path, f"{shown(text)} is no whole number of Mb/s; wanted bits per second, such as 40G")
+    return int(amount / BITS_PER_MB)
+
+
+def _require_unique(interfaces: Iterable[ClaimedInterface], subject: str) -> None:
+    owners: dict[tuple[str, str], str] = {}
+    for entry in interfaces:
+        for key in _UNIQUE:
+            value = getattr(entry.interface.options, key)
+            if value and (key, value) in owners:
+                owner = owners[key, value]
+                _refuse(f"{subject}: request {entry.request}.{key}", f"{value} is that of {owner}, too")
+            owners[key, value] = entry.request
+
+
+def _refuse(path: str, why: str) -> NoReturn:
+    msg = f"{path}: {why}"
+    raise MalformedError(msg)
+
+
+def _conflict(subject: str, why: str) -> NoReturn:
+    msg = f"{subject}: {why}"
+    raise MalformedError(msg, reason=Reason.CONFLICT)
