@@ -12,10 +12,10 @@ const char *variable(const char *name);
 /* What CNI_COMMAND says. */
 bool read_verb(enum verb *verb, struct cni_error *error);
 
-/* Whether what the verb needs of the container's variables is set, and its ID is one: it becomes a file name. */
 /* Copies the pod's UID from CNI_ARGS, with its NUL. False where there is none that can name a file. */
 bool pod_uid(char *out, size_t room);
 
+/* Whether what the verb needs of the container's variables is set, and its ID is one: it becomes a file name. */
 bool check_variables(enum verb verb, struct cni_error *error);
 
 /* Copies the variables, each with its NUL; `size` says how many bytes. */

@@ -34,6 +34,7 @@ from policies import EVERYTHING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from k8s_rdma.agent.claims import ClaimCommands
     from k8s_rdma.agent.cni.add import AddResult
     from k8s_rdma.agent.cni.pod_request import LocateGpus
     from k8s_rdma.agent.node import Node
@@ -96,6 +97,7 @@ class Machine:
         self.locate: LocateGpus | None = None
         self.resources: tuple[Resource, ...] = ()
         self.rules: tuple[PfRule, ...] = ()
+        self.claim_commands: ClaimCommands | None = None
         self.sandboxes: dict[int, NetnsRef] = {}
         self._containers: dict[str, int] = {}
 
@@ -142,6 +144,7 @@ class Machine:
             host, PodSources(policy=policy, cluster=self.cluster, devices=devices), self.claim
         )
         self.specifications = agent.specifications
+        self.claim_commands = agent.claims
         try:
             yield agent.node, Verbs(agent.commands)
         finally:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from pathlib import Path, PurePosixPath
 
     from k8s_rdma.agent.plugins.runner import Target
+    from k8s_rdma.core.inventory import PfRule
+    from k8s_rdma.core.ledger import ClaimPromise, ClaimUid
     from k8s_rdma.core.step import Step
 
 
@@ -129,12 +131,20 @@ class MortalReceipts:
     def remove(self, attachment: Attachment) -> None:
         self._write(lambda: self._receipts.remove(attachment))
 
+    def put_promise(self, promise: ClaimPromise) -> None:
+        self._write(lambda: self._receipts.put_promise(promise))
+        self._synced()
+
+    def remove_promise(self, claim: ClaimUid) -> None:
+        self._write(lambda: self._receipts.remove_promise(claim))
+        self._synced()
+
     def _write(self, do: Callable[[], None]) -> None:
         self._life.act(do, lambda: None, LedgerError("the disk is full"))  # SQLite leaves no half of it
 
 
 class MortalMarkers:
-    def __init__(self, markers: Markers, life: Life) -> None:
+    def __init__(self, markers: Markers | ClaimMarkers, life: Life) -> None:
         self._markers, self._life = markers, life
 
     def __getattr__(self, name: str) -> Any:
@@ -243,8 +253,9 @@ class Turn:
 class World:
     """A machine, its disk and the book; an agent lives in it from `start` to `end`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, rules: tuple[PfRule, ...] = ()) -> None:
         self.directory = directory
+        self.rules = rules
         self.book = Book()
         self.kubelet = FakePodResources()
         self._holders: list[str] = []
@@ -284,17 +295,19 @@ class World:
             receipts=MortalReceipts(self._receipts, life, self._keep),
             markers=MortalMarkers(Markers(self.directory / "run" / "attachments"), life),
             deferred_deletes=MortalDeletions(self.deferred_deletes, life),
-            claim_markers=ClaimMarkers(self.directory / "run" / "claims"),
+            claim_markers=MortalMarkers(ClaimMarkers(self.directory / "run" / "claims"), life),
             files=MortalFiles(HostFiles(self.directory / "host"), life),
             device_nodes=FakeNodes(self.hardware),
             cdi_dir="/var/run/cdi",
             plugins=CniPlugins(ipam=IpamPlugins(plugins), delegate=Delegate(plugins)),
             pools=DevicePluginConfig(resources=RESOURCES).pools(),
+            rules=self.rules,
         )
         policy = Policy(policies=lambda: EVERYTHING)
         pods = PodSources(policy=policy, devices=PodDeviceLookup(self.kubelet, RESOURCES))
         agent = build_agent(host, pods, _nobody_waits)
         self.node, self.verbs, self.devices = agent.node, Verbs(agent.commands), agent.specifications.devices
+        self.claims = agent.claims
         self._keep()
         self.runner.run(self.verbs.reconcile())
         self.runner.run(self.verbs.restore_caps())

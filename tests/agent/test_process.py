@@ -176,6 +176,7 @@ def test_agent_whose_socket_is_taken_away_ends_and_the_next_one_serves(
         assert sorted(path.name for path in (directory / "run").iterdir()) == [
             "attachments",
             "cdi.sock",
+            "claims.sock",
             "cni.sock",
             "deletions",
             "state.sock",

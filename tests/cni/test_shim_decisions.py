@@ -32,7 +32,12 @@ KEYS = {
     "emptyResult": {"emptyResult": True},
 }
 MARKERS = ("marked", "not marked", "no markers", "markers are a file", "no run directory")
-DEVICES = ("exclusive", "exclusive by configuration", "none exclusive")
+DEVICES = (
+    *("exclusive", "exclusive by configuration", "none exclusive"),
+    *("promised", "promised to another", "promised to who knows whom"),
+)
+UID = "0ddba11"
+ARGS = {"CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAME=p;K8S_POD_UID={UID};K8S_POD_NAMESPACE=default"}
 
 
 def prepare(run_dir: Path, markers: str, devices: str) -> None:
@@ -50,11 +55,19 @@ def prepare(run_dir: Path, markers: str, devices: str) -> None:
         (run_dir / "attachments" / CONTAINER).touch()
     if devices == "exclusive":
         (run_dir / "exclusive-devices").touch()
+    if devices.startswith("promised"):
+        (run_dir / "claims").mkdir()
+        (run_dir / "claims" / (UID if devices == "promised" else "another")).touch()
+
+
+def arguments(devices: str) -> dict[str, str]:
+    return {} if devices == "promised to who knows whom" else ARGS
 
 
 def is_ordinary(annotations: str, keys: str, markers: str, devices: str) -> bool:
     """Whether such a pod certainly wants nothing of ours; an agent that never ran here has no wishes."""
-    marked = devices == "exclusive" and markers != "no run directory"
+    asking = devices in {"exclusive", "promised", "promised to who knows whom"}
+    marked = asking and markers != "no run directory"
     exclusive = marked or devices == "exclusive by configuration"
     return annotations == "does not ask" and keys != "delegate" and not exclusive
 
@@ -115,7 +128,8 @@ def test_program_decides_by_the_table_whatever_is_there(program, run_dir, agent,
         prepare(own, markers, devices)
         more = {"exclusiveDevices": True} if devices == "exclusive by configuration" else {}
         conf = netconf(own, **PLACES[place], **DELIVERED[annotations], **KEYS[keys], **more)
-        did[case] = seen(command, program(command, conf, env={"CNI_NETNS": netns}))
+        env = {"CNI_NETNS": netns} | arguments(devices)
+        did[case] = seen(command, program(command, conf, env=env))
         wanted[case] = expected(command, case)
     assert did == wanted
 
@@ -131,10 +145,34 @@ def test_program_leaves_by_the_table_what_it_would_ask_while_no_agent_runs(progr
             (own / "deletions").mkdir()
         more = {"exclusiveDevices": True} if devices == "exclusive by configuration" else {}
         conf = netconf(own, **PLACES[place], **DELIVERED[annotations], **KEYS[keys], **more)
-        assert seen("DEL", program("DEL", conf)) == NOTHING
+        assert seen("DEL", program("DEL", conf, env=arguments(devices))) == NOTHING
         did[case] = [path.name for path in own.glob("deletions/*")]
         wanted[case] = [f"{CONTAINER}:eth0:net"] if expected("DEL", case) == ASKED else []
     assert did == wanted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "decision"),
+    [
+        (f"K8S_POD_UID={UID}", ASKED),
+        (f";;K8S_POD_UID={UID};x", ASKED),
+        ("K8S_POD_UID=another", "prevResult"),
+        (f"XK8S_POD_UID={UID};K8S_POD_UID=another", "prevResult"),
+        ("", ASKED),
+        ("K8S_POD_UID=", ASKED),
+        ("K8S_POD_UID=../claims", ASKED),
+        (f"K8S_POD_UID={'a' * 64}", ASKED),
+    ],
+)
+def test_pod_with_promises_is_known_by_its_uid(  # noqa: PLR0917 - fixtures
+    program, run_dir, agent, netns, arguments: str, decision: str
+) -> None:
+    """Where the runtime tells none that can be one, any pod may have promises."""
+    own = run_dir / "own"
+    prepare(own, "not marked", "promised")
+    conf = netconf(own, **PLACES["chained"], **DELIVERED["does not ask"])
+    outcome = program("ADD", conf, env={"CNI_NETNS": netns, "CNI_ARGS": arguments})
+    assert seen("ADD", outcome) == decision
 
 
 @pytest.mark.parametrize("command", ["ADD", "DEL"])

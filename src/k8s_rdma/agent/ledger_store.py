@@ -207,14 +207,15 @@ class LedgerStore:
         self._claim_markers.add(promise.pod.uid)
 
     def forget_promise(self, claim: ClaimUid) -> None:
-        """Drop a promise. After a LedgerError it stays, or its pod's marker does."""
+        """Drop a promise. After a LedgerError it stays, without its pod's marker at worst until a restart."""
         promise = self.ledger.promises.get(claim)
         if promise is None:
             return
-        self._receipts.remove_promise(claim)
-        self.ledger = self.ledger.without_promise(claim)
-        if not self.ledger.promised_to(promise.pod.uid):
+        ledger = self.ledger.without_promise(claim)
+        if not ledger.promised_to(promise.pod.uid):
             self._claim_markers.discard(promise.pod.uid)
+        self._receipts.remove_promise(claim)
+        self.ledger = ledger
 
     def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
         """Return what a pod's claims promise it. LedgerError where these promises were lost."""

@@ -127,6 +127,8 @@ def judge(
     if promise is not None and not _is_same(promise, claim):
         why = f"claim {claim.namespace}/{claim.name} was prepared with another allocation"
         return Rejection(node=node, reason=Reason.CONFLICT, message=why)
+    if promise is not None and all(_vf(hardware, kept.vf) for kept in promise.interfaces):
+        return promise
     pfs = claim_pfs(hardware)
     if unknown := [entry for entry in claim.interfaces if entry.device not in pfs]:
         why = f"device {unknown[0].device} of request {unknown[0].request} is no PF of this node for claims"
@@ -135,7 +137,7 @@ def judge(
     inventory = hardware.inventory(node)
     if (refusal := _refusal(claim, placed, inventory)) is not None:
         return refusal
-    used = used_locally(hardware, _without_claim(ledger, promise))
+    used = used_locally(hardware, ledger.without_promise(claim.uid))
     if not fits(placed, inventory, used):
         return _too_full(placed, inventory, used)
     return _with_vfs(claim, placed, node, hardware, ledger)
@@ -148,18 +150,6 @@ def _is_same(promise: ClaimPromise, claim: AllocatedClaim) -> bool:
     ]
     wanted = [(entry.request, entry.device, entry.share_id, entry.interface) for entry in claim.interfaces]
     return promise.pod == claim.pod and promised == wanted
-
-
-def _without_claim(ledger: Ledger, promise: ClaimPromise | None) -> Ledger:
-    """The ledger without a claim's promise and what its pod has of it, for a claim that is prepared again."""
-    if promise is None:
-        return ledger
-    own = {interface.vf for interface in promise.interfaces}
-    receipts = {
-        key: replace(receipt, interfaces=tuple(held for held in receipt.interfaces if held.vf not in own))
-        for key, receipt in ledger.receipts.items()
-    }
-    return replace(ledger.without_promise(promise.uid), receipts=receipts)
 
 
 def _placed(entry: ClaimedInterface, pf: PciAddress) -> PlacedInterface:
@@ -222,12 +212,12 @@ def _with_vfs(
     pfs = {pf.pci: pf for pf in hardware.pfs}
     promise = ledger.promises.get(claim.uid)
     before = [kept.vf for kept in promise.interfaces] if promise else [None] * len(placed)
-    existing = [vf if vf is not None and _vf(pfs, vf) else None for vf in before]
+    existing = [vf if vf is not None and _vf(hardware, vf) else None for vf in before]
     taken = {*ledger.holders(), *ledger.promised_vfs()}
     free = {pci: iter(_free_vfs(pfs[pci], taken)) for pci in {place.pf for place in placed}}
     interfaces = []
     for entry, place, ref in zip(claim.interfaces, placed, existing, strict=True):
-        vf = _vf(pfs, ref) if ref is not None else next(free[place.pf], None)
+        vf = _vf(hardware, ref) if ref is not None else next(free[place.pf], None)
         if vf is None:
             pf = pfs[place.pf]
             count = sum(candidate.pool == CLAIMS_POOL for candidate in pf.vfs)
@@ -258,9 +248,9 @@ def _promised(entry: ClaimedInterface, place: PlacedInterface, vf: Vf) -> Promis
     )
 
 
-def _vf(pfs: Mapping[PciAddress, PfState], ref: VfRef) -> Vf | None:
-    pf = pfs.get(ref.pf)
-    return next((vf for vf in pf.vfs if vf.index == ref.index), None) if pf is not None else None
+def _vf(hardware: Hardware, ref: VfRef) -> Vf | None:
+    vfs = (vf for pf in hardware.pfs if pf.pci == ref.pf for vf in pf.vfs)
+    return next((vf for vf in vfs if vf.index == ref.index), None)
 
 
 def _free_vfs(pf: PfState, taken: Collection[VfRef]) -> Iterator[Vf]:
@@ -279,10 +269,10 @@ def promised_interfaces(
 
     promised: each with its name in the pod, and its entry in the pod's request.
     """
-    pfs, inventory = {pf.pci: pf for pf in hardware.pfs}, hardware.inventory(node)
+    inventory = hardware.inventory(node)
     interfaces = []
     for promise, ifname, entry in promised:
-        vf, pf = _vf(pfs, promise.vf), inventory.pf(promise.vf.pf)
+        vf, pf = _vf(hardware, promise.vf), inventory.pf(promise.vf.pf)
         why = "it does not exist any more" if vf is None else foreign_reason(vf)
         if vf is None or pf is None or why:
             subject = f"VF {promise.vf.index} of PF {promise.vf.pf}, promised to request {promise.request}"

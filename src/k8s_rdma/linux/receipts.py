@@ -159,8 +159,8 @@ class Receipts:
             )
 
     def remove_promise(self, claim: ClaimUid) -> None:
-        """Forget a promise. If a crash loses that, kubelet asks again, or the claim's end is found."""
-        with self._failures("cannot be written"), self._transaction(durable=False):
+        """Forget a promise, synced to disk: nobody asks for it again. LedgerError as `put`."""
+        with self._failures("cannot be written"), self._transaction(durable=True):
             self._db.execute("DELETE FROM promises WHERE claim = ?", (claim,))
             lower_version(self._db)
 

@@ -27,6 +27,8 @@ MAX_LINE_BYTES = 4 << 20
 LONGEST_WAIT_S = 40.0
 """Kubelet gives up NodePrepareResources after 45 s (Kubernetes 1.36, pkg/kubelet/cm/dra/plugin)."""
 
+NO_POD = msgspec.Raw(b"null")
+
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
@@ -48,7 +50,7 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     claim: ClaimName
     resource: msgspec.Raw
-    pod: msgspec.Raw | None = None
+    pod: msgspec.Raw = NO_POD
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT_S)] = LONGEST_WAIT_S
 
 

@@ -25,7 +25,7 @@ from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, PodUid, VfDriver
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import OPTION_KEYS, read_options
 from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse, tokens
-from k8s_rdma.wire.claims import DRIVER
+from k8s_rdma.wire.claims import DRIVER, NO_POD
 from k8s_rdma.wire.json import decode, describe_unknown, shown
 from k8s_rdma.wire.pod_spec import quantity
 
@@ -193,7 +193,7 @@ def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> _Pod:
     [consumer] = consumers
     if consumer.api_group or consumer.resource != "pods" or not _UID.fullmatch(consumer.uid):
         _conflict(subject, f"is reserved for {shown(consumer.resource)}, which is no pod")
-    if prepare.pod is None:
+    if bytes(prepare.pod) == bytes(NO_POD):
         _conflict(subject, f"is reserved for pod {shown(consumer.name)}, which does not exist")
     pod = decode(prepare.pod, _pod_decoder, f"pod {consumer.name}")
     if (pod.metadata.name, pod.metadata.uid) != (consumer.name, consumer.uid):

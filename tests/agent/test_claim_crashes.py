@@ -1,0 +1,146 @@
+"""A claim from its preparation to its end, whatever fails and whenever the agent dies.
+
+The test acts as kubelet and runtime do: each call is repeated until it succeeds, a failed ADD is followed by
+DEL and another sandbox, and after a reboot claims are prepared again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent.crash_cluster import ANNOTATIONS, stdin
+from agent.machine import call
+from agent.mortal import Fate, World
+from agent.test_crashes import WAYS
+from k8s_rdma.core.allocation import used_locally
+from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.types import PfUse
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.wire.claims import ClaimName
+from resource_claims import claim, interface, of_pod, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+RULES = (PfRule(names=frozenset({"f0"}), use=PfUse.CLAIMS), PfRule())
+NETWORK = "alone"
+STEPS = ("prepare", "add", "delete", "unprepare")
+ATTEMPTS = 5
+STDIN = stdin(NETWORK, runtimeConfig={ANNOTATIONS: {}})
+UNHARMED = Fate()
+
+
+class Pod:
+    """A pod with two interfaces by one claim, which reserve the whole link."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.document = of_pod(
+            claim(
+                interface("a", bandwidth="60G", maxTxRate="70G", vlan=7),
+                interface("b", bandwidth="40G", driver="vfio-pci"),
+                uid=f"claim-{name}",
+                name=name,
+            ),
+            name,
+        )
+        self.sandboxes = 0
+        self.make_sandbox()
+
+    def make_sandbox(self) -> None:
+        self.sandboxes += 1
+        self.container = f"{self.name}-{self.sandboxes}"
+        self.netns = self.world.hardware.create_namespace(f"/run/netns/{self.container}")
+
+    def does(self, step: str) -> Any:
+        match step:
+            case "prepare":
+                return self.world.claims.prepare(prepare(self.document))
+            case "unprepare":
+                name = ClaimName(namespace="default", name=self.name, uid=f"claim-{self.name}")
+                return self.world.claims.unprepare(name)
+        env = call("ADD" if step == "add" else "DEL", self.container, f"uid-{self.name}", name=self.name)
+        if step == "delete":
+            return self.world.verbs.delete(env, NETWORK, STDIN)
+        return self.world.verbs.add(env, self.netns, STDIN)
+
+
+@contextmanager
+def new_world() -> Iterator[World]:
+    memory = Path("/dev/shm")  # noqa: S108 - a directory of our own in it
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
+        world = World(Path(directory), RULES)
+        try:
+            yield world
+        finally:
+            world.close()
+
+
+def run(world: World, step: Any, fate: Fate = UNHARMED) -> bool:
+    """Whether the call succeeded."""
+    outcomes = world.run(step, fate=fate)
+    return bool(outcomes) and not isinstance(outcomes[0], K8sRdmaError)
+
+
+def repeat(pod: Pod, step: str, *, rebooted: bool) -> None:
+    """Make the call until it succeeds."""
+    for _ in range(ATTEMPTS):
+        if rebooted and step in {"add", "delete"}:
+            assert run(pod.world, pod.does("prepare"))
+        if step == "add":
+            assert run(pod.world, pod.does("delete"))
+            pod.make_sandbox()
+        if run(pod.world, pod.does(step)):
+            return
+    pytest.fail(f"{step} never succeeded")
+
+
+def check(world: World) -> None:
+    """The ledger promises no more than the link has, and no VF twice."""
+    hardware, ledger = world.node.hardware, world.node.ledger
+    [pf] = [pf for pf in hardware.pfs if pf.name == "f0"]
+    assert used_locally(hardware, ledger)[pf.pci].mbps <= (pf.link_mbps or 0)
+    promised = [kept.vf for promise in ledger.promises.values() for kept in promise.interfaces]
+    assert len(set(promised)) == len(promised)
+
+
+def play(failing: str, fate: Fate, how: dict[str, bool], at: int) -> bool:
+    """A pod's life in which one act of one call goes wrong. Returns whether there was such an act."""
+    with new_world() as world:
+        pod, reached = Pod(world, "p"), False
+        for step in STEPS:
+            done = run(world, pod.does(step), fate if step == failing else UNHARMED)
+            if step == failing:
+                reached = world.life.acts > at
+            if world.life.dead:
+                world.restart(**how)
+            if not done:
+                repeat(pod, step, rebooted=bool(how.get("reboot")))
+            if step in {"prepare", "add"}:
+                check(world)
+        assert not world.node.ledger.receipts
+        assert not world.node.ledger.promises
+        assert world.is_pristine()
+        assert not list((world.directory / "run" / "claims").glob("*"))
+        assert not [name for name in world.device_files() if "claim" in name]
+        other = Pod(world, "q")
+        for step in STEPS:
+            assert run(world, other.does(step)), step
+        return reached
+
+
+@pytest.mark.parametrize("failing", STEPS)
+@pytest.mark.parametrize(("fate", "how"), WAYS.values(), ids=WAYS)
+def test_no_vf_or_bandwidth_is_lost_whatever_fails_and_whenever(
+    failing: str, fate: Callable[[int], Fate], how: dict[str, bool]
+) -> None:
+    at = 0
+    while play(failing, fate(at), how, at):
+        at += 1
+    assert at > 1

@@ -1,0 +1,407 @@
+"""ResourceClaims on a node: promises that hold over sandboxes and restarts, and never exceed a PF."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent.machine import Machine, Verbs, asks, call
+from cdi_documents import decode_specification
+from factories import PF0, PF1
+from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
+from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
+from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.types import PfUse, PodUid
+from k8s_rdma.errors import K8sRdmaError, LedgerError, Reason
+from k8s_rdma.wire.claims import (
+    Answer,
+    ClaimName,
+    Prepare,
+    Question,
+    decode_answer,
+    decode_offers,
+    encode_line,
+)
+from resource_claims import claim, interface, of_pod, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+
+FOR_CLAIMS = PfRule(names=frozenset({"f0"}), use=PfUse.CLAIMS)
+LINK = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A running agent."""
+
+    machine: Machine
+    node: Node
+    verbs: Verbs
+    claims: ClaimCommands
+
+    async def prepare(
+        self, *interfaces: dict[str, Any], pod_name: str = "p", **changes: Any
+    ) -> tuple[str, ...]:
+        """The CDI devices of a claim of this pod."""
+        wait_s = changes.pop("wait_s", 0.0)
+        document = of_pod(claim(*interfaces, **changes), pod_name)
+        devices = await self.claims.prepare(prepare(document, wait_s=wait_s))
+        return tuple(name for device in devices for name in device.cdi)
+
+    async def unprepare(self, uid: str = "claim-1", name: str = "c") -> None:
+        await self.claims.unprepare(ClaimName(namespace="default", name=name, uid=uid))
+
+    async def add(
+        self, container: str = "c1", name: str = "p", annotations: dict[str, str] | None = None
+    ) -> Any:
+        netns = self.machine.sandboxes[self.machine.sandbox(container)]
+        stdin = self.machine.stdin(annotations or {})
+        await self.verbs.add(call("ADD", container, f"uid-{name}", name=name), netns, stdin)
+
+    async def delete(self, container: str = "c1", name: str = "p") -> None:
+        await self.verbs.delete(call("DEL", container, f"uid-{name}", name=name), "net")
+
+    def vfs(self, container: str = "c1") -> list[tuple[str, int, str, int, int]]:
+        """PF, VF, name and rates of a sandbox's interfaces."""
+        [receipt] = self.node.ledger.of_container(container)
+        return [
+            (held.vf.pf, held.vf.index, held.ifname, held.min_tx_rate_mbps, held.max_tx_rate_mbps)
+            for held in receipt.interfaces
+        ]
+
+    def promised_mbps(self) -> int:
+        promises = self.node.ledger.promises.values()
+        return sum(kept.placed.min_tx_rate_mbps for promise in promises for kept in promise.interfaces)
+
+    def cdi_files(self) -> set[str]:
+        return {path.name for path in (self.machine.directory / "host/var/run/cdi").glob("*")}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """`f0` is for claims, `f1` for annotations, both with 4 VFs and a link of 100 Gb/s."""
+    made = Machine(tmp_path, rdma=True)
+    made.rules = (FOR_CLAIMS, PfRule())
+    return made
+
+
+@contextmanager
+def running(machine: Machine, **changes: Any) -> Iterator[Running]:
+    with machine.running(**changes) as (node, verbs):
+        assert machine.claim_commands is not None
+        yield Running(machine, node, verbs, machine.claim_commands)
+
+
+def scenario(machine: Machine, play: Callable[[Running], Awaitable[None]], **changes: Any) -> None:
+    with running(machine, **changes) as agent:
+        asyncio.run(_play(play, agent))
+
+
+async def _play(play: Callable[[Running], Awaitable[None]], agent: Running) -> None:
+    await play(agent)
+
+
+async def refusal(attempt: Awaitable[object]) -> K8sRdmaError:
+    with pytest.raises(K8sRdmaError) as raised:
+        await attempt
+    return raised.value
+
+
+def test_prepared_claim_is_promised_and_described_and_nothing_else_changes(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        names = await agent.prepare(interface("a", bandwidth="25G"), interface("b", bandwidth="5G"))
+        assert names == ("k8s-rdma.io/claim=claim-1.a", "k8s-rdma.io/claim=claim-1.b")
+        assert machine.is_pristine()
+        assert (machine.directory / "run/claims/uid-p").exists()
+        path = machine.directory / "host/var/run/cdi/k8s-rdma.io-claim_claim-1.json"
+        kind, devices = decode_specification(path.read_bytes())
+        assert (kind, [device.name for device in devices]) == (
+            "k8s-rdma.io/claim",
+            ["claim-1.a", "claim-1.b"],
+        )
+        promised = agent.node.ledger.promised_to(PodUid("uid-p"))
+        assert [device.container_edits.env for device in devices] == [
+            (f"K8S_RDMA_CLAIM_{name}={kept.pci}",) for name, kept in zip("AB", promised, strict=True)
+        ]
+        assert all(device.container_edits.device_nodes for device in devices)
+
+    scenario(machine, play)
+
+
+def test_pod_gets_what_its_claims_promise_by_their_names_in_the_pod(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("z", bandwidth="25G", maxTxRate="40G"), uid="u2", name="b")
+        await agent.prepare(interface("x", name="storage"), uid="u1", name="a")
+        await agent.add()
+        assert agent.vfs() == [(PF0, 1, "storage", 0, 0), (PF0, 0, "eth1", 25_000, 40_000)]
+        await agent.delete()
+        assert machine.is_pristine()
+
+    scenario(machine, play)
+
+
+def test_new_sandbox_gets_the_same_vfs_until_the_claim_is_unprepared(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="60G"))
+        await agent.add("c1")
+        first = agent.vfs("c1")
+        await agent.delete("c1")
+        assert agent.promised_mbps() == 60_000
+        other = await refusal(
+            agent.prepare(interface("a", bandwidth="60G"), uid="u2", name="d", pod_name="q")
+        )
+        assert other.reason is Reason.INSUFFICIENT
+        await agent.add("c2")
+        assert agent.vfs("c2") == first
+        await agent.delete("c2")
+        await agent.unprepare()
+        assert not agent.node.ledger.promises
+        assert not agent.cdi_files()
+        assert not list((machine.directory / "run/claims").iterdir())
+        await agent.prepare(interface("a", bandwidth="60G"), uid="u2", name="d", pod_name="q")
+
+    scenario(machine, play)
+
+
+def test_sum_of_promises_never_exceeds_the_link(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="75G"))
+        error = await refusal(
+            agent.prepare(interface("a", bandwidth="30G"), uid="u2", name="d", pod_name="q")
+        )
+        assert "PF f0: the claim needs 30000 Mb/s; 25000 of 100000 are unreserved" in error.message
+        assert "pod default/q" in error.message
+        await agent.prepare(interface("a", bandwidth="25G"), uid="u3", name="e", pod_name="r")
+        assert agent.promised_mbps() == LINK
+
+    scenario(machine, play)
+
+
+def test_claim_is_counted_once_while_its_pod_runs(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="50G"))
+        await agent.add()
+        await agent.prepare(interface("a", bandwidth="50G"), uid="u2", name="d", pod_name="q")
+
+    scenario(machine, play)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason", "why"),
+    [
+        (interface("a", bandwidth="101G"), Reason.EXCEEDS_CAPACITY, "needs 101000 Mb/s; its link has 100000"),
+        (interface("a", "f1"), Reason.NO_SUCH_PF, "device f1 of request a is no PF of this node for claims"),
+        (interface("a", mtu=65_000), Reason.DRIVER_REFUSES, "request a: PF f0: "),
+    ],
+)
+def test_what_can_never_be_is_refused_at_once(
+    machine: Machine, entry: dict[str, Any], reason: Reason, why: str
+) -> None:
+    async def play(agent: Running) -> None:
+        error = await refusal(agent.prepare(entry, wait_s=40.0))
+        assert (error.reason, why in error.message) == (reason, True), error.message
+
+    scenario(machine, play)
+
+
+def test_claim_waits_for_one_that_is_ending(machine: Machine) -> None:
+    """As after a deletion by force: the claim is free for the scheduler, and its pod still on the node."""
+
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="60G"))
+        await agent.add()
+        waiting = asyncio.create_task(
+            agent.prepare(interface("a", bandwidth="60G"), uid="u2", name="d", pod_name="q", wait_s=40.0)
+        )
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert not done
+        await agent.delete()
+        await agent.unprepare()
+        await waiting
+        assert agent.promised_mbps() == 60_000
+
+    scenario(machine, play)
+
+
+def test_claim_is_refused_with_numbers_when_it_has_waited_in_vain(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(*(interface(name) for name in "abcd"))
+        error = await refusal(agent.prepare(interface("a"), uid="u2", name="d", pod_name="q", wait_s=0.05))
+        assert "PF f0: none of its 4 VFs for claims is free for request a" in error.message
+
+    scenario(machine, play)
+
+
+def test_claim_asked_for_again_has_the_same_answer_and_another_content_none(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        first = await agent.prepare(interface("a", bandwidth="60G"))
+        await agent.add()
+        assert await agent.prepare(interface("a", bandwidth="60G")) == first
+        assert agent.promised_mbps() == 60_000
+        error = await refusal(agent.prepare(interface("a", bandwidth="61G")))
+        assert "was prepared with another allocation" in error.message
+
+    scenario(machine, play)
+
+
+def test_promises_outlast_the_agent(machine: Machine) -> None:
+    async def begin(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="60G"))
+
+    async def go_on(agent: Running) -> None:
+        await agent.add()
+        assert agent.vfs() == [(PF0, 0, "eth0", 60_000, 0)]
+        await agent.unprepare()
+        assert machine.is_pristine()
+        assert not agent.node.ledger.receipts
+
+    scenario(machine, begin)
+    scenario(machine, go_on)
+
+
+def test_after_a_reboot_a_claim_prepared_again_has_its_vfs(machine: Machine) -> None:
+    async def begin(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="60G"))
+        await agent.add()
+
+    async def go_on(agent: Running) -> None:
+        await agent.verbs.reconcile()
+        await agent.prepare(interface("a", bandwidth="60G"))
+        await agent.add("c2")
+        assert agent.vfs("c2") == [(PF0, 0, "eth0", 60_000, 0)]
+
+    scenario(machine, begin)
+    machine.boot()
+    (machine.directory / "run/claims/uid-p").unlink()
+    scenario(machine, go_on, boot_id="boot-2")
+
+
+def test_pod_whose_promises_were_lost_does_not_start(machine: Machine) -> None:
+    async def begin(agent: Running) -> None:
+        await agent.prepare(interface("a"))
+
+    async def go_on(agent: Running) -> None:
+        error = await refusal(agent.add())
+        assert isinstance(error, LedgerError)
+        assert "its ResourceClaims were prepared, and their promises are lost" in error.message
+        await agent.add("c2", "q", asks({}))
+
+    scenario(machine, begin)
+    (machine.directory / "state/ledger.db").unlink()
+    scenario(machine, go_on)
+
+
+def test_annotation_and_claims_of_one_pod_are_both_followed(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="60G"))
+        await agent.add(annotations=asks({"min_tx_rate": 70_000}, {}))
+        assert agent.vfs() == [
+            (PF1, 0, "eth0", 70_000, 0),
+            (PF1, 1, "eth1", 0, 0),
+            (PF0, 0, "eth2", 60_000, 0),
+        ]
+
+    scenario(machine, play)
+
+
+def test_vfs_of_claims_are_not_given_to_annotations(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        error = await refusal(agent.add(annotations=asks(*[{}] * 5)))
+        assert error.reason in {Reason.INSUFFICIENT, Reason.EXCEEDS_CAPACITY}
+
+    scenario(machine, play)
+
+
+def test_unprepare_ends_what_the_pod_still_has(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a"))
+        await agent.add()
+        await agent.unprepare()
+        assert machine.is_pristine()
+        assert not agent.node.ledger.receipts
+        await agent.unprepare()
+
+    scenario(machine, play)
+
+
+def test_use_of_a_pf_changes_when_nobody_has_vfs_of_it(machine: Machine) -> None:
+    async def begin(agent: Running) -> None:
+        await agent.add("c1", "x", asks({}))
+        await agent.prepare(interface("a", "f0"))
+
+    async def go_on(agent: Running) -> None:
+        assert [pf.name for pf in agent.node.hardware.pfs if pf.problems] == ["f0", "f1"]
+        error = await refusal(agent.prepare(interface("a", "f1"), uid="u2", name="d", pod_name="q"))
+        assert error.reason is Reason.NO_SUCH_PF
+        offered = decode_offers(await ClaimOffers(agent.node).publisher.wait_for_change(None))
+        assert not offered.pfs
+        await agent.unprepare()
+        await agent.delete("c1", "x")
+        agent.node.refresh()
+        await agent.prepare(interface("a", "f1"), uid="u2", name="d", pod_name="q")
+
+    scenario(machine, begin)
+    machine.rules = (PfRule(names=frozenset({"f1"}), use=PfUse.CLAIMS), PfRule())
+    scenario(machine, go_on)
+
+
+def test_offers_say_what_a_pf_has_and_remember_its_speed(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        offers = ClaimOffers(agent.node)
+        await agent.prepare(interface("a", bandwidth="60G"))
+        [first] = decode_offers(await offers.publisher.wait_for_change(None)).pfs
+        assert (first.name, first.bandwidth_mbps, first.vfs, first.link_up) == ("f0", LINK, 4, True)
+        assert first.pcie_root == "pci0000:03"
+        pfs = agent.node.hardware.pfs
+        agent.node.hardware = replace(agent.node.hardware, pfs=(replace(pfs[0], link_mbps=None), *pfs[1:]))
+        await offers.publisher.publish()
+        found = decode_offers(await offers.publisher.wait_for_change(None))
+        assert (found.pfs[0].bandwidth_mbps, found.pfs[0].link_up) == (LINK, False)
+        assert found.prepared == {"f0": ("k8s-rdma.io/claim=claim-1.a",)}
+
+    scenario(machine, play)
+
+
+async def ask(path: Path, question: Question | bytes) -> Answer:
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(question if isinstance(question, bytes) else encode_line(question))
+    answer = decode_answer(await reader.readline())
+    writer.close()
+    return answer
+
+
+def test_socket_answers_each_question_and_follows(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        path = machine.directory / "claims.sock"
+        offers = ClaimOffers(agent.node).publisher
+        with listen_unix(path, 0o600) as listener:
+            serving = asyncio.create_task(
+                serve_connections(listener, ClaimsSocket(agent.claims, offers).talk, limit=8)
+            )
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(encode_line(Question(follow=True)))
+            assert not decode_offers(await reader.readline()).prepared
+            question: Prepare = prepare(claim(interface("a")))
+            prepared = await ask(path, Question(prepare=question))
+            assert [device.request for device in prepared.devices] == ["a"], prepared
+            assert decode_offers(await reader.readline()).prepared
+            refused = await ask(path, Question(prepare=prepare(claim(interface("a", "f9"), uid="u2"))))
+            assert (refused.reason, "device f9" in refused.error) == ("no_such_pf", True)
+            unprepare = Question(unprepare=question.claim)
+            assert await ask(path, unprepare) == Answer()
+            assert not decode_offers(await reader.readline()).prepared
+            for garbage in (b"\n", b"{}\n", b'{"follow": true, "unprepare": {}}\n', b"\xff\n"):
+                assert (await ask(path, garbage)).reason == "malformed_request"
+            writer.close()
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    scenario(machine, play)

@@ -1,0 +1,166 @@
+"""Promises of claims: whatever kube-scheduler allocates, no PF promises more than it has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factories import PF0, PF1, hardware, interface, pf_state, pod, receipt
+from k8s_rdma.core.allocation import used_locally
+from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface, claim_pfs, judge, offers, with_uses
+from k8s_rdma.core.inventory import NOTHING_USED, PfRule
+from k8s_rdma.core.ledger import ClaimPromise, ClaimUid, Ledger
+from k8s_rdma.core.placement import Rejection
+from k8s_rdma.core.programming import RoundRobin
+from k8s_rdma.core.request import InterfaceRequest
+from k8s_rdma.core.types import NodeName, PfUse, RateAbility, RateRange
+from k8s_rdma.errors import LedgerError, Reason
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.kernel import Hardware
+
+W1 = NodeName("w1")
+RULES = (PfRule(use=PfUse.CLAIMS),)
+WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)
+DEVICES = {PF0: "enp3s0f0", PF1: "enp3s0f1"}
+
+
+def for_claims(found: Hardware, ledger: Ledger = Ledger()) -> Hardware:  # noqa: B008 - immutable
+    return with_uses(found, RULES, ledger)
+
+
+def allocated(uid: str, *interfaces: tuple[str, int], name: str = "p") -> AllocatedClaim:
+    return AllocatedClaim(
+        uid=ClaimUid(uid),
+        namespace="default",
+        name=uid,
+        pod=pod(name),
+        pod_claim=uid,
+        interfaces=tuple(
+            ClaimedInterface(
+                request=f"r{index}",
+                device=DEVICES[pf],
+                share_id=str(index),
+                interface=InterfaceRequest(min_tx_rate_mbps=mbps),
+            )
+            for index, (pf, mbps) in enumerate(interfaces)
+        ),
+    )
+
+
+def promise(claim: AllocatedClaim, found: Hardware, ledger: Ledger) -> Ledger:
+    judged = judge(claim, W1, found, ledger)
+    assert isinstance(judged, ClaimPromise), judged
+    return ledger.with_promise(judged)
+
+
+CLAIMS = st.lists(
+    st.tuples(
+        st.integers(0, 5),
+        st.booleans(),
+        st.lists(st.tuples(st.sampled_from([PF0, PF1]), st.integers(0, 700)), min_size=1, max_size=4),
+    ),
+    max_size=20,
+)
+
+
+@pytest.mark.parametrize("rates", [None, WEIGHTS], ids=["rates", "weights"])
+@given(CLAIMS)
+def test_no_pf_promises_more_than_it_has_whatever_is_allocated(
+    rates: RateAbility | None, claims: list[tuple[int, bool, list[tuple[str, int]]]]
+) -> None:
+    found = for_claims(hardware())
+    if rates is not None:
+        found = replace(found, pfs=tuple(replace(pf, rates=rates) for pf in found.pfs))
+    ledger, inventory = Ledger(), found.inventory(W1)
+    for number, ends, interfaces in claims:
+        uid = ClaimUid(f"c{number}")
+        if ends:
+            ledger = ledger.without_promise(uid)
+            continue
+        judged = judge(allocated(uid, *interfaces), W1, found, ledger)
+        if isinstance(judged, Rejection):
+            assert judged.message
+            continue
+        ledger = ledger.with_promise(judged)
+        used = used_locally(found, ledger)
+        for pf in inventory.pfs:
+            on_pf = used.get(pf.pci, NOTHING_USED)
+            assert on_pf.mbps <= (pf.link_mbps or 0)
+            round_robin = RoundRobin.for_pf(pf, on_pf)
+            assert round_robin is None or round_robin.load().is_within_limit
+
+
+def test_rejection_says_what_is_missing_on_each_pf() -> None:
+    found = for_claims(hardware())
+    ledger = promise(allocated("c1", (PF0, 800), (PF1, 300)), found, Ledger())
+    judged = judge(allocated("c2", (PF0, 300), (PF1, 800)), W1, found, ledger)
+    assert isinstance(judged, Rejection)
+    assert judged.reason is Reason.INSUFFICIENT
+    assert judged.message == (
+        "PF enp3s0f0: the claim needs 300 Mb/s; 200 of 1000 are unreserved; "
+        "PF enp3s0f1: the claim needs 800 Mb/s; 700 of 1000 are unreserved"
+    )
+
+
+def test_link_that_is_down_takes_no_reservation() -> None:
+    found = for_claims(hardware(pf_state(PF0, link_mbps=None)))
+    judged = judge(allocated("c1", (PF0, 1)), W1, found, Ledger())
+    assert isinstance(judged, Rejection)
+    assert "its link speed is unknown (link down?)" in judged.message
+    assert isinstance(judge(allocated("c1", (PF0, 0)), W1, found, Ledger()), ClaimPromise)
+
+
+def test_foreign_vf_counts_and_is_not_offered() -> None:
+    pf = pf_state(PF0)
+    found = for_claims(hardware(replace(pf, vfs=(replace(pf.vfs[0], min_tx_rate_mbps=400), *pf.vfs[1:]))))
+    [offer] = offers(found, Ledger(), {}, RULES)
+    assert (offer.mbps, offer.vfs) == (600, 3)
+    judged = judge(allocated("c1", (PF0, 700)), W1, found, Ledger())
+    assert isinstance(judged, Rejection)
+    assert "600 of 1000 are unreserved" in judged.message
+
+
+def test_weights_are_offered_as_a_share_of_the_link() -> None:
+    found = for_claims(hardware(replace(pf_state(PF0), rates=WEIGHTS)))
+    assert [offer.mbps for offer in offers(found, Ledger(), {}, RULES)] == [950]
+
+
+def test_device_is_named_after_its_netdev_or_by_its_address() -> None:
+    odd = replace(pf_state(PF1), name="Eth.1")
+    assert set(claim_pfs(for_claims(hardware(pf_state(PF0), odd)))) == {"enp3s0f0", "pci-0000-03-00-1"}
+
+
+def test_pf_with_vfs_of_annotations_waits_with_a_problem() -> None:
+    ledger = Ledger().with_receipt(receipt("a", interface(PF0, 0)))
+    found = for_claims(hardware(), ledger)
+    assert set(claim_pfs(found)) == {"enp3s0f1"}
+    [problem] = found.pfs[0].problems
+    assert problem == (
+        "PF enp3s0f0: hardware.pfs[].use: claims waits until no pod has VFs of it by annotation"
+    )
+
+
+def test_ledger_refuses_a_promised_vf_to_others() -> None:
+    found = for_claims(hardware())
+    ledger = promise(allocated("c1", (PF0, 0)), found, Ledger())
+    with pytest.raises(LedgerError, match="is promised to claim default/c1, cannot go to container b"):
+        ledger.with_receipt(receipt("b", interface(PF0, 0), pod=pod("q")))
+    ledger.with_receipt(receipt("b", interface(PF0, 0)))
+    taken = replace(ledger.promises[ClaimUid("c1")], uid=ClaimUid("c2"))
+    with pytest.raises(LedgerError, match="is in use, cannot be promised to claim default/c1"):
+        ledger.with_promise(taken)
+
+
+def test_devices_of_one_request_are_numbered() -> None:
+    found = for_claims(hardware())
+    claim = allocated("c1", (PF0, 0), (PF1, 0), (PF0, 0))
+    first, second, third = claim.interfaces
+    alike = (replace(first, request="x"), replace(second, request="x"), replace(third, request="y/z"))
+    judged = judge(replace(claim, interfaces=alike), W1, found, Ledger())
+    assert isinstance(judged, ClaimPromise)
+    assert judged.device_names() == ("c1.x.1", "c1.x.2", "c1.y.z")

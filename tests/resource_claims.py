@@ -1,0 +1,102 @@
+"""ResourceClaims as kube-scheduler leaves them, and the pods that they are reserved for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from k8s_rdma.wire.claims import DRIVER, ClaimName, Prepare
+
+
+def interface(
+    request: str = "a", device: str = "f0", bandwidth: str | int = 0, **config: object
+) -> dict[str, Any]:
+    """A request, its result, and the parameters for it; `consumed` is what the scheduler granted."""
+    consumed = config.pop("consumed", bandwidth)
+    return {
+        "request": request,
+        "device": device,
+        "bandwidth": bandwidth,
+        "consumed": consumed,
+        "config": config,
+    }
+
+
+def claim(
+    *interfaces: dict[str, Any], uid: str = "claim-1", name: str = "c", **changes: Any
+) -> dict[str, Any]:
+    results = [
+        {
+            "request": entry["request"],
+            "driver": DRIVER,
+            "pool": "w1",
+            "device": entry["device"],
+            "shareID": f"share-{index}",
+            "consumedCapacity": {"bandwidth": str(entry["consumed"]), "vfs": "1"},
+        }
+        for index, entry in enumerate(interfaces)
+    ]
+    head = {"apiVersion": "k8s-rdma.io/v1", "kind": "InterfaceConfig"}
+    config = [
+        {
+            "source": "FromClaim",
+            "requests": [entry["request"]],
+            "opaque": {"driver": DRIVER, "parameters": head | entry["config"]},
+        }
+        for entry in interfaces
+        if entry["config"]
+    ]
+    requests = {
+        entry["request"]: {
+            "name": entry["request"],
+            "exactly": {
+                "deviceClassName": "rdma",
+                "capacity": {"requests": {"bandwidth": str(entry["bandwidth"])}},
+            },
+        }
+        for entry in interfaces
+    }
+    made = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default", "uid": uid},
+        "spec": {"devices": {"requests": list(requests.values())}},
+        "status": {
+            "allocation": {"devices": {"results": results, "config": config}},
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": "uid-p"}],
+        },
+    }
+    return made | changes
+
+
+def pod(name: str = "p", uid: str = "", *claims: str, **spec: Any) -> dict[str, Any]:
+    names = claims or ("c",)
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": uid or f"uid-{name}"},
+        "spec": {"nodeName": "w1", "resourceClaims": [_of_pod(name) for name in names]} | spec,
+    }
+
+
+def _of_pod(claim_name: str) -> dict[str, str]:
+    return {"name": f"net-{claim_name}", "resourceClaimName": claim_name}
+
+
+def of_pod(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """The claim, reserved for a pod of that name."""
+    reserved = [{"resource": "pods", "name": name, "uid": f"uid-{name}"}]
+    return document | {"status": document["status"] | {"reservedFor": reserved}}
+
+
+def prepare(document: dict[str, Any], of: dict[str, Any] | None = None, wait_s: float = 0.0) -> Prepare:
+    """The question; by default for the pod that the claim is reserved for."""
+    meta = document["metadata"]
+    if of is None:
+        [consumer] = document["status"]["reservedFor"]
+        of = pod(consumer["name"], consumer["uid"], meta["name"])
+    return Prepare(
+        claim=ClaimName(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"]),
+        resource=msgspec.Raw(msgspec.json.encode(document)),
+        pod=msgspec.Raw(msgspec.json.encode(of)),
+        wait_s=wait_s,
+    )

@@ -1,0 +1,209 @@
+"""Allocated ResourceClaims as the agent reads them: nothing hostile passes, each fault names its field."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k8s_rdma.core.request import InterfaceRequest
+from k8s_rdma.core.types import Enforce, InterfaceOptions, NodeName, VfDriver, VlanProto
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.claims import NO_POD
+from k8s_rdma.wire.resource_claim import decode_prepare, read_interface_config
+from resource_claims import claim, interface, pod, prepare
+
+if TYPE_CHECKING:
+    from k8s_rdma.wire.claims import Prepare
+
+W1 = NodeName("w1")
+
+
+def read(*interfaces: dict[str, Any], **changes: Any) -> tuple[InterfaceRequest, ...]:
+    decoded = decode_prepare(prepare(claim(*interfaces, **changes)), W1)
+    return tuple(entry.interface for entry in decoded.claim.interfaces)
+
+
+def refusal(question: Prepare) -> MalformedError:
+    with pytest.raises(MalformedError) as raised:
+        decode_prepare(question, W1)
+    return raised.value
+
+
+def test_reservation_is_what_is_consumed_and_the_rest_is_of_the_parameters() -> None:
+    found = read(
+        interface(
+            "a",
+            bandwidth="25G",
+            consumed="23842Mi",
+            maxTxRate="40G",
+            name="rdma5",
+            vlan=10,
+            vlanProto="802.1ad",
+        ),
+        interface("b", "f1", enforce="hardware", trust=True),
+    )
+    options = InterfaceOptions(name="rdma5", vlan=10, vlan_proto=VlanProto.DOT1AD)
+    assert found == (
+        InterfaceRequest(min_tx_rate_mbps=25_001, max_tx_rate_mbps=40_000, options=options),
+        InterfaceRequest(enforce=Enforce.HARDWARE, options=InterfaceOptions(trust=True)),
+    )
+
+
+def test_claim_knows_its_pod_and_the_pods_name_for_it() -> None:
+    document = claim(interface())
+    decoded = decode_prepare(prepare(document, pod("p", "uid-p", "c")), W1)
+    assert (decoded.claim.pod.namespace, decoded.claim.pod.name, decoded.claim.pod.uid) == (
+        "default",
+        "p",
+        "uid-p",
+    )
+    assert decoded.claim.pod_claim == "net-c"
+
+
+def test_parameters_of_the_class_are_defaults() -> None:
+    document = claim(interface("a", vlan=7))
+    head = {"apiVersion": "k8s-rdma.io/v1", "kind": "InterfaceConfig", "vlan": 5, "mtu": 9000}
+    of_class = {
+        "source": "FromClass",
+        "requests": [],
+        "opaque": {"driver": "rdma.k8s-rdma.io", "parameters": head},
+    }
+    other = {"opaque": {"driver": "gpu.example.com", "parameters": {"x": 1}}}
+    document["status"]["allocation"]["devices"]["config"][:0] = [of_class, other]
+    [entry] = decode_prepare(prepare(document), W1).claim.interfaces
+    assert (entry.interface.options.vlan, entry.interface.options.mtu) == (7, 9000)
+
+
+def test_results_of_other_drivers_are_left_to_these() -> None:
+    document = claim(interface("a"))
+    document["status"]["allocation"]["devices"]["results"].append(
+        {"request": "gpu", "driver": "gpu.example.com", "pool": "w1", "device": "gpu-0"}
+    )
+    assert len(decode_prepare(prepare(document), W1).claim.interfaces) == 1
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "consumed", "why"),
+    [
+        ("-100G", "-100G", "consumedCapacity.bandwidth: -100G; wanted a whole number that is not negative"),
+        (
+            "9223372036854775807",
+            "-9223372036854775808",
+            "consumedCapacity.bandwidth: -9223372036854775808; wanted",
+        ),
+        (
+            "9300000000000000000",
+            "0",
+            "consumedCapacity.bandwidth: 0 is less than the 9.3e+18 that the request",
+        ),
+        ("1500m", "1500m", "consumedCapacity.bandwidth: 1500m; wanted a whole number that is not negative"),
+        ("25G", "24G", "consumedCapacity.bandwidth: 24G is less than the 2.5e+10 that the request asks for"),
+        ("1", "10E", "consumedCapacity.bandwidth: 10E is no rate"),
+        ("1", "much", "consumedCapacity.bandwidth: much is no quantity"),
+    ],
+)
+def test_forged_quantities_are_refused(bandwidth: str, consumed: str, why: str) -> None:
+    error = refusal(prepare(claim(interface("a", bandwidth=bandwidth, consumed=consumed))))
+    assert why in error.message
+    assert "results[0]" in error.message
+
+
+@pytest.mark.parametrize("vfs", ["0", "2", "-1", None])
+def test_interface_is_one_vf(vfs: str | None) -> None:
+    document = claim(interface())
+    consumed = document["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"]
+    consumed.pop("vfs")
+    if vfs is not None:
+        consumed["vfs"] = vfs
+    assert "consumedCapacity.vfs" in refusal(prepare(document)).message
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"metadata": {"name": "c", "namespace": "default", "uid": "other"}}, None),
+        ({"status": {}}, "is reserved for 0 consumers; an RDMA interface is of one pod"),
+    ],
+)
+def test_claim_that_is_another_by_now_is_refused(changes: dict[str, Any], why: str | None) -> None:
+    question = prepare(claim(interface()))
+    document = claim(interface(), **changes)
+    error = refusal(msgspec.structs.replace(question, resource=msgspec.Raw(msgspec.json.encode(document))))
+    assert error.reason is Reason.CONFLICT
+    assert (why or "has UID other, kubelet prepares claim-1") in error.message
+
+
+def test_claim_of_two_pods_is_refused() -> None:
+    document = claim(interface())
+    document["status"]["reservedFor"].append({"resource": "pods", "name": "q", "uid": "uid-q"})
+    message = refusal(prepare(document, pod())).message
+    assert (
+        "is reserved for 2 consumers; an RDMA interface is of one pod: use a resourceClaimTemplateName"
+        in message
+    )
+
+
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        (pod("p", "uid-q"), "is reserved for pod p of another UID"),
+        (pod(nodeName="w2"), "is of a pod on node w2, not on w1"),
+        (pod(hostNetwork=True), "is of a pod with hostNetwork, which gets no interfaces"),
+    ],
+)
+def test_pod_has_to_be_the_one_on_this_node_with_a_network(of: dict[str, Any], why: str) -> None:
+    assert why in refusal(prepare(claim(interface()), of)).message
+
+
+def test_pod_that_is_gone_is_refused() -> None:
+    question = msgspec.structs.replace(prepare(claim(interface())), pod=NO_POD)
+    assert "is reserved for pod p, which does not exist" in refusal(question).message
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"maxTxRat": "1G"}, "maxTxRat: unknown key; did you mean maxTxRate?"),
+        ({"vlan": 4095}, "vlan: 4095 is no whole number from 0 to 4094"),
+        ({"maxTxRate": "1G"}, "maxTxRate: 1000 Mb/s is below the bandwidth of its request, 2000 Mb/s"),
+        ({"maxTxRate": "1"}, "maxTxRate: 1 is no whole number of Mb/s"),
+        ({"maxTxRate": True}, "maxTxRate: is a truth value; wanted bits per second, such as 40G"),
+        ({"vlanProto": "802.1ad"}, "vlanProto: is of a VLAN, and there is no vlan"),
+        ({"pf": "eth0"}, "pf: unknown key"),
+        ({"driver": "vfio-pci", "enforce": "software"}, "enforce: software caps network devices"),
+        ({"kind": "Interface"}, "kind: wanted InterfaceConfig"),
+    ],
+)
+def test_parameters_are_read_strictly(config: dict[str, Any], why: str) -> None:
+    assert why in refusal(prepare(claim(interface("a", bandwidth="2G", **config)))).message
+
+
+def test_names_are_of_one_interface_even_of_one_request() -> None:
+    document = claim(interface("a", "f0", name="x"), interface("a", "f1", name="x"))
+    assert "request a.name: x is that of a, too" in refusal(prepare(document)).message
+
+
+def test_admin_access_is_refused() -> None:
+    document = claim(interface())
+    document["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
+    assert "adminAccess reserves nothing" in refusal(prepare(document)).message
+
+
+def test_interface_config_is_read_alone() -> None:
+    head = b'"apiVersion": "k8s-rdma.io/v1", "kind": "InterfaceConfig"'
+    text = b'{%s, "driver": "vfio-pci", "maxTxRate": 3000000}' % head
+    found = read_interface_config(text, min_mbps=2)
+    assert (found.min_tx_rate_mbps, found.max_tx_rate_mbps) == (2, 3)
+    assert found.options.driver is VfDriver.VFIO_PCI
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_no_bytes_do_more_than_be_refused(resource: bytes, of: bytes) -> None:
+    question = msgspec.structs.replace(
+        prepare(claim(interface())), resource=msgspec.Raw(resource), pod=msgspec.Raw(of)
+    )
+    assert refusal(question)
