@@ -10,7 +10,7 @@ import pytest
 
 from agent.machine import Machine, asks, call
 from factories import PF0, hardware, interface, receipt
-from k8s_rdma.agent.release import release, spare_name
+from k8s_rdma.agent.vf_operations import release, spare_name
 from k8s_rdma.core.kernel import Hardware, NameTakenError, NoSuchVfError, OtherMacError, Unreadable
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.core.step import BringHome, Step, VfHome

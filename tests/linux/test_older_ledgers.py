@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from factories import PF0, interface, receipt
-from k8s_rdma.core.ledger import Ledger, Phase
+from factories import PF0, interface, pod, receipt
+from k8s_rdma.core.ledger import (
+    CLAIMS_POOL,
+    ClaimPromise,
+    ClaimUid,
+    Ledger,
+    Phase,
+    PromisedInterface,
+)
+from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import Enforce
 from k8s_rdma.linux.receipts import OLDEST, VERSION, CorruptLedgerError, Receipts, encode_receipt
 
@@ -27,6 +36,7 @@ RECORDINGS = Path(__file__).parents[1] / "recordings" / "ledgers"
 RECORDED = sorted(RECORDINGS.glob("*.json"))
 MOMENTS_S = [0.002 * number**2 for number in range(5)]
 Json = dict[str, Any]
+WITH_CAPS = 4
 
 
 @pytest.fixture(params=RECORDED, ids=lambda path: path.stem)
@@ -92,7 +102,7 @@ def differences(older: object, newer: object, where: str = "") -> Iterator[str]:
 
 def test_recordings_are_of_every_form_there_was() -> None:
     versions = {json.loads(path.read_text())["user_version"] for path in RECORDED}
-    assert versions == {0, 2, 3, VERSION}
+    assert versions == {0, 2, 3, WITH_CAPS}
 
 
 def test_ledger_of_an_older_agent_is_read_with_all_that_it_says(recorded: Json, ledger: Path) -> None:
@@ -145,7 +155,7 @@ def test_file_has_the_version_of_what_is_in_it(tmp_path: Path) -> None:
         receipts.put(capped)
         receipts.put(replace(plain, phase=Phase.RELEASING))
         receipts.remove(plain.attachment)
-    assert version(path) == VERSION
+    assert version(path) == WITH_CAPS
     with closing(Receipts(path)) as receipts:
         receipts.remove(capped.attachment)
     assert version(path) == OLDEST
@@ -184,7 +194,34 @@ def test_file_has_the_older_version_when_a_claim_takes_the_place_of_what_needed_
     assert version(path) == OLDEST
     with closing(Receipts(path)) as receipts:
         receipts.put(capped, instead_of=[plain.attachment])
+    assert version(path) == WITH_CAPS
+
+
+def test_file_with_promises_is_of_a_version_that_older_programs_refuse(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    placed = PlacedInterface(pf=PF0, min_tx_rate_mbps=9, pool=CLAIMS_POOL)
+    promise = ClaimPromise(
+        uid=ClaimUid("u1"),
+        namespace="default",
+        name="c",
+        pod=pod(),
+        pod_claim="net",
+        interfaces=(
+            PromisedInterface(
+                request="a", device="f0", share_id="s", vf=VfRef(PF0, 1), pci=PF0, placed=placed
+            ),
+        ),
+    )
+    with closing(Receipts(path)) as receipts:
+        receipts.put(receipt("capped", replace(interface(PF0, 2), software_max_tx_rate_mbps=9)))
+        receipts.put_promise(promise)
+        receipts.remove(receipt("capped").attachment)
     assert version(path) == VERSION
+    assert opened(path) == Ledger().with_promise(promise)
+    with closing(Receipts(path)) as receipts:
+        receipts.remove_promise(promise.uid)
+    assert version(path) == OLDEST
+    assert opened(path) == Ledger()
 
 
 def test_receipt_that_only_names_what_is_newer_is_refused_by_older_programs(tmp_path: Path) -> None:
@@ -192,7 +229,7 @@ def test_receipt_that_only_names_what_is_newer_is_refused_by_older_programs(tmp_
     path = tmp_path / "ledger.db"
     with closing(Receipts(path)) as receipts:
         receipts.put(receipt("c0", replace(interface(PF0, 1), enforce=Enforce.SOFTWARE)))
-    assert version(path) == VERSION
+    assert version(path) == WITH_CAPS
 
 
 def test_file_is_of_the_newer_version_when_a_slot_goes_over_to_a_pod_with_a_newer_receipt(
@@ -202,7 +239,7 @@ def test_file_is_of_the_newer_version_when_a_slot_goes_over_to_a_pod_with_a_newe
     capped = receipt("capped", replace(interface(PF0, 2), software_max_tx_rate_mbps=9))
     with closing(Receipts(path)) as receipts:
         receipts.put(plain, capped)
-    assert version(path) == VERSION
+    assert version(path) == WITH_CAPS
 
 
 def test_ledger_whose_change_of_version_cannot_be_understood_stays_as_it_was(

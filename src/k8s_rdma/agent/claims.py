@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.cni.pod_request import memlock_of_pod
+from k8s_rdma.agent.cni.pod_request import Policy, memlock_of_pod
 from k8s_rdma.agent.cni.service import elapsed_ms
-from k8s_rdma.agent.node import rejected
-from k8s_rdma.agent.release import RatesLeftError
+from k8s_rdma.agent.node import Node, Worker, rejected
 from k8s_rdma.agent.report import SEND_TIMEOUT_S, StatePublisher
 from k8s_rdma.agent.unix_sockets import RECEIVE_TIMEOUT_S, read_lines
-from k8s_rdma.core.claims import Offer, offers
-from k8s_rdma.core.ledger import ClaimUid
+from k8s_rdma.agent.vf_operations import RatesLeftError
+from k8s_rdma.core.claims import AllocatedClaim, Offer, offers
+from k8s_rdma.core.ledger import ClaimPromise, ClaimUid
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import Request
-from k8s_rdma.core.types import Enforce, Enforcer, enforcer_of
+from k8s_rdma.core.types import Enforce, Enforcer, PciAddress, enforcer_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cdi import CLAIM_CLASS, qualified_name
 from k8s_rdma.wire.claims import (
@@ -51,11 +51,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cdi_specs import ClaimSpecs
     from k8s_rdma.agent.cni.delete import DeleteCommand
-    from k8s_rdma.agent.cni.pod_request import Policy
-    from k8s_rdma.agent.node import Node, Worker
-    from k8s_rdma.core.claims import AllocatedClaim
-    from k8s_rdma.core.ledger import ClaimPromise
-    from k8s_rdma.core.types import PciAddress
 
 _log = structlog.get_logger()
 
@@ -208,9 +203,8 @@ def _offer(offer: Offer) -> PfOffer:
 
 def _pcie_root(port: str) -> str:
     """The root complex of a root port, as in sysfs: `pci0000:3a`; empty for what is no PCI address."""
-    domain, colon, rest = port.partition(":")
-    bus, colon_of_bus, _ = rest.partition(":")
-    return f"pci{domain}:{bus}" if colon and colon_of_bus else ""
+    domain, bus, device = port.split(":") if port.count(":") == 2 else ("", "", "")
+    return f"pci{domain}:{bus}" if device else ""
 
 
 class ClaimsSocket:

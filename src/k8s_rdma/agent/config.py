@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config.devices import load_device_config
+from k8s_rdma.config.devices import DevicePluginConfig, load_device_config
 from k8s_rdma.config.files import AbsolutePath, MemlockText, NodeText, memlock_bytes
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cdi import ResourceText, require_resource_name
-
-if TYPE_CHECKING:
-    from k8s_rdma.config.devices import DevicePluginConfig
 
 
 class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

@@ -70,7 +70,7 @@ from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
 from k8s_rdma.process import stop_on_signals
 from k8s_rdma.wire.claims import SOCKET as CLAIMS_SOCKET
-from k8s_rdma.wire.sockets import is_adopt
+from k8s_rdma.wire.sockets import Reply, Request, is_adopt
 
 if TYPE_CHECKING:
     import socket
@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.placement_keys import KeySource
-    from k8s_rdma.wire.sockets import Reply, Request
 
     Talk = Callable[[socket.socket], Awaitable[None]]
 

@@ -19,8 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
-from k8s_rdma.agent.observed_caps import CapFinding, ObservedCaps, restore_caps
-from k8s_rdma.agent.release import release
+from k8s_rdma.agent.vf_operations import CapFinding, ObservedCaps, release, restore_caps
 from k8s_rdma.core.allocation import (
     NOBODYS,
     Candidate,
@@ -91,14 +90,18 @@ class Sandbox:
     gpus: tuple[Gpu, ...] = ()
     promised: Mapping[int, PromisedInterface] = field(default_factory=dict)
 
-    def only(self, indexes: Sequence[int]) -> Sandbox:
-        """Select some of the interfaces, none of which a claim promises."""
-        return replace(
+    def annotated(self, request: Request) -> tuple[Sandbox, Request]:
+        """Select the interfaces that no claim promises. request: the part of the pod's for all of them."""
+        if not self.promised:
+            return self, request
+        indexes = [index for index in range(len(self.entries)) if index not in self.promised]
+        only = replace(
             self,
             ifnames=tuple(self.ifnames[index] for index in indexes),
             entries=tuple(self.entries[index] for index in indexes),
             promised={},
         )
+        return only, replace(request, interfaces=tuple(request.interfaces[index] for index in indexes))
 
     def receipt(self, interfaces: tuple[AllocatedInterface, ...], *, phase: Phase, boot_id: str) -> Receipt:
         """Make the receipt of this sandbox's interfaces."""
@@ -309,9 +312,11 @@ class Node:
         if self.scanner.incomplete:
             self.refresh()
         self._require_seen(None)
-        promise = self._retried(lambda: judge(claim, self.name, self.hardware, self.ledger))
+        promise = judge(claim, self.name, self.hardware, self.ledger)
+        if isinstance(promise, Rejection) and self.refresh():
+            promise = judge(claim, self.name, self.hardware, self.ledger)
         if isinstance(promise, Rejection):
-            return promise
+            return self._qualified(promise)
         self._ledger_store.promise(promise)
         return promise
 
@@ -363,7 +368,9 @@ class Node:
         interfaces: tuple[AllocatedInterface, ...] | Rejection = ()
         if request:
             older = [self.ledger.receipts[attachment] for attachment in inherited]
-            interfaces = self._interfaces(sandbox, request, promised, ledger, older)
+            only, part = sandbox.annotated(request)
+            promised = promised or inherited_placement(self.name, part, only.entries, older)
+            interfaces = self._interfaces(sandbox, request, promised, ledger)
         if isinstance(interfaces, Rejection):
             return interfaces
         receipt = sandbox.receipt(interfaces, phase=Phase.PREPARED, boot_id=self._boot_id)
@@ -380,50 +387,34 @@ class Node:
                     raise attached_already(receipt, interface)
 
     def _interfaces(
-        self,
-        sandbox: Sandbox,
-        request: Request,
-        promised: Placement | None,
-        ledger: Ledger,
-        older: Sequence[Receipt],
-    ) -> tuple[AllocatedInterface, ...] | Rejection:
-        """Choose the interfaces of the annotation, and take those of claims as promised."""
-        annotated = [index for index in range(len(sandbox.entries)) if index not in sandbox.promised]
-        chosen: tuple[AllocatedInterface, ...] | Rejection = ()
-        if annotated:
-            part = replace(request, interfaces=tuple(request.interfaces[index] for index in annotated))
-            only = sandbox.only(annotated)
-            promised = promised or inherited_placement(self.name, part, only.entries, older)
-            chosen = self._annotated(only, part, promised, ledger)
-        if isinstance(chosen, Rejection) or not sandbox.promised:
-            return chosen
-        claimed = self._claimed(sandbox, ledger)
-        if isinstance(claimed, Rejection):
-            return claimed
-        return tuple(
-            sorted((*chosen, *claimed), key=lambda interface: sandbox.entries.index(interface.entry))
-        )
-
-    def _claimed(self, sandbox: Sandbox, ledger: Ledger) -> tuple[AllocatedInterface, ...] | Rejection:
-        only = sandbox.only(sorted(sandbox.promised))
-        promised = [sandbox.promised[index] for index in sorted(sandbox.promised)]
-        named = list(zip(promised, only.ifnames, only.entries, strict=True))
-        return self._retried(lambda: promised_interfaces(named, self.name, self.hardware, ledger))
-
-    def _annotated(
         self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
     ) -> tuple[AllocatedInterface, ...] | Rejection:
         if self.scanner.incomplete:
             self.refresh()
         self._require_seen(None if sandbox.devices else promised)
-        return self._retried(lambda: self._choose(sandbox, request, promised, ledger))
+        interfaces = self._choose(sandbox, request, promised, ledger)
+        if isinstance(interfaces, Rejection) and self.refresh():
+            # What was refused was not the node of now.
+            interfaces = self._choose(sandbox, request, promised, ledger)
+        return self._qualified(interfaces) if isinstance(interfaces, Rejection) else interfaces
 
-    def _retried(self, choose: Callable[[], T | Rejection]) -> T | Rejection:
-        """Choose; and once more where what was refused was not the node of now."""
-        found = choose()
-        if isinstance(found, Rejection) and self.refresh():
-            found = choose()
-        return self._qualified(found) if isinstance(found, Rejection) else found
+    def _with_promised(
+        self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
+    ) -> tuple[AllocatedInterface, ...] | Rejection:
+        """Choose the interfaces of the annotation, and take those of claims as promised."""
+        only, part = sandbox.annotated(request)
+        chosen = self._choose(only, part, promised, ledger) if part else ()
+        if isinstance(chosen, Rejection):
+            return chosen
+        named = [
+            (interface, sandbox.ifnames[index], sandbox.entries[index])
+            for index, interface in sandbox.promised.items()
+        ]
+        claimed = promised_interfaces(named, self.name, self.hardware, ledger)
+        if isinstance(claimed, Rejection):
+            return claimed
+        by_entry = {interface.entry: interface for interface in (*chosen, *claimed)}
+        return tuple(by_entry[entry] for entry in sandbox.entries)
 
     def _require_seen(self, promised: Placement | None) -> None:
         """Raise K8sRdmaError (`UNREADABLE_NODE`) when the promised PFs could not be read."""
@@ -449,6 +440,8 @@ class Node:
     def _choose(
         self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
     ) -> tuple[AllocatedInterface, ...] | Rejection:
+        if sandbox.promised:
+            return self._with_promised(sandbox, request, promised, ledger)
         other_claims = outstanding(self.claims, ledger, requester=sandbox.pod.uid, entries=sandbox.entries)
         if sandbox.devices:
             return held_interfaces(

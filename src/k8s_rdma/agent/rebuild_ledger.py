@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.pod_request import (
     HeldDevices,
+    PodDeviceLookup,
     Policy,
     interfaces_of_network,
     read_pod_request,
@@ -53,7 +54,6 @@ from k8s_rdma.wire.cni_result import interfaces_in_pod
 from k8s_rdma.wire.conflist import CachedAttachment, decode_cached
 
 if TYPE_CHECKING:
-    from k8s_rdma.agent.cni.pod_request import PodDeviceLookup
     from k8s_rdma.agent.ledger_store import DeferredDeletes
     from k8s_rdma.core.devices.pod_devices import SlotInUse
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup
-from k8s_rdma.agent.node import Adopted, Node
+from k8s_rdma.agent.node import Adopted, Node, Worker
 from k8s_rdma.core.allocation import Candidate, Scope
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.changes import Deletions
-from k8s_rdma.wire.sockets import AdoptedVf, AdoptReply, decode_adopt, encode_adopted
+from k8s_rdma.wire.sockets import AdoptedVf, AdoptReply, Reply, Request, decode_adopt, encode_adopted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cdi_specs import CdiSpecs
     from k8s_rdma.agent.cni.service import CniCommands
-    from k8s_rdma.agent.node import Worker
     from k8s_rdma.agent.report import Reporter
-    from k8s_rdma.wire.sockets import Reply, Request
 
 _log = structlog.get_logger()
 

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.devices.near_gpus import of_gpus, owners
-from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Inventory, Pf, Used, total
+from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Gpu, Inventory, Pf, Used, total
 from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config, shown
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
 from k8s_rdma.core.macs import home_mac, taken_mac
@@ -39,15 +39,13 @@ from k8s_rdma.core.placement import (
 )
 from k8s_rdma.core.programming import RoundRobin, programmed
 from k8s_rdma.core.step import VfHome, VfRef
-from k8s_rdma.core.types import NodeName, PciAddress
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid, RateAbility
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
-    from k8s_rdma.core.inventory import Gpu
     from k8s_rdma.core.request import Request
-    from k8s_rdma.core.types import PodUid, RateAbility
 
 
 def used_on_node(  # noqa: PLR0913 - all that anyone says of the node

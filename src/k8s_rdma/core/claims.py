@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.allocation import allocated, foreign_reason, foreign_usage, is_free, used_locally
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, PfRule, Used
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
-from k8s_rdma.core.ledger import CLAIMS_POOL, ClaimPromise, ClaimUid, Ledger, Pod, PromisedInterface
+from k8s_rdma.core.ledger import (
+    CLAIMS_POOL,
+    AllocatedInterface,
+    ClaimPromise,
+    ClaimUid,
+    Ledger,
+    Pod,
+    PromisedInterface,
+)
 from k8s_rdma.core.macs import taken_mac
 from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
 from k8s_rdma.core.programming import objection
@@ -26,11 +34,10 @@ from k8s_rdma.errors import Reason
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from k8s_rdma.core.ledger import AllocatedInterface
 
 WEIGHTS_SHARE = 95
 """The percentage of a link that is offered where minimum rates are weights: a mix that kube-scheduler's sums
-admit below it leaves nobody short of a reservation (`core.programming`)."""
+admit below it rarely leaves a VF short of its reservation (`core.programming`)."""
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -127,7 +134,7 @@ def judge(
     if promise is not None and not _is_same(promise, claim):
         why = f"claim {claim.namespace}/{claim.name} was prepared with another allocation"
         return Rejection(node=node, reason=Reason.CONFLICT, message=why)
-    if promise is not None and all(_vf(hardware, kept.vf) for kept in promise.interfaces):
+    if promise is not None and all(_vf(hardware, interface.vf) for interface in promise.interfaces):
         return promise
     pfs = claim_pfs(hardware)
     if unknown := [entry for entry in claim.interfaces if entry.device not in pfs]:
@@ -146,10 +153,11 @@ def judge(
 def _is_same(promise: ClaimPromise, claim: AllocatedClaim) -> bool:
     """Report whether a promise was made for this content of the claim."""
     promised = [
-        (kept.request, kept.device, kept.share_id, kept.placed.as_request()) for kept in promise.interfaces
+        (interface.request, interface.device, interface.share_id, interface.placed.as_request())
+        for interface in promise.interfaces
     ]
-    wanted = [(entry.request, entry.device, entry.share_id, entry.interface) for entry in claim.interfaces]
-    return promise.pod == claim.pod and promised == wanted
+    allocated = [(entry.request, entry.device, entry.share_id, entry.interface) for entry in claim.interfaces]
+    return promise.pod == claim.pod and promised == allocated
 
 
 def _placed(entry: ClaimedInterface, pf: PciAddress) -> PlacedInterface:
@@ -211,10 +219,10 @@ def _with_vfs(
     """Choose VFs: those promised before that still exist, and else the free ones of lowest index."""
     pfs = {pf.pci: pf for pf in hardware.pfs}
     promise = ledger.promises.get(claim.uid)
-    before = [kept.vf for kept in promise.interfaces] if promise else [None] * len(placed)
-    existing = [vf if vf is not None and _vf(hardware, vf) else None for vf in before]
-    taken = {*ledger.holders(), *ledger.promised_vfs()}
-    free = {pci: iter(_free_vfs(pfs[pci], taken)) for pci in {place.pf for place in placed}}
+    earlier = [interface.vf for interface in promise.interfaces] if promise else [None] * len(placed)
+    existing = [vf if vf is not None and _vf(hardware, vf) else None for vf in earlier]
+    in_use = {*ledger.holders(), *ledger.promised_vfs()}
+    free = {pci: iter(_free_vfs(pfs[pci], in_use)) for pci in {place.pf for place in placed}}
     interfaces = []
     for entry, place, ref in zip(claim.interfaces, placed, existing, strict=True):
         vf = _vf(hardware, ref) if ref is not None else next(free[place.pf], None)
@@ -253,9 +261,9 @@ def _vf(hardware: Hardware, ref: VfRef) -> Vf | None:
     return next((vf for vf in vfs if vf.index == ref.index), None)
 
 
-def _free_vfs(pf: PfState, taken: Collection[VfRef]) -> Iterator[Vf]:
+def _free_vfs(pf: PfState, in_use: Collection[VfRef]) -> Iterator[Vf]:
     for vf in pf.vfs:
-        if vf.pool == CLAIMS_POOL and VfRef(pf.pci, vf.index) not in taken and is_free(vf):
+        if vf.pool == CLAIMS_POOL and VfRef(pf.pci, vf.index) not in in_use and is_free(vf):
             yield vf
 
 

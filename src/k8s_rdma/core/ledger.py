@@ -246,8 +246,7 @@ class Ledger:
 
     def with_promise(self, promise: ClaimPromise) -> Ledger:
         """Add or replace a promise. LedgerError when anything else has one of its VFs."""
-        others = self.without_promise(promise.uid)
-        promised = {interface.vf for other in others.promises.values() for interface in other.interfaces}
+        promised = self.without_promise(promise.uid).promised_vfs()
         for interface in promise.interfaces:
             holder = self.holder_beside(interface.vf, promise.pod.uid)
             if holder is not None or interface.vf in promised:
@@ -259,8 +258,9 @@ class Ledger:
         return replace(self, promises={**self.promises, promise.uid: promise})
 
     def without_promise(self, uid: ClaimUid) -> Ledger:
-        """Without this claim's promise, if there is one."""
-        return replace(self, promises={key: kept for key, kept in self.promises.items() if key != uid})
+        """Return the ledger without this claim's promise, if there is one."""
+        promises = {key: promise for key, promise in self.promises.items() if key != uid}
+        return replace(self, promises=promises)
 
     def promised_to(self, uid: PodUid) -> tuple[PromisedInterface, ...]:
         """The interfaces promised to a pod by its claims, ordered by the pod's names for these."""
@@ -304,9 +304,8 @@ class Ledger:
 
     def without_attachments(self, *attachments: Attachment) -> Ledger:
         """Return the ledger without these attachments' receipts, if there are any."""
-        return replace(
-            self, receipts={key: kept for key, kept in self.receipts.items() if key not in attachments}
-        )
+        receipts = {key: receipt for key, receipt in self.receipts.items() if key not in attachments}
+        return replace(self, receipts=receipts)
 
     def losing_slots(self, claim: Receipt) -> tuple[Receipt, ...]:
         """Receipts of other sandboxes that have slots of a new claim, without these.
@@ -368,6 +367,6 @@ class Ledger:
             holders = self.holders()
             for vf, promise in self.promised_vfs().items():
                 if vf not in holders:
-                    placed = tuple(kept.placed for kept in promise.interfaces if kept.vf == vf)
+                    placed = tuple(interface.placed for interface in promise.interfaces if interface.vf == vf)
                     result[promise.pod.uid] = result.get(promise.pod.uid, ()) + placed
         return result

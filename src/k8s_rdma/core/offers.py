@@ -15,12 +15,10 @@ from k8s_rdma.core.inventory import NOTHING_USED, Pf, Used
 from k8s_rdma.core.packing import Room, Work
 from k8s_rdma.core.programming import Load, RoundRobin, objection, reserved
 from k8s_rdma.core.request import InterfaceClass, PfMasks
-from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, Setting
+from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from k8s_rdma.core.types import PciAddress
 
 
 @unique

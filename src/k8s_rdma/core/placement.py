@@ -14,7 +14,7 @@ from k8s_rdma.core.devices.placement import (
     possible,
     too_few,
 )
-from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Inventory, Pf, Used, total
+from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Gpu, Inventory, Pf, Used, total
 from k8s_rdma.core.offers import WHOLE, Strategy, fullness, gap
 from k8s_rdma.core.packing import Verdict, Work
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
@@ -26,8 +26,6 @@ from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from k8s_rdma.core.inventory import Gpu
 
 
 MAX_SCORE = 10

@@ -15,6 +15,7 @@ from k8s_rdma.core.types import (
     Enforce,
     InterfaceOptions,
     Needs,
+    PciAddress,
     PfSelector,
     Setting,
     needs_of,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from k8s_rdma.core.inventory import Pf
-    from k8s_rdma.core.types import PciAddress
 
 _Value = TypeVar("_Value", bound=str)
 

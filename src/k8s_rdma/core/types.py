@@ -234,7 +234,7 @@ class Enforce(StrEnum):
 
 @unique
 class PfUse(StrEnum):
-    """How pods ask for the VFs of a PF: by annotation, or by ResourceClaims."""
+    """The way in which pods ask for the VFs of a PF: by annotation, or by ResourceClaims."""
 
     ANNOTATION = "annotation"
     CLAIMS = "claims"

@@ -28,7 +28,7 @@ from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.requeue import Pace, Requeuer, UnschedulablePods
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.views import Overview, Views
-from k8s_rdma.kube.api import follow
+from k8s_rdma.kube.api import ClusterApi, PublishedApi, follow
 from k8s_rdma.kube.leader_election import LeaderElector
 from k8s_rdma.wire.extender import (
     ExtenderBindingResult,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from k8s_rdma.core.types import NodeName
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.node_cache import ClusterState
-    from k8s_rdma.kube.api import ClusterApi, PublishedApi
 
 _READINESS_POLL_S = 0.1
 

@@ -31,14 +31,13 @@ from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.placement import Placement, Rejection, fits, place, score
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, Request, Shape
-from k8s_rdma.core.types import Setting
+from k8s_rdma.core.types import NodeName, Setting
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from k8s_rdma.core.types import NodeName
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot, Reservation
 

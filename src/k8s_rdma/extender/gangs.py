@@ -18,12 +18,10 @@ from weakref import WeakValueDictionary
 
 from k8s_rdma.core.types import Gang, PodUid
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.pod_store import PodStore
+from k8s_rdma.extender.pod_store import PendingPod, PodStore
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
 
 if TYPE_CHECKING:
-    from k8s_rdma.extender.pod_store import PendingPod
-
     _Waiting = dict[PodUid, asyncio.Future[None]]
 
 ApiError = ApiRefusedError | ApiUnreachableError | ApiUncertainError

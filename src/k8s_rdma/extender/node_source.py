@@ -23,14 +23,12 @@ from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid,
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.metrics import Reading, samples
 from k8s_rdma.wire.rdma_node import ForeignUse, GpuStatus, HeldInterfaces, PfStatus, RdmaNodeStatus, status_of
-from k8s_rdma.wire.rest import MAX_NAME, ability_of
+from k8s_rdma.wire.rest import MAX_NAME, MacRange, NodeReport, ability_of
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Collection
     from types import TracebackType
-
-    from k8s_rdma.wire.rest import MacRange, NodeReport
 
 
 class NodeSource(Protocol):

@@ -35,7 +35,7 @@ from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, Decisio
 from k8s_rdma.extender.fit_cache import Feasible, SearchQueue, Turn
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.nominated_pods import Room
-from k8s_rdma.extender.pod_store import Occupant
+from k8s_rdma.extender.pod_store import Occupant, PendingPod
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import BudgetView, Changed, ClusterApi, Deleted, Event, Listed, follow
 from k8s_rdma.wire.extender import (
@@ -49,7 +49,6 @@ from k8s_rdma.wire.pod_spec import covers, demand_of
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.node_cache import NodeSnapshot
-    from k8s_rdma.extender.pod_store import PendingPod
 
     Fits: TypeAlias = "Callable[[Collection[PodUid]], Awaitable[bool]]"
 

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import Gang, NodeName, PodUid
-from k8s_rdma.extender.fit_cache import FitCache
+from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot, _kind, addresses
 from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
-from k8s_rdma.extender.pod_store import BoundPod, PendingPod, PodStore
+from k8s_rdma.extender.pod_store import BoundPod, PendingPod, PodRequestCache, PodStore
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.unplaced_pods import UnplacedPods
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.macs import MacRanges
     from k8s_rdma.extender.config import ExtenderConfig
-    from k8s_rdma.extender.fit_cache import SearchQueue
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.extender.pod_store import PodRequestCache
     from k8s_rdma.extender.requeue import Requeuer
     from k8s_rdma.kube.api import ClusterApi
 

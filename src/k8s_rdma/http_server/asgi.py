@@ -25,19 +25,15 @@ from hmac import compare_digest
 from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Sample
 
-from k8s_rdma.config.files import Reloaded
+from k8s_rdma.config.files import Reloaded, TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rest import Error, ErrorDocument
-
-if TYPE_CHECKING:
-    from k8s_rdma.config.files import TlsConfig
-
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]
 """Header fields, with lower-case names."""

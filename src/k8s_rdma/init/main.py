@@ -20,7 +20,7 @@ from rich.console import Console
 
 from k8s_rdma import process
 from k8s_rdma.errors import KernelError
-from k8s_rdma.init.job import Machine, StoppableClock, Target, ledger_held, wait_until
+from k8s_rdma.init.job import InitConfig, Machine, StoppableClock, Target, ledger_held, wait_until
 from k8s_rdma.init.pf_setup import Outcome, Result, all_well, make_ready, plan, summary
 from k8s_rdma.linux.discovery.functions import Discovery, FoundPf, Missing, Selected, SkippedPf
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
@@ -31,7 +31,6 @@ from k8s_rdma.linux.vf.creation import KernelSriovLinks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from k8s_rdma.init.job import InitConfig
 
 _log = structlog.get_logger()
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from k8s_rdma.errors import K8sRdmaError, KernelError, visible
 from k8s_rdma.init.job import (
+    InitConfig,
     Job,
     Machine,
     Pods,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
-    from k8s_rdma.init.job import InitConfig
     from k8s_rdma.linux.netlink.rtnl import Link
 
 _log = structlog.get_logger()

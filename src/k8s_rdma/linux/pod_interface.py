@@ -16,22 +16,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import LocatedVf, PodInterface
+from k8s_rdma.core.kernel import Hardware, LocatedVf, PodInterface
 from k8s_rdma.core.plan import without_software_caps
 from k8s_rdma.core.step import CapInterface, ClearInterface, ConfigureInterface, NetnsRef
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.routes import forget, set_ipv6_retransmission, solicit
 from k8s_rdma.linux.netlink.rtnl import Address, AddressState, HeldAddress, Link, Rtnl, answering_for_itself
-from k8s_rdma.linux.netlink.socket import NetlinkError
+from k8s_rdma.linux.netlink.socket import NetlinkError, NetlinkSocket
 from k8s_rdma.linux.netlink.traffic_control import RootQdisc, is_supported, limit, root_qdiscs
 from k8s_rdma.linux.netns import Namespaces, entered
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from k8s_rdma.core.kernel import Hardware
     from k8s_rdma.core.types import PciAddress
-    from k8s_rdma.linux.netlink.socket import NetlinkSocket
 
 _ADVERTISEMENT, _TARGET_ADDRESS = 136, 2
 _OVERRIDE = 1 << 29

@@ -159,7 +159,7 @@ class Receipts:
             )
 
     def remove_promise(self, claim: ClaimUid) -> None:
-        """Forget a promise, synced to disk: nobody asks for it again. LedgerError as `put`."""
+        """Forget a promise, synced to disk: kubelet does not ask for it again. LedgerError as `put`."""
         with self._failures("cannot be written"), self._transaction(durable=True):
             self._db.execute("DELETE FROM promises WHERE claim = ?", (claim,))
             lower_version(self._db)

@@ -21,15 +21,13 @@ from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
 from k8s_rdma.http_server.asgi import JSON, Answer, counter, error_answer, exposition, gauge
 from k8s_rdma.state_reader import FIRST_REPORT_TIMEOUT_S, AgentLink
 from k8s_rdma.wire.rest import Error, NodeReport, PfReport, encode_getpfs, encode_report, without_vfs
-from k8s_rdma.wire.sockets import SAMPLE_EVERY_S, SOON_S, Counters
+from k8s_rdma.wire.sockets import SAMPLE_EVERY_S, SOON_S, Counters, VfTraffic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from prometheus_client import Metric
-
-    from k8s_rdma.wire.sockets import VfTraffic
 
 
 if TYPE_CHECKING:

@@ -29,14 +29,12 @@ from k8s_rdma.http_server.asgi import (
     error_answer,
     json_answer,
 )
-from k8s_rdma.server.agent_link import RETRY, Shown
+from k8s_rdma.server.agent_link import RETRY, Shown, Traffic
 from k8s_rdma.wire.json import describe_unknown, shown
 from k8s_rdma.wire.rest import GENERATION_PATTERN, Error, ErrorDocument, GenerationText, LegacyPf, NodeReport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping
-
-    from k8s_rdma.server.agent_link import Traffic
 
     Document = dict[str, Any]
 

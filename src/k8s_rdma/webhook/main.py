@@ -19,7 +19,19 @@ from k8s_rdma.config.devices import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOU
 from k8s_rdma.config.files import NodeText, Port, TlsConfig, port_of
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
-from k8s_rdma.http_server.asgi import CONTENT_TYPE, JSON, Answer, error_answer, exposition, gauge, tls_context
+from k8s_rdma.http_server.asgi import (
+    CONTENT_TYPE,
+    JSON,
+    Answer,
+    Receive,
+    Scope,
+    Send,
+    ServerTls,
+    error_answer,
+    exposition,
+    gauge,
+    tls_context,
+)
 from k8s_rdma.http_server.connections import Bodies, BodyError, ClientGoneError, return_large_buffers
 from k8s_rdma.process import stop_on_signals
 from k8s_rdma.webhook.injection import Injection, decode_review, encode_patch, encode_refusal
@@ -30,7 +42,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from k8s_rdma.http_server.asgi import Receive, Scope, Send, ServerTls
 
 _log = structlog.get_logger()
 

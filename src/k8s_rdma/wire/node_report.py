@@ -16,7 +16,7 @@ from k8s_rdma.core.allocation import (
     lost_rates,
     used_locally,
 )
-from k8s_rdma.core.inventory import NOTHING_USED, Generation
+from k8s_rdma.core.inventory import NOTHING_USED, Generation, Gpu
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.step import VfRef
@@ -39,7 +39,6 @@ from k8s_rdma.wire.rest import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from k8s_rdma.core.inventory import Gpu
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
 
 

@@ -21,11 +21,11 @@ import msgspec
 from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface
 from k8s_rdma.core.ledger import ClaimUid, Pod
 from k8s_rdma.core.request import InterfaceRequest
-from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, PodUid, VfDriver
+from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, NodeName, PodUid, VfDriver
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import OPTION_KEYS, read_options
 from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse, tokens
-from k8s_rdma.wire.claims import DRIVER, NO_POD
+from k8s_rdma.wire.claims import DRIVER, NO_POD, Prepare
 from k8s_rdma.wire.json import decode, describe_unknown, shown
 from k8s_rdma.wire.pod_spec import quantity
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from fractions import Fraction
 
-    from k8s_rdma.core.types import NodeName
-    from k8s_rdma.wire.claims import Prepare
 
 API_VERSION = "k8s-rdma.io/v1"
 KIND = "InterfaceConfig"
@@ -302,15 +300,15 @@ def read_parameters(parameters: bytes, path: str = "parameters") -> dict[str, ob
         refuse(path, f"is {kind(document)}; wanted an object of kind {KIND}")
     values: dict[str, object] = {}
     for key, value in document.pairs:
-        known = CONFIG_KEYS.get(key, key if key in (*_HEAD, _CAP, _ENFORCE) else None)
-        if known is None:
+        field = CONFIG_KEYS.get(key, key if key in (*_HEAD, _CAP, _ENFORCE) else None)
+        if field is None:
             refuse(f"{path}.{shown(key)}", describe_unknown(key, (*_HEAD, _CAP, _ENFORCE, *CONFIG_KEYS)))
-        if known in values:
+        if field in values:
             refuse(f"{path}.{key}", "given twice")
-        values[known] = value
-    for key, wanted in zip(_HEAD, (API_VERSION, KIND), strict=True):
-        if values.pop(key, None) != wanted:
-            refuse(f"{path}.{key}", f"wanted {wanted}")
+        values[field] = value
+    for key, required in zip(_HEAD, (API_VERSION, KIND), strict=True):
+        if values.pop(key, None) != required:
+            refuse(f"{path}.{key}", f"wanted {required}")
     return values
 
 

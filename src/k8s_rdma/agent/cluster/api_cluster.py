@@ -31,7 +31,9 @@ from k8s_rdma.kube.api import (
     Event,
     Listed,
     NodePodsApi,
+    OwnNodeView,
     PodView,
+    PublishingApi,
     Time,
     about_pod,
     follow,
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.core.placement import Placement
-    from k8s_rdma.kube.api import OwnNodeView, PublishingApi
     from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.plugin_config import IpamResult
 

@@ -30,24 +30,22 @@ from k8s_rdma.agent.cni.pod_request import (
     slots_of_pod,
     unknown_networks,
 )
-from k8s_rdma.agent.node import Sandbox, rejected
+from k8s_rdma.agent.node import Node, Sandbox, Worker, rejected
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
 from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, target_of
 from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
-from k8s_rdma.wire.cni_request import NetConf, decode_netconf, refuse
+from k8s_rdma.wire.cni_request import CniEnvironment, NetConf, decode_netconf, refuse
 from k8s_rdma.wire.cni_result import ResultInterface, check_version, encode_result
 from k8s_rdma.wire.plugin_config import IpamResult
 
 if TYPE_CHECKING:
     from k8s_rdma.agent.cni.delete import DeleteCommand
     from k8s_rdma.agent.cni.node_access import NodeAccess
-    from k8s_rdma.agent.node import Node, Worker
     from k8s_rdma.core.kernel import PodInterface
     from k8s_rdma.core.step import NetnsRef
-    from k8s_rdma.wire.cni_request import CniEnvironment
 
 
 _log = structlog.get_logger()

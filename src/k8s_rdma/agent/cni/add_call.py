@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.agent.cdi_specs import device_info_file
 from k8s_rdma.agent.node import Sandbox
 from k8s_rdma.agent.plugins.runner import CalledPlugins
-from k8s_rdma.core.ledger import Attachment, Pod
+from k8s_rdma.core.ledger import Attachment, Pod, PromisedInterface
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.core.types import PodUid, VfDriver
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
@@ -28,7 +28,6 @@ from k8s_rdma.wire.json import shown
 
 if TYPE_CHECKING:
     from k8s_rdma.core.devices.pod_devices import SlotInUse
-    from k8s_rdma.core.ledger import PromisedInterface
     from k8s_rdma.core.request import InterfaceRequest, Request
 
 

@@ -20,7 +20,7 @@ from k8s_rdma.agent.plugins.runner import called_plugins, target_of
 from k8s_rdma.core.ledger import Attachment, Phase, Receipt
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
-from k8s_rdma.wire.cni_request import NetConf, decode_netconf
+from k8s_rdma.wire.cni_request import CniEnvironment, NetConf, decode_netconf
 from k8s_rdma.wire.cni_result import (
     SUBJECT,
     InterfaceInPod,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.plugins.ipam import CniPlugins
     from k8s_rdma.core.kernel import Hardware, PodInterface
-    from k8s_rdma.wire.cni_request import CniEnvironment
 
 _log = structlog.get_logger()
 

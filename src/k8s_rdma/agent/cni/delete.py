@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, delete_by, plugins_of_now, target_of
-from k8s_rdma.agent.release import RatesLeftError
+from k8s_rdma.agent.vf_operations import RatesLeftError
 from k8s_rdma.core.ledger import Attachment, Phase, Receipt
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.wire.cni_request import decode_netconf
+from k8s_rdma.wire.cni_request import CniEnvironment, decode_netconf
 from k8s_rdma.wire.plugin_config import network_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.plugins.ipam import CniPlugins
-    from k8s_rdma.wire.cni_request import CniEnvironment
 
 _log = structlog.get_logger()
 

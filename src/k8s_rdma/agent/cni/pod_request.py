@@ -28,11 +28,11 @@ from k8s_rdma.core.devices.near_gpus import gpus_of, is_gpu
 from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.devices.pod_devices import PodDevices, SlotInUse, shared_resource
 from k8s_rdma.core.inventory import Gpu
-from k8s_rdma.core.ledger import PromisedInterface
+from k8s_rdma.core.ledger import Ledger, Pod, PromisedInterface
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, NamespacePolicy, satisfies
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
-from k8s_rdma.core.types import VfDriver
+from k8s_rdma.core.types import NodeName, PodUid, VfDriver
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.annotation import (
     ANNOTATION,
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from k8s_rdma.core.kernel import Hardware
-    from k8s_rdma.core.ledger import Ledger, Pod
-    from k8s_rdma.core.types import NodeName, PodUid
     from k8s_rdma.kube.pod_resources import PodResources
 
     LocateGpus = Callable[[Set[tuple[str, str]]], Awaitable[Mapping[tuple[str, str], Gpu]]]

@@ -19,13 +19,21 @@ import structlog
 
 from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.kube.api import ADDRESS_LEASES, API_ERRORS, REAL_TIME, ApiRefusedError, LeaseView, Listed, Time
+from k8s_rdma.kube.api import (
+    ADDRESS_LEASES,
+    API_ERRORS,
+    REAL_TIME,
+    ApiRefusedError,
+    LeaseView,
+    Listed,
+    PublishingApi,
+    Time,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.core.types import NodeName
-    from k8s_rdma.kube.api import PublishingApi
     from k8s_rdma.wire.plugin_config import AddressSpace
 
 _log = structlog.get_logger()

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, cast
 
 from k8s_rdma.core.ledger import DelegatedPlugin, Receipt
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.cni_request import NetConf, decode_fields, decode_netconf, plugin_type, refuse
+from k8s_rdma.wire.cni_request import (
+    CniEnvironment,
+    NetConf,
+    decode_fields,
+    decode_netconf,
+    plugin_type,
+    refuse,
+)
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, decode_error, decode_versions, highest_common
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.plugin_config import (
@@ -32,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     import msgspec
-
-    from k8s_rdma.wire.cni_request import CniEnvironment
 
 
 MOST_STDOUT_BYTES = 8 << 20

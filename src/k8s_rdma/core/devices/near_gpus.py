@@ -16,13 +16,12 @@ from enum import IntEnum, unique
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.request import Topology
+from k8s_rdma.core.request import InterfaceRequest, Request, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from k8s_rdma.core.inventory import Gpu, Inventory, Pf
-    from k8s_rdma.core.request import InterfaceRequest, Request
     from k8s_rdma.core.types import PciAddress
 
 GPU_RESOURCES = ("nvidia.com/", "amd.com/", "gpu.intel.com/")

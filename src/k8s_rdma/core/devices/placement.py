@@ -19,13 +19,11 @@ from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.programming import RoundRobin, demand, objection
 from k8s_rdma.core.refusal import RefusalMessage, count, needed
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, unmet
-from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions
+from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, PciAddress
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from k8s_rdma.core.types import PciAddress
 
 
 def explain_device_refusal(

@@ -24,14 +24,12 @@ from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.kernel import Vf
 from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.errors import KernelError, printable
-from k8s_rdma.linux.netlink.queries import DevlinkRate
+from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction, Sysfs, pfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from k8s_rdma.linux.netlink.queries import RdmaDevice, VfInfo
 
 
 NOT_TOLD = "N/A"

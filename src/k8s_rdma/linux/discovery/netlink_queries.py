@@ -14,14 +14,13 @@ from k8s_rdma.linux.netlink.routes import addressed_links, default_route_links
 from k8s_rdma.linux.netlink.rtnl import Dcb, DcbState, Link, Rtnl
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netlink.sriov import VfStats, vf_infos, vf_stats
-from k8s_rdma.linux.sysfs import pfs
+from k8s_rdma.linux.sysfs import Sysfs, pfs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.devices.rdma_devices import NetnsMode
     from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, VfInfo
-    from k8s_rdma.linux.sysfs import Sysfs
 
 
 class NetlinkQueries:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Hardware, PfState, Unreadable, Vf
-from k8s_rdma.core.types import LinkType, PciAddress
+from k8s_rdma.core.types import LinkType, PciAddress, RateAbility
 from k8s_rdma.errors import KernelError, printable
 from k8s_rdma.linux.discovery.functions import (
     AwaitedNetdevs,
@@ -40,15 +40,13 @@ from k8s_rdma.linux.discovery.functions import (
 )
 from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.netlink.routes import below, carriers
-from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS
+from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, Sysfs
 from k8s_rdma.linux.vfio import can_have_vfio
 
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import PfRule, Selection
-    from k8s_rdma.core.types import RateAbility
     from k8s_rdma.linux.netlink.queries import DevlinkRate, Queries, VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
-    from k8s_rdma.linux.sysfs import Sysfs
 
 OWN_GROUPS = frozenset({"ice"})
 """Drivers that by themselves show their scheduler as groups, with each VF in one

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction
+from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction, Sysfs
 from k8s_rdma.linux.vf.netdev import describe, restore_netdev
 from k8s_rdma.linux.vfio import VFIO_PCI, objection_to_vfio
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from k8s_rdma.core.step import BindVf, UnbindVf, VfHome, VfRef
     from k8s_rdma.core.types import PciAddress
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
-    from k8s_rdma.linux.sysfs import Sysfs
     from k8s_rdma.linux.vf.moves import VfLocator, VfRdma
 
 _DEVICES, _DRIVERS = "bus/pci/devices", "bus/pci/drivers"

@@ -17,13 +17,12 @@ from k8s_rdma.linux.netlink.routes import addressed_links
 from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, named
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netlink.sriov import vf_infos
-from k8s_rdma.linux.sysfs import PciFunction
+from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from k8s_rdma.linux.netlink.queries import VfInfo
-    from k8s_rdma.linux.sysfs import Sysfs
 
 _SKIP_STATS = 8
 _PERM_ADDRESS = 54

@@ -41,7 +41,7 @@ from k8s_rdma.core.step import (
     VfRef,
     Vlan,
 )
-from k8s_rdma.core.types import VIRTUAL_DRIVER, LinkState, VlanProto
+from k8s_rdma.core.types import VIRTUAL_DRIVER, LinkState, PciAddress, VlanProto
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import LINKS, Changes
 from k8s_rdma.linux.netlink.rtnl import (
@@ -77,8 +77,6 @@ from k8s_rdma.linux.virtual.topology import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-
-    from k8s_rdma.core.types import PciAddress
 
 
 MIN_MTU = 68
