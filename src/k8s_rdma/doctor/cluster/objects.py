@@ -42,7 +42,7 @@ WEBHOOK_UNTRUSTED = WEBHOOK.error("untrusted")
 
 WEBHOOK_NAME = "k8s-rdma-inject"
 EXPIRING_DAYS = 30
-"""The chart's certificate is renewed nine years before its end: less is left of one that nobody renews."""
+"""The chart's certificate is renewed nine years before its end: less is left of one that is not renewed."""
 
 CRD_NAME = f"{PLURAL}.{GROUP}"
 _POLICIES_SINCE = 30
@@ -80,7 +80,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RightsFacts:
-    """For each process: its account, `namespace/name` (empty where there is none), and missing rights."""
+    """Each process's account, `namespace/name` (empty where there is none), and missing rights."""
 
     processes: tuple[tuple[str, str, tuple[Right, ...]], ...]
 

@@ -30,7 +30,7 @@ _KEY_SIGN = "not made with this cluster's key"
 """Part of the message in which an agent refuses a placement (`wire.placement_annotation`)."""
 _SANDBOX_FAILED = "FailedCreatePodSandBox"
 _BY_US = re.compile(r'plugin type="[^"]*k8s-rdma-cni[^"]*"(?: name="[^"]*")? failed \(add\): (.*)', re.DOTALL)
-"""In its message, our plugin's own: libcni, `pluginDescription` and `AddNetworkList` in libcni/api.go."""
+"""Our plugin's own error in kubelet's message: libcni, `pluginDescription` and `AddNetworkList` in libcni/api.go."""
 _HAS_SANDBOX = frozenset({"Pulling", "Pulled", "Created", "Started", "BackOff", "Failed"})
 """Reasons of kubelet's events once a pod's network is there (pkg/kubelet/events/event.go)."""
 
@@ -70,7 +70,7 @@ class PodFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """All of them. schedulers: those that are known of. extender_binds: not with `binder: scheduler`.
+    """Find all of these problems. schedulers: the known ones. extender_binds: not with `binder: scheduler`.
 
     policies_failure: why the operator's policies for namespaces cannot be used.
     """
@@ -81,7 +81,7 @@ class PodFacts:
     policies_failure: str = ""
 
     def profiles_without_extender(self) -> dict[str, Profile]:
-        """By name: schedulers that never ask the extender, by their configuration and by what they did."""
+        """Schedulers by name that never ask the extender, by their configuration and by what they did."""
         extended = {scheduler.name for scheduler in self.schedulers if scheduler.has_extender}
         extended |= {pod.scheduler for pod in self.pods if pod.placed}
         return {scheduler.name: scheduler for scheduler in self.schedulers if scheduler.name not in extended}

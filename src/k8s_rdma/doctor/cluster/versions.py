@@ -35,7 +35,7 @@ KUBELET_BEHIND = 3
 """Minor versions (kubernetes.io, Version Skew Policy)."""
 _NUMBERED = re.compile(r"v?(\d+\.\d+\.\d+.*)")
 _RUNTIMES = {"containerd": "containerd", "cri-o": "crio"}
-"""By the scheme of a Node's `containerRuntimeVersion`, the name that they run under."""
+"""Names of runtimes' programs, by the scheme of a Node's `containerRuntimeVersion`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

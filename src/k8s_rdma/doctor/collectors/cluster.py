@@ -313,7 +313,7 @@ POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
 """Policies in deploy/policies that every cluster should have."""
 
 OF_EXTENDERS_ACCOUNT = frozenset({"k8s-rdma-extender"})
-"""And those of a cluster that has the account which it narrows: an extender may run elsewhere."""
+"""Policies of a cluster that has the account which they narrow: an extender may run elsewhere."""
 
 OF_A_SECOND_SCHEDULER = frozenset({"k8s-rdma-scheduler-name"})
 """And those of a cluster whose own scheduler does not ask the extender."""

@@ -502,7 +502,7 @@ def _toml(host: Host, path: str) -> dict[str, Any]:
 
 
 def _matching(host: Host, pattern: str) -> Iterator[str]:
-    """Files that a pattern names, of which the last part may begin with `*`, in order."""
+    """List the files of a pattern, whose last part may begin with `*`, in order."""
     directory, _, last = pattern.rpartition("/")
     for name in host.names(directory):
         if last == name or (last.startswith("*") and name.endswith(last[1:])):

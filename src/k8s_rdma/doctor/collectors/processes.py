@@ -305,8 +305,8 @@ def _receive(reader: socket.socket, count: int) -> bytes:
 def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
     """Probe a process over HTTP; read its version where we may.
 
-    Whose certificate it shows does not matter: it is on this node, and is told nothing. One that ends a
-    connection by TLS which it has taken demands a certificate of ours, and is alive.
+    Whose certificate it shows does not matter: it is on this node, and learns nothing. One that ends a
+    TLS connection after accepting it demands a client certificate, and is alive.
     """
     try:
         with httpx2.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False, verify=False) as client:
