@@ -154,7 +154,7 @@ def named_file(path: Path) -> SchedulerFile:
 
 
 def of_kubeadm(host: Host) -> SchedulerFile | None:
-    """That of the static pod of this control-plane node; None where there is none.
+    """Scheduler's static pod of this control-plane node; None where there is none.
 
     OSError where the manifest cannot be read.
     """
@@ -187,7 +187,7 @@ def _config_of(container: _Container) -> str | None:
 
 
 def _on_the_host(path: str, spec: _Spec) -> str | None:
-    """By the mount that it is in, the longest of several; None where it is in none of a hostPath."""
+    """The path on the node, by the mount that it is in, the longest of several; None outside hostPath mounts."""
     volumes = {volume.name: volume.host_path.path for volume in spec.volumes if volume.host_path}
     for mount in sorted(spec.containers[0].volume_mounts, key=lambda candidate: -len(candidate.mount_path)):
         mount_path = mount.mount_path.rstrip("/")
@@ -316,7 +316,7 @@ OF_EXTENDERS_ACCOUNT = frozenset({"k8s-rdma-extender"})
 """Policies of a cluster that has the account which they narrow: an extender may run elsewhere."""
 
 OF_A_SECOND_SCHEDULER = frozenset({"k8s-rdma-scheduler-name"})
-"""And those of a cluster whose own scheduler does not ask the extender."""
+"""Policies of a cluster whose own scheduler does not ask the extender."""
 
 _COMPONENT = "app.kubernetes.io/component"
 _CONFIGURATION = "k8s-rdma-extender"
@@ -342,7 +342,7 @@ class ClusterCollector:
     ask_extender: Callable[[], ExtenderFacts] | None = None
 
     def findings(self) -> Iterator[Finding]:
-        """All of them, subject by subject; what cannot be looked at is one of them."""
+        """Yield all findings, subject by subject; what cannot be read is a finding, too."""
         subjects: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
             ("versions", self._check_versions),
             ("scheduler", lambda: check_scheduler(self._scheduler)),
@@ -494,7 +494,7 @@ class ClusterCollector:
         return tuple(self.api.items(f"/apis/{GROUP}/{VERSION}/{PLURAL}"))
 
     def _holding(self) -> dict[str, frozenset[str]]:
-        """By node, UIDs of pods that hold interfaces; of nodes that are alive and see all of their cards."""
+        """UIDs of pods that hold interfaces, by node; of nodes that are alive and see all of their cards."""
         try:
             facts = self._nodes
         except (OSError, K8sRdmaError):

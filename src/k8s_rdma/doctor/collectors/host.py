@@ -34,7 +34,7 @@ class Process:
 
 
 class Host:
-    """By their paths on the node. Every failure is an OSError."""
+    """Files by their paths on the node. Every failure is an OSError."""
 
     def __init__(self, root: Path) -> None:
         """The node's root file system is at `root`."""

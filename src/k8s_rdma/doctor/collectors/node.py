@@ -171,7 +171,7 @@ class NodeCollector:
         )
 
     def _mode_after_boot(self) -> NetnsMode:
-        """By `options ib_core netns_mode=0`; the kernel's default is shared."""
+        """The module's option, `options ib_core netns_mode=0`; the kernel's default is shared."""
         for name in self.host.names(_MODPROBE):
             for line in self.host.read(f"{_MODPROBE}/{name}").splitlines():
                 if line.split()[:2] == ["options", "ib_core"] and _EXCLUSIVE_AT_BOOT in line.split():
@@ -221,7 +221,7 @@ class NodeCollector:
         return check_ledger(ledger_facts(path, agent_socket=self._processes.socket if answered else ""))
 
     def _check_versions(self) -> Iterator[Finding]:
-        """This node's against the API server's, and this program's against those of our pods' images."""
+        """Versions: this node's against the API server's, and this program's against those of our pods' images."""
         if self.connect is None:
             yield not_compared()
             return
@@ -238,7 +238,7 @@ class NodeCollector:
                 yield from check_crd(crd_facts(api, needed=True))
 
     def findings(self) -> Iterator[Finding]:
-        """All of them, subject by subject; what cannot be looked at is one of them."""
+        """Yield all findings, subject by subject; what cannot be read is a finding, too."""
         subjects: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
             ("configuration", lambda: check_configuration(self.files)),
             ("hardware", lambda: check_hardware(self._hardware)),

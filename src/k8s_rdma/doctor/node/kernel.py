@@ -70,7 +70,7 @@ VF_DRIVERS: Mapping[str, str] = {
     "i40e": "iavf",
     "ice": "iavf",
 }
-"""By the PF's driver, where the VF's is another module (Linux drivers/net/ethernet)."""
+"""VF drivers by the PF's driver, where the VF's is another module (Linux drivers/net/ethernet)."""
 
 
 @unique
