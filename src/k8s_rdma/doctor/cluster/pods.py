@@ -30,7 +30,7 @@ _KEY_SIGN = "not made with this cluster's key"
 """Part of the message in which an agent refuses a placement (`wire.placement_annotation`)."""
 _SANDBOX_FAILED = "FailedCreatePodSandBox"
 _BY_US = re.compile(r'plugin type="[^"]*k8s-rdma-cni[^"]*"(?: name="[^"]*")? failed \(add\): (.*)', re.DOTALL)
-"""Our plugin's error in kubelet's message (libcni, `pluginDescription` and `AddNetworkList`, libcni/api.go)."""
+"""Our plugin's error in kubelet's message (`pluginDescription`, `AddNetworkList` in libcni/api.go)."""
 _HAS_SANDBOX = frozenset({"Pulling", "Pulled", "Created", "Started", "BackOff", "Failed"})
 """Reasons of kubelet's events once a pod's network is there (pkg/kubelet/events/event.go)."""
 

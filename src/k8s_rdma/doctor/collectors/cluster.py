@@ -187,7 +187,7 @@ def _config_of(container: _Container) -> str | None:
 
 
 def _on_the_host(path: str, spec: _Spec) -> str | None:
-    """The path on the node, by the mount that it is in, the longest of several; None outside hostPath mounts."""
+    """The path on the node, by the longest mount that it is in; None outside hostPath mounts."""
     volumes = {volume.name: volume.host_path.path for volume in spec.volumes if volume.host_path}
     for mount in sorted(spec.containers[0].volume_mounts, key=lambda candidate: -len(candidate.mount_path)):
         mount_path = mount.mount_path.rstrip("/")

@@ -221,7 +221,7 @@ class NodeCollector:
         return check_ledger(ledger_facts(path, agent_socket=self._processes.socket if answered else ""))
 
     def _check_versions(self) -> Iterator[Finding]:
-        """Versions: this node's against the API server's, and this program's against those of our pods' images."""
+        """Compare kubelet's version with the API server's, and ours with those of our pods' images."""
         if self.connect is None:
             yield not_compared()
             return
