@@ -211,6 +211,18 @@ class SharedResource(
 Resource = ExactResource | MountResource | ExclusiveResource | SharedResource
 
 
+class ClaimsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase: the DRA driver, by which pods ask with ResourceClaims.
+
+    plugins_dir, registry_dir: kubelet's directories of plugins' sockets, and of those that it finds them by.
+    uid: of the pod that the process runs in, for the names of its sockets; by default another at each start.
+    """
+
+    plugins_dir: AbsolutePath = "/var/lib/kubelet/plugins"
+    registry_dir: AbsolutePath = "/var/lib/kubelet/plugins_registry"
+    uid: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,36}$")] | None = None
+
+
 class DevicePluginConfig(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
@@ -224,7 +236,8 @@ class DevicePluginConfig(
     tls: its files; None for plain HTTP. token_file: bearer tokens, one a line.
     open_paths: served without a token, as probes' paths always are; None: all without token_file, else none.
     rescan_s: how often everything is looked at anew, whatever the kernel tells of; 0 for never.
-    kubeconfig, in_cluster: credentials for events, as in the agent's file.
+    kubeconfig, in_cluster: credentials for events and claims, as in the agent's file.
+    claims: the DRA driver, which needs `node` and credentials; none by default.
     """
 
     node: NodeText | None = None
@@ -240,12 +253,15 @@ class DevicePluginConfig(
     rescan_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     kubeconfig: AbsolutePath | None = None
     in_cluster: bool = False
+    claims: ClaimsConfig | None = None
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
         names = list(self.resource_names())
         twice = sorted({name for name in names if names.count(name) > 1})
-        if not names:
+        if self.claims is not None and not (self.node and (self.kubeconfig or self.in_cluster)):
+            _refuse("claims: needs node, and credentials for the API server: kubeconfig or inCluster")
+        if not names and self.claims is None:
             _refuse("resources: is empty, so that nothing would be offered")
         if twice:
             _refuse(f"resources: {twice[0]} is offered twice")

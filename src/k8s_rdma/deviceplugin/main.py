@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -50,11 +50,12 @@ from k8s_rdma.wire.cdi import MAX_LINE_BYTES, SOCKET, Declared, Written, decode_
 if TYPE_CHECKING:
     import socket
     from asyncio import StreamReader, StreamWriter, TimerHandle
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from prometheus_client import Metric
 
     from k8s_rdma.config.devices import DevicePluginConfig
+    from k8s_rdma.deviceplugin.dra import DraDriver
     from k8s_rdma.deviceplugin.modes import Mode
     from k8s_rdma.deviceplugin.resource import InventorySource
 
@@ -231,14 +232,19 @@ class PluginApp:
     """ASGI application of the device plugin's probes, metrics and index."""
 
     def __init__(
-        self, servers: Sequence[PluginServer], monitor: DeviceMonitor, access: Access = EVERYBODY
+        self,
+        servers: Sequence[PluginServer],
+        monitor: DeviceMonitor,
+        access: Access = EVERYBODY,
+        driver: DraDriver | None = None,
     ) -> None:
         self._servers = servers
+        self._driver = driver
         self._monitor = monitor
         self._access = access
         self._paths: dict[str, Callable[[], Answer]] = {
             "/": lambda: Answer(INDEX),
-            "/metrics": lambda: Answer(render_metrics(servers, monitor), content_type=CONTENT_TYPE),
+            "/metrics": lambda: Answer(render_metrics(servers, monitor, driver), content_type=CONTENT_TYPE),
             "/healthz": lambda: Answer(f"ok\n{self._state()}"),
             "/readyz": self._readyz,
         }
@@ -249,12 +255,15 @@ class PluginApp:
         await answer(scope, receive, send)
 
     def _readyz(self) -> Answer:
-        ready = self._monitor.succeeded and not any(server.problem for server in self._servers)
+        problems = [server.problem for server in self._servers]
+        problems += [self._driver.problem] if self._driver else []
+        ready = self._monitor.succeeded and not any(problems)
         return Answer(f"{'ok' if ready else 'not ready'}\n{self._state()}", status=200 if ready else 503)
 
     def _state(self) -> str:
         """List the state of each resource, and what cannot be read, a line each."""
         lines = [f"{_state(server)}\n" for server in self._servers]
+        lines += [f"claims: {self._driver.problem or 'kubelet uses the driver'}\n"] if self._driver else []
         lines += [f"unreadable: {why}\n" for why in self._monitor.inventory.unreadable]
         return "".join(lines)
 
@@ -268,10 +277,15 @@ def _state(server: PluginServer) -> str:
     return f"{server.resource.name}: {'; '.join(states)}"
 
 
-def render_metrics(servers: Sequence[PluginServer], monitor: DeviceMonitor) -> str:
+def render_metrics(
+    servers: Sequence[PluginServer], monitor: DeviceMonitor, driver: DraDriver | None = None
+) -> str:
     """Render the metrics of all resources and devices."""
     build = gauge(f"{_PREFIX}build_info", "1, with the program's version.", [({"version": __version__}, 1)])
-    metrics = chain([build], _resource_metrics(servers), _health_metrics(monitor), _scan_metrics(monitor))
+    claims = _claim_metrics(driver) if driver is not None else ()
+    metrics = chain(
+        [build], _resource_metrics(servers), _health_metrics(monitor), _scan_metrics(monitor), claims
+    )
     return exposition(metrics).decode()
 
 
@@ -357,6 +371,30 @@ def _scan_metrics(monitor: DeviceMonitor) -> Iterator[Metric]:
     yield gauge(f"{_PREFIX}unreadable", help_text, [({}, len(monitor.inventory.unreadable))])
 
 
+def _claim_metrics(driver: DraDriver) -> Iterator[Metric]:
+    yield gauge(
+        f"{_PREFIX}claims_up",
+        "Whether kubelet uses the DRA driver, its slices are published, and the agent answers.",
+        [({}, not driver.problem)],
+    )
+    yield counter(
+        f"{_PREFIX}claims_total",
+        "ResourceClaims that kubelet had prepared and unprepared, by outcome.",
+        [
+            ({"command": command, "outcome": "done" if done else "failed"}, driver.counts[command, done])
+            for command in ("prepare", "unprepare")
+            for done in (True, False)
+        ],
+    )
+    yield counter(
+        f"{_PREFIX}claims_seconds_total",
+        "Duration of kubelet's calls for ResourceClaims.",
+        [({"command": command}, driver.seconds[command]) for command in ("prepare", "unprepare")],
+    )
+    help_text = "Writes of the node's ResourceSlices."
+    yield counter(f"{_PREFIX}slice_writes_total", help_text, [({}, driver.slices.writes)])
+
+
 POLL_INTERVAL_S = 1.0
 """Interval of checks without an event: a mount over a directory comes without one, and the kernel limits the
 watches of each user."""
@@ -395,19 +433,39 @@ async def _until_signalled(config: DevicePluginConfig, listener: socket.socket |
     async with (
         node_events(config) as record_changes,
         DeviceMonitor(config, on_health_changes=record_changes) as monitor,
+        claims_driver(config) as driver,
     ):
-        plugin = DevicePlugin(config, monitor)
+        plugin = DevicePlugin(config, monitor, driver)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.renew)
         await plugin.run(stop, listener)
+
+
+@asynccontextmanager
+async def claims_driver(config: DevicePluginConfig) -> AsyncIterator[DraDriver | None]:
+    """Open the DRA driver, if it is configured. MalformedError when the credentials are unusable."""
+    if config.claims is None:
+        yield None
+        return
+    from k8s_rdma.deviceplugin.dra import DraDriver  # noqa: PLC0415  memory, as its client
+    from k8s_rdma.kube.client import connect  # noqa: PLC0415
+
+    client = connect(config.kubeconfig, in_cluster=config.in_cluster)
+    try:
+        yield DraDriver(config, config.claims, client)
+    finally:
+        await client.close()
 
 
 class DevicePlugin:
     """Servers of the configured resources, and the HTTP server beside them."""
 
-    def __init__(self, config: DevicePluginConfig, monitor: DeviceMonitor) -> None:
+    def __init__(
+        self, config: DevicePluginConfig, monitor: DeviceMonitor, driver: DraDriver | None = None
+    ) -> None:
         """Build the servers; MalformedError when the directory or a configured file is unusable."""
         self._access = access_of(config)
         self._directory = Path(config.kubelet_dir)
+        self._driver = driver
         self._monitor = monitor
         self._neighbours = neighbours(config)
         modes = modes_of(config)
@@ -433,6 +491,7 @@ class DevicePlugin:
                 tasks.create_task(self._follow_devices()),
                 tasks.create_task(self._neighbours.follow()),
                 *(tasks.create_task(plugin_server.run()) for plugin_server in self.plugin_servers),
+                *([tasks.create_task(self._driver.run())] if self._driver else []),
             ]
             http_server = self._http() if listener is not None else None
             serving = tasks.create_task(http_server.serve(listener)) if http_server and listener else None
@@ -489,7 +548,7 @@ class DevicePlugin:
                 _log.exception("resource_failed", resource=plugin_server.resource.name)
 
     def _http(self) -> HttpServer:
-        app = PluginApp(self.plugin_servers, self._monitor, self._access)
+        app = PluginApp(self.plugin_servers, self._monitor, self._access, self._driver)
         return HttpServer(app, shutdown_s=SHUTDOWN_S, limits=LIMITS, tls=self._access.tls)
 
 

@@ -49,6 +49,7 @@ from k8s_rdma.kube.objects import (
     OwnerReference,
     PodObject,
 )
+from k8s_rdma.kube.resource_slices import ResourceSlices
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
 
 if TYPE_CHECKING:
@@ -360,7 +361,7 @@ class _Pace:
         await asyncio.sleep(pause_s)
 
 
-class Client(RdmaNodes):
+class Client(RdmaNodes, ResourceSlices):
     """Every Protocol of this package through a lightkube client, which it owns.
 
     silence_s: a watch that says nothing for so long is taken for lost: a connection that a firewall

@@ -1,0 +1,363 @@
+"""The DRA driver: kubelet's side of ResourceClaims. Every decision is the agent's, which it asks for each.
+
+Kubelet finds the driver by a socket in its registry, whose name and that of the driver's own socket contain
+the UID of the pod that the process runs in: during an update two of them are there at once, kubelet asks the
+one that came last, and the node is never without a driver (Kubernetes 1.36, pkg/kubelet/cm/dra/plugin).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+import structlog
+
+from k8s_rdma.core.types import NodeName
+from k8s_rdma.deviceplugin.resource import Followers, Observable, is_served, open_endpoint
+from k8s_rdma.deviceplugin.resource_slices import SlicePublisher
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.kube.grpc_calls import handler, stream_handler
+from k8s_rdma.wire.claims import (
+    DRIVER,
+    LONGEST_WAIT_S,
+    MAX_LINE_BYTES,
+    NO_POD,
+    SOCKET,
+    Answer,
+    ClaimName,
+    Offers,
+    Prepare,
+    Question,
+    decode_answer,
+    decode_offers,
+    encode_line,
+)
+from k8s_rdma.wire.dra import (
+    GET_INFO,
+    NOTIFY,
+    PREPARE,
+    UNPREPARE,
+    WATCH_HEALTH,
+    Answers,
+    Claims,
+    DeviceHealth,
+    PluginInfo,
+    RegistrationStatus,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
+    from k8s_rdma.deviceplugin.resource import Endpoint, Handlers
+    from k8s_rdma.kube.resource_slices import SlicesApi
+
+_log = structlog.get_logger()
+
+RETRY_S = 0.2
+"""The delay before the agent, or the API server, is asked again."""
+
+ANSWER_S = 4.0
+"""The time for the agent's answer beyond what it may wait: kubelet gives up after 45 s."""
+
+AGENT_AWAY_S = 60.0
+"""The time without the agent after which no new pods are to come; it restarts within seconds."""
+
+HEALTH_EVERY_S, HEALTH_TIMEOUT_S = 10.0, 30
+"""The interval of health reports, and the time after which kubelet forgets one."""
+
+SOCKETS_CHECK_S = 1.0
+MAX_ERROR_CHARACTERS = 500
+"""Kubelet makes an event of an error."""
+
+
+class _Consumers(msgspec.Struct, frozen=True):
+    name: str = ""
+    resource: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True, rename="camel"):
+    reserved_for: tuple[_Consumers, ...] | None = None
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    status: _Status | None = None
+
+
+_claim_decoder = msgspec.json.Decoder(_Claim)
+
+
+class ClaimsAgent:
+    """The agent, at its `claims.sock`.
+
+    offers: the latest; None before the first. away: whether it is not there.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        """Connect when the first question is asked."""
+        self._socket = socket
+        self.offers = Observable[Offers | None](None)
+        self.away = True
+
+    async def ask(self, question: Question, deadline_s: float) -> Answer:
+        """Ask, and again while the agent cannot be reached before the deadline (of the monotonic clock)."""
+        while True:
+            try:
+                async with asyncio.timeout(deadline_s + ANSWER_S - time.monotonic()):
+                    return await self._ask(question)
+            except (OSError, EOFError, ValueError, TimeoutError, MalformedError) as error:
+                if time.monotonic() + RETRY_S >= deadline_s:
+                    why = f"the agent cannot be reached at {self._socket}: {error or 'no answer in time'}"
+                    return Answer(error=why, reason=Reason.AGENT_UNREACHABLE)
+            await asyncio.sleep(RETRY_S)
+
+    async def _ask(self, question: Question) -> Answer:
+        incoming, writer = await asyncio.open_unix_connection(self._socket, limit=MAX_LINE_BYTES)
+        try:
+            writer.write(encode_line(question))
+            await writer.drain()
+            return decode_answer(_whole(await incoming.readline()))
+        finally:
+            writer.close()
+
+    async def follow(self) -> NoReturn:
+        """Keep `offers` and `away` up to date until cancelled."""
+        problem = ""
+        while True:
+            try:
+                await self._follow()
+            except (OSError, EOFError, ValueError, MalformedError) as error:
+                if str(error) != problem:
+                    _log.warning("agent_lost", socket=str(self._socket), error=str(error))
+                problem = str(error)
+            self.away = True
+            await asyncio.sleep(RETRY_S)
+
+    async def _follow(self) -> NoReturn:
+        incoming, writer = await asyncio.open_unix_connection(self._socket, limit=MAX_LINE_BYTES)
+        try:
+            writer.write(encode_line(Question(follow=True)))
+            while True:
+                offers = decode_offers(_whole(await incoming.readline()))
+                self.away = False
+                self.offers.publish(offers)
+        finally:
+            writer.close()
+
+
+def _whole(line: bytes) -> bytes:
+    if not line.endswith(b"\n"):
+        raise EOFError("it ended the connection")
+    return line
+
+
+class DraDriver:
+    """Serves kubelet, and publishes the node's PFs.
+
+    registration: why kubelet does not use the driver; empty once it has registered it.
+    """
+
+    def __init__(self, config: DevicePluginConfig, claims: ClaimsConfig, api: SlicesApi) -> None:
+        """Serve nothing yet."""
+        self._api = api
+        self._node = NodeName(config.node or "")
+        self._agent = ClaimsAgent(Path(config.run_dir) / SOCKET)
+        uid = claims.uid or uuid.uuid4().hex[:12]
+        self._registry = Path(claims.registry_dir)
+        self._directory = Path(claims.plugins_dir) / DRIVER
+        self._socket = self._directory / f"dra-{uid}.sock"
+        self._registration_socket = self._registry / f"{DRIVER}-{uid}-reg.sock"
+        self.slices = SlicePublisher(api, self._node)
+        self.registration = "kubelet has not registered the driver yet"
+        self.counts: Counter[tuple[str, bool]] = Counter()
+        self.seconds = {"prepare": 0.0, "unprepare": 0.0}
+        self._health = Observable[tuple[DeviceHealth, ...]](())
+
+    @property
+    def problem(self) -> str:
+        """Why pods with claims may not start on this node; empty when they do."""
+        agent = "the agent cannot be reached" if self._agent.away else ""
+        return "; ".join(filter(None, (self.registration, self.slices.problem, agent)))
+
+    async def run(self) -> NoReturn:
+        """Serve until cancelled, then remove the sockets; the slices stay."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._agent.follow())
+            tasks.create_task(self._offer())
+            tasks.create_task(self.slices.run())
+            await self._serve()
+        raise AssertionError
+
+    async def _serve(self) -> NoReturn:
+        """Keep both sockets in place, whatever becomes of their directories."""
+        while True:
+            try:
+                async with AsyncExitStack() as opened:
+                    endpoints = [await self._open(opened, *endpoint) for endpoint in self._endpoints()]
+                    while all(endpoint.exists() for endpoint in endpoints):  # noqa: ASYNC110 - a mount says nothing
+                        await asyncio.sleep(SOCKETS_CHECK_S)
+            except (K8sRdmaError, OSError) as error:
+                self.registration = str(error)
+                _log.warning("driver_not_served", error=str(error))
+                await asyncio.sleep(SOCKETS_CHECK_S)
+
+    def _endpoints(self) -> tuple[tuple[Path, Handlers], ...]:
+        """The plugin's socket, which is to be there first, and the one that kubelet finds it by."""
+        return (
+            (
+                self._socket,
+                {
+                    PREPARE: handler(PREPARE, self.prepare),
+                    UNPREPARE: handler(UNPREPARE, self.unprepare),
+                    WATCH_HEALTH: stream_handler(WATCH_HEALTH, self._watch_health),
+                },
+            ),
+            (
+                self._registration_socket,
+                {GET_INFO: handler(GET_INFO, self._info), NOTIFY: handler(NOTIFY, self._registered)},
+            ),
+        )
+
+    async def _open(self, opened: AsyncExitStack, path: Path, handlers: Handlers) -> Endpoint:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for socket in path.parent.glob(f"{'dra' if path == self._socket else DRIVER}-*.sock"):
+            if socket != path and not is_served(socket):
+                socket.unlink(missing_ok=True)  # of a process that was killed
+        endpoint = await open_endpoint(path, handlers, Followers(b"", lambda: None))
+        opened.push_async_callback(endpoint.close)
+        return endpoint
+
+    async def _info(self, _request: None) -> PluginInfo:
+        return PluginInfo(name=DRIVER, endpoint=str(self._socket))
+
+    async def _registered(self, status: RegistrationStatus) -> None:
+        self.registration = "" if status.registered else f"kubelet refuses the driver: {status.error}"
+        if status.registered:
+            _log.info("driver_registered", endpoint=str(self._socket))
+        else:
+            _log.warning("driver_refused", error=status.error)
+
+    async def prepare(self, claims: Claims) -> Answers:
+        """Prepare claims for kubelet, each by itself."""
+        return await self._each("prepare", claims, self._prepare)
+
+    async def unprepare(self, claims: Claims) -> Answers:
+        """Unprepare claims for kubelet, each by itself; this needs no API server."""
+        return await self._each("unprepare", claims, self._unprepare)
+
+    async def _each(
+        self, command: str, claims: Claims, call: Callable[[ClaimName, float], Awaitable[Answer]]
+    ) -> Answers:
+        started = time.monotonic()
+        deadline_s = started + LONGEST_WAIT_S
+        answers = await asyncio.gather(*(call(claim, deadline_s) for claim in claims))
+        for claim, answer in zip(claims, answers, strict=True):
+            self.counts[command, not answer.error] += 1
+            if answer.error:
+                _log.warning(
+                    f"claim_not_{command}d", claim=f"{claim.namespace}/{claim.name}", error=answer.error
+                )
+        self.seconds[command] += time.monotonic() - started
+        self.slices.touch()
+        return {
+            claim.uid: msgspec.structs.replace(answer, error=answer.error[:MAX_ERROR_CHARACTERS])
+            for claim, answer in zip(claims, answers, strict=True)
+        }
+
+    async def _prepare(self, claim: ClaimName, deadline_s: float) -> Answer:
+        subject = f"claim {claim.namespace}/{claim.name}"
+        while True:
+            try:
+                resource = await self._api.get_claim_document(claim.namespace, claim.name)
+                pod = await self._pod(claim.namespace, resource) if resource is not None else None
+                break
+            except API_ERRORS as error:
+                if time.monotonic() + RETRY_S >= deadline_s:
+                    return Answer(error=f"{subject}: {error.message}", reason=error.reason)
+            await asyncio.sleep(RETRY_S)
+        if resource is None:
+            return Answer(error=f"{subject} does not exist", reason=Reason.CONFLICT)
+        question = Prepare(
+            claim=claim,
+            resource=msgspec.Raw(resource),
+            pod=NO_POD if pod is None else msgspec.Raw(pod),
+            wait_s=max(0.0, deadline_s - time.monotonic()),
+        )
+        return await self._agent.ask(Question(prepare=question), deadline_s)
+
+    async def _pod(self, namespace: str, claim: bytes) -> bytes | None:
+        """Read the first pod that a claim is reserved for; the agent judges whether it is the only one."""
+        try:
+            status = _claim_decoder.decode(claim).status or _Status()
+        except msgspec.MsgspecError:
+            return None
+        names = [consumer.name for consumer in status.reserved_for or () if consumer.resource == "pods"]
+        return await self._api.get_pod_document(namespace, names[0]) if names and names[0] else None
+
+    async def _unprepare(self, claim: ClaimName, deadline_s: float) -> Answer:
+        return await self._agent.ask(Question(unprepare=claim), deadline_s)
+
+    async def _offer(self) -> NoReturn:
+        """Publish each change of what the agent offers, and its absence when that lasts."""
+        away_since_s: float | None = None
+        offers = self._agent.offers.value
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SOCKETS_CHECK_S):
+                    offers = await self._agent.offers.wait_for_change(offers)
+            if not self._agent.away:
+                away_since_s = None
+            elif away_since_s is None:
+                away_since_s = time.monotonic()
+            away = away_since_s is not None and time.monotonic() - away_since_s >= AGENT_AWAY_S
+            if offers is not None:
+                self.slices.offer(offers, agent_away=away)
+                self._health.publish(health_of(offers, agent_away=away))
+
+    async def _watch_health(self, _request: None) -> AsyncGenerator[tuple[DeviceHealth, ...], None]:
+        """Report all devices at once, after each change, and before kubelet forgets them."""
+        while True:
+            devices = self._health.value
+            now_s = int(time.time())
+            yield tuple(
+                DeviceHealth(
+                    pool=self._node,
+                    device=device.device,
+                    healthy=device.healthy,
+                    message=device.message,
+                    updated_s=now_s,
+                    timeout_s=HEALTH_TIMEOUT_S,
+                )
+                for device in devices
+            )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEALTH_EVERY_S):
+                    await self._health.wait_for_change(devices)
+
+
+def health_of(offers: Offers, *, agent_away: bool) -> tuple[DeviceHealth, ...]:
+    """The health of each PF, without a time: unhealthy while its link is down, or the agent away."""
+    found = []
+    for pf in offers.pfs:
+        problems = [*pf.problems, *(["its link is down"] if not pf.link_up and not pf.problems else [])]
+        if agent_away:
+            problems.append("the k8s-rdma agent of its node cannot be reached")
+        message = "; ".join(problems)
+        found.append(
+            DeviceHealth(
+                pool=offers.node,
+                device=pf.name,
+                healthy=not message,
+                message=message,
+                updated_s=0,
+                timeout_s=HEALTH_TIMEOUT_S,
+            )
+        )
+    return tuple(found)

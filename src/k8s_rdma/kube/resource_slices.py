@@ -1,0 +1,193 @@
+"""ResourceSlices of a node, ResourceClaims and pods as documents (`resource.k8s.io/v1`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+from lightkube.core.resource import ApiInfo, GlobalResource, NamespacedResource, ResourceDef
+
+from k8s_rdma.kube.api import ApiRefusedError, Event
+from k8s_rdma.kube.calls import named_errors, segment, watch_objects
+from k8s_rdma.kube.objects import Metadata, OwnedMetadata, OwnerReference
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from lightkube import AsyncClient
+
+    from k8s_rdma.core.types import NodeName
+
+_API = "resource.k8s.io"
+_NOT_FOUND = 404
+_NULL = msgspec.Raw(b"null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceView:
+    """A ResourceSlice. spec: as the API server has it. version: of the object."""
+
+    name: str
+    version: str
+    spec: bytes
+
+
+class ResourceSliceObject(msgspec.Struct, GlobalResource):
+    """A ResourceSlice; its `spec` is left as it came."""
+
+    _api_info = ApiInfo(
+        resource=ResourceDef(_API, "v1", "ResourceSlice"),
+        plural="resourceslices",
+        verbs=["get", "list", "watch", "post", "put", "patch", "delete"],
+    )
+    metadata: OwnedMetadata
+    apiVersion: str | None = None  # noqa: N815  the API's name
+    kind: str | None = None
+    spec: msgspec.Raw = _NULL
+
+    def view(self) -> SliceView:
+        """Return the object as a value."""
+        meta = self.metadata
+        return SliceView(name=meta.name, version=meta.resourceVersion or "", spec=bytes(self.spec))
+
+
+class _Document(msgspec.Struct, omit_defaults=True):
+    """An object whose parts are left as they came."""
+
+    metadata: msgspec.Raw = _NULL
+    apiVersion: str | None = None  # noqa: N815  the API's name
+    kind: str | None = None
+    spec: msgspec.Raw = _NULL
+    status: msgspec.Raw = _NULL
+
+
+class ResourceClaimDocument(_Document, NamespacedResource):
+    """A ResourceClaim."""
+
+    _api_info = ApiInfo(
+        resource=ResourceDef(_API, "v1", "ResourceClaim"), plural="resourceclaims", verbs=["get"]
+    )
+
+
+class PodDocument(_Document, NamespacedResource):
+    """A pod."""
+
+    _api_info = ApiInfo(resource=ResourceDef("", "v1", "Pod"), plural="pods", verbs=["get"])
+
+
+D = TypeVar("D", ResourceClaimDocument, PodDocument)
+
+
+class SlicesApi(Protocol):
+    """The calls of a DRA driver. They raise `kube.api`'s errors."""
+
+    def follow_slices(self, node: NodeName, driver: str) -> AsyncIterator[Event[SliceView]]:
+        """List and watch the slices of a node and driver."""
+        ...
+
+    async def create_slice(self, name: str, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
+        """Create a slice that is deleted with its owner, and return it as it was stored."""
+        ...
+
+    async def replace_slice(self, found: SliceView, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
+        """Replace a slice unless it has changed since, and return it as it was stored."""
+        ...
+
+    async def delete_slice(self, name: str) -> None:
+        """Delete a slice; one that is gone is no failure."""
+        ...
+
+    async def annotate_slice(self, name: str, key: str, value: str) -> None:
+        """Set an annotation of a slice."""
+        ...
+
+    async def get_claim_document(self, namespace: str, name: str) -> bytes | None:
+        """Read a ResourceClaim as JSON; None where there is none."""
+        ...
+
+    async def get_pod_document(self, namespace: str, name: str) -> bytes | None:
+        """Read a pod as JSON; None where there is none."""
+        ...
+
+    async def node_uid(self, node: NodeName) -> str:
+        """Read the UID of a Node object."""
+        ...
+
+
+class ResourceSlices:
+    """Implements `SlicesApi` by a lightkube client; silence_s: as in `kube.client`."""
+
+    _client: AsyncClient
+    _silence_s: float
+
+    async def follow_slices(self, node: NodeName, driver: str) -> AsyncIterator[Event[SliceView]]:
+        """List and watch `/apis/resource.k8s.io/v1/resourceslices` of a node and driver."""
+        fields = {"spec.nodeName": node, "spec.driver": driver}
+        subject = f"resourceslices of {driver} on node {node}"
+        objects = watch_objects(
+            self._client, ResourceSliceObject, subject, silence_s=self._silence_s, fields=fields
+        )
+        async for event in objects:
+            yield event
+
+    async def create_slice(self, name: str, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
+        """`POST /apis/resource.k8s.io/v1/resourceslices`."""
+        metadata = OwnedMetadata(name=name, ownerReferences=[owner])
+        with named_errors(f"create resourceslice {name}"):
+            return (await self._client.create(_slice(metadata, spec))).view()
+
+    async def replace_slice(self, found: SliceView, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
+        """`PUT /apis/resource.k8s.io/v1/resourceslices/NAME`."""
+        metadata = OwnedMetadata(name=found.name, resourceVersion=found.version, ownerReferences=[owner])
+        with named_errors(f"replace resourceslice {found.name}"):
+            return (await self._client.replace(_slice(metadata, spec), segment(found.name))).view()
+
+    async def delete_slice(self, name: str) -> None:
+        """`DELETE /apis/resource.k8s.io/v1/resourceslices/NAME`."""
+        try:
+            with named_errors(f"delete resourceslice {name}"):
+                await self._client.delete(ResourceSliceObject, segment(name))
+        except ApiRefusedError as refused:
+            if refused.status != _NOT_FOUND:
+                raise
+
+    async def annotate_slice(self, name: str, key: str, value: str) -> None:
+        """`PATCH /apis/resource.k8s.io/v1/resourceslices/NAME`, a strategic merge patch."""
+        patch = {"metadata": {"annotations": {key: value}}}
+        with named_errors(f"annotate resourceslice {name}"):
+            await self._client.patch(ResourceSliceObject, segment(name), patch)
+
+    async def get_claim_document(self, namespace: str, name: str) -> bytes | None:
+        """`GET /apis/resource.k8s.io/v1/namespaces/NS/resourceclaims/NAME`."""
+        return await self._document(ResourceClaimDocument, namespace, name)
+
+    async def get_pod_document(self, namespace: str, name: str) -> bytes | None:
+        """`GET /api/v1/namespaces/NS/pods/NAME`."""
+        return await self._document(PodDocument, namespace, name)
+
+    async def node_uid(self, node: NodeName) -> str:
+        """`GET /api/v1/nodes/NAME`."""
+        with named_errors(f"get node {node}"):
+            return (await self._client.get(NodeUidObject, segment(node))).metadata.uid or ""
+
+    async def _document(self, kind: type[D], namespace: str, name: str) -> bytes | None:
+        try:
+            with named_errors(f"get {kind._api_info.plural} {namespace}/{name}"):
+                found = await self._client.get(kind, segment(name), namespace=segment(namespace))
+        except ApiRefusedError as refused:
+            if refused.status == _NOT_FOUND:
+                return None
+            raise
+        return msgspec.json.encode(found)
+
+
+class NodeUidObject(msgspec.Struct, GlobalResource):
+    """A node's name and UID."""
+
+    _api_info = ApiInfo(resource=ResourceDef("", "v1", "Node"), plural="nodes", verbs=["get"])
+    metadata: Metadata
+
+
+def _slice(metadata: OwnedMetadata, spec: dict[str, Any]) -> ResourceSliceObject:
+    return ResourceSliceObject(metadata=metadata, spec=msgspec.Raw(msgspec.json.encode(spec)))
