@@ -101,7 +101,7 @@ def cdi_obstacle() -> str | None:
     if runtime_class() is Crio:
         return None
     program = shutil.which("containerd", path=str(programs())) or shutil.which("containerd")
-    found = _release(program)
+    found = release_of(program)
     return None if found >= FIRST_CDI else f"needs containerd {_dotted(FIRST_CDI)}, not {_dotted(found)}"
 
 
@@ -175,7 +175,7 @@ class Kubelet:
         log = self.cluster.directory / "kubelet.log"
         self._said = len(log.read_text(errors="replace")) if log.exists() else 0
         config = self._directory / "kubelet.yaml"
-        config.write_text(yaml.safe_dump(self._settings(_release(programs() / "kubelet"))))
+        config.write_text(yaml.safe_dump(self._settings(release_of(programs() / "kubelet"))))
         kubeconfig = write_kubeconfig(
             self._directory / "kubelet.kubeconfig", self.cluster.plane, self.cluster.plane.admin_token
         )
@@ -375,7 +375,8 @@ def _copied(file: str, copy: str) -> str:
     return f"cat {file} > {copy} && mount --bind {copy} {file}"
 
 
-def _release(program: Path | str) -> tuple[int, int]:
+def release_of(program: Path | str) -> tuple[int, int]:
+    """The release that a program says it is of: major and minor."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     major, minor = re.search(r" v?(\d+)\.(\d+)\.", said).groups()
     return int(major), int(minor)

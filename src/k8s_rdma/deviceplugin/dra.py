@@ -179,6 +179,7 @@ class DraDriver:
         self.counts: Counter[tuple[str, bool]] = Counter()
         self.seconds = {"prepare": 0.0, "unprepare": 0.0}
         self._health = Observable[tuple[DeviceHealth, ...]](())
+        self._known_to_kubelet = asyncio.Event()
 
     @property
     def problem(self) -> str:
@@ -240,6 +241,7 @@ class DraDriver:
     async def _registered(self, status: RegistrationStatus) -> None:
         self.registration = "" if status.registered else f"kubelet refuses the driver: {status.error}"
         if status.registered:
+            self._known_to_kubelet.set()
             _log.info("driver_registered", endpoint=str(self._socket))
         else:
             _log.warning("driver_refused", error=status.error)
@@ -305,7 +307,11 @@ class DraDriver:
         return await self._agent.ask(Question(unprepare=claim), deadline_s)
 
     async def _offer(self) -> NoReturn:
-        """Publish each change of what the agent offers, and its absence when that lasts."""
+        """Publish each change of what the agent offers, and its absence when that lasts.
+
+        Not before kubelet has registered the driver: it would fail the pods that come, and try again late.
+        """
+        await self._known_to_kubelet.wait()
         away_since_s: float | None = None
         offers = self._agent.offers.value
         while True:

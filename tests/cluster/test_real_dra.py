@@ -1,0 +1,254 @@
+"""Pods by ResourceClaims: real kube-scheduler, kubelet and runtime, the driver and the agent between them."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cluster.control_plane import Json, write_kubeconfig
+from cluster.controllers import controllers
+from cluster.controllers import obstacle as no_controllers
+from cluster.kubelet import NODE, Kubelet, obstacle, programs, release_of
+from cluster.test_real_kubelet import (
+    build_dir,
+    kubelet_of,
+    make_node,
+    node,
+    program,
+    start_agent,
+    verbs,
+    with_cdi,
+)
+from e2e.container_runtime import IMAGE
+from e2e.node import Node
+from k8s_rdma.wire.claims import DRIVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+__all__ = ["build_dir", "make_node", "node", "program"]
+
+SINCE = (1, 36)
+"""The release from which DRAConsumableCapacity is on."""
+
+
+def release_obstacle() -> str | None:
+    if why := obstacle() or no_controllers():
+        return why
+    return None if release_of(programs() / "kubelet") >= SINCE else "needs Kubernetes 1.36"
+
+
+WHY_NOT = release_obstacle()
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)), with_cdi]
+
+API = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{API}/namespaces/default/resourceclaims"
+SCHEDULER = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+    "podInitialBackoffSeconds": 1,
+    "podMaxBackoffSeconds": 1,
+}
+LINK = 1_000
+"""Mb/s of the node's PFs."""
+
+
+@dataclass
+class Cluster:
+    """A node whose first PF is for claims."""
+
+    node: Node
+    kubelet: Kubelet
+    pf: str
+
+    async def get(self, path: str) -> Json:
+        answer = await self.kubelet.cluster.http.get(path)
+        return answer.json() if answer.status_code == 200 else {}
+
+    async def post(self, path: str, document: Json) -> None:
+        made = await self.kubelet.cluster.http.post(path, json=document)
+        assert made.status_code == 201, made.text
+
+    async def slices(self) -> list[Json]:
+        return (await self.get(f"{API}/resourceslices"))["items"]
+
+    async def until_published(self) -> Json:
+        """Wait until the PF is in a slice; its device."""
+        found: list[Json] = []
+
+        async def published() -> bool:
+            found[:] = [device for each in await self.slices() for device in each["spec"]["devices"]]
+            return bool(found)
+
+        assert self.kubelet.program is not None
+        await self.kubelet.program.until(published)
+        [device] = found
+        return device
+
+    async def create_claim(self, claim: str, bandwidth: str, **config: Any) -> None:
+        request = {"deviceClassName": "rdma", "capacity": {"requests": {"bandwidth": bandwidth}}}
+        head = {"apiVersion": "k8s-rdma.io/v1", "kind": "InterfaceConfig"}
+        opaque = {"driver": DRIVER, "parameters": head | config}
+        devices = {"requests": [{"name": "net", "exactly": request}], "config": [{"opaque": opaque}]}
+        document = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": claim},
+            "spec": {"devices": devices},
+        }
+        await self.post(CLAIMS, document)
+
+    async def create_pod(self, name: str, **spec: Any) -> None:
+        container = {
+            "name": "c",
+            "image": IMAGE,
+            "imagePullPolicy": "Never",
+            "resources": {"claims": [{"name": "net"}]},
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "terminationGracePeriodSeconds": 0,
+                "restartPolicy": "Never",
+                "containers": [container, {"name": "other", "image": IMAGE, "imagePullPolicy": "Never"}],
+                "resourceClaims": [{"name": "net", "resourceClaimName": name}],
+            }
+            | spec,
+        }
+        await self.post("/api/v1/namespaces/default/pods", pod)
+
+    async def interfaces(self, name: str) -> dict[str, tuple[int, int]]:
+        """Rates of a running pod's interfaces by name, as the agent reports them."""
+        await self.kubelet.running(name)
+        return {
+            interface.ifname: (interface.min_tx_rate, interface.max_tx_rate)
+            for allocation in self.node.try_report().allocations
+            if allocation.pod.name == name
+            for interface in allocation.interfaces
+        }
+
+
+@asynccontextmanager
+async def claims_cluster(node: Node, tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with kubelet_of(node, tmp_path) as kubelet:
+        plane = kubelet.cluster.plane
+        kubeconfig = write_kubeconfig(node.directory / "plugin.kubeconfig", plane, plane.admin_token)
+        config = {
+            "resources": [],
+            "runDir": str(node.run_dir),
+            "port": None,
+            "node": NODE,
+            "kubeconfig": str(kubeconfig),
+            "claims": {},
+        }
+        pf = node.pfs[0].name
+        rules = [{"names": [pf], "use": "claims"}]
+        node.settings = node.settings | {"hardware": {"pfs": rules, "all": True}, "node": NODE}
+        plugin = node.config("device-plugin", config)
+        start_agent(node, kubelet, str(plugin))
+        node.start("device-plugin", plugin)
+        cluster = Cluster(node, kubelet, pf)
+        selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+        await cluster.post(
+            f"{API}/deviceclasses", {"metadata": {"name": "rdma"}, "spec": {"selectors": [selector]}}
+        )
+        async with controllers(plane, "resourceclaim-controller"), plane.scheduler(SCHEDULER):
+            yield cluster
+
+
+async def test_pod_gets_what_its_claim_asks_for_and_gives_it_back(node: Node, tmp_path: Path):
+    async with claims_cluster(node, tmp_path) as cluster:
+        device = await cluster.until_published()
+        assert device["name"] == cluster.pf
+        assert device["capacity"]["bandwidth"]["value"] == "1G"
+        await cluster.create_claim("p", "400M", maxTxRate="600M", name="storage")
+        await cluster.create_pod("p")
+        assert await cluster.interfaces("p") == {"storage": (400, 600)}
+        pod = await cluster.kubelet.running("p")
+        look = cluster.kubelet.look(pod, "c")
+        pci = look.env["K8S_RDMA_CLAIM_NET"]
+        assert look.opens == {"rdma_cm", verbs(node)[pci]}
+        assert cluster.kubelet.look(pod, "other").opens == set()
+        await cluster.kubelet.delete_pod("p")
+        await cluster.kubelet.until(lambda: not node.try_report().allocations)
+        await cluster.kubelet.until(lambda: not list(cluster.kubelet.cdi.glob("*claim*")))
+        assert node.leftovers() == {}
+
+
+async def test_pod_that_waits_for_bandwidth_starts_when_another_has_ended(node: Node, tmp_path: Path):
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        for name in ("p", "q"):
+            await cluster.create_claim(name, "800M")
+        await cluster.create_pod("p")
+        assert await cluster.interfaces("p") == {"rdma0": (800, 0)}
+        await cluster.create_pod("q")
+        assert "cannot allocate all claims" in await cluster.kubelet.event("q", "FailedScheduling")
+        await cluster.kubelet.delete_pod("p")
+        assert await cluster.interfaces("q") == {"rdma0": (800, 0)}
+
+
+async def test_what_the_scheduler_gives_away_twice_is_refused_with_numbers(node: Node, tmp_path: Path):
+    """The claim's status is written as a second scheduler would, which knows nothing of the first one's."""
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        await cluster.create_claim("p", "800M")
+        await cluster.create_pod("p")
+        await cluster.kubelet.running("p")
+        await cluster.create_claim("q", "800M")
+        await cluster.create_pod("q", schedulerName="second")
+        allocation = (await cluster.get(f"{CLAIMS}/p"))["status"]["allocation"]
+        pod = await cluster.kubelet.cluster.pod("q")
+        claim = await cluster.get(f"{CLAIMS}/q")
+        [result] = allocation["devices"]["results"]
+        result["shareID"] = "11111111-2222-4333-8444-555555555555"
+        allocation["devices"].pop("config", None)
+        claim["status"] = {
+            "allocation": allocation,
+            "reservedFor": [{"resource": "pods", "name": "q", "uid": pod["metadata"]["uid"]}],
+        }
+        written = await cluster.kubelet.cluster.http.put(f"{CLAIMS}/q/status", json=claim)
+        assert written.status_code == 200, written.text
+        target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
+        await cluster.post(
+            "/api/v1/namespaces/default/pods/q/binding", {"metadata": {"name": "q"}, "target": target}
+        )
+        event = await cluster.kubelet.event("q", "FailedPrepareDynamicResources")
+        assert f"PF {cluster.pf}: the claim needs 800 Mb/s; 200 of {LINK} are unreserved" in event
+
+
+async def test_slices_are_back_after_a_restart_of_kubelet_and_the_sandbox_keeps_its_vf(
+    node: Node, tmp_path: Path
+):
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        await cluster.create_claim("p", "400M")
+        await cluster.create_pod("p", restartPolicy="Always")
+        await cluster.interfaces("p")
+        [before] = node.try_report().allocations
+        await cluster.kubelet.end()
+        await cluster.kubelet.start()
+        await cluster.until_published()
+        await cluster.create_claim("q", "400M")
+        await cluster.create_pod("q")
+        assert await cluster.interfaces("q") == {"rdma0": (400, 0)}
+        [after] = [each for each in node.try_report().allocations if each.pod.name == "p"]
+        assert after.interfaces == before.interfaces
+
+
+async def test_pod_of_the_hosts_network_does_not_start(node: Node, tmp_path: Path):
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        await cluster.create_claim("p", "100M")
+        await cluster.create_pod("p", hostNetwork=True)
+        event = await cluster.kubelet.event("p", "FailedPrepareDynamicResources")
+        assert "is of a pod with hostNetwork, which gets no interfaces" in event

@@ -1,0 +1,361 @@
+"""The DRA driver between kubelet, which is a gRPC client, a scripted agent, and an API server in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from fakes.slices import FakeSlices
+from k8s_rdma.agent.unix_sockets import listen_unix
+from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
+from k8s_rdma.core.types import LinkType
+from k8s_rdma.deviceplugin.dra import DraDriver
+from k8s_rdma.kube.grpc_calls import answers, call, connect
+from k8s_rdma.wire.claims import (
+    NO_POD,
+    SOCKET,
+    Answer,
+    ClaimName,
+    Offers,
+    PfOffer,
+    PreparedDevice,
+    Question,
+    decode_question,
+    encode_line,
+)
+from k8s_rdma.wire.dra import (
+    GET_INFO,
+    NOTIFY,
+    PREPARE,
+    UNPREPARE,
+    VERSIONS,
+    WATCH_HEALTH,
+    RegistrationStatus,
+)
+from resource_claims import claim, interface, pod
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+pytestmark = pytest.mark.anyio
+
+CLAIM = ClaimName(namespace="default", name="c", uid="claim-1")
+DEVICE = PreparedDevice(request="a", pool="w1", device="f0", share_id="s", cdi=("k8s-rdma.io/claim=x.a",))
+PREPARED = Answer(devices=(DEVICE,))
+SLICE = "w1-rdma.k8s-rdma.io-0"
+
+
+def offer(name: str = "f0", **changes: object) -> PfOffer:
+    made = PfOffer(
+        name=name,
+        pf=name,
+        pci="0000:03:00.0",
+        driver="mlx5_core",
+        vendor="15b3:1017",
+        link_type=LinkType.ETHERNET,
+        mtu=1500,
+        min_rate="hardware",
+        max_rate="hardware",
+        rdma=True,
+        bandwidth_mbps=95_000,
+        vfs=8,
+        numa_node=1,
+        pcie_root="pci0000:00",
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+@dataclass
+class Agent:
+    """What it is asked, and what it answers. offers: what followers get first."""
+
+    path: Path
+    answer: Answer | bytes = PREPARED
+    offers: Offers = field(default_factory=lambda: Offers(node="w1", pfs=(offer(),)))
+    questions: list[Question] = field(default_factory=list)
+    _followers: list[asyncio.StreamWriter] = field(default_factory=list)
+    _server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_unix_server(self._talk, sock=listen_unix(self.path, 0o600))
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._followers:
+            writer.close()
+            await writer.wait_closed()
+        self._followers.clear()
+        await self._server.wait_closed()
+        self.path.unlink()
+
+    def publish(self, offers: Offers) -> None:
+        self.offers = offers
+        for writer in self._followers:
+            writer.write(encode_line(offers))
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        question = decode_question(await reader.readline())
+        if question.follow:
+            self._followers.append(writer)
+            writer.write(encode_line(self.offers))
+            return
+        self.questions.append(question)
+        writer.write(self.answer if isinstance(self.answer, bytes) else encode_line(self.answer))
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+
+@dataclass
+class World:
+    """A driver that serves, and what is around it."""
+
+    directory: Path
+    agent: Agent
+    api: FakeSlices
+    driver: DraDriver
+
+    @property
+    def socket(self) -> Path:
+        [found] = (self.directory / "plugins" / "rdma.k8s-rdma.io").glob("dra-uid-1.sock")
+        return found
+
+    async def register(self) -> None:
+        [registration] = (self.directory / "registry").glob("*-uid-1-reg.sock")
+        async with connect(registration) as channel:
+            info = await call(channel, GET_INFO, None, timeout_s=5)
+            assert (info.kind, info.name, info.versions) == ("DRAPlugin", "rdma.k8s-rdma.io", VERSIONS)
+            assert info.endpoint == str(self.socket)
+            await call(channel, NOTIFY, RegistrationStatus(registered=True), timeout_s=5)
+
+    async def prepare(self, *claims: ClaimName) -> dict[str, Answer]:
+        async with connect(self.socket) as channel:
+            return dict(await call(channel, PREPARE, claims or (CLAIM,), timeout_s=50))
+
+    async def unprepare(self) -> dict[str, Answer]:
+        async with connect(self.socket) as channel:
+            return dict(await call(channel, UNPREPARE, (CLAIM,), timeout_s=50))
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        async with asyncio.timeout(20):
+            while not holds():  # noqa: ASYNC110 - files, too
+                await asyncio.sleep(0.01)
+
+    async def until_published(self) -> None:
+        await self.until(lambda: not self.driver.slices.problem and self.api.slices)
+
+
+def new_driver(directory: Path, api: FakeSlices, uid: str = "uid-1") -> DraDriver:
+    claims = ClaimsConfig(
+        plugins_dir=str(directory / "plugins"), registry_dir=str(directory / "registry"), uid=uid
+    )
+    config = DevicePluginConfig(
+        node="w1", run_dir=str(directory), claims=claims, kubeconfig="/none", resources=()
+    )
+    return DraDriver(config, claims, api)
+
+
+@asynccontextmanager
+async def serving(driver: DraDriver) -> AsyncIterator[None]:
+    running = asyncio.create_task(driver.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    api, agent = FakeSlices(), Agent(tmp_path / SOCKET)
+    api.objects["claim", "default", "c"] = claim(interface("a"))
+    api.objects["pod", "default", "p"] = pod()
+    await agent.start()
+    driver = new_driver(tmp_path, api)
+    async with serving(driver):
+        made = World(tmp_path, agent, api, driver)
+        await made.until(lambda: list((tmp_path / "registry").glob("*.sock")))
+        yield made
+    await agent.stop()
+
+
+async def test_registered_driver_prepares_and_unprepares_by_the_agents_word(world: World) -> None:
+    await world.register()
+    await world.until_published()
+    assert world.driver.problem == ""
+    assert await world.prepare() == {"claim-1": Answer(devices=(DEVICE,))}
+    [question] = world.agent.questions
+    assert question.prepare is not None
+    assert msgspec.json.decode(question.prepare.resource)["metadata"]["uid"] == "claim-1"
+    assert msgspec.json.decode(question.prepare.pod)["metadata"]["uid"] == "uid-p"
+    assert 38 < question.prepare.wait_s <= 40
+    world.agent.answer = Answer()
+    assert await world.unprepare() == {"claim-1": Answer()}
+    assert world.agent.questions[-1].unprepare == CLAIM
+
+
+async def test_refusal_of_one_claim_is_its_own(world: World) -> None:
+    world.agent.answer = Answer(error="PF f0: the claim needs 2 Mb/s", reason="insufficient")
+    gone = ClaimName(namespace="default", name="gone", uid="claim-2")
+    found = await world.prepare(CLAIM, gone)
+    assert found["claim-1"].error == "PF f0: the claim needs 2 Mb/s"
+    assert found["claim-2"].error == "claim default/gone does not exist"
+
+
+async def test_claim_of_a_pod_that_is_gone_is_left_to_the_agent(world: World) -> None:
+    del world.api.objects["pod", "default", "p"]
+    await world.prepare()
+    [question] = world.agent.questions
+    assert question.prepare is not None
+    assert bytes(question.prepare.pod) == bytes(NO_POD)
+
+
+async def test_prepare_waits_for_an_agent_that_restarts(world: World) -> None:
+    await world.agent.stop()
+    waiting = asyncio.create_task(world.prepare())
+    done, _ = await asyncio.wait([waiting], timeout=0.5)
+    assert not done
+    await world.agent.start()
+    assert (await waiting)["claim-1"].devices == (DEVICE,)
+
+
+async def test_prepare_waits_for_the_api_server(world: World) -> None:
+    world.api.served = False
+    waiting = asyncio.create_task(world.prepare())
+    done, _ = await asyncio.wait([waiting], timeout=0.5)
+    assert not done
+    world.api.served = True
+    assert (await waiting)["claim-1"].devices == (DEVICE,)
+
+
+async def test_garbage_of_the_agent_is_asked_again(world: World) -> None:
+    world.agent.answer = b"no JSON\n"
+    waiting = asyncio.create_task(world.prepare())
+    await world.until(lambda: len(world.agent.questions) > 1)
+    world.agent.answer = Answer(devices=(DEVICE,))
+    assert (await waiting)["claim-1"].devices == (DEVICE,)
+
+
+async def test_nothing_is_published_before_kubelet_knows_the_driver(world: World) -> None:
+    await world.until(lambda: not world.driver._agent.away)
+    assert not world.api.slices
+    assert "kubelet has not registered the driver yet" in world.driver.problem
+    await world.register()
+    await world.until_published()
+
+
+async def test_slice_says_what_the_pf_has(world: World) -> None:
+    await world.register()
+    await world.until_published()
+    assert world.api.specs()[SLICE] == {
+        "driver": "rdma.k8s-rdma.io",
+        "nodeName": "w1",
+        "pool": {"name": "w1", "generation": 1, "resourceSliceCount": 1},
+        "devices": [
+            {
+                "name": "f0",
+                "allowMultipleAllocations": True,
+                "attributes": {
+                    "pf": {"string": "f0"},
+                    "driver": {"string": "mlx5_core"},
+                    "vendor": {"string": "15b3:1017"},
+                    "linkType": {"string": "ethernet"},
+                    "minRate": {"string": "hardware"},
+                    "maxRate": {"string": "hardware"},
+                    "resource.kubernetes.io/pciBusID": {"string": "0000:03:00.0"},
+                    "resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"},
+                    "mtu": {"int": 1500},
+                    "numaNode": {"int": 1},
+                    "resource.kubernetes.io/numaNode": {"int": 1},
+                    "rdma": {"bool": True},
+                },
+                "capacity": {
+                    "bandwidth": {
+                        "value": "95G",
+                        "requestPolicy": {"default": "0", "validRange": {"min": "0", "step": "1M"}},
+                    },
+                    "vfs": {"value": "8", "requestPolicy": {"default": "1", "validValues": ["1"]}},
+                },
+            }
+        ],
+    }
+
+
+async def test_slice_follows_the_offers_and_comes_back_when_kubelet_deletes_it(world: World) -> None:
+    await world.register()
+    await world.until_published()
+    down = offer(link_up=False, problems=("f0: its link is down",))
+    world.agent.publish(Offers(node="w1", pfs=(down,)))
+    await world.until(lambda: world.api.specs()[SLICE]["pool"]["generation"] == 2)
+    [device] = world.api.specs()[SLICE]["devices"]
+    assert device["taints"] == [{"key": "k8s-rdma.io/link-down", "effect": "NoSchedule"}]
+    await world.api.delete_slice(SLICE)
+    await world.until(lambda: SLICE in world.api.slices)
+    world.agent.publish(Offers(node="w1"))
+    await world.until(lambda: not world.api.slices)
+
+
+async def test_api_server_without_the_gate_is_named_and_has_nothing(world: World) -> None:
+    world.api.gated = True
+    await world.register()
+    await world.until(lambda: "DRAConsumableCapacity" in world.driver.problem)
+    assert not world.api.slices
+
+
+async def test_health_is_reported_at_once_and_after_each_change(world: World) -> None:
+    await world.register()
+    await world.until_published()
+    async with connect(world.socket) as channel:
+        stream = answers(channel, WATCH_HEALTH, None)
+        [first] = await anext(stream)
+        assert (first.pool, first.device, first.healthy, first.message) == ("w1", "f0", True, "")
+        world.agent.publish(Offers(node="w1", pfs=(offer(link_up=False),)))
+        [second] = await anext(stream)
+        assert (second.healthy, second.message) == (False, "its link is down")
+        await stream.aclose()
+
+
+async def test_two_instances_serve_beside_each_other(world: World) -> None:
+    other = new_driver(world.directory, world.api, "uid-2")
+    registry = world.directory / "registry"
+    async with serving(other):
+        await world.until(lambda: len(list(registry.glob("*.sock"))) == 2)
+        assert (await world.prepare())["claim-1"].devices == (DEVICE,)
+    assert [path.name for path in registry.glob("*.sock")] == ["rdma.k8s-rdma.io-uid-1-reg.sock"]
+
+
+async def test_sockets_of_a_killed_instance_are_removed_and_lost_ones_made_again(world: World) -> None:
+    registry, plugins = world.directory / "registry", world.socket.parent
+    for stale in (registry / "rdma.k8s-rdma.io-old-reg.sock", plugins / "dra-old.sock"):
+        listen_unix(stale, 0o600).close()
+    for socket in (*registry.glob("*uid-1*"), *plugins.glob("*uid-1*")):
+        socket.unlink()
+    found = {"rdma.k8s-rdma.io-uid-1-reg.sock", "dra-uid-1.sock"}
+    await world.until(
+        lambda: {path.name for place in (registry, plugins) for path in place.iterdir()} == found
+    )
+    await world.register()
+
+
+async def test_refused_registration_is_a_problem(world: World) -> None:
+    [registration] = (world.directory / "registry").glob("*.sock")
+    async with connect(registration) as channel:
+        status = RegistrationStatus(registered=False, error="no such version")
+        await call(channel, NOTIFY, status, timeout_s=5)
+    assert "kubelet refuses the driver: no such version" in world.driver.problem
+
+
+async def test_scheduler_is_woken_once_for_claims_that_begin_and_end_together(world: World) -> None:
+    await world.register()
+    await world.until_published()
+    for _ in range(3):
+        await world.prepare()
+    await world.until(lambda: world.api.annotated)
+    assert world.api.annotated == {SLICE: 1}

@@ -1,0 +1,109 @@
+"""An API server's ResourceSlices, ResourceClaims and pods, in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from k8s_rdma.kube.api import ApiRefusedError, ApiUnreachableError, Changed, Deleted, Event, Listed
+from k8s_rdma.kube.resource_slices import SliceView
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma.core.types import NodeName
+    from k8s_rdma.kube.objects import OwnerReference
+
+GATED = ("allowMultipleAllocations",)
+"""Fields of a device that an API server without DRAConsumableCapacity drops."""
+
+
+class FakeSlices:
+    """A `kube.resource_slices.SlicesApi`.
+
+    gated: whether the feature gate is off. served: whether it can be reached. annotated: slices by name, with
+    the number of their annotations so far.
+    """
+
+    def __init__(self) -> None:
+        self.slices: dict[str, SliceView] = {}
+        self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.gated = False
+        self.served = True
+        self.annotated: dict[str, int] = {}
+        self._version = 0
+        self._followers: list[asyncio.Queue[Event[SliceView]]] = []
+
+    def specs(self) -> dict[str, dict[str, Any]]:
+        return {name: msgspec.json.decode(view.spec) for name, view in self.slices.items()}
+
+    async def follow_slices(self, node: NodeName, driver: str) -> AsyncIterator[Event[SliceView]]:
+        self._require_served()
+        queue: asyncio.Queue[Event[SliceView]] = asyncio.Queue()
+        queue.put_nowait(Listed(tuple(self.slices.values())))
+        self._followers.append(queue)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._followers.remove(queue)
+
+    async def create_slice(self, name: str, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
+        self._require_served()
+        if name in self.slices:
+            raise ApiRefusedError(f"create resourceslice {name}: exists", status=409)
+        return self._store(name, spec)
+
+    async def replace_slice(self, found: SliceView, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
+        self._require_served()
+        current = self.slices.get(found.name)
+        if current is None or current.version != found.version:
+            raise ApiRefusedError(f"replace resourceslice {found.name}: changed", status=409)
+        return self._store(found.name, spec)
+
+    async def delete_slice(self, name: str) -> None:
+        self._require_served()
+        if (view := self.slices.pop(name, None)) is not None:
+            self._tell(Deleted(view))
+
+    async def annotate_slice(self, name: str, key: str, value: str) -> None:
+        self._require_served()
+        self.annotated[name] = self.annotated.get(name, 0) + 1
+
+    async def get_claim_document(self, namespace: str, name: str) -> bytes | None:
+        return self._object("claim", namespace, name)
+
+    async def get_pod_document(self, namespace: str, name: str) -> bytes | None:
+        return self._object("pod", namespace, name)
+
+    async def node_uid(self, node: NodeName) -> str:
+        self._require_served()
+        return f"uid-{node}"
+
+    def _object(self, kind: str, namespace: str, name: str) -> bytes | None:
+        self._require_served()
+        found = self.objects.get((kind, namespace, name))
+        return None if found is None else msgspec.json.encode(found)
+
+    def _store(self, name: str, spec: dict[str, Any]) -> SliceView:
+        self._version += 1
+        if self.gated:
+            spec = spec | {"devices": list(map(_without_gate, spec["devices"]))}
+        view = SliceView(name=name, version=str(self._version), spec=msgspec.json.encode(spec))
+        self.slices[name] = view
+        self._tell(Changed(view))
+        return view
+
+    def _tell(self, event: Event[SliceView]) -> None:
+        for queue in self._followers:
+            queue.put_nowait(event)
+
+    def _require_served(self) -> None:
+        if not self.served:
+            raise ApiUnreachableError("the API server cannot be reached")
+
+
+def _without_gate(device: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in device.items() if key not in GATED}
