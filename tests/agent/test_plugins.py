@@ -120,7 +120,7 @@ def test_error_says_why_the_file_cannot_be_run(plugins, script):
 def alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

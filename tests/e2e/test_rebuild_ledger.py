@@ -90,7 +90,9 @@ def emptied(ledger: Path) -> None:
 
 
 def inside(node: Node, sandbox: Sandbox) -> list[dict[str, object]]:
-    return node.ip("address", "show", "scope", "global", netns=sandbox.netns)
+    """Interfaces and addresses, without the state of links, which the kernel may tell late."""
+    found = node.ip("address", "show", "scope", "global", netns=sandbox.netns)
+    return [{key: link[key] for key in link if key not in {"flags", "operstate"}} for link in found]
 
 
 def held(node: Node) -> dict[str, object]:
