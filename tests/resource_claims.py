@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.wire.claims import DRIVER, ClaimName, Prepare
+from k8s_rdma.wire.resource_claim import decode_prepare
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.request import InterfaceRequest
 
 
 def interface(
@@ -100,3 +105,12 @@ def prepare(document: dict[str, Any], of: dict[str, Any] | None = None, wait_s: 
         pod=msgspec.Raw(msgspec.json.encode(of)),
         wait_s=wait_s,
     )
+
+
+def read_interface_config(parameters: bytes, *, min_mbps: int = 0) -> InterfaceRequest:
+    """The interface that a request with these parameters and this reservation is."""
+    document = claim(interface("a", bandwidth=f"{min_mbps}M"))
+    opaque = {"driver": DRIVER, "parameters": msgspec.Raw(parameters)}
+    document["status"]["allocation"]["devices"]["config"] = [{"opaque": opaque}]
+    [entry] = decode_prepare(prepare(document), NodeName("w1")).claim.interfaces
+    return entry.interface

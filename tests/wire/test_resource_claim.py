@@ -13,8 +13,8 @@ from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import Enforce, InterfaceOptions, NodeName, VfDriver, VlanProto
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.claims import NO_POD
-from k8s_rdma.wire.resource_claim import decode_prepare, read_interface_config
-from resource_claims import claim, interface, pod, prepare
+from k8s_rdma.wire.resource_claim import decode_prepare
+from resource_claims import claim, interface, pod, prepare, read_interface_config
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.claims import Prepare

@@ -220,7 +220,9 @@ class ClaimsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
     plugins_dir: AbsolutePath = "/var/lib/kubelet/plugins"
     registry_dir: AbsolutePath = "/var/lib/kubelet/plugins_registry"
-    uid: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,36}$")] | None = None
+    uid: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,36}$", description="the UID of a pod")] | None = (
+        None
+    )
 
 
 class DevicePluginConfig(

@@ -183,7 +183,7 @@ class DraDriver:
 
     @property
     def problem(self) -> str:
-        """Why pods with claims may not start on this node; empty when they do."""
+        """Reason why pods with claims may not start on this node; empty when they do."""
         agent = "the agent cannot be reached" if self._agent.away else ""
         return "; ".join(filter(None, (self.registration, self.slices.problem, agent)))
 
@@ -248,13 +248,13 @@ class DraDriver:
 
     async def prepare(self, claims: Claims) -> Answers:
         """Prepare claims for kubelet, each by itself."""
-        return await self._each("prepare", claims, self._prepare)
+        return await self._answer("prepare", claims, self._prepare)
 
     async def unprepare(self, claims: Claims) -> Answers:
         """Unprepare claims for kubelet, each by itself; this needs no API server."""
-        return await self._each("unprepare", claims, self._unprepare)
+        return await self._answer("unprepare", claims, self._unprepare)
 
-    async def _each(
+    async def _answer(
         self, command: str, claims: Claims, call: Callable[[ClaimName, float], Awaitable[Answer]]
     ) -> Answers:
         started = time.monotonic()

@@ -381,9 +381,9 @@ def _claim_metrics(driver: DraDriver) -> Iterator[Metric]:
         f"{_PREFIX}claims_total",
         "ResourceClaims that kubelet had prepared and unprepared, by outcome.",
         [
-            ({"command": command, "outcome": "done" if done else "failed"}, driver.counts[command, done])
+            ({"command": command, "outcome": outcome}, driver.counts[command, succeeded])
             for command in ("prepare", "unprepare")
-            for done in (True, False)
+            for succeeded, outcome in ((True, "done"), (False, "failed"))
         ],
     )
     yield counter(

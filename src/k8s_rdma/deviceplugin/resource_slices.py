@@ -17,7 +17,7 @@ from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.kube.api import API_ERRORS, REAL_TIME, Changed, Deleted, Event, Listed, Page, Time, follow
 from k8s_rdma.kube.objects import OwnerReference
 from k8s_rdma.wire.claims import DRIVER, Offers
-from k8s_rdma.wire.resource_slice import decode_spec, equals, lost_fields, slice_name, slice_specs
+from k8s_rdma.wire.resource_slice import decode_spec, dropped_fields, equals, slice_name, slice_specs
 
 if TYPE_CHECKING:
     from k8s_rdma.core.types import NodeName
@@ -101,7 +101,7 @@ class SlicePublisher:
             case Changed(item):
                 self._found = {**(self._found or {}), item.name: item}
             case Deleted(item):
-                self._found = {name: kept for name, kept in (self._found or {}).items() if name != item.name}
+                self._found = {name: view for name, view in (self._found or {}).items() if name != item.name}
         self._change.set()
 
     async def _try_to_reconcile(self) -> float:
@@ -109,15 +109,15 @@ class SlicePublisher:
         if self._specs is None or self._found is None:
             return 0.0
         try:
-            lost = await self._reconcile(self._found, self._specs)
+            dropped = await self._reconcile(self._found, self._specs)
         except API_ERRORS as error:
             delay_s = self._backoff.fail()
             self._fail(error.message)
             return delay_s
         self._backoff.reset()
-        if lost:
+        if dropped:
             self._fail(
-                f"the API server drops {', '.join(lost)} of ResourceSlices: it needs the feature gate "
+                f"the API server drops {', '.join(dropped)} of ResourceSlices: it needs the feature gate "
                 "DRAConsumableCapacity, which is on from Kubernetes 1.36"
             )
             return GATE_RETRY_S
@@ -151,9 +151,9 @@ class SlicePublisher:
             else:
                 stored = await self._api.create_slice(name, whole, owner)
             self.writes += 1
-            if lost := lost_fields(decode_spec(stored.spec), spec["devices"]):
+            if dropped := dropped_fields(decode_spec(stored.spec), spec["devices"]):
                 await self._api.delete_slice(name)
-                return lost
+                return dropped
         return ()
 
     async def _annotate(self) -> NoReturn:

@@ -147,5 +147,7 @@ async def _refuse(
 def add_service(server: grpc.aio.Server, handlers: dict[Method[Any, Any], Handler]) -> None:
     """Serve these methods, of one service or several."""
     for service in {method.service for method in handlers}:
-        named = {method.name: each for method, each in handlers.items() if method.service == service}
+        named = {
+            method.name: registered for method, registered in handlers.items() if method.service == service
+        }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, named),))

@@ -289,11 +289,11 @@ def _config(configs: Iterable[_Config], request: str, subject: str) -> dict[str,
             continue
         if config.opaque is not None and config.opaque.driver == DRIVER:
             path = f"{subject}: config[{index}].opaque.parameters"
-            values |= read_parameters(bytes(config.opaque.parameters), path)
+            values |= _parameters(bytes(config.opaque.parameters), path)
     return values
 
 
-def read_parameters(parameters: bytes, path: str = "parameters") -> dict[str, object]:
+def _parameters(parameters: bytes, path: str) -> dict[str, object]:
     """Read an `InterfaceConfig`: JSON tokens by the annotation's keys. MalformedError names the field."""
     document = tokens(parameters.decode(errors="replace"), path)
     if not isinstance(document, Object):
@@ -310,11 +310,6 @@ def read_parameters(parameters: bytes, path: str = "parameters") -> dict[str, ob
         if values.pop(key, None) != required:
             refuse(f"{path}.{key}", f"wanted {required}")
     return values
-
-
-def read_interface_config(parameters: bytes, *, min_mbps: int = 0) -> InterfaceRequest:
-    """Read the parameters of one request as an interface with this reservation. MalformedError as above."""
-    return _interface(read_parameters(parameters), min_mbps, "parameters")
 
 
 def _interface(values: Mapping[str, object], min_mbps: int, path: str) -> InterfaceRequest:

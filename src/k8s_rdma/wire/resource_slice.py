@@ -1,7 +1,7 @@
 """ResourceSlices (`resource.k8s.io/v1`): the PFs of a node that claims may have VFs of.
 
 A PF is one device that many claims share (`allowMultipleAllocations`, KEP-5075), with two capacities:
-`bandwidth` in bits per second, and `vfs`, of which each allocation takes one. Both have a request policy:
+`bandwidth` in bits per second, and `vfs`: each allocation takes one. Both have a request policy:
 without one, a claim that asks for nothing takes all, and negative amounts count.
 """
 
@@ -32,7 +32,7 @@ _MAX_NODE = 200
 
 
 def slice_name(node: str, index: int) -> str:
-    """The name of a node's slice; unique as node names are, of which kubelet takes 63 characters."""
+    """The name of a node's slice; unique as node names are, which have 63 characters at most."""
     return f"{node[:_MAX_NODE]}-{DRIVER}-{index}"
 
 
@@ -134,15 +134,15 @@ def equals(found: SliceSpec, spec: Mapping[str, Any]) -> bool:
     return pool == spec["pool"] and list(found.devices) == list(spec["devices"])
 
 
-def lost_fields(found: SliceSpec, devices: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def dropped_fields(found: SliceSpec, devices: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Name what the API server dropped of devices as it stored them, as one without the feature gate does."""
     by_name = {device.get("name"): device for device in found.devices}
-    lost = set()
+    dropped = set()
     for device in devices:
         stored = by_name.get(device["name"], {})
         if not stored.get("allowMultipleAllocations"):
-            lost.add("allowMultipleAllocations")
+            dropped.add("allowMultipleAllocations")
         capacity = stored.get("capacity") or {}
         if any(not (capacity.get(name) or {}).get("requestPolicy") for name in device["capacity"]):
-            lost.add("requestPolicy")
-    return tuple(sorted(lost))
+            dropped.add("requestPolicy")
+    return tuple(sorted(dropped))
