@@ -1,7 +1,7 @@
 """ValidatingAdmissionPolicies without an API server: CEL's own library, and what Kubernetes adds to it.
 
-Source: k8s.io/apiserver, `pkg/admission/plugin/policy/validating`, `pkg/cel/library/regex.go`. tests/cluster
-has the real API server give the same answers.
+Source: k8s.io/apiserver, `pkg/admission/plugin/policy/validating`, `pkg/cel/library` (`regex.go`,
+`quantity.go`, `lists.go`). tests/cluster has the real API server give the same answers.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import yaml
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional, ext_strings
 
+from k8s_rdma.wire.pod_spec import quantity
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     Json = dict[str, Any]
 
 POLICIES = Path(__file__).parents[1] / "deploy" / "policies"
-_TEXT, _ANY = cel.Type.STRING, cel.Type.DYN
+_TEXT, _ANY, _INTEGERS = cel.Type.STRING, cel.Type.DYN, cel.Type.List(cel.Type.INT)
 
 ASKING_FOR_NOTHING = (None, "", " \n", "[]", " [\t]\n")
 """Values of the annotation, None for none."""
@@ -120,12 +122,39 @@ def _find_all(text: str, pattern: str) -> list[str]:
     return [found.group() for found in re.finditer(pattern, text, re.ASCII)]
 
 
-def _function(name: str, returned: cel.Type, implementation: Any) -> cel.FunctionDecl:
+def _is_quantity(text: str) -> bool:
+    try:
+        quantity(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_integer(text: str) -> bool:
+    amount = quantity(text)
+    return amount.denominator == 1 and -(2**63) <= amount < 2**63
+
+
+def _as_integer(text: str) -> int:
+    if not _is_integer(text):
+        msg = f"{text} is no integer"
+        raise ValueError(msg)
+    return int(quantity(text))
+
+
+def _function(
+    name: str,
+    returned: cel.Type,
+    implementation: Any,
+    parameters: tuple[cel.Type, ...] = (_TEXT, _TEXT),
+    *,
+    is_member: bool = True,
+) -> cel.FunctionDecl:
     overload = cel.Overload(
         f"string_{name}",
         return_type=returned,
-        parameters=[_TEXT, _TEXT],
-        is_member=True,
+        parameters=list(parameters),
+        is_member=is_member,
         impl=implementation,
     )
     return cel.FunctionDecl(name, [overload])
@@ -140,6 +169,11 @@ _ENVIRONMENT = cel.NewEnv(
     functions=[
         _function("find", _TEXT, _find),
         _function("findAll", cel.Type.List(_TEXT), _find_all),
+        _function("isQuantity", cel.Type.BOOL, _is_quantity, (_TEXT,), is_member=False),
+        _function("quantity", _TEXT, str, (_TEXT,), is_member=False),  # a quantity is its text here
+        _function("isInteger", cel.Type.BOOL, _is_integer, (_TEXT,)),
+        _function("asInteger", cel.Type.INT, _as_integer, (_TEXT,)),
+        _function("isSorted", cel.Type.BOOL, lambda found: list(found) == sorted(found), (_INTEGERS,)),
     ],
 )
 _compiled = cache(_ENVIRONMENT.compile)

@@ -14,9 +14,19 @@ from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid
 from k8s_rdma.kube.api import API_ERRORS, LeaseView, ObjectEvent, PodBinding, RdmaNodeView, about_node
 from k8s_rdma.kube.client import Client, connect
+from k8s_rdma.kube.objects import OwnerReference
+from k8s_rdma.kube.resource_slices import SliceView
+from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma_demo.cluster.api import Api
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
-from k8s_rdma_demo.cluster.objects import BUILT_IN, Target, parse_resource_type, resolve, system_clock
+from k8s_rdma_demo.cluster.objects import (
+    BUILT_IN,
+    RESOURCE_SLICES,
+    Target,
+    parse_resource_type,
+    resolve,
+    system_clock,
+)
 from k8s_rdma_demo.cluster.registry import Registry
 from k8s_rdma_demo.cluster.store import Store
 
@@ -30,6 +40,8 @@ if TYPE_CHECKING:
 RESOURCES = (
     *BUILT_IN,
     parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode"),
+    RESOURCE_SLICES,
+    parse_resource_type("resource.k8s.io/v1/resourceclaims/ResourceClaim/namespaced"),
     parse_resource_type("scheduling.k8s.io/v1alpha2/podgroups/PodGroup/namespaced"),
     parse_resource_type("scheduling.x-k8s.io/v1alpha1/podgroups/PodGroup/namespaced"),
 )
@@ -49,9 +61,12 @@ EVENT = ObjectEvent(
     component="c",
     host=NODE,
 )
+SLICE = SliceView(name="s", version="1", spec=b"{}")
+OWNER = OwnerReference(name=NODE, uid="u")
 REPORT = RdmaNodeView(node=NODE, version="1", status=b"{}")
 EXAMPLES: dict[str, tuple[Callable[[Client], Any], ...]] = {
     "annotate_node": (lambda c: c.annotate_node(NODE, "k", "v"),),
+    "annotate_slice": (lambda c: c.annotate_slice("s", "k", "v"),),
     "annotate_pod": (lambda c: c.annotate_pod(POD, "k", "v"),),
     "bind_pod": (
         lambda c: c.bind_pod(
@@ -60,6 +75,8 @@ EXAMPLES: dict[str, tuple[Callable[[Client], Any], ...]] = {
     ),
     "create_event": (lambda c: c.create_event(EVENT),),
     "create_rdma_node": (lambda c: c.create_rdma_node(NODE, "u"),),
+    "create_slice": (lambda c: c.create_slice("s", {}, OWNER),),
+    "delete_slice": (lambda c: c.delete_slice("s"),),
     "evict_pod": (lambda c: c.evict_pod(POD),),
     "follow_budgets": (lambda c: c.follow_budgets(),),
     "follow_leases": (lambda c: c.follow_leases("ns"),),
@@ -68,17 +85,22 @@ EXAMPLES: dict[str, tuple[Callable[[Client], Any], ...]] = {
     "follow_pods": (lambda c: c.follow_pods(),),
     "follow_pods_of": (lambda c: c.follow_pods_of(NODE),),
     "follow_rdma_nodes": (lambda c: c.follow_rdma_nodes(),),
+    "follow_slices": (lambda c: c.follow_slices(NODE, DRIVER),),
+    "get_claim_document": (lambda c: c.get_claim_document("ns", "c"),),
     "get_lease": (lambda c: c.get_lease("ns", "l"),),
     "get_min_count": tuple(
         lambda c, api=api: c.get_min_count(Gang(api=api, namespace="ns", name="g")) for api in GangApi
     ),
     "get_pod": (lambda c: c.get_pod("ns", "p"),),
+    "get_pod_document": (lambda c: c.get_pod_document("ns", "p"),),
     "get_rdma_node": (lambda c: c.get_rdma_node(NODE),),
     "get_whole_pod": (lambda c: c.get_whole_pod("ns", "p"),),
     "label_node": (lambda c: c.label_node(NODE, "k", "v"),),
     "label_pod": (lambda c: c.label_pod(POD, "k", "v"),),
     "leases_version": (lambda c: c.leases_version("ns"),),
+    "node_uid": (lambda c: c.node_uid(NODE),),
     "repeat_event": (lambda c: c.repeat_event(EVENT),),
+    "replace_slice": (lambda c: c.replace_slice(SLICE, {}, OWNER),),
     "set_capacity": (lambda c: c.set_capacity(NODE, "example.com/vf", 1),),
     "touch_pod": (lambda c: c.touch_pod(POD, "k", "v"),),
     "write_lease": (

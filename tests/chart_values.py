@@ -42,6 +42,10 @@ GIVEN: Mapping[str, Json] = {
     "host-network": {"extender": {"mode": "host-network"}},
     "service": SERVICE,
     "much": MUCH,
+    "claims": {
+        "dra": {"enabled": True},
+        "hardware": {"pfs": [{"names": ["eth1"], "use": "claims"}, {"names": ["eth2"], "use": "annotation"}]},
+    },
     "uninstalling": {"node": {"uninstall": True}},
     "little": {
         "node": {"devicePlugin": {"enabled": False}, "cni": {"enabled": False}},

@@ -19,14 +19,21 @@ Json = dict[str, Any]
 
 
 def table() -> str:
-    """Markdown; a row for each container of the chart by its defaults."""
-    objects = documents(render({}))
-    rows = []
-    for workload in (each for each in objects if each["kind"] in {"DaemonSet", "Deployment"}):
-        pod = workload["spec"]["template"]["spec"]
-        every = [*pod.get("initContainers", ()), *pod["containers"]]
-        rows += ["| " + " | ".join(_row(each, pod, objects)) + " |\n" for each in every]
-    return HEAD + "".join(rows)
+    """Markdown; a row for each container of the chart by its defaults, and the DRA driver's."""
+    driver = next(row for row in _rows({"dra": {"enabled": True}}) if row[0] == "`device-plugin`")
+    rows = [*_rows({}), ("`device-plugin` with `dra.enabled`", *driver[1:])]
+    return HEAD + "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def _rows(values: Json) -> list[tuple[str, ...]]:
+    objects = documents(render(values))
+    workloads = (each for each in objects if each["kind"] in {"DaemonSet", "Deployment"})
+    pods = [each["spec"]["template"]["spec"] for each in workloads]
+    return [
+        _row(each, pod, objects)
+        for pod in pods
+        for each in [*pod.get("initContainers", ()), *pod["containers"]]
+    ]
 
 
 def with_table(page: str) -> str:

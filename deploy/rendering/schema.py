@@ -38,7 +38,7 @@ DECIDED: dict[str, tuple[str, ...]] = {
     "InitConfig": ("hardware", "stateDir", "sysRoot", "keepUsedVfs"),
     "ServerConfig": (*_EVERYWHERE, "listen", "tls", "tokenFile"),
     "DevicePluginConfig": (
-        *("node", "runDir", *_CREDENTIALS),
+        *("node", "runDir", *_CREDENTIALS, "claims"),
         *("listen", "tls", "tokenFile", "kubeletDir", "podResources"),
     ),
     "ExtenderConfig": (

@@ -23,11 +23,13 @@ from deploy.rendering.manifests import MANIFESTS, manifests
 from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.cli.main import app
-from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
 from k8s_rdma.config.files import fit, load_config
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
+from k8s_rdma.wire.claim_template import DEVICE_CLASS
+from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.conflist import plugin_section
 
 if TYPE_CHECKING:
@@ -150,6 +152,9 @@ def test_schema_takes_what_can_be_said(name: str):
         ),
         ({"node": {"agent": {"config": {"publish": {"leaseNamespace": "x"}}}}}, "leaseNamespace"),
         ({"hardware": {"pfs": [{"pcis": ["nonsense"]}]}}, "nonsense"),
+        ({"hardware": {"pfs": [{"use": "claim"}]}}, "claim"),
+        ({"dra": {"enabled": "yes"}}, "yes"),
+        ({"node": {"devicePlugin": {"config": {"claims": {}}}}}, "claims"),
         ({"node": {"devicePlugin": {"config": {"resources": [{"mode": "exactly"}]}}}}, "exactly"),
         ({"extender": {"mode": "first-scheduler"}}, "first-scheduler"),
         ({"extender": {"config": {"strategy": "binpak"}}}, "binpak"),
@@ -507,6 +512,65 @@ def test_token_of_the_nodes_account_is_the_agents_alone():
         if any(mount["name"] == "api" for mount in each["volumeMounts"])
     ]
     assert holders == ["agent"]
+
+
+CLAIMS = GIVEN["claims"]
+CLAIM_POLICIES = {"k8s-rdma-claims", "k8s-rdma-claims-order", "k8s-rdma-one-pod", "k8s-rdma-slices"}
+
+
+def names_of(objects: list[Json], kind: str) -> set[str]:
+    return {each["metadata"]["name"] for each in objects if each["kind"] == kind}
+
+
+def test_dra_driver_is_there_where_it_is_switched_on():
+    without, objects = documents(render({})), documents(render(CLAIMS))
+    assert not names_of(without, "DeviceClass")
+    assert "k8s-rdma-claims" not in names_of(without, "ClusterRole")
+    assert not names_of(without, "ValidatingAdmissionPolicy") & CLAIM_POLICIES
+    assert names_of(objects, "ValidatingAdmissionPolicy") > CLAIM_POLICIES
+    assert names_of(objects, "ValidatingAdmissionPolicyBinding") > CLAIM_POLICIES
+    device_class = by_name(objects, "DeviceClass", DEVICE_CLASS)
+    [selector] = device_class["spec"]["selectors"]
+    assert selector["cel"]["expression"] == f'device.driver == "{DRIVER}"'
+
+
+def test_dra_driver_has_kubelets_directories_and_the_token_of_its_pod():
+    objects = documents(render(with_values(CLAIMS, {"node": {"kubeletDir": "/srv/kubelet"}})))
+    [settings] = [each["data"] for each in objects if "device-plugin.yaml" in (each.get("data") or {})]
+    plugin = fit(DevicePluginConfig, yaml.safe_load(settings["device-plugin.yaml"]))
+    assert plugin.in_cluster
+    assert plugin.claims == ClaimsConfig(
+        plugins_dir="/srv/kubelet/plugins", registry_dir="/srv/kubelet/plugins_registry"
+    )
+    mounts = containers(objects)["device-plugin"]["volumeMounts"]
+    paths = {each["mountPath"] for each in mounts if not each.get("readOnly")}
+    assert paths > {f"{plugin.claims.plugins_dir}/{DRIVER}", plugin.claims.registry_dir}
+    assert {each["name"] for each in mounts} > {"api"}
+    assert "claims" not in of_configuration({}, "device-plugin.yaml")
+
+
+def test_role_of_the_dra_driver_is_of_the_account_of_its_pod():
+    objects = documents(render(CLAIMS, namespace="elsewhere"))
+    [subject] = by_name(objects, "ClusterRoleBinding", "k8s-rdma-claims")["subjects"]
+    account = by_name(objects, "DaemonSet", "k8s-rdma-node")["spec"]["template"]["spec"]["serviceAccountName"]
+    assert subject == {"kind": "ServiceAccount", "name": account, "namespace": "elsewhere"}
+
+
+@pytest.mark.parametrize(
+    ("values", "kubernetes", "says"),
+    [
+        ({"dra": {"enabled": True}}, "v1.33.4", "dra.enabled: needs Kubernetes 1.36"),
+        (
+            {"dra": {"enabled": True}, "node": {"devicePlugin": {"enabled": False}}},
+            "v1.36.2",
+            "dra.enabled: needs node.devicePlugin.enabled",
+        ),
+        ({"hardware": CLAIMS["hardware"]}, "v1.36.2", r"hardware.pfs\[\].use: claims needs dra.enabled"),
+    ],
+)
+def test_dra_driver_that_could_not_work_is_refused(values: Json, kubernetes: str, says: str):
+    with pytest.raises(TemplateError, match=says):
+        render(values, kubernetes=kubernetes)
 
 
 def test_network_is_in_place_before_the_agent_offers_the_node():

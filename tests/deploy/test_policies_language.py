@@ -19,9 +19,11 @@ NAMES = sorted(file.stem for file in POLICIES.glob("*.yaml") if file.stem != "in
 
 FUNCTIONS = {
     *("all", "exists", "filter", "has", "map"),  # CEL's macros
-    *("contains", "dyn", "endsWith", "int", "matches", "size", "startsWith", "string"),  # CEL's own
+    *("contains", "dyn", "endsWith", "int", "matches", "size", "startsWith", "string", "type"),  # CEL's own
     "orValue",  # optional types, 1.28
     *("find", "findAll"),  # `library.Regex`, always
+    "isSorted",  # `library.Lists`, always
+    *("asInteger", "isInteger", "isQuantity", "quantity"),  # `library.Quantity`, 1.29
     *("join", "lowerAscii", "replace", "split", "substring", "trim"),  # `ext.Strings` of version 2, 1.29
 }
 """Source: k8s.io/apiserver, `pkg/cel/environment/base.go`, since which release each library is there."""
@@ -70,6 +72,10 @@ def test_file_holds_a_policy_and_what_binds_it(name: str):
         ("own-node", "Fail", ["Deny"]),
         ("evictions", "Fail", ["Deny"]),
         ("extender", "Fail", ["Deny"]),
+        ("claims", "Fail", ["Deny"]),
+        ("one-pod", "Fail", ["Deny"]),
+        ("slices", "Fail", ["Deny"]),
+        ("claims-order", "Ignore", ["Warn", "Audit"]),
         ("annotation", "Ignore", ["Deny"]),
         ("managed-resource", "Ignore", ["Warn", "Audit"]),
         ("scheduler-name", "Ignore", ["Warn", "Audit"]),
@@ -85,7 +91,7 @@ def test_what_guards_fails_closed_and_what_helps_never_stands_in_the_way(
     assert row.endswith(f"| `{failure}` | {', '.join(f'`{action}`' for action in actions)} |")
 
 
-@pytest.mark.parametrize("name", ["own-node", "evictions"])
+@pytest.mark.parametrize("name", ["own-node", "evictions", "slices"])
 def test_whoever_asks_as_a_node_is_looked_at_and_nobody_else(name: str):
     policy = documents(name)[0]
     (condition,) = (each for each in policy["spec"]["matchConditions"] if each["name"] == "account-of-a-node")

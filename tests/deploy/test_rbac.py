@@ -14,6 +14,7 @@ from api_calls import EVENT, EXAMPLES, asked_of_the_api_server
 from k8s_rdma.agent.config import PublishConfig
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.client import Client
+from k8s_rdma.wire.claims import DRIVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +83,14 @@ def test_every_method_of_the_client_is_asked_here():
     assert set(EXAMPLES) == METHODS
 
 
+STATUS = {
+    (EVERYWHERE, "resource.k8s.io", "resourceclaims/status", "patch"),
+    (EVERYWHERE, "resource.k8s.io", "resourceclaims/driver", "associated-node:update"),
+    (EVERYWHERE, "resource.k8s.io", "resourceclaims/driver", "associated-node:patch"),
+}
+"""What a DRA driver needs to write `status.devices` of a claim."""
+
+
 @pytest.mark.parametrize("name", PROCESSES)
 async def test_role_grants_every_verb_that_is_used_and_no_other(name: str, tmp_path: Path):
     process = PROCESSES[name]
@@ -91,7 +100,7 @@ async def test_role_grants_every_verb_that_is_used_and_no_other(name: str, tmp_p
         for example in EXAMPLES[method]
         for asked in await asked_of_the_api_server(example, tmp_path)
     }
-    assert granted(*process.account) == needed
+    assert granted(*process.account) - STATUS == needed
 
 
 def test_no_role_is_for_anybody_else_or_names_what_matches_more():
@@ -105,10 +114,18 @@ def test_no_role_is_for_anybody_else_or_names_what_matches_more():
     assert named == {("ServiceAccount", *process.account) for process in PROCESSES.values()}
 
 
-def test_only_the_lease_of_the_binder_is_granted_by_name():
+def test_only_the_lease_of_the_binder_and_the_driver_are_granted_by_name():
     by_name = [rule for document in ROLES for rule in document.get("rules", ()) if "resourceNames" in rule]
-    (rule,) = by_name
-    assert (rule["resources"], rule["resourceNames"]) == (["leases"], [ExtenderConfig().lease_name])
+    assert [(rule["resources"], rule["resourceNames"]) for rule in by_name] == [
+        (["resourceclaims/driver"], [DRIVER]),
+        (["leases"], [ExtenderConfig().lease_name]),
+    ]
+
+
+def test_device_plugin_writes_status_of_claims_and_nobody_else():
+    holders = [name for name, process in PROCESSES.items() if STATUS & granted(*process.account)]
+    assert holders == ["device-plugin"]
+    assert granted(*PROCESSES["device-plugin"].account) >= STATUS
 
 
 def granted(namespace: str, account: str) -> set[Grant]:

@@ -43,6 +43,16 @@ app.kubernetes.io/component: extender
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
 {{- end }}
 
+{{/* What ResourceClaims need; the API is of 1.34, where consumable capacity is a feature gate. */}}
+{{- define "k8s-rdma.check-claims" -}}
+{{- if not (semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail "dra.enabled: needs Kubernetes 1.36, or 1.34 with the feature gate DRAConsumableCapacity" -}}
+{{- end -}}
+{{- if not .Values.node.devicePlugin.enabled -}}
+{{- fail "dra.enabled: needs node.devicePlugin.enabled, as the device plugin is the DRA driver" -}}
+{{- end -}}
+{{- end }}
+
 {{/* A container without any privilege; dict of the user it runs as, and of capabilities that it needs all the same. */}}
 {{- define "k8s-rdma.unprivileged" -}}
 allowPrivilegeEscalation: false

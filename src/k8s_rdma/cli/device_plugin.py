@@ -48,7 +48,8 @@ def read_command_line(line: CommandLine, *, default_file: Path = Path(DEFAULT_FI
     # Not of the file alone, which the agent reads as well: the node's name may be on the command line.
     if read.config.node is None and (read.config.kubeconfig or read.config.in_cluster):
         key = "kubeconfig" if read.config.kubeconfig else "inCluster"
-        raise MalformedError(f"{line.config}: {key}: is for events of a node; say node, or --node")
+        purpose = "events and claims" if read.config.claims else "events"
+        raise MalformedError(f"{line.config}: {key}: is for {purpose} of a node; say node, or --node")
     return read
 
 

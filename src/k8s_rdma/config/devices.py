@@ -261,8 +261,8 @@ class DevicePluginConfig(
         """Refuse what contradicts itself."""
         names = list(self.resource_names())
         twice = sorted({name for name in names if names.count(name) > 1})
-        if self.claims is not None and not (self.node and (self.kubeconfig or self.in_cluster)):
-            _refuse("claims: needs node, and credentials for the API server: kubeconfig or inCluster")
+        if self.claims is not None and not (self.kubeconfig or self.in_cluster):
+            _refuse("claims: needs credentials for the API server: kubeconfig or inCluster")
         if not names and self.claims is None:
             _refuse("resources: is empty, so that nothing would be offered")
         if twice:

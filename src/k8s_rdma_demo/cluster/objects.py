@@ -96,6 +96,9 @@ NAMESPACES = ResourceType(
 SERVICE_ACCOUNTS = ResourceType(
     group="", version="v1", plural="serviceaccounts", kind="ServiceAccount", namespaced=True
 )
+RESOURCE_SLICES = ResourceType(
+    group="resource.k8s.io", version="v1", plural="resourceslices", kind="ResourceSlice", namespaced=False
+)
 CONFIG_MAPS = ResourceType(group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True)
 
 

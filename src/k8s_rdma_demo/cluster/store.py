@@ -18,6 +18,7 @@ from k8s_rdma_demo.cluster.objects import (
     EVENTS,
     NODES,
     PODS,
+    RESOURCE_SLICES,
     JsonObject,
     Key,
     ResourceType,
@@ -57,6 +58,7 @@ Predicate: TypeAlias = "Callable[[JsonObject], bool]"
 _FIELDS = {
     PODS: ("spec.nodeName", "spec.schedulerName", "spec.restartPolicy", "status.phase", "status.podIP"),
     NODES: ("spec.unschedulable",),
+    RESOURCE_SLICES: ("spec.nodeName", "spec.driver"),
     EVENTS: (
         "involvedObject.kind",
         "involvedObject.namespace",

@@ -50,6 +50,10 @@
 {{- else if not (hasKey (.Values.node.devicePlugin.config | default dict) "openPaths") -}}
 {{- $_ := set $ours "openPaths" (list) -}}
 {{- end -}}
+{{- if .Values.dra.enabled -}}
+{{- $_ := set $ours "inCluster" true -}}
+{{- $_ := set $ours "claims" (dict "pluginsDir" (print .Values.node.kubeletDir "/plugins") "registryDir" (print .Values.node.kubeletDir "/plugins_registry")) -}}
+{{- end -}}
 {{- $settings := merge $ours (.Values.node.devicePlugin.config | default dict) -}}
 {{- $resources := $settings.resources | default (list (dict "mode" "exact")) -}}
 {{- if .Values.node.devicePlugin.mount -}}
@@ -69,6 +73,13 @@
 {{- $hardware := merge (dict) .context.Values.hardware ($settings.hardware | default dict) -}}
 {{- if not (or $hardware.pfs (hasKey $hardware "all")) -}}
 {{- $_ := set $hardware "all" (ne (include "k8s-rdma.had-all-pfs" .context) "") -}}
+{{- end -}}
+{{- if not .context.Values.dra.enabled -}}
+{{- range $hardware.pfs -}}
+{{- if eq (print .use) "claims" -}}
+{{- fail "hardware.pfs[].use: claims needs dra.enabled, without which no pod could ask for these PFs" -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- $_ := set $settings "hardware" $hardware -}}
 {{- toYaml $settings -}}
