@@ -13,7 +13,7 @@ from claim_cases import BAD, GOOD, claim, config, devices, request, template
 from cluster.policies import apply_policies, grant_everything, pod_of, token_of, until, written
 from cluster.publishers import prepare
 from cluster.real import obstacle
-from cluster.world import RBAC, Cluster, cluster
+from cluster.world import RBAC, Cluster, cluster, collection, documents
 from deploy.rendering.chart import render
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.resource_slice import slice_name
@@ -30,6 +30,7 @@ pytestmark = [
     pytest.mark.skipif(bool(obstacle()), reason=f"no real cluster: {obstacle()}"),
 ]
 SINCE = (1, 36)
+EXAMPLES = RBAC.parents[1] / "examples" / "claims"
 API = "/apis/resource.k8s.io/v1"
 SLICES = f"{API}/resourceslices"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
@@ -108,6 +109,18 @@ async def test_largest_claim_is_within_the_cost_limit(tmp_path: Path):
         found = devices(*(request(name, "1G") for name in names), configs=configs)
         said = await told(c, TEMPLATES, template(found))
         assert "30 requests: kube-scheduler may need seconds" in said
+
+
+async def test_examples_are_taken(tmp_path: Path):
+    async with guarded(tmp_path, "claims", "claims-order") as (c, _):
+        await until(lambda: told(c, TEMPLATES, template(devices(request(bandwidth="-10G")))))
+        for path in sorted(EXAMPLES.iterdir()):
+            for document in documents(path):
+                many = path.name == "sixty-interfaces.yaml" and document["kind"] != "Pod"
+                said = await told(
+                    c, f"{collection(document)}{DRY}&fieldValidation=Strict", document, dry=False
+                )
+                assert said == "" or (many and "30 requests: kube-scheduler" in said), (path.name, said)
 
 
 async def test_order_of_requests_is_warned_of(tmp_path: Path):

@@ -32,7 +32,10 @@ _TEMPLATE_PATHS: Mapping[str, tuple[str, ...]] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
 }
 """The place of the pod in an object; of other kinds it is `spec.template`."""
-_PLAIN = re.compile(r"(?!(?i:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][-A-Za-z0-9./_]*|[1-9][0-9]*[MGT]")
+_PLAIN = re.compile(
+    r"(?!(?i:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][-A-Za-z0-9./_]*(?::[-A-Za-z0-9./_]+)*"
+    "|[1-9][0-9]*[MGT]"
+)
 """Texts that every YAML reader takes for texts. `1e3` is a number for the API server's."""
 
 
