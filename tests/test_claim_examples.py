@@ -15,7 +15,7 @@ from cli.asking import ENVIRONMENT, MAIN
 from k8s_rdma.wire.claim_template import DEVICE_CLASS, MAX_INTERFACES_PER_CLAIM
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.pod_spec import quantity
-from k8s_rdma.wire.resource_claim import read_interface_config
+from resource_claims import read_interface_config
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 FILES = sorted((EXAMPLES / "claims").iterdir())

@@ -15,8 +15,9 @@ from asked_annotations import VALUES
 from claim_cases import BAD, GOOD, HEAD, Json, claim, devices, request, template
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER
-from k8s_rdma.wire.resource_claim import CONFIG_KEYS, read_interface_config
+from k8s_rdma.wire.resource_claim import CONFIG_KEYS
 from k8s_rdma.wire.resource_slice import slice_name
+from resource_claims import read_interface_config
 
 DEVICE_PLUGIN = "system:serviceaccount:k8s-rdma:k8s-rdma-device-plugin"
 

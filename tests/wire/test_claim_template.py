@@ -38,8 +38,8 @@ from k8s_rdma.wire.claim_template import (
 )
 from k8s_rdma.wire.claims import DRIVER, Offers, PfOffer
 from k8s_rdma.wire.pod_spec import quantity
-from k8s_rdma.wire.resource_claim import read_interface_config
 from k8s_rdma.wire.resource_slice import slice_specs
+from resource_claims import read_interface_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
