@@ -1,0 +1,94 @@
+"""Pods by ResourceClaims through the real executable and agent: interfaces as promised, or no pod."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.processes import pod
+from k8s_rdma.wire.claims import SOCKET, Answer, ClaimName, Question, decode_answer, encode_line
+from k8s_rdma_demo.cluster.cni_plugin import CniError
+from resource_claims import claim, interface, of_pod, prepare
+from resource_claims import pod as pod_object
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from e2e.node import Node
+
+
+@pytest.fixture
+def node(make_node: Callable[[int], Node]) -> Node:
+    """A node whose first PF is for claims."""
+    node = make_node(4)
+    rules = [{"names": [node.pfs[0].name], "use": "claims"}]
+    node.settings = {
+        "hardware": {"pfs": rules, "all": True},
+        "cdiDir": str(node.directory / "cdi"),
+    }
+    node.start_agent()
+    return node
+
+
+def ask(node: Node, question: Question) -> Answer:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(node.deadline_s)
+        connection.connect(str(node.run_dir / SOCKET))
+        connection.sendall(encode_line(question))
+        with connection.makefile("rb") as lines:
+            return decode_answer(lines.readline())
+
+
+def prepared(node: Node, name: str, *interfaces: dict[str, Any]) -> Answer:
+    """Have the claim of a pod prepared, which has the pod's name."""
+    document = of_pod(claim(*interfaces, uid=f"claim-{name}", name=name), name)
+    return ask(node, Question(prepare=prepare(document, pod_object(name, f"uid-{name}", name))))
+
+
+def unprepared(node: Node, name: str) -> Answer:
+    return ask(node, Question(unprepare=ClaimName(namespace="default", name=name, uid=f"claim-{name}")))
+
+
+def test_pod_without_annotation_gets_what_its_claim_promises(node: Node) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=True)
+        pf = node.pfs[0].name
+        answer = prepared(node, "p", interface("a", pf, "400M", maxTxRate="600M"), interface("b", pf))
+        assert [device.cdi for device in answer.devices] == [
+            (f"k8s-rdma.io/claim=claim-p.{name}",) for name in "ab"
+        ]
+        sandbox = await runtime.add(pod("p"))
+        links = {link["ifname"] for link in node.ip("link", "show", netns=sandbox.netns)}
+        assert {"rdma0", "rdma1"} <= links
+        assert ("400Mbit", "600Mbit") in node.rates().values()
+        await runtime.delete(sandbox)
+        other = prepared(node, "q", interface("a", pf, "700M"))
+        assert "the claim needs 700 Mb/s; 600 of 1000 are unreserved" in other.error
+        assert unprepared(node, "p") == Answer()
+        assert not prepared(node, "q", interface("a", pf, "700M")).error
+        assert unprepared(node, "q") == Answer()
+        assert node.leftovers() == {}
+
+    asyncio.run(scenario())
+
+
+def test_pod_with_a_promise_does_not_start_without_the_agent(node: Node) -> None:
+    async def scenario() -> None:
+        runtime = node.runtime(chained=True)
+        prepared(node, "p", interface("a", node.pfs[0].name, "400M"))
+        node.kill_agent()
+        with pytest.raises(CniError, match="the k8s-rdma agent of this node cannot be reached"):
+            await runtime.add(pod("p"))
+        plain = await runtime.add(pod("plain"))
+        node.start_agent()
+        sandbox = await runtime.add(pod("p"))
+        assert "rdma0" in {link["ifname"] for link in node.ip("link", "show", netns=sandbox.netns)}
+        await runtime.delete(plain)
+        await runtime.delete(sandbox)
+        assert unprepared(node, "p") == Answer()
+        assert node.leftovers() == {}
+
+    asyncio.run(scenario())
