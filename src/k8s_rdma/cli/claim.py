@@ -13,14 +13,11 @@ from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.config.files import yaml_words
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.wire.annotation import ANNOTATION, NCCL_ANNOTATION, POLICY_ANNOTATION, read_pod
-from k8s_rdma.wire.claim_template import ClaimTemplates, claim_templates, with_claims
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.claim_template import ClaimTemplates, TemplateNames, claim_templates, with_claims
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
-
-    from k8s_rdma.wire.claim_template import TemplateNames
 
 _DEFAULT_NAME = "rdma"
 _EXTENDERS_SCHEDULER = "rdma-scheduler"
@@ -174,7 +171,7 @@ def _annotations(pod: Mapping[str, Any], policy: str | None) -> dict[str, str]:
     found = dict((pod.get("metadata") or {}).get("annotations") or {})
     for key, value in found.items():
         if not isinstance(value, str):
-            raise MalformedError(f"metadata.annotations: {shown(str(key))} is no text; put it in quotes")
+            raise MalformedError(f"metadata.annotations: {key} is no text; put it in quotes")
     return found | ({POLICY_ANNOTATION: policy} if policy else {})
 
 

@@ -26,7 +26,6 @@ from k8s_rdma.wire.annotation import (
 )
 from k8s_rdma.wire.annotation_values import refuse
 from k8s_rdma.wire.claims import DRIVER
-from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.resource_claim import API_VERSION, BANDWIDTH, CONFIG_KEYS, KIND
 from k8s_rdma.wire.resource_slice import quantity_of
 
@@ -306,7 +305,7 @@ def with_claims(pod: Mapping[str, Any], templates: Sequence[ClaimTemplate], slot
     existing = spec.get("resourceClaims") or []
     duplicates = {entry.get("name") for entry in existing} & {template.pod_claim for template in templates}
     if duplicates:
-        refuse("spec.resourceClaims", f"{shown(min(duplicates))} is there already; choose --pod-claim")
+        refuse("spec.resourceClaims", f"{min(duplicates)} is there already; choose --pod-claim")
     spec["resourceClaims"] = [
         *existing,
         *({"name": template.pod_claim, "resourceClaimTemplateName": template.name} for template in templates),
@@ -329,7 +328,7 @@ def _device_containers(spec: Mapping[str, Any], annotations: Mapping[str, str]) 
     existing = {container.get("name"): container for container in containers}
     for name in names:
         if name not in existing:
-            refuse(CONTAINERS_ANNOTATION, f"{shown(name)} is no container of this pod")
+            refuse(CONTAINERS_ANNOTATION, f"{name} is no container of this pod")
     return [existing[name] for name in names]
 
 
