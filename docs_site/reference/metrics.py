@@ -10,9 +10,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
 from docs_site.reference.tables import code, table
-from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
 from k8s_rdma.deviceplugin import main as device_plugin
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor, Host
+from k8s_rdma.deviceplugin.dra import DraDriver
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import Extender
 from k8s_rdma.extender.metrics import Metrics
@@ -25,6 +26,7 @@ from k8s_rdma.wire.sockets import Counters, ScanCounts
 
 if TYPE_CHECKING:
     from k8s_rdma.kube.api import PublishedApi
+    from k8s_rdma.kube.resource_slices import SlicesApi
 
 HEAD = """# Metrics
 
@@ -110,4 +112,6 @@ async def _of_a_device_plugin() -> str:
     with TemporaryDirectory() as nothing:
         host = Host(sysfs=Path(nothing), dev=Path(nothing))
         async with DeviceMonitor(DevicePluginConfig(run_dir=nothing), host=host) as looking:
-            return device_plugin.render_metrics((), looking)
+            silent = cast("SlicesApi", AbsentApi())  # the driver is not run, and so asks nobody
+            driver = DraDriver(DevicePluginConfig(run_dir=nothing), ClaimsConfig(), silent)
+            return device_plugin.render_metrics((), looking, driver)

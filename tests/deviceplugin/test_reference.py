@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from k8s_rdma.config.devices import (
+    ClaimsConfig,
     DevicePluginConfig,
     ExactResource,
     ExclusiveResource,
@@ -59,8 +60,9 @@ def modes_by_key(table: list[list[str]]) -> dict[str, set[str]]:
 
 
 def test_settings_are_all_told():
-    settings, resources, selectors = tables("Configuration")
+    settings, claims, resources, selectors = tables("Configuration")
     assert {name for row in settings for name in named(row[0])} == keys(DevicePluginConfig)
+    assert {name for row in claims for name in named(row[0])} == keys(ClaimsConfig)
     expected = {
         key: {mode for mode, kind in MODES.items() if key in {"mode", *keys(kind)}}
         for key in {"mode"}.union(*map(keys, MODES.values()))
