@@ -13,10 +13,14 @@ from agent.machine import Machine, Verbs, asks, call
 from cdi_documents import decode_specification
 from factories import PF0, PF1
 from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
-from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.node import Node, Sandbox
 from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.core.inventory import PfRule
-from k8s_rdma.core.types import PfUse, PodUid
+from k8s_rdma.core.ledger import Attachment, Pod
+from k8s_rdma.core.namespace_policy import NO_POLICIES
+from k8s_rdma.core.placement import Rejection
+from k8s_rdma.core.request import Request
+from k8s_rdma.core.types import ContainerId, PfUse, PodUid
 from k8s_rdma.errors import K8sRdmaError, LedgerError, Reason
 from k8s_rdma.wire.claims import (
     Answer,
@@ -28,6 +32,7 @@ from k8s_rdma.wire.claims import (
     encode_line,
 )
 from resource_claims import claim, interface, of_pod, prepare
+from resource_claims import pod as pod_of_claims
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -129,7 +134,7 @@ def test_prepared_claim_is_promised_and_described_and_nothing_else_changes(machi
         )
         promised = agent.node.ledger.promised_to(PodUid("uid-p"))
         assert [device.container_edits.env for device in devices] == [
-            (f"K8S_RDMA_CLAIM_{name}={kept.pci}",) for name, kept in zip("AB", promised, strict=True)
+            (f"K8S_RDMA_CLAIM_NET_C_{name}={kept.pci}",) for name, kept in zip("AB", promised, strict=True)
         ]
         assert all(device.container_edits.device_nodes for device in devices)
 
@@ -368,6 +373,113 @@ def test_offers_say_what_a_pf_has_and_remember_its_speed(machine: Machine) -> No
         assert found.prepared == {"f0": ("k8s-rdma.io/claim=claim-1.a",)}
 
     scenario(machine, play)
+
+
+def test_waiting_claim_that_is_unprepared_or_given_up_is_promised_nothing(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="60G"))
+        second = of_pod(claim(interface("a", bandwidth="60G"), uid="u2", name="d"), "q")
+        third = of_pod(claim(interface("a", bandwidth="60G"), uid="u3", name="e"), "r")
+        gone: list[bool] = []
+        waiting = asyncio.create_task(agent.claims.prepare(prepare(second, wait_s=40.0)))
+        given_up = asyncio.create_task(agent.claims.prepare(prepare(third, wait_s=40.0), lambda: not gone))
+        done, _ = await asyncio.wait([waiting, given_up], timeout=0.2)
+        assert not done
+        await agent.unprepare("u2", "d")
+        assert "kubelet does not wait for it any more" in (await refusal(waiting)).message
+        gone.append(True)
+        assert "kubelet does not wait for it any more" in (await refusal(given_up)).message
+        await agent.unprepare()
+        assert not agent.node.ledger.promises
+        assert not agent.cdi_files()
+
+    scenario(machine, play)
+
+
+def test_unprepare_ends_a_preparation_that_has_begun(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        document = of_pod(claim(interface("a")), "p")
+        preparing = asyncio.create_task(agent.claims.prepare(prepare(document)))
+        await asyncio.sleep(0)
+        await agent.unprepare()
+        await asyncio.gather(preparing, return_exceptions=True)
+        assert not agent.node.ledger.promises
+        assert not agent.cdi_files()
+
+    scenario(machine, play)
+
+
+def test_add_whose_claim_is_unprepared_meanwhile_is_refused(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="80G"))
+        promised = agent.node.promised_to(PodUid("uid-p"))
+        await agent.unprepare()
+        await agent.prepare(interface("a", bandwidth="80G"), uid="u2", name="d", pod_name="q")
+        attachment = Attachment("net", ContainerId("c1"), "eth0")
+        sandbox = Sandbox(
+            attachment=attachment,
+            pod=Pod(namespace="default", name="p", uid=PodUid("uid-p")),
+            netns=machine.sandboxes[machine.sandbox("c1")],
+            ifnames=("rdma0",),
+            entries=(0,),
+            promised=dict(enumerate(promised)),
+        )
+        request = Request(tuple(entry.placed.as_request() for entry in promised))
+        found = agent.node.prepare(sandbox, request, None)
+        assert isinstance(found, Rejection)
+        assert found.message == "its ResourceClaim was unprepared meanwhile"
+
+    scenario(machine, play)
+
+
+def test_promise_stands_whatever_policies_and_further_pods_come(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        document = of_pod(claim(interface("a", vlan=7)), "p")
+        first = await agent.claims.prepare(prepare(document))
+        machine.policies = NO_POLICIES
+        document["status"]["reservedFor"].insert(0, {"resource": "pods", "name": "q", "uid": "uid-q"})
+        assert await agent.claims.prepare(prepare(document, pod_of_claims("q"))) == first
+        other = of_pod(claim(interface("a", vlan=7), uid="u2", name="d"), "q")
+        assert (await refusal(agent.claims.prepare(prepare(other)))).reason is Reason.NOT_ALLOWED
+
+    scenario(machine, play)
+
+
+def test_claims_that_wait_do_not_scan_the_hardware_again_and_again(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="60G"))
+        before = agent.node.scanner.scans.total
+        await refusal(
+            agent.prepare(interface("a", bandwidth="60G"), uid="u2", name="d", pod_name="q", wait_s=1.2)
+        )
+        assert agent.node.scanner.scans.total <= before + 1
+
+    scenario(machine, play)
+
+
+def test_fault_of_the_agent_is_an_answer(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        path = machine.directory / "claims.sock"
+        offers = ClaimOffers(agent.node).publisher
+        with listen_unix(path, 0o600) as listener:
+            commands = Faulty(agent.node, machine.worker, *[None] * 3)
+            serving = asyncio.create_task(
+                serve_connections(listener, ClaimsSocket(commands, offers).talk, limit=8)
+            )
+            for _ in range(2):
+                answer = await ask(path, Question(prepare=prepare(claim(interface("a")))))
+                assert (answer.reason, "the agent has a fault" in answer.error) == ("internal", True)
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    scenario(machine, play)
+
+
+class Faulty(ClaimCommands):
+    """Claims that nobody foresaw."""
+
+    async def prepare(self, question: Prepare, *waiting: object) -> Any:
+        raise OverflowError
 
 
 async def ask(path: Path, question: Question | bytes) -> Answer:

@@ -175,7 +175,7 @@ async def test_pod_gets_what_its_claim_asks_for_and_gives_it_back(node: Node, tm
         assert await cluster.interfaces("p") == {"storage": (400, 600)}
         pod = await cluster.kubelet.running("p")
         look = cluster.kubelet.look(pod, "c")
-        pci = look.env["K8S_RDMA_CLAIM_NET"]
+        pci = look.env["K8S_RDMA_CLAIM_NET_NET"]
         assert look.opens == {"rdma_cm", verbs(node)[pci]}
         assert cluster.kubelet.look(pod, "other").opens == set()
         await cluster.kubelet.delete_pod("p")

@@ -125,6 +125,14 @@ def test_foreign_vf_counts_and_is_not_offered() -> None:
     assert "600 of 1000 are unreserved" in judged.message
 
 
+def test_pf_without_vfs_or_a_known_speed_is_not_offered() -> None:
+    dark = pf_state(PF0, link_mbps=None)
+    found = for_claims(hardware(dark, pf_state(PF1, vfs=0)))
+    assert offers(found, Ledger(), {}, RULES) == ()
+    [offer] = offers(found, Ledger(), {PF0: 1_000}, RULES)
+    assert (offer.mbps, offer.link_up) == (1_000, False)
+
+
 def test_weights_are_offered_as_a_share_of_the_link() -> None:
     found = for_claims(hardware(replace(pf_state(PF0), rates=WEIGHTS)))
     assert [offer.mbps for offer in offers(found, Ledger(), {}, RULES)] == [950]

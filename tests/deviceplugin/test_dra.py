@@ -295,18 +295,23 @@ async def test_slice_follows_the_offers_and_comes_back_when_kubelet_deletes_it(w
     world.agent.publish(Offers(node="w1", pfs=(down,)))
     await world.until(lambda: world.api.specs()[SLICE]["pool"]["generation"] == 2)
     [device] = world.api.specs()[SLICE]["devices"]
-    assert device["taints"] == [{"key": "k8s-rdma.io/link-down", "effect": "NoSchedule"}]
+    [taint] = device["taints"]
+    assert (taint["key"], taint["effect"]) == ("k8s-rdma.io/link-down", "NoSchedule")
     await world.api.delete_slice(SLICE)
     await world.until(lambda: SLICE in world.api.slices)
     world.agent.publish(Offers(node="w1"))
     await world.until(lambda: not world.api.slices)
+    assert world.driver.slices.writes == 3
 
 
 async def test_api_server_without_the_gate_is_named_and_has_nothing(world: World) -> None:
     world.api.gated = True
     await world.register()
     await world.until(lambda: "DRAConsumableCapacity" in world.driver.problem)
+    world.agent.publish(Offers(node="w1", pfs=(offer(mtu=9000),)))
+    await asyncio.sleep(0.5)  # in which it would write hundreds of times
     assert not world.api.slices
+    assert world.driver.slices.writes == 1
 
 
 async def test_health_is_reported_at_once_and_after_each_change(world: World) -> None:
@@ -320,6 +325,12 @@ async def test_health_is_reported_at_once_and_after_each_change(world: World) ->
         [second] = await anext(stream)
         assert (second.healthy, second.message) == (False, "its link is down")
         await stream.aclose()
+
+
+async def test_device_is_of_the_request_whatever_its_alternative(world: World) -> None:
+    named = msgspec.structs.replace(DEVICE, request="nic/fast")
+    world.agent.answer = Answer(devices=(named,))
+    assert (await world.prepare())["claim-1"].devices[0].request == "nic"
 
 
 async def test_two_instances_serve_beside_each_other(world: World) -> None:

@@ -91,6 +91,7 @@ class FakeSlices:
         self._version += 1
         if self.gated:
             spec = spec | {"devices": list(map(_without_gate, spec["devices"]))}
+        spec = spec | {"devices": list(map(_with_times, spec["devices"]))}
         view = SliceView(name=name, version=str(self._version), spec=msgspec.json.encode(spec))
         self.slices[name] = view
         self._tell(Changed(view))
@@ -103,6 +104,11 @@ class FakeSlices:
     def _require_served(self) -> None:
         if not self.served:
             raise ApiUnreachableError("the API server cannot be reached")
+
+
+def _with_times(device: dict[str, Any]) -> dict[str, Any]:
+    taints = [{"timeAdded": "2026-01-01T00:00:00Z", **taint} for taint in device.get("taints", ())]
+    return device | {"taints": taints} if taints else device
 
 
 def _without_gate(device: dict[str, Any]) -> dict[str, Any]:

@@ -98,11 +98,12 @@ def test_results_of_other_drivers_are_left_to_these() -> None:
         (
             "9300000000000000000",
             "0",
-            "consumedCapacity.bandwidth: 0 is less than the 9.3e+18 that the request",
+            "consumedCapacity.bandwidth: 0 is less than the 9300000000000000000 that the request",
         ),
         ("1500m", "1500m", "consumedCapacity.bandwidth: 1500m; wanted a whole number that is not negative"),
-        ("25G", "24G", "consumedCapacity.bandwidth: 24G is less than the 2.5e+10 that the request asks for"),
+        ("25G", "24G", "consumedCapacity.bandwidth: 24G is less than the 25G that the request asks for"),
         ("1", "10E", "consumedCapacity.bandwidth: 10E is no rate"),
+        ("1e400", "0", "consumedCapacity.bandwidth: 0 is less than the 1e400 that the request asks for"),
         ("1", "much", "consumedCapacity.bandwidth: much is no quantity"),
     ],
 )

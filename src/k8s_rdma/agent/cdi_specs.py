@@ -70,7 +70,8 @@ DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo/cni"
 """Source: Device Information Specification 1.1.0, section 4.2."""
 
 CLAIM_VARIABLE = "K8S_RDMA_CLAIM"
-"""The prefix of the variable with a claimed VF's PCI address, before the name of its request."""
+"""The prefix of the variable with a claimed VF's PCI address, before the pod's name for the claim and the
+request."""
 
 HOOK_TIMEOUT_S = 10
 """A hook that does not end fails its container; ours makes two system calls."""
@@ -330,6 +331,12 @@ def memlock_hooks(executable: str, memlock: int, *, required: bool) -> tuple[Hoo
     return (Hook(hook_name="createRuntime", path=executable, args=args, timeout=HOOK_TIMEOUT_S),)
 
 
+def _variable(*names: str) -> str:
+    """Name the variable of a claimed VF: other names make another variable."""
+    parts = (re.sub("[^A-Z0-9]", "_", name.upper().replace(".", "__")) for name in names)
+    return "_".join((CLAIM_VARIABLE, *parts))
+
+
 class ClaimSpecs:
     """Manages the CDI specification of each claim, with a device for each of its interfaces.
 
@@ -391,9 +398,9 @@ class ClaimSpecs:
             nodes = {node.path: node for node in self._nodes_of(promised, attached.get(promised.vf))}
             if nodes and (numbers := self._nodes.rdma_cm()):
                 nodes[RDMA_CM] = character_node(RDMA_CM, *numbers)
-            variable = re.sub("[^A-Z0-9]", "_", name.removeprefix(promise.uid).upper())
+            variable = _variable(promise.pod_claim, name.removeprefix(f"{promise.uid}."))
             edits = ContainerEdits(
-                env=(f"{CLAIM_VARIABLE}{variable}={promised.pci}",),
+                env=(f"{variable}={promised.pci}",),
                 device_nodes=tuple(nodes.values()),
                 hooks=hooks,
             )

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,9 @@ from k8s_rdma.agent.cni.pod_request import Policy, memlock_of_pod
 from k8s_rdma.agent.cni.service import elapsed_ms
 from k8s_rdma.agent.node import Node, Worker, rejected
 from k8s_rdma.agent.report import SEND_TIMEOUT_S, StatePublisher
-from k8s_rdma.agent.unix_sockets import RECEIVE_TIMEOUT_S, read_lines
+from k8s_rdma.agent.unix_sockets import RECEIVE_TIMEOUT_S, is_hung_up, read_lines
 from k8s_rdma.agent.vf_operations import RatesLeftError
-from k8s_rdma.core.claims import AllocatedClaim, Offer, offers
+from k8s_rdma.core.claims import AllocatedClaim, Offer, claim_of, offers
 from k8s_rdma.core.ledger import ClaimPromise, ClaimUid
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import Request
@@ -43,7 +44,7 @@ from k8s_rdma.wire.claims import (
     decode_question,
     encode_line,
 )
-from k8s_rdma.wire.resource_claim import decode_prepare
+from k8s_rdma.wire.resource_claim import decode_prepare, read_allocation
 
 if TYPE_CHECKING:
     import socket
@@ -61,6 +62,18 @@ _FOR_NOW = frozenset({Reason.INSUFFICIENT, Reason.UNREADABLE_NODE})
 """Reasons of refusals that end by themselves."""
 
 
+MOST_WAITING = 64
+"""Claims that wait at a time; others are refused at once, so that there is a connection for who ends one."""
+
+
+@dataclass(slots=True)
+class PendingPrepare:
+    """A preparation that has not ended. cancelled: its claim has been unprepared since."""
+
+    still_waiting: Callable[[], bool]
+    cancelled: bool = False
+
+
 class ClaimCommands:
     """Prepares and unprepares claims, however many at once."""
 
@@ -75,12 +88,26 @@ class ClaimCommands:
         self._policy = policy
         self._ended = 0
         self._change = asyncio.Condition()
+        self._pending: dict[ClaimUid, list[PendingPrepare]] = {}
+        self._waiting = 0
 
-    async def prepare(self, question: Prepare) -> tuple[PreparedDevice, ...]:
-        """Promise a claim its VFs, and describe its devices. K8sRdmaError names what is in the way."""
-        claim = self._permitted(question)
-        promise = await self._promised(claim, question.wait_s)
-        await self._worker.run(lambda: self._specs.write(promise, self._node.ledger))
+    async def prepare(
+        self, question: Prepare, still_waiting: Callable[[], bool] = lambda: True
+    ) -> tuple[PreparedDevice, ...]:
+        """Promise a claim its VFs, and describe its devices. K8sRdmaError names what is in the way.
+
+        still_waiting: reports whether the caller still waits; nothing is promised to one that has given up,
+            nor once the claim was unprepared.
+        """
+        claim = self._promised_before(question) or self._permitted(question)
+        pending = PendingPrepare(still_waiting)
+        self._pending.setdefault(claim.uid, []).append(pending)
+        try:
+            promise = await self._promised(claim, question.wait_s, pending)
+        finally:
+            self._pending[claim.uid].remove(pending)
+            if not self._pending[claim.uid]:
+                del self._pending[claim.uid]
         return prepared_devices(promise, self._node.name)
 
     async def unprepare(self, claim: ClaimName) -> None:
@@ -88,7 +115,11 @@ class ClaimCommands:
 
         K8sRdmaError when that fails: then the promise stays.
         """
-        promise = self._node.ledger.promises.get(ClaimUid(claim.uid))
+        uid = ClaimUid(claim.uid)
+        for pending in self._pending.get(uid, ()):
+            pending.cancelled = True
+        # On the worker, behind a preparation that it has begun.
+        promise = await self._worker.run(lambda: self._node.ledger.promises.get(uid))
         if promise is not None:
             await self._end_attachments(promise)
             await self._worker.run(self._specs.remove, promise.uid)
@@ -97,12 +128,34 @@ class ClaimCommands:
             self._ended += 1
             self._change.notify_all()
 
+    def _promised_before(self, question: Prepare) -> AllocatedClaim | None:
+        """Return a claim as it was promised, if this is the same allocation: a promise stands.
+
+        Neither a policy that has changed since nor a further pod that the claim is reserved for ends it.
+        """
+        allocation = read_allocation(question)
+        promise = self._node.ledger.promises.get(ClaimUid(allocation.uid))
+        if promise is None or promise.pod.uid not in allocation.consumers:
+            return None
+        claim = claim_of(promise)
+        results = tuple(
+            (entry.request, entry.device, entry.share_id, entry.interface.min_tx_rate_mbps)
+            for entry in claim.interfaces
+        )
+        return claim if results == allocation.results else None
+
     def _permitted(self, question: Prepare) -> AllocatedClaim:
-        """Read the claim, as far as its namespace's policy permits it."""
+        """Read the claim, as far as its namespace's policy permits it beside what its pod has already."""
         claim, annotations = decode_prepare(question, self._node.name)
         policies = self._policy.policies()
-        requested = Request(tuple(entry.interface for entry in claim.interfaces))
-        permitted = policies.permit(claim.namespace, requested).interfaces
+        others = self._node.ledger.without_promise(claim.uid).promised_to(claim.pod.uid)
+        requested = Request(
+            (
+                *(entry.interface for entry in claim.interfaces),
+                *(interface.placed.as_request() for interface in others),
+            )
+        )
+        permitted = policies.permit(claim.namespace, requested).interfaces[: len(claim.interfaces)]
         policy = policies.policy_for(claim.namespace)
         memlock, required = memlock_of_pod(annotations, policy, self._policy.memlock)
         interfaces = tuple(
@@ -111,19 +164,39 @@ class ClaimCommands:
         )
         return replace(claim, interfaces=interfaces, memlock=memlock, memlock_required=required)
 
-    async def _promised(self, claim: AllocatedClaim, wait_s: float) -> ClaimPromise:
-        deadline_s = time.monotonic() + wait_s
+    async def _promised(self, claim: AllocatedClaim, wait_s: float, pending: PendingPrepare) -> ClaimPromise:
+        deadline_s, scan = time.monotonic() + wait_s, True
         while True:
             ended = self._ended
-            promise = await self._worker.run(self._node.promise, claim)
-            if not isinstance(promise, Rejection):
-                return promise
-            left_s = deadline_s - time.monotonic()
-            if promise.reason not in _FOR_NOW or left_s <= 0:
-                raise rejected(promise, claim.pod)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(POLL_S, left_s)), self._change:
-                    await self._change.wait_for(partial(self._ended_since, ended))
+            try:
+                promise = await self._worker.run(partial(self._promise, claim, pending, scan=scan))
+                if not isinstance(promise, Rejection):
+                    return promise
+                failure = rejected(promise, claim.pod)
+            except K8sRdmaError as error:
+                failure = error
+            left_s, scan = deadline_s - time.monotonic(), False
+            if failure.reason not in _FOR_NOW or left_s <= 0 or self._waiting >= MOST_WAITING:
+                raise failure
+            self._waiting += 1
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(POLL_S, left_s)), self._change:
+                        await self._change.wait_for(partial(self._ended_since, ended))
+            finally:
+                self._waiting -= 1
+
+    def _promise(
+        self, claim: AllocatedClaim, pending: PendingPrepare, *, scan: bool
+    ) -> ClaimPromise | Rejection:
+        """Promise and describe, on the worker's thread, unless that is of no use any more."""
+        if pending.cancelled or not pending.still_waiting():
+            msg = f"claim {claim.namespace}/{claim.name}: kubelet does not wait for it any more"
+            raise K8sRdmaError(msg, reason=Reason.CONFLICT)
+        promise = self._node.promise(claim, scan=scan)
+        if not isinstance(promise, Rejection):
+            self._specs.write(promise, self._node.ledger)
+        return promise
 
     def _ended_since(self, ended: int) -> bool:
         return self._ended != ended
@@ -218,7 +291,7 @@ class ClaimsSocket:
     async def talk(self, connection: socket.socket) -> None:
         """Serve one connection until its question is answered, or its follower hangs up.
 
-        A caller that hangs up does not stop what has begun: kubelet asks again, and gets the same answer.
+        A caller that hangs up ends what waits for others; kubelet gets what was promised when it asks again.
         """
         lines = read_lines(connection, MAX_LINE_BYTES)
         async with aclosing(lines):
@@ -233,9 +306,9 @@ class ClaimsSocket:
             if question.follow:
                 await self._follow(connection, lines)
             else:
-                await _send(connection, await self._answer(question))
+                await _send(connection, await self._answer(question, lambda: not is_hung_up(connection)))
 
-    async def _answer(self, question: Question) -> Answer:
+    async def _answer(self, question: Question, still_waiting: Callable[[], bool]) -> Answer:
         """Answer a question; a failure is an answer, too."""
         started = time.monotonic()
         name = question.prepare.claim if question.prepare else question.unprepare
@@ -246,7 +319,7 @@ class ClaimsSocket:
         }
         with structlog.contextvars.bound_contextvars(**fields):
             try:
-                answer = await self._perform(question)
+                answer = await self._perform(question, still_waiting)
                 _log.info("claim_call", duration_ms=elapsed_ms(started))
             except K8sRdmaError as error:
                 answer = _failure(error)
@@ -257,12 +330,16 @@ class ClaimsSocket:
                     details=error.details,
                     duration_ms=elapsed_ms(started),
                 )
+            except Exception as error:
+                _log.exception("claim_call_failed", duration_ms=elapsed_ms(started))
+                msg = f"the agent has a fault: {error!r}; its log has more"
+                answer = _failure(K8sRdmaError(msg, reason=Reason.INTERNAL))
             await self._offers.publish()
         return answer
 
-    async def _perform(self, question: Question) -> Answer:
+    async def _perform(self, question: Question, still_waiting: Callable[[], bool]) -> Answer:
         if question.prepare is not None:
-            return Answer(devices=await self._commands.prepare(question.prepare))
+            return Answer(devices=await self._commands.prepare(question.prepare, still_waiting))
         if question.unprepare is not None:
             await self._commands.unprepare(question.unprepare)
         return Answer()

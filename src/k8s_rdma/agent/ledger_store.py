@@ -91,6 +91,11 @@ class ClaimMarkers:
         with _as_ledger_error(*_CLAIM_MARKERS):
             (self._directory / pod).unlink(missing_ok=True)
 
+    @property
+    def is_directory_lost(self) -> bool:
+        """Report whether the directory was removed."""
+        return not self._directory.is_dir()
+
     def contains(self, pod: PodUid) -> bool:
         """Report whether a pod is marked. LedgerError when that cannot be known."""
         with _as_ledger_error(*_CLAIM_MARKERS):
@@ -137,6 +142,9 @@ class LedgerStore:
     def mend(self) -> None:
         """Repair lost markers, and drop deferred DELs of unknown attachments, as far as possible now."""
         self._deferred_deletes.keep_only(self.ledger.receipts)
+        if self.ledger.promises and self._claim_markers.is_directory_lost:
+            with suppress(LedgerError):
+                self.mark_all()
         if self._marked_in_vain or self._markers.is_directory_lost:
             with suppress(LedgerError):
                 self.mark_all()

@@ -304,16 +304,17 @@ class Node:
     def _classified(self, hardware: Hardware) -> Hardware:
         return with_uses(in_pools(hardware, self._pools), self.rules, self.ledger)
 
-    def promise(self, claim: AllocatedClaim) -> ClaimPromise | Rejection:
+    def promise(self, claim: AllocatedClaim, *, scan: bool = True) -> ClaimPromise | Rejection:
         """Promise a claim its VFs and record that on disk; nothing in the kernel changes.
 
+        scan: whether the hardware is scanned again before a refusal.
         K8sRdmaError (`UNREADABLE_NODE`) when its PFs could not be read, LedgerError when it is not recorded.
         """
         if self.scanner.incomplete:
             self.refresh()
         self._require_seen(None)
         promise = judge(claim, self.name, self.hardware, self.ledger)
-        if isinstance(promise, Rejection) and self.refresh():
+        if isinstance(promise, Rejection) and scan and self.refresh():
             promise = judge(claim, self.name, self.hardware, self.ledger)
         if isinstance(promise, Rejection):
             return self._qualified(promise)
@@ -402,6 +403,10 @@ class Node:
         self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
     ) -> tuple[AllocatedInterface, ...] | Rejection:
         """Choose the interfaces of the annotation, and take those of claims as promised."""
+        vfs = {interface.vf for interface in ledger.promised_to(sandbox.pod.uid)}
+        if any(interface.vf not in vfs for interface in sandbox.promised.values()):
+            ended = "its ResourceClaim was unprepared meanwhile"
+            return Rejection(node=self.name, reason=Reason.CONFLICT, message=ended)
         only, part = sandbox.annotated(request)
         chosen = self._choose(only, part, promised, ledger) if part else ()
         if isinstance(chosen, Rejection):

@@ -200,8 +200,11 @@ async def _receive(connection: socket.socket, descriptors: ExitStack) -> tuple[R
 
 def _is_abandoned(connection: socket.socket, request: Request) -> bool:
     """Report whether the caller no longer waits: its deadline has passed, or it hung up."""
-    if 0 < request.deadline_ms <= time.monotonic() * 1000:
-        return True
+    return 0 < request.deadline_ms <= time.monotonic() * 1000 or is_hung_up(connection)
+
+
+def is_hung_up(connection: socket.socket) -> bool:
+    """Report whether the peer of a connection that has nothing more to send has closed it."""
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:

@@ -121,6 +121,28 @@ class AllocatedClaim:
     memlock_required: bool = False
 
 
+def claim_of(promise: ClaimPromise) -> AllocatedClaim:
+    """The claim that a promise was made for."""
+    return AllocatedClaim(
+        uid=promise.uid,
+        namespace=promise.namespace,
+        name=promise.name,
+        pod=promise.pod,
+        pod_claim=promise.pod_claim,
+        interfaces=tuple(
+            ClaimedInterface(
+                request=interface.request,
+                device=interface.device,
+                share_id=interface.share_id,
+                interface=interface.placed.as_request(),
+            )
+            for interface in promise.interfaces
+        ),
+        memlock=promise.memlock,
+        memlock_required=promise.memlock_required,
+    )
+
+
 def judge(
     claim: AllocatedClaim, node: NodeName, hardware: Hardware, ledger: Ledger
 ) -> ClaimPromise | Rejection:
@@ -296,7 +318,7 @@ class Offer:
     """A PF for claims.
 
     name: of its device. mbps: what reservations may add up to. vfs: how many can be given, those in use
-    included. link_up: whether it has carrier; without, mbps is 0 where the speed was never known.
+    included. link_up: whether it has carrier.
     """
 
     name: str
@@ -309,7 +331,9 @@ class Offer:
 def offers(
     hardware: Hardware, ledger: Ledger, last_links: Mapping[PciAddress, int], rules: Sequence[PfRule]
 ) -> tuple[Offer, ...]:
-    """The PFs that new claims may be on, by name; those that wait for their former use to end are left out.
+    """The PFs that new claims may be on, by name.
+
+    Those that wait for their former use to end are left out, and those without a VF or a known link speed.
 
     last_links: the last known speed of each link, Mb/s.
     """
@@ -322,7 +346,10 @@ def offers(
         link = pf.link_mbps or last_links.get(pf.pci, 0)
         if pf.rates.weights:
             link = link * WEIGHTS_SHARE // 100
-        vfs = sum(vf.pool == CLAIMS_POOL for vf in pf.vfs) - sum(use.held_vfs for use in elsewhere.devices)
-        mbps = max(0, link - elsewhere.mbps)
+        vfs = sum(vf.pool == CLAIMS_POOL for vf in pf.vfs)
+        vfs -= sum(use.held_vfs for use in elsewhere.devices if use.resource == CLAIMS_POOL)
+        mbps = link - elsewhere.mbps
+        if vfs <= 0 or mbps <= 0:
+            continue  # the API server takes no capacity that is less than the step of its policy
         found.append(Offer(name=name, pf=pf, mbps=mbps, vfs=vfs, link_up=pf.link_mbps is not None))
     return tuple(found)

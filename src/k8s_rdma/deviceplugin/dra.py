@@ -106,12 +106,15 @@ class ClaimsAgent:
         self.offers = Observable[Offers | None](None)
         self.away = True
 
-    async def ask(self, question: Question, deadline_s: float) -> Answer:
-        """Ask, and again while the agent cannot be reached before the deadline (of the monotonic clock)."""
+    async def ask(self, question: Callable[[], Question], deadline_s: float) -> Answer:
+        """Ask, and again while the agent cannot be reached before the deadline (of the monotonic clock).
+
+        question: makes it for each attempt.
+        """
         while True:
             try:
                 async with asyncio.timeout(deadline_s + ANSWER_S - time.monotonic()):
-                    return await self._ask(question)
+                    return await self._ask(question())
             except (OSError, EOFError, ValueError, TimeoutError, MalformedError) as error:
                 if time.monotonic() + RETRY_S >= deadline_s:
                     why = f"the agent cannot be reached at {self._socket}: {error or 'no answer in time'}"
@@ -205,8 +208,9 @@ class DraDriver:
                     while all(endpoint.exists() for endpoint in endpoints):  # noqa: ASYNC110 - a mount says nothing
                         await asyncio.sleep(SOCKETS_CHECK_S)
             except (K8sRdmaError, OSError) as error:
+                if str(error) != self.registration:
+                    _log.warning("driver_not_served", error=str(error))
                 self.registration = str(error)
-                _log.warning("driver_not_served", error=str(error))
                 await asyncio.sleep(SOCKETS_CHECK_S)
 
     def _endpoints(self) -> tuple[tuple[Path, Handlers], ...]:
@@ -286,25 +290,31 @@ class DraDriver:
             await asyncio.sleep(RETRY_S)
         if resource is None:
             return Answer(error=f"{subject} does not exist", reason=Reason.CONFLICT)
-        question = Prepare(
-            claim=claim,
-            resource=msgspec.Raw(resource),
-            pod=NO_POD if pod is None else msgspec.Raw(pod),
-            wait_s=max(0.0, deadline_s - time.monotonic()),
-        )
-        return await self._agent.ask(Question(prepare=question), deadline_s)
+        found = msgspec.Raw(resource)
+
+        def question() -> Question:
+            return Question(
+                prepare=Prepare(
+                    claim=claim,
+                    resource=found,
+                    pod=NO_POD if pod is None else msgspec.Raw(pod),
+                    wait_s=max(0.0, deadline_s - time.monotonic()),
+                )
+            )
+
+        return await self._agent.ask(question, deadline_s)
 
     async def _pod(self, namespace: str, claim: bytes) -> bytes | None:
         """Read the first pod that a claim is reserved for; the agent judges whether it is the only one."""
         try:
             status = _claim_decoder.decode(claim).status or _Status()
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
         names = [consumer.name for consumer in status.reserved_for or () if consumer.resource == "pods"]
         return await self._api.get_pod_document(namespace, names[0]) if names and names[0] else None
 
     async def _unprepare(self, claim: ClaimName, deadline_s: float) -> Answer:
-        return await self._agent.ask(Question(unprepare=claim), deadline_s)
+        return await self._agent.ask(lambda: Question(unprepare=claim), deadline_s)
 
     async def _offer(self) -> NoReturn:
         """Publish each change of what the agent offers, and its absence when that lasts.

@@ -78,9 +78,7 @@ class SlicePublisher:
                 self._change.clear()
                 delay_s = await self._try_to_reconcile()
                 if delay_s:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(delay_s):
-                            await self._change.wait()
+                    await self._time.pause(delay_s)
                     self._change.set()
 
     async def _follow(self) -> NoReturn:

@@ -70,7 +70,7 @@ def _claims_to(claims: Claims) -> list[pb.Claim]:
 def _devices_to(answer: Answer) -> pb.NodePrepareResourceResponse:
     devices = [
         pb.Device(
-            request_names=[device.request],
+            request_names=[device.request.partition("/")[0]],  # without the alternative
             pool_name=device.pool,
             device_name=device.device,
             cdi_device_ids=device.cdi,

@@ -40,6 +40,7 @@ BANDWIDTH, VFS = "bandwidth", "vfs"
 """The capacities of a PF; bandwidth in bits per second."""
 
 BITS_PER_MB = 1_000_000
+_RESULTS = "status.allocation.devices.results"
 
 _SPELLED = {"vlan_proto": "vlanProto", "spoof_check": "spoofCheck", "link_state": "linkState"}
 CONFIG_KEYS = {
@@ -165,9 +166,7 @@ def decode_prepare(prepare: Prepare, node: NodeName) -> PreparedPod:
     the one that kubelet asks for.
     """
     subject = f"claim {prepare.claim.namespace}/{prepare.claim.name}"
-    found = decode(prepare.resource, _claim_decoder, subject)
-    if found.metadata.uid != prepare.claim.uid or not _UID.fullmatch(found.metadata.uid):
-        _conflict(subject, f"has UID {shown(found.metadata.uid)}, kubelet prepares {prepare.claim.uid}")
+    found = _claim(prepare, subject)
     pod = _pod(prepare, found, node, subject)
     return PreparedPod(
         AllocatedClaim(
@@ -180,6 +179,47 @@ def decode_prepare(prepare: Prepare, node: NodeName) -> PreparedPod:
         ),
         pod.metadata.annotations or {},
     )
+
+
+class Allocation(NamedTuple):
+    """The parts of a claim that name its allocation. results: request, device, share and Mb/s of each."""
+
+    uid: str
+    consumers: frozenset[str]
+    results: tuple[tuple[str, str, str, int], ...]
+
+
+def read_allocation(prepare: Prepare) -> Allocation:
+    """Read these parts alone; MalformedError as `decode_prepare`."""
+    subject = f"claim {prepare.claim.namespace}/{prepare.claim.name}"
+    found = _claim(prepare, subject)
+    devices = found.status.allocation.devices if found.status.allocation is not None else _Devices()
+    results = [result for result in devices.results or () if result.driver == DRIVER]
+    return Allocation(
+        uid=found.metadata.uid,
+        consumers=frozenset(consumer.uid for consumer in found.status.reserved_for or ()),
+        results=tuple(
+            (
+                result.request,
+                result.device,
+                result.share_id or "",
+                _bandwidth(result, f"{subject}: {_RESULTS}[{index}]"),
+            )
+            for index, result in enumerate(results)
+        ),
+    )
+
+
+def _bandwidth(result: _Result, path: str) -> int:
+    value = (result.consumed_capacity or {}).get(BANDWIDTH, 0)
+    return _mbps(_amount(value, f"{path}.consumedCapacity.{BANDWIDTH}"))
+
+
+def _claim(prepare: Prepare, subject: str) -> _Claim:
+    found = decode(prepare.resource, _claim_decoder, subject)
+    if found.metadata.uid != prepare.claim.uid or not _UID.fullmatch(found.metadata.uid):
+        _conflict(subject, f"has UID {shown(found.metadata.uid)}, kubelet prepares {prepare.claim.uid}")
+    return found
 
 
 def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> _Pod:
@@ -218,7 +258,7 @@ def _interfaces(claim: _Claim, node: NodeName, subject: str) -> tuple[ClaimedInt
     requested = dict(_requested(claim))
     interfaces = []
     for index, result in enumerate(results):
-        path = f"{subject}: status.allocation.devices.results[{index}]"
+        path = f"{subject}: {_RESULTS}[{index}]"
         if result.pool != node:
             _conflict(path, f"pool {shown(result.pool)} is not this node's, {node}")
         if result.admin_access:
@@ -259,15 +299,19 @@ def _consumed(result: _Result, requested: Mapping[str, Mapping[str, str | int]],
         amounts[capacity] = _amount(consumed[capacity], field)
         least = _amount(requested[result.request].get(capacity, 0), f"request {result.request}: {capacity}")
         if amounts[capacity] < least:
-            _refuse(
-                field, f"{consumed[capacity]} is less than the {float(least):g} that the request asks for"
-            )
+            requirement = shown(str(requested[result.request].get(capacity, 0)))
+            granted = shown(str(consumed[capacity]))
+            _refuse(field, f"{granted} is less than the {requirement} that the request asks for")
     if amounts[VFS] != 1:
         _refuse(f"{path}.consumedCapacity.{VFS}", f"{consumed[VFS]}; wanted 1: an interface is one VF")
-    mbps = -(-amounts[BANDWIDTH] // BITS_PER_MB)
+    mbps = _mbps(amounts[BANDWIDTH])
     if mbps > MAX_RATE_MBPS:
         _refuse(f"{path}.consumedCapacity.{BANDWIDTH}", f"{consumed[BANDWIDTH]} is no rate")
-    return int(mbps)
+    return mbps
+
+
+def _mbps(bits_per_s: Fraction) -> int:
+    return int(-(-bits_per_s // BITS_PER_MB))
 
 
 def _amount(value: str | int, path: str) -> Fraction:

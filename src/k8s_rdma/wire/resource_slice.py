@@ -7,6 +7,7 @@ without one, a claim that asks for nothing takes all, and negative amounts count
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,8 +33,10 @@ _MAX_NODE = 200
 
 
 def slice_name(node: str, index: int) -> str:
-    """The name of a node's slice; unique as node names are, which have 63 characters at most."""
-    return f"{node[:_MAX_NODE]}-{DRIVER}-{index}"
+    """The name of a node's slice: unique, and a DNS subdomain of at most 253 characters."""
+    if len(node) > _MAX_NODE:
+        node = f"{node[:_MAX_NODE].rstrip('.-')}-{sha256(node.encode()).hexdigest()[:12]}"
+    return f"{node}-{DRIVER}-{index}"
 
 
 def slice_specs(offers: Offers, *, agent_away: bool = False) -> tuple[dict[str, Any], ...]:
@@ -131,7 +134,15 @@ def decode_spec(spec: bytes) -> SliceSpec:
 def equals(found: SliceSpec, spec: Mapping[str, Any]) -> bool:
     """Report whether a slice is as it should be, whatever its pool's generation."""
     pool = {key: value for key, value in found.pool.items() if key != "generation"}
-    return pool == spec["pool"] and list(found.devices) == list(spec["devices"])
+    return pool == spec["pool"] and list(map(_without_times, found.devices)) == list(spec["devices"])
+
+
+def _without_times(device: dict[str, Any]) -> dict[str, Any]:
+    """The device without the time of each taint, which the API server adds."""
+    if "taints" not in device:
+        return device
+    taints = [{key: taint[key] for key in taint if key != "timeAdded"} for taint in device["taints"]]
+    return device | {"taints": taints}
 
 
 def dropped_fields(found: SliceSpec, devices: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
