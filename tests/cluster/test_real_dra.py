@@ -252,3 +252,23 @@ async def test_pod_of_the_hosts_network_does_not_start(node: Node, tmp_path: Pat
         await cluster.create_pod("p", hostNetwork=True)
         event = await cluster.kubelet.event("p", "FailedPrepareDynamicResources")
         assert "is of a pod with hostNetwork, which gets no interfaces" in event
+
+
+async def test_link_that_is_down_is_a_taint_and_written_once(node: Node, tmp_path: Path):
+    """The API server adds a time to each taint, which is no change of ours."""
+    async with claims_cluster(node, tmp_path) as cluster:
+        assert "taints" not in await cluster.until_published()
+        node.ip("link", "set", cluster.pf, "down")
+
+        async def tainted() -> bool:
+            return "taints" in await cluster.until_published()
+
+        assert cluster.kubelet.program is not None
+        await cluster.kubelet.program.until(tainted)
+        await cluster.create_claim("p", "1M")
+        await cluster.create_pod("p")
+        assert "cannot allocate all claims" in await cluster.kubelet.event("p", "FailedScheduling")
+        [found] = await cluster.slices()
+        assert found["spec"]["pool"]["generation"] == 2
+        node.ip("link", "set", cluster.pf, "up")
+        assert await cluster.interfaces("p") == {"rdma0": (1, 0)}
