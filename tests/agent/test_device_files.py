@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from factories import PF0, PF1, interface, receipt
-from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR, AttachmentSpecs, HostFiles, device_info_file
+from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR, AttachmentSpecs, device_info_file
+from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.core.ledger import Attachment, Ledger
 from k8s_rdma.core.types import ContainerId, InterfaceOptions, VfDriver

@@ -13,13 +13,13 @@ import asyncio
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import structlog
 
 from k8s_rdma.agent.node import Node, Worker
-from k8s_rdma.agent.plugins.runner import MAX_NAME_BYTES, below, write_file
+from k8s_rdma.agent.plugins.runner import MAX_NAME_BYTES
 from k8s_rdma.core.devices.pod_devices import SlotInUse, format_memlock, shared_device
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice, NamedDevice, device_variables
 from k8s_rdma.core.ledger import (
@@ -59,6 +59,8 @@ from k8s_rdma.wire.json import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from k8s_rdma.agent.host_files import HostFiles
 
 
 _log = structlog.get_logger()
@@ -432,74 +434,6 @@ def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tup
     ]
     found = device_variables(slot.resource, devices, hints=slot.hints)
     return tuple(f"{name}={value}" for name, value in found.items())
-
-
-def find_executable(files: HostFiles, cni_path: str) -> str:
-    """Find our executable in the node's directories of plugins; empty where it is in none."""
-    paths = (PurePosixPath(directory, PLUGIN) for directory in cni_path.split(":") if directory)
-    return next((str(path) for path in paths if files.exists(path)), "")
-
-
-class HostFiles:
-    """Reads and writes files by their paths on the node, whose root file system is at `host_root`.
-
-    A symbolic link in the last part of a path is not followed, but to know whether it leads to anything.
-    """
-
-    def __init__(self, host_root: Path) -> None:
-        """Open nothing yet."""
-        self._root = host_root
-
-    def exists(self, path: PurePosixPath) -> bool:
-        """Report whether the path exists; a link in its last part is followed as the node sees it."""
-        return below(self._root, Path(path)).exists()
-
-    def holds(self, path: PurePosixPath, data: bytes) -> bool:
-        """Report whether the path is a regular file with exactly this content."""
-        target = self._own_path(path)
-        try:
-            return target.is_file() and not target.is_symlink() and target.read_bytes() == data
-        except OSError:
-            return False
-
-    def names(self, directory: PurePosixPath) -> list[str]:
-        """List a directory in order; empty where there is none. KernelError when it cannot be read."""
-        try:
-            return sorted(path.name for path in self._own_path(directory).iterdir())
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            msg = f"device files in {directory} cannot be looked at: {error.strerror}"
-            raise KernelError(msg) from error
-
-    def write(self, path: PurePosixPath, data: bytes) -> None:
-        """Write a file atomically, since its readers watch the directory; not synced: a reboot discards it.
-
-        KernelError names the file that cannot be written.
-        """
-        try:
-            write_file(self._own_path(path), data)
-        except OSError as error:
-            msg = f"device file {path}: cannot be written: {error.strerror}"
-            raise KernelError(msg) from error
-
-    def remove(self, paths: Iterable[PurePosixPath]) -> None:
-        """Remove the files that exist. All are tried, and one KernelError names those that stay."""
-        problems = []
-        for path in paths:
-            try:
-                self._own_path(path).unlink(missing_ok=True)
-            except NotADirectoryError:
-                continue  # so it is not there
-            except OSError as error:
-                problems.append(f"{path}: {error.strerror}")
-        if problems:
-            msg = f"device files cannot be removed: {'; '.join(problems)}"
-            raise KernelError(msg)
-
-    def _own_path(self, path: PurePosixPath) -> Path:
-        """Translate a path of the node into one of this process."""
-        return below(self._root, Path(path.parent)) / path.name
 
 
 def device_info_file(path: str) -> str:

@@ -148,11 +148,11 @@ class ClaimCommands:
         """Read the claim, as far as its namespace's policy permits it beside what its pod has already."""
         claim, annotations = decode_prepare(question, self._node.name)
         policies = self._policy.policies()
-        others = self._node.ledger.without_promise(claim.uid).promised_to(claim.pod.uid)
+        other_interfaces = self._node.ledger.without_promise(claim.uid).promised_to(claim.pod.uid)
         requested = Request(
             (
                 *(entry.interface for entry in claim.interfaces),
-                *(interface.placed.as_request() for interface in others),
+                *(interface.placed.as_request() for interface in other_interfaces),
             )
         )
         permitted = policies.permit(claim.namespace, requested).interfaces[: len(claim.interfaces)]

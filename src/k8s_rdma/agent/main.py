@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma import process
-from k8s_rdma.agent.cdi_specs import (
-    AttachmentSpecs,
-    CdiSpecs,
-    DeviceNodes,
-    HostFiles,
-    SharedResourceSpecs,
-    find_executable,
-)
+from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, DeviceNodes, SharedResourceSpecs
 from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
 from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
 from k8s_rdma.agent.cni.add import AddCommand, PodSources
@@ -31,6 +24,7 @@ from k8s_rdma.agent.cni.node_access import NodeAccess
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
 from k8s_rdma.agent.cni.service import CniCommands, Service
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
+from k8s_rdma.agent.host_files import HostFiles, find_executable
 from k8s_rdma.agent.ledger_store import (
     CLAIMS_DIRECTORY,
     DIRECTORY,

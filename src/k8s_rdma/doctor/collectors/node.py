@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from k8s_rdma import __version__
-from k8s_rdma.agent.cdi_specs import HostFiles, find_executable
 from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.agent.host_files import HostFiles, find_executable
 from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.core.devices.rdma_devices import NetnsMode

@@ -1,0 +1,81 @@
+"""Files of the node, by their paths there: device specifications, and our executable. All calls block."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from k8s_rdma.agent.plugins.runner import below, write_file
+from k8s_rdma.errors import KernelError
+from k8s_rdma.wire.conflist import PLUGIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def find_executable(files: HostFiles, cni_path: str) -> str:
+    """Find our executable in the node's directories of plugins; empty where it is in none."""
+    paths = (PurePosixPath(directory, PLUGIN) for directory in cni_path.split(":") if directory)
+    return next((str(path) for path in paths if files.exists(path)), "")
+
+
+class HostFiles:
+    """Reads and writes files by their paths on the node, whose root file system is at `host_root`.
+
+    A symbolic link in the last part of a path is not followed, but to know whether it leads to anything.
+    """
+
+    def __init__(self, host_root: Path) -> None:
+        """Open nothing yet."""
+        self._root = host_root
+
+    def exists(self, path: PurePosixPath) -> bool:
+        """Report whether the path exists; a link in its last part is followed as the node sees it."""
+        return below(self._root, Path(path)).exists()
+
+    def holds(self, path: PurePosixPath, data: bytes) -> bool:
+        """Report whether the path is a regular file with exactly this content."""
+        target = self._own_path(path)
+        try:
+            return target.is_file() and not target.is_symlink() and target.read_bytes() == data
+        except OSError:
+            return False
+
+    def names(self, directory: PurePosixPath) -> list[str]:
+        """List a directory in order; empty where there is none. KernelError when it cannot be read."""
+        try:
+            return sorted(path.name for path in self._own_path(directory).iterdir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            msg = f"device files in {directory} cannot be looked at: {error.strerror}"
+            raise KernelError(msg) from error
+
+    def write(self, path: PurePosixPath, data: bytes) -> None:
+        """Write a file atomically, since its readers watch the directory; not synced: a reboot discards it.
+
+        KernelError names the file that cannot be written.
+        """
+        try:
+            write_file(self._own_path(path), data)
+        except OSError as error:
+            msg = f"device file {path}: cannot be written: {error.strerror}"
+            raise KernelError(msg) from error
+
+    def remove(self, paths: Iterable[PurePosixPath]) -> None:
+        """Remove the files that exist. All are tried, and one KernelError names those that stay."""
+        problems = []
+        for path in paths:
+            try:
+                self._own_path(path).unlink(missing_ok=True)
+            except NotADirectoryError:
+                continue  # so it is not there
+            except OSError as error:
+                problems.append(f"{path}: {error.strerror}")
+        if problems:
+            msg = f"device files cannot be removed: {'; '.join(problems)}"
+            raise KernelError(msg)
+
+    def _own_path(self, path: PurePosixPath) -> Path:
+        """Translate a path of the node into one of this process."""
+        return below(self._root, Path(path.parent)) / path.name
