@@ -16,7 +16,7 @@ from e2e.facts import facts, qdiscs
 from e2e.node import Node, pod
 from e2e.streams import Endpoint, Stream, flood, passed_interface, passed_vf
 from k8s_rdma.cli.main import app
-from k8s_rdma.linux.receipts import OLDEST, VERSION
+from k8s_rdma.linux.receipts import OLDEST
 from k8s_rdma.linux.virtual.pf import BURST
 from k8s_rdma_demo.cluster.cni_runtime import AttachError, CniRuntime
 from older_programs import last_without, unpack
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma_demo.cluster.containers import Sandbox
 
+WITH_CAPS = 4
+"""The version of a ledger with caps of software."""
 TRY_AGAIN_LATER = 11
 PF, CAP_MBPS, IFNAME = "enp1s0f0", 10, "rdma0"
 SOFTWARE_BURST = 110_000
@@ -257,9 +259,9 @@ async def back_and_forth(
     first = passed_interface(endpoint(new))
     with flood(endpoint(new), endpoint(receiver)):
         life.stop()
-        assert life.ledger_version() == VERSION
+        assert life.ledger_version() == WITH_CAPS
         said = life.refused(older=True)
-        assert re.search(rf"of version {VERSION}, and this program knows versions up to {OLDEST}: ", said)
+        assert re.search(rf"of version {WITH_CAPS}, and this program knows versions up to {OLDEST}: ", said)
         life.start()
     last = passed_interface(endpoint(new))
     assert last.within(first, mbps=CAP_MBPS, burst=SOFTWARE_BURST)

@@ -32,9 +32,11 @@ OF_RUN_DIR = (
     "deletions.withheld",
     "cni.sock",
     "cdi.sock",
+    "claims.sock",
     "state.sock",
     "attachments",
     "attachments.new",
+    "claims",
 )
 """The first one first: while it is there and no agent runs, no pod of the node starts."""
 

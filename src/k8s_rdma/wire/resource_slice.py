@@ -7,7 +7,6 @@ without one, a claim that asks for nothing takes all, and negative amounts count
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,10 +32,11 @@ _MAX_NODE = 200
 
 
 def slice_name(node: str, index: int) -> str:
-    """The name of a node's slice: unique, and a DNS subdomain of at most 253 characters."""
-    if len(node) > _MAX_NODE:
-        node = f"{node[:_MAX_NODE].rstrip('.-')}-{sha256(node.encode()).hexdigest()[:12]}"
-    return f"{node}-{DRIVER}-{index}"
+    """The name of a node's slice, a DNS subdomain; nodes are to differ in their first 200 characters.
+
+    `deploy/policies/slices.yaml` makes the same.
+    """
+    return f"{node[:_MAX_NODE]}-{DRIVER}-{index}"
 
 
 def slice_specs(offers: Offers, *, agent_away: bool = False) -> tuple[dict[str, Any], ...]:
