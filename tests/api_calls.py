@@ -21,7 +21,6 @@ from k8s_rdma_demo.cluster.api import Api
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
 from k8s_rdma_demo.cluster.objects import (
     BUILT_IN,
-    RESOURCE_SLICES,
     Target,
     parse_resource_type,
     resolve,
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 RESOURCES = (
     *BUILT_IN,
     parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode"),
-    RESOURCE_SLICES,
-    parse_resource_type("resource.k8s.io/v1/resourceclaims/ResourceClaim/namespaced"),
     parse_resource_type("scheduling.k8s.io/v1alpha2/podgroups/PodGroup/namespaced"),
     parse_resource_type("scheduling.x-k8s.io/v1alpha1/podgroups/PodGroup/namespaced"),
 )

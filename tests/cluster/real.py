@@ -59,8 +59,9 @@ class Real:
 
     @property
     def gate_options(self) -> list[str]:
-        """What switches the feature gates on, in any of the programs."""
-        return [f"--feature-gates={','.join(f'{gate}=true' for gate in self.gates)}"] if self.gates else []
+        """What switches the feature gates on, in any of the programs; off where one says `=false`."""
+        settings = (gate if "=" in gate else f"{gate}=true" for gate in self.gates)
+        return [f"--feature-gates={','.join(settings)}"] if self.gates else []
 
     @asynccontextmanager
     async def scheduler(self, configuration: Json) -> AsyncIterator[None]:

@@ -48,9 +48,11 @@ class StandIn:
 
 
 @asynccontextmanager
-async def stand_in(directory: Path) -> AsyncIterator[ControlPlane]:
-    """The stand-ins, until the block ends."""
+async def stand_in(directory: Path, gates_off: frozenset[str] = frozenset()) -> AsyncIterator[ControlPlane]:
+    """The stand-ins, until the block ends. gates_off: feature gates that are off."""
     access = Access()
-    config = ApiConfig(access=access, custom_resources=(parse_resource_type(RDMA_NODES),))
+    config = ApiConfig(
+        access=access, custom_resources=(parse_resource_type(RDMA_NODES),), gates_off=gates_off
+    )
     async with serving_api(config) as api:
         yield StandIn(api.url, access.token_for(), directory)

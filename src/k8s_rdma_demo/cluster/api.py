@@ -17,7 +17,7 @@ import asyncio
 import secrets
 from contextlib import asynccontextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ from k8s_rdma_demo.cluster.objects import (
     ResourceType,
     Target,
     go_json,
+    name_of,
     namespace_of,
     resolve,
     system_clock,
@@ -49,6 +50,7 @@ from k8s_rdma_demo.cluster.status import (
     forbidden,
     method_not_allowed,
     no_such_path,
+    success,
     too_large,
     unauthorized,
     unsupported_patch,
@@ -202,6 +204,8 @@ class Access:
 
 
 def _verb(request: Request, target: Target) -> str:
+    if request.method == "DELETE" and not target.name:
+        return "deletecollection"
     if request.method != "GET":
         return _VERBS.get(request.method, request.method.lower())
     if target.name:
@@ -268,7 +272,7 @@ class ApiConfig:
     """The configuration of the API server.
 
     port 0: the system chooses. history_limit: changes kept for watches. access: who may do what, by bearer
-    tokens and roles; None: everybody everything.
+    tokens and roles; None: everybody everything. gates_off: feature gates that are off.
     """
 
     host: str = "127.0.0.1"
@@ -278,6 +282,7 @@ class ApiConfig:
     max_body_bytes: int = MAX_BODY_BYTES
     clock: Clock = field(default=system_clock)
     access: Access | None = None
+    gates_off: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +306,7 @@ async def serving_api(config: ApiConfig | None = None) -> AsyncIterator[RunningA
     config = config or ApiConfig()
     store = Store(history_limit=config.history_limit)
     resources = (*BUILT_IN, *config.custom_resources)
-    api = Api(Registry(store=store, clock=config.clock), resources, config.access)
+    api = Api(Registry(store=store, clock=config.clock, gates_off=config.gates_off), resources, config.access)
     service = HttpService(
         handle=api.handle,
         refuse=partial(_refuse, config.max_body_bytes),
@@ -364,7 +369,18 @@ class Api:
             document = _body(request)
             _check_type(target.resource, document)
             return _json(201, self._registry.create(_with_namespace(target, document), document))
+        if request.method == "DELETE":
+            return self._delete_collection(request, target)
         raise method_not_allowed()
+
+    def _delete_collection(self, request: Request, target: Target) -> Response:
+        """Delete all objects that are selected, as kubelet does with the slices of its node."""
+        selection = parse_selection(target.resource, target.namespace, request.query)
+        found = list(filter(selection.matches, self._registry.store.items(target.resource, target.namespace)))
+        for obj in found:
+            selected = replace(target, namespace=namespace_of(obj), name=name_of(obj))
+            self._registry.delete(selected, _delete_options(request))
+        return _json(200, success())
 
     def _on_object(self, request: Request, target: Target) -> Response:
         match request.method:

@@ -99,6 +99,24 @@ SERVICE_ACCOUNTS = ResourceType(
 RESOURCE_SLICES = ResourceType(
     group="resource.k8s.io", version="v1", plural="resourceslices", kind="ResourceSlice", namespaced=False
 )
+RESOURCE_CLAIMS = ResourceType(
+    group="resource.k8s.io",
+    version="v1",
+    plural="resourceclaims",
+    kind="ResourceClaim",
+    namespaced=True,
+    has_status=True,
+)
+RESOURCE_CLAIM_TEMPLATES = ResourceType(
+    group="resource.k8s.io",
+    version="v1",
+    plural="resourceclaimtemplates",
+    kind="ResourceClaimTemplate",
+    namespaced=True,
+)
+DEVICE_CLASSES = ResourceType(
+    group="resource.k8s.io", version="v1", plural="deviceclasses", kind="DeviceClass", namespaced=False
+)
 CONFIG_MAPS = ResourceType(group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True)
 
 
@@ -126,6 +144,10 @@ BUILT_IN = (
     CLUSTER_ROLE_BINDINGS,
     NAMESPACES,
     PRIORITY_CLASSES,
+    RESOURCE_SLICES,
+    RESOURCE_CLAIMS,
+    RESOURCE_CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
 )
 
 

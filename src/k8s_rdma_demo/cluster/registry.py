@@ -25,6 +25,8 @@ from k8s_rdma_demo.cluster.objects import (
     POD_DISRUPTION_BUDGETS,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     Clock,
     JsonObject,
     ResourceType,
@@ -43,6 +45,7 @@ from k8s_rdma_demo.cluster.objects import (
     timestamp,
     uid_of,
 )
+from k8s_rdma_demo.cluster.resource_slices import stored_slice
 from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
     StatusError,
@@ -284,10 +287,12 @@ class Registry:
     """Creates, reads, updates and deletes objects as the API server does.
 
     clock, new_uid, new_suffix: where times, UIDs and the ends of generated names come from.
+    gates_off: feature gates that are off.
     """
 
     store: Store
     clock: Clock = system_clock
+    gates_off: frozenset[str] = frozenset()
     new_uid: Callable[[], str] = field(default=lambda: str(uuid.uuid4()))
     new_suffix: Callable[[], str] = random_suffix
 
@@ -318,6 +323,10 @@ class Registry:
             obj = new_pod(obj, self._priority_of(target, obj))
         elif resource.custom:
             obj = new_object(obj, has_status=resource.has_status)
+        elif resource == RESOURCE_CLAIMS:
+            obj = {**obj, "status": {}}
+        elif resource == RESOURCE_SLICES:
+            obj = self._stored_slice(obj, None)
         return self._write(target, obj)
 
     def update(self, target: Target, document: JsonObject) -> JsonObject:
@@ -452,15 +461,26 @@ class Registry:
         _check_annotations(resource, new)
         if resource.custom:
             return self._write(target, updated(target, old, new))
+        if resource == RESOURCE_SLICES:
+            return self._write(target, self._stored_slice(new, old))
         if target.subresource == "status":
             new = {**old, "metadata": new["metadata"], "status": document.get("status") or {}}
         elif resource.has_status:
             new = {**new, "status": old.get("status") or {}}
         if resource == PODS and not target.subresource:
             check_spec_update(old, new)
+        if resource == RESOURCE_CLAIMS and spec_of(new) != spec_of(old):
+            raise invalid(resource, target.name, "spec", "FieldValueInvalid", "field is immutable")
         if resource.has_status and spec_of(new) != spec_of(old):
             new["metadata"]["generation"] = preserved.get("generation", 0) + 1
         return self._write(target, new)
+
+    def _stored_slice(self, slice_: JsonObject, old: JsonObject | None) -> JsonObject:
+        now = timestamp(self.clock())
+        try:
+            return stored_slice(slice_, old, gates_off=self.gates_off, now=now)
+        except ValueError as error:  # of a quantity
+            raise bad_request(f"ResourceSlice in version v1 cannot be handled: {error}") from error
 
     def _write(self, target: Target, obj: JsonObject) -> JsonObject:
         resource = target.resource

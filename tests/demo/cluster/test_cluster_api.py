@@ -187,7 +187,7 @@ async def test_missing_pod_is_a_404_status_that_lightkube_understands(cluster):
         ("GET", "/apis/apps/v1/deployments", 404),
         ("GET", "/api/v1/pods/p1", 404),
         ("POST", "/api/v1/pods", 405),
-        ("DELETE", PODS_URL, 405),
+        ("PUT", PODS_URL, 405),
         ("POST", f"{PODS_URL}/p1", 405),
         ("GET", f"{PODS_URL}/p1/log", 404),
         ("GET", f"{PODS_URL}/p1/binding", 405),
