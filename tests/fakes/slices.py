@@ -9,6 +9,7 @@ import msgspec
 
 from k8s_rdma.kube.api import ApiRefusedError, ApiUnreachableError, Changed, Deleted, Event, Listed
 from k8s_rdma.kube.resource_slices import SliceView
+from k8s_rdma_demo.cluster.resource_slices import stored_slice
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -16,21 +17,18 @@ if TYPE_CHECKING:
     from k8s_rdma.core.types import NodeName
     from k8s_rdma.kube.objects import OwnerReference
 
-GATED = ("allowMultipleAllocations",)
-"""Fields of a device that an API server without DRAConsumableCapacity drops."""
-
 
 class FakeSlices:
     """A `kube.resource_slices.SlicesApi`.
 
-    gated: whether the feature gate is off. served: whether it can be reached. annotated: slices by name, with
+    gates_off: feature gates that are off. served: whether it can be reached. annotated: slices by name, with
     the number of their annotations so far.
     """
 
     def __init__(self) -> None:
         self.slices: dict[str, SliceView] = {}
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
-        self.gated = False
+        self.gates_off: frozenset[str] = frozenset()
         self.served = True
         self.annotated: dict[str, int] = {}
         self._version = 0
@@ -89,10 +87,14 @@ class FakeSlices:
 
     def _store(self, name: str, spec: dict[str, Any]) -> SliceView:
         self._version += 1
-        if self.gated:
-            spec = spec | {"devices": list(map(_without_gate, spec["devices"]))}
-        spec = spec | {"devices": list(map(_with_times, spec["devices"]))}
-        view = SliceView(name=name, version=str(self._version), spec=msgspec.json.encode(spec))
+        old = self.slices.get(name)
+        stored = stored_slice(
+            {"metadata": {"name": name}, "spec": spec},
+            {"spec": msgspec.json.decode(old.spec)} if old else None,
+            gates_off=self.gates_off,
+            now=f"2026-01-01T00:00:{self._version % 60:02d}Z",
+        )
+        view = SliceView(name=name, version=str(self._version), spec=msgspec.json.encode(stored["spec"]))
         self.slices[name] = view
         self._tell(Changed(view))
         return view
@@ -104,12 +106,3 @@ class FakeSlices:
     def _require_served(self) -> None:
         if not self.served:
             raise ApiUnreachableError("the API server cannot be reached")
-
-
-def _with_times(device: dict[str, Any]) -> dict[str, Any]:
-    taints = [{"timeAdded": "2026-01-01T00:00:00Z", **taint} for taint in device.get("taints", ())]
-    return device | {"taints": taints} if taints else device
-
-
-def _without_gate(device: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in device.items() if key not in GATED}

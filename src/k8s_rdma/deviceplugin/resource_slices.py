@@ -8,18 +8,38 @@ any ResourceSlice has it try them again: a slice is annotated when claims have b
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import structlog
 
 from k8s_rdma.core.backoff import Backoff
-from k8s_rdma.kube.api import API_ERRORS, REAL_TIME, Changed, Deleted, Event, Listed, Page, Time, follow
+from k8s_rdma.kube.api import (
+    API_ERRORS,
+    REAL_TIME,
+    ApiRefusedError,
+    Changed,
+    Deleted,
+    Event,
+    Listed,
+    Page,
+    Time,
+    follow,
+)
 from k8s_rdma.kube.objects import OwnerReference
 from k8s_rdma.wire.claims import DRIVER, Offers
-from k8s_rdma.wire.resource_slice import decode_spec, dropped_fields, equals, slice_name, slice_specs
+from k8s_rdma.wire.resource_slice import (
+    TAINTS,
+    decode_spec,
+    dropped_fields,
+    equals,
+    slice_name,
+    slice_specs,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from k8s_rdma.core.types import NodeName
     from k8s_rdma.kube.resource_slices import SlicesApi, SliceView
 
@@ -27,6 +47,10 @@ _log = structlog.get_logger()
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.2, 30.0
 """The delays between attempts to write slices."""
+
+LAST_REPEAT_S, STEADY_S = 2.0, 30.0
+"""The longest delay before what was written is written again, and the time after which there is none. Kubelet
+deletes slices; a driver of another version, before an update's end, has its own idea of them."""
 
 GATE_RETRY_S = 300.0
 """The delay until an API server is tried again that drops fields of slices."""
@@ -36,6 +60,10 @@ TOUCH_DELAY_S, TOUCH_EVERY_S = 2.0, 10.0
 
 TOUCHED = "k8s-rdma.io/touched"
 """The annotation of a slice with the time of the last change of claims."""
+
+_NO_API = "the API server has no resource.k8s.io/v1 ResourceSlices: claims need Kubernetes 1.36"
+_REFUSED, _NOT_FOUND = (401, 403, 404), 404
+"""Statuses of a list that is not served, now or ever."""
 
 
 class SlicePublisher:
@@ -50,19 +78,24 @@ class SlicePublisher:
         self._node = node
         self._time = time
         self._found: dict[str, SliceView] | None = None
+        self._offers: tuple[Offers, bool] | None = None
+        self._with_taints = True
         self._specs: tuple[dict[str, Any], ...] | None = None
-        self._change = asyncio.Event()
-        self._touch = asyncio.Event()
+        self._written: tuple[dict[str, Any], ...] | None = None
+        self._written_s = 0.0
+        self._change, self._retry, self._touch = (asyncio.Event() for _ in range(3))
         self._backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
+        self._repeats = Backoff(FIRST_RETRY_S, LAST_REPEAT_S)
         self.problem = "no slices are published yet"
         self.writes = 0
 
     def offer(self, offers: Offers, *, agent_away: bool = False) -> None:
-        """Publish these offers from now on."""
-        specs = slice_specs(offers, agent_away=agent_away)
-        if specs != self._specs:
-            self._specs = specs
-            self._change.set()
+        """Publish these offers from now on. agent_away: whether no new pods are to come."""
+        if offers.node != self._node:
+            self._fail(f"the agent is of node {offers.node}, and the device plugin of {self._node}")
+            return
+        self._offers = (offers, agent_away)
+        self._encode()
 
     def touch(self) -> None:
         """Have kube-scheduler try pods again that it has refused, soon."""
@@ -76,83 +109,140 @@ class SlicePublisher:
             while True:
                 await self._change.wait()
                 self._change.clear()
+                self._retry.clear()
                 delay_s = await self._try_to_reconcile()
                 if delay_s:
-                    await self._time.pause(delay_s)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(delay_s):
+                            await self._retry.wait()
                     self._change.set()
+
+    def _encode(self) -> None:
+        if self._offers is None:
+            return
+        offers, agent_away = self._offers
+        specs = slice_specs(offers, agent_away=agent_away, with_taints=self._with_taints)
+        if specs != self._specs:
+            self._specs = specs
+            self._change.set()
+            self._retry.set()
 
     async def _follow(self) -> NoReturn:
         await follow(
             f"resourceslices of node {self._node}",
-            lambda: self._api.follow_slices(self._node, DRIVER),
+            self._events,
             self._on_event,
             time=self._time,
             first_retry_s=FIRST_RETRY_S,
         )
 
+    async def _events(self) -> AsyncIterator[Event[SliceView]]:
+        try:
+            async with aclosing(cast("Any", self._api.follow_slices(self._node, DRIVER))) as events:
+                async for event in events:
+                    yield event
+        except ApiRefusedError as refused:
+            if refused.status in _REFUSED:
+                self._fail(_NO_API if refused.status == _NOT_FOUND else refused.message)
+            raise
+
     def _on_event(self, event: Event[SliceView]) -> None:
+        found = dict(self._found or {})
         match event:
             case Page():
                 return
-            case Listed(items):
-                self._found = {item.name: item for item in items}
+            case Listed(items):  # perhaps of an API server that was updated
+                found = {item.name: item for item in items}
+                self._with_taints = True
+                self._encode()
+                self._retry.set()
+            case Changed(item) | Deleted(item) if _is_older(item, found.get(item.name)):
+                return
             case Changed(item):
-                self._found = {**(self._found or {}), item.name: item}
+                found[item.name] = item
             case Deleted(item):
-                self._found = {name: view for name, view in (self._found or {}).items() if name != item.name}
+                found.pop(item.name, None)
+        self._found = found
         self._change.set()
 
     async def _try_to_reconcile(self) -> float:
         """Make the slices equal to the offers. Returns the delay until the next attempt, 0 for none."""
         if self._specs is None or self._found is None:
             return 0.0
-        try:
-            dropped = await self._reconcile(self._found, self._specs)
-        except API_ERRORS as error:
-            delay_s = self._backoff.fail()
-            self._fail(error.message)
-            return delay_s
+        if self._differs(self._found, self._specs):
+            if early_s := self._early_s(self._specs):
+                return early_s
+            try:
+                dropped = await self._write(self._found, self._specs)
+            except API_ERRORS as error:
+                self._fail(error.message)
+                return self._backoff.fail()
+            if dropped:
+                return await self._withdraw(dropped)
         self._backoff.reset()
-        if dropped:
-            self._fail(
-                f"the API server drops {', '.join(dropped)} of ResourceSlices: it needs the feature gate "
-                "DRAConsumableCapacity, which is on from Kubernetes 1.36"
-            )
-            return GATE_RETRY_S
         if self.problem:
             _log.info("slices_published", slices=len(self._specs))
         self.problem = ""
         return 0.0
+
+    def _early_s(self, specs: tuple[dict[str, Any], ...]) -> float:
+        """The time until slices may be written again that were written just now; 0 when they may."""
+        now_s = self._time.monotonic()
+        if specs != self._written or now_s - self._written_s > STEADY_S:
+            self._repeats.reset()
+        return self._repeats.left_s(now_s)
 
     def _fail(self, problem: str) -> None:
         if problem != self.problem:
             _log.warning("slices_not_published", error=problem)
         self.problem = problem
 
-    async def _reconcile(
-        self, found: dict[str, SliceView], specs: tuple[dict[str, Any], ...]
-    ) -> tuple[str, ...]:
-        """Write what differs. Returns the fields that the API server dropped: then nothing is published."""
+    def _differs(self, found: dict[str, SliceView], specs: tuple[dict[str, Any], ...]) -> bool:
+        names = [slice_name(self._node, index) for index in range(len(specs))]
+        return found.keys() != set(names) or not all(
+            equals(decode_spec(found[name].spec), spec) for name, spec in zip(names, specs, strict=True)
+        )
+
+    async def _write(self, found: dict[str, SliceView], specs: tuple[dict[str, Any], ...]) -> tuple[str, ...]:
+        """Write the slices, as the pool's next generation. Returns the fields that the API server dropped."""
         names = [slice_name(self._node, index) for index in range(len(specs))]
         for name in found.keys() - set(names):
-            await self._api.delete_slice(name)
-        current = {name: decode_spec(view.spec) for name, view in found.items()}
-        pairs = list(zip(names, specs, strict=True))
-        if all(name in current and equals(current[name], spec) for name, spec in pairs):
-            return ()
-        generation = 1 + max((spec.generation for spec in current.values()), default=0)
+            await self._delete(name)
+        generation = 1 + max((decode_spec(view.spec).pool.generation for view in found.values()), default=0)
         owner = OwnerReference(name=self._node, uid=await self._api.node_uid(self._node))
-        for name, spec in pairs:
+        dropped: set[str] = set()
+        for name, spec in zip(names, specs, strict=True):
             whole = spec | {"pool": spec["pool"] | {"generation": generation}}
             if name in found:
                 stored = await self._api.replace_slice(found[name], whole, owner)
             else:
                 stored = await self._api.create_slice(name, whole, owner)
             self.writes += 1
-            if dropped := dropped_fields(decode_spec(stored.spec), spec["devices"]):
-                await self._api.delete_slice(name)
-                return dropped
-        return ()
+            self._found = {**(self._found or {}), name: stored}
+            dropped |= set(dropped_fields(decode_spec(stored.spec), spec))
+        self._written, self._written_s = specs, self._time.monotonic()
+        self._repeats.fail(self._written_s)
+        return tuple(sorted(dropped))
+
+    async def _withdraw(self, dropped: tuple[str, ...]) -> float:
+        """Publish without what the API server drops. Returns the delay until the next attempt, 0 for none."""
+        if dropped == (TAINTS,):
+            _log.warning("taints_dropped", gate="DRADeviceTaints", instead="their PFs are left out")
+            self._with_taints = False
+            self._encode()
+            return 0.0
+        self._fail(
+            f"the API server drops {', '.join(dropped)} of ResourceSlices: it needs the feature gate "
+            "DRAConsumableCapacity, which is on from Kubernetes 1.36"
+        )
+        with suppress(*API_ERRORS):
+            for name in dict(self._found or {}):
+                await self._delete(name)
+        return GATE_RETRY_S
+
+    async def _delete(self, name: str) -> None:
+        await self._api.delete_slice(name)
+        self._found = {view.name: view for view in (self._found or {}).values() if view.name != name}
 
     async def _annotate(self) -> NoReturn:
         while True:
@@ -164,3 +254,10 @@ class SlicePublisher:
                     now = self._time.now().isoformat(timespec="seconds")
                     await self._api.annotate_slice(slice_name(self._node, 0), TOUCHED, now)
             await self._time.pause(TOUCH_EVERY_S)
+
+
+def _is_older(item: SliceView, current: SliceView | None) -> bool:
+    """Report whether an event came before the current object; versions of one kind may be compared."""
+    if current is None or not (item.version.isdecimal() and current.version.isdecimal()):
+        return False
+    return int(item.version) < int(current.version)

@@ -103,11 +103,11 @@ class SlicesApi(Protocol):
         ...
 
     async def get_claim_document(self, namespace: str, name: str) -> bytes | None:
-        """Read a ResourceClaim as JSON; None where there is none."""
+        """Read a ResourceClaim as JSON of one line; None where there is none."""
         ...
 
     async def get_pod_document(self, namespace: str, name: str) -> bytes | None:
-        """Read a pod as JSON; None where there is none."""
+        """Read a pod as JSON of one line; None where there is none."""
         ...
 
     async def node_uid(self, node: NodeName) -> str:
@@ -179,7 +179,7 @@ class ResourceSlices:
             if refused.status == _NOT_FOUND:
                 return None
             raise
-        return msgspec.json.encode(found)
+        return msgspec.json.format(msgspec.json.encode(found), indent=-1)
 
 
 class NodeUidObject(msgspec.Struct, GlobalResource):

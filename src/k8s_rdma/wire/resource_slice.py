@@ -14,7 +14,7 @@ import msgspec
 from k8s_rdma.wire.claims import DRIVER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from k8s_rdma.wire.claims import Offers, PfOffer
 
@@ -22,11 +22,14 @@ MAX_DEVICES = 64
 """Devices of a slice that may have taints (k8s.io/api/resource/v1/types.go, 1.36)."""
 
 MAX_TEXT = 64
-"""Characters of an attribute (`DeviceAttributeMaxValueLength`)."""
+"""Bytes of an attribute (`DeviceAttributeMaxValueLength`)."""
 
 LINK_DOWN = "k8s-rdma.io/link-down"
 AGENT_AWAY = "k8s-rdma.io/agent-away"
 """Keys of taints."""
+
+TAINTS = "taints"
+"""The field that an API server without the feature gate DRADeviceTaints drops."""
 
 _MAX_NODE = 200
 
@@ -39,18 +42,25 @@ def slice_name(node: str, index: int) -> str:
     return f"{node[:_MAX_NODE]}-{DRIVER}-{index}"
 
 
-def slice_specs(offers: Offers, *, agent_away: bool = False) -> tuple[dict[str, Any], ...]:
+def slice_specs(
+    offers: Offers, *, agent_away: bool = False, with_taints: bool = True
+) -> tuple[dict[str, Any], ...]:
     """The `spec` of each slice of a node, without the pool's generation; none where nothing is offered.
 
+    A PF without VFs is left out: the API server refuses a policy whose values are beyond the capacity.
     agent_away: whether no new pod is to come, since no claim could be prepared.
+    with_taints: whether the API server keeps taints (feature gate DRADeviceTaints); where it does not, PFs
+    that are to get no new pods are left out.
     """
-    parts = [offers.pfs[start : start + MAX_DEVICES] for start in range(0, len(offers.pfs), MAX_DEVICES)]
+    devices = [_device(pf, agent_away=agent_away) for pf in offers.pfs if pf.vfs > 0]
+    devices = [device for device in devices if with_taints or "taints" not in device]
+    parts = [devices[start : start + MAX_DEVICES] for start in range(0, len(devices), MAX_DEVICES)]
     return tuple(
         {
             "driver": DRIVER,
             "nodeName": offers.node,
             "pool": {"name": offers.node, "resourceSliceCount": len(parts)},
-            "devices": [_device(pf, agent_away=agent_away) for pf in part],
+            "devices": part,
         }
         for part in parts
     )
@@ -64,11 +74,13 @@ def _device(pf: PfOffer, *, agent_away: bool) -> dict[str, Any]:
         "attributes": _attributes(pf),
         "capacity": {
             "bandwidth": {
-                "value": quantity_of(pf.bandwidth_mbps),
-                "requestPolicy": {"default": "0", "validRange": {"min": "0", "step": "1M"}},
+                "value": quantity_of(max(pf.bandwidth_mbps, 0)),
+                "requestPolicy": {"default": "0", "validRange": {"min": "0", "step": "1M"}}
+                if pf.bandwidth_mbps > 0
+                else {"default": "0", "validValues": ["0"]},  # a step is not to be beyond the capacity
             },
             "vfs": {
-                "value": str(pf.vfs),
+                "value": _quantity(pf.vfs, _COUNT_UNITS),
                 "requestPolicy": {"default": "1", "validValues": ["1"]},
             },
         },
@@ -78,14 +90,20 @@ def _device(pf: PfOffer, *, agent_away: bool) -> dict[str, Any]:
     return device
 
 
+_COUNT_UNITS = ((1_000_000, "M"), (1_000, "k"), (1, ""))
+_MBPS_UNITS = ((1_000_000, "T"), (1_000, "G"), (1, "M"))
+
+
 def quantity_of(mbps: int) -> str:
     """Mb/s as a Kubernetes quantity in bits per second, as the API server writes it: `100G`, `1500M`, `0`."""
-    if mbps == 0:
+    return _quantity(mbps, _MBPS_UNITS)
+
+
+def _quantity(amount: int, units: tuple[tuple[int, str], ...]) -> str:
+    """The canonical form: the largest unit without a fraction (k8s.io/apimachinery/pkg/api/resource)."""
+    if amount == 0:
         return "0"
-    for factor, suffix in ((1_000_000, "T"), (1_000, "G")):
-        if mbps % factor == 0:
-            return f"{mbps // factor}{suffix}"
-    return f"{mbps}M"
+    return next(f"{amount // factor}{unit}" for factor, unit in units if amount % factor == 0)
 
 
 def _attributes(pf: PfOffer) -> dict[str, dict[str, object]]:
@@ -101,23 +119,49 @@ def _attributes(pf: PfOffer) -> dict[str, dict[str, object]]:
     }
     numbers = {"mtu": pf.mtu, "numaNode": pf.numa_node, "resource.kubernetes.io/numaNode": pf.numa_node}
     found: dict[str, dict[str, object]] = {
-        key: {"string": text} for key, text in texts.items() if text and len(text) <= MAX_TEXT
+        key: {"string": text} for key, text in texts.items() if text and len(text.encode()) <= MAX_TEXT
     }
     found |= {key: {"int": number} for key, number in numbers.items() if number is not None}
     return {**found, "rdma": {"bool": pf.rdma}}
 
 
-class SliceSpec(msgspec.Struct, frozen=True):
-    """The parts of a slice's `spec` that say whether it is what it should be."""
+class Taint(msgspec.Struct, frozen=True):
+    """A taint of a device, without the time that the API server adds."""
 
-    pool: dict[str, Any] = {}
-    devices: tuple[dict[str, Any], ...] = ()
+    key: str = ""
+    effect: str = ""
 
-    @property
-    def generation(self) -> int:
-        """The pool's generation."""
-        generation = self.pool.get("generation", 0)
-        return generation if isinstance(generation, int) else 0
+
+class Capacity(msgspec.Struct, frozen=True, rename="camel"):
+    """A capacity of a device."""
+
+    value: str = ""
+    request_policy: dict[str, Any] | None = None
+
+
+class Device(msgspec.Struct, frozen=True, rename="camel"):
+    """A device of a slice, in the fields that this driver writes."""
+
+    name: str = ""
+    allow_multiple_allocations: bool = False
+    attributes: dict[str, dict[str, Any]] = {}
+    capacity: dict[str, Capacity] = {}
+    taints: tuple[Taint, ...] = ()
+
+
+class Pool(msgspec.Struct, frozen=True, rename="camel"):
+    """The pool that a slice is of."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class SliceSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """A slice's `spec` in the fields that this driver writes; the API server adds others."""
+
+    pool: Pool = Pool()
+    devices: tuple[Device, ...] = ()
 
 
 _decoder = msgspec.json.Decoder(SliceSpec)
@@ -133,27 +177,20 @@ def decode_spec(spec: bytes) -> SliceSpec:
 
 def equals(found: SliceSpec, spec: Mapping[str, Any]) -> bool:
     """Report whether a slice is as it should be, whatever its pool's generation."""
-    pool = {key: value for key, value in found.pool.items() if key != "generation"}
-    return pool == spec["pool"] and list(map(_without_times, found.devices)) == list(spec["devices"])
+    pool = msgspec.structs.replace(found.pool, generation=0)
+    return msgspec.structs.replace(found, pool=pool) == msgspec.convert(spec, SliceSpec)
 
 
-def _without_times(device: dict[str, Any]) -> dict[str, Any]:
-    """The device without the time of each taint, which the API server adds."""
-    if "taints" not in device:
-        return device
-    taints = [{key: taint[key] for key in taint if key != "timeAdded"} for taint in device["taints"]]
-    return device | {"taints": taints}
-
-
-def dropped_fields(found: SliceSpec, devices: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Name what the API server dropped of devices as it stored them, as one without the feature gate does."""
-    by_name = {device.get("name"): device for device in found.devices}
+def dropped_fields(stored: SliceSpec, spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the fields of devices that the API server dropped: those of feature gates that it has off."""
+    by_name = {device.name: device for device in stored.devices}
     dropped = set()
-    for device in devices:
-        stored = by_name.get(device["name"], {})
-        if not stored.get("allowMultipleAllocations"):
+    for device in msgspec.convert(spec, SliceSpec).devices:
+        found = by_name.get(device.name, Device())
+        if not found.allow_multiple_allocations:
             dropped.add("allowMultipleAllocations")
-        capacity = stored.get("capacity") or {}
-        if any(not (capacity.get(name) or {}).get("requestPolicy") for name in device["capacity"]):
+        if not all(found.capacity.get(name, Capacity()).request_policy for name in device.capacity):
             dropped.add("requestPolicy")
+        if device.taints and not found.taints:
+            dropped.add(TAINTS)
     return tuple(sorted(dropped))

@@ -1,0 +1,239 @@
+"""A node's ResourceSlices in the API server, which has rules of its own for what is written."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import httpx2
+import msgspec
+import pytest
+
+from cluster.control_plane import Json, write_kubeconfig
+from cluster.real import real
+from cluster.standin import stand_in
+from deviceplugin.test_dra import offer
+from k8s_rdma.core.types import NodeName
+from k8s_rdma.deviceplugin.resource_slices import TOUCHED, SlicePublisher
+from k8s_rdma.kube.client import Client, connect
+from k8s_rdma.wire.claims import DRIVER, Offers
+from k8s_rdma_demo.cluster.resource_slices import CONSUMABLE_CAPACITY, TAINTS
+from k8s_rdma_demo.kubelet.device_manager import in_background
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from k8s_rdma.wire.claims import PfOffer
+
+pytestmark = pytest.mark.anyio
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+NODE = NodeName("w1")
+SINCE = (1, 36)
+DEADLINE_S = 60
+
+
+@dataclass
+class Published:
+    """A publisher beside an API server."""
+
+    publisher: SlicePublisher
+    client: Client
+    http: httpx2.AsyncClient
+
+    def offer(self, *pfs: PfOffer, agent_away: bool = False) -> None:
+        self.publisher.offer(Offers(node=NODE, pfs=pfs), agent_away=agent_away)
+
+    async def specs(self) -> list[Json]:
+        return [each["spec"] for each in (await self.http.get(SLICES)).json()["items"]]
+
+    async def devices(self) -> dict[str, Json]:
+        return {device["name"]: device for spec in await self.specs() for device in spec["devices"]}
+
+    async def names(self) -> set[str]:
+        return set(await self.devices())
+
+    async def until(self, holds: Callable[[], Awaitable[object]]) -> None:
+        while not await holds():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+
+    async def until_published(self, *names: str) -> dict[str, Json]:
+        async def there() -> bool:
+            return await self.names() == set(names) and not self.publisher.problem
+
+        await self.until(there)
+        return await self.devices()
+
+    async def put_back(self, *names: str) -> None:
+        """Have kubelet start, and wait until its deletion is undone; nothing else was written then."""
+        selector = f"spec.nodeName={NODE},spec.driver={DRIVER}"
+        answer = await self.http.delete(SLICES, params={"fieldSelector": selector})
+        assert answer.status_code == 200, answer.text
+        await self.until_published(*names)
+
+
+@asynccontextmanager
+async def publishing(kind: str, directory: Path, *gates_off: str) -> AsyncIterator[Published]:
+    if kind == "real":
+        opened = real(directory, tuple(f"{gate}=false" for gate in gates_off))
+    else:
+        opened = stand_in(directory, frozenset(gates_off))
+    async with asyncio.timeout(DEADLINE_S), opened as plane:
+        if plane.release < SINCE:
+            pytest.skip(f"Kubernetes {plane.release}: capacities are shared from {SINCE} on")
+        kubeconfig = write_kubeconfig(directory / "publisher.kubeconfig", plane, plane.admin_token)
+        client = connect(str(kubeconfig))
+        http = client._client._client._client  # with the same credentials
+        made = await http.post("/api/v1/nodes", json={"metadata": {"name": NODE}})
+        assert made.status_code == 201, made.text
+        publisher = SlicePublisher(client, NODE)
+        try:
+            async with in_background(publisher.run()):
+                yield Published(publisher, client, http)
+        finally:
+            await client.close()
+
+
+async def test_what_the_api_server_adds_and_rewrites_is_not_written_again(kind: str, tmp_path: Path):
+    async with publishing(kind, tmp_path) as p:
+        p.offer(offer(), offer("f1", link_up=False, vfs=2_000))
+        devices = await p.until_published("f0", "f1")
+        assert devices["f1"]["taints"][0]["timeAdded"]
+        assert devices["f1"]["capacity"]["vfs"]["value"] == "2k"
+        await p.put_back("f0", "f1")
+        assert p.publisher.writes == 2
+
+
+async def test_pf_that_has_nothing_left_does_not_hold_up_the_others(kind: str, tmp_path: Path):
+    async with publishing(kind, tmp_path) as p:
+        p.offer(offer(), offer("f1", vfs=0), offer("f2", bandwidth_mbps=0))
+        devices = await p.until_published("f0", "f2")
+        assert devices["f2"]["capacity"]["bandwidth"]["value"] == "0"
+
+
+async def test_slice_goes_with_its_node_and_counts_its_generations(kind: str, tmp_path: Path):
+    async with publishing(kind, tmp_path) as p:
+        p.offer(offer())
+        await p.until_published("f0")
+        p.offer(offer(), offer("f1"))
+        await p.until_published("f0", "f1")
+        [found] = (await p.http.get(SLICES)).json()["items"]
+        node = (await p.http.get(f"/api/v1/nodes/{NODE}")).json()
+        [owner] = found["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", NODE, node["metadata"]["uid"])
+        assert found["spec"]["pool"] == {"name": NODE, "generation": 2, "resourceSliceCount": 1}
+
+
+async def test_many_pfs_are_slices_of_one_generation(kind: str, tmp_path: Path):
+    pfs = [offer(f"f{index}", link_up=False) for index in range(65)]
+    async with publishing(kind, tmp_path) as p:
+        p.offer(*pfs)
+        await p.until_published(*(pf.name for pf in pfs))
+        assert [len(spec["devices"]) for spec in await p.specs()] == [64, 1]
+        p.offer(*pfs[:-1], offer("f64"))
+
+        async def next_generation() -> bool:
+            pools = [spec["pool"] for spec in await p.specs()]
+            return pools == [{"name": NODE, "generation": 2, "resourceSliceCount": 2}] * 2
+
+        await p.until(next_generation)
+        p.offer(*pfs[:3])
+        await p.until_published("f0", "f1", "f2")
+        p.offer()
+        await p.until_published()
+        assert await p.specs() == []
+
+
+async def test_agent_that_is_away_gets_no_new_pods(kind: str, tmp_path: Path):
+    async with publishing(kind, tmp_path) as p:
+        p.offer(offer(), agent_away=True)
+        devices = await p.until_published("f0")
+        [taint] = devices["f0"]["taints"]
+        assert (taint["key"], taint["effect"]) == ("k8s-rdma.io/agent-away", "NoSchedule")
+
+
+async def test_without_consumable_capacity_nothing_is_published_and_little_is_tried(
+    kind: str, tmp_path: Path
+):
+    async with publishing(kind, tmp_path, CONSUMABLE_CAPACITY) as p:
+        for attempt in (1, 2, 3):
+            p.offer(offer(mtu=attempt))
+
+            async def tried(attempt: int = attempt) -> bool:
+                return p.publisher.writes >= attempt and not await p.specs()
+
+            await p.until(tried)
+        assert p.publisher.writes == 3
+        assert "DRAConsumableCapacity" in p.publisher.problem
+
+
+async def test_without_taints_pfs_that_would_have_one_are_left_out(kind: str, tmp_path: Path):
+    async with publishing(kind, tmp_path, TAINTS) as p:
+        p.offer(offer(), offer("f1", link_up=False))
+        await p.until_published("f0")
+        p.offer(offer(), offer("f1"))
+        await p.until_published("f0", "f1")
+        assert p.publisher.writes <= 4
+
+
+async def test_two_drivers_that_differ_take_turns_slowly(kind: str, tmp_path: Path):
+    """As while an update runs: each writes what it knows; the last one is the one that stays."""
+    async with publishing(kind, tmp_path) as p:
+        other = SlicePublisher(p.client, NODE)
+        p.offer(offer())
+        await p.until_published("f0")
+        async with in_background(other.run()):
+            other.offer(Offers(node=NODE, pfs=(offer("g0"),)))
+
+            async def turns() -> bool:
+                return p.publisher.writes >= 4
+
+            await p.until(turns)
+            assert other.writes <= 5
+        await p.until_published("f0")
+
+
+async def test_annotation_of_a_slice_changes_nothing_else(kind: str, tmp_path: Path):
+    async with publishing(kind, tmp_path) as p:
+        p.offer(offer())
+        await p.until_published("f0")
+        p.publisher.touch()
+
+        async def annotated() -> bool:
+            items = (await p.http.get(SLICES)).json()["items"]
+            return TOUCHED in (items[0]["metadata"].get("annotations") or {})
+
+        await p.until(annotated)
+        await p.put_back("f0")
+        assert p.publisher.writes == 2
+
+
+async def test_api_server_without_the_api_is_named(tmp_path: Path):
+    async with stand_in(tmp_path, frozenset()) as plane:
+        path = write_kubeconfig(tmp_path / "k", plane, plane.admin_token)
+        client = connect(str(path))
+        client._client._client._client.base_url = f"{plane.url}/none"  # every path is unknown there
+        publisher = SlicePublisher(client, NODE)
+        async with asyncio.timeout(DEADLINE_S), in_background(publisher.run()):
+            while "claims need Kubernetes 1.36" not in publisher.problem:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+        await client.close()
+
+
+async def test_claim_and_pod_are_read_whole_in_one_line(kind: str, tmp_path: Path):
+    async with publishing(kind, tmp_path) as p:
+        if kind == "real":
+            await p.http.post("/api/v1/namespaces", json={"metadata": {"name": "default"}})
+        request = {"name": "a", "exactly": {"deviceClassName": "rdma"}}
+        document = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": [request]}}}
+        path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+        made = (await p.http.post(path, json=document)).json()
+        read = await p.client.get_claim_document("default", "c")
+        assert read is not None
+        assert b"\n" not in read
+        assert msgspec.json.decode(read) == made
+        assert await p.client.get_claim_document("default", "none") is None
+        assert await p.client.get_pod_document("default", "none") is None
