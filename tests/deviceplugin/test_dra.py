@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 import pytest
@@ -164,10 +164,10 @@ def new_driver(directory: Path, api: FakeSlices, uid: str = "uid-1") -> DraDrive
 
 
 @asynccontextmanager
-async def serving(driver: DraDriver) -> AsyncIterator[None]:
+async def serving(driver: DraDriver) -> AsyncIterator[asyncio.Task[NoReturn]]:
     running = asyncio.create_task(driver.run())
     try:
-        yield
+        yield running
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -369,3 +369,29 @@ async def test_scheduler_is_woken_once_for_claims_that_begin_and_end_together(wo
         await world.prepare()
     await world.until(lambda: world.api.annotated)
     assert world.api.annotated == {SLICE: 1}
+
+
+async def test_call_under_way_is_answered_before_the_driver_ends(tmp_path: Path) -> None:
+    api, agent = FakeSlices(), Agent(tmp_path / SOCKET, answer=b"")  # hangs up
+    api.objects["claim", "default", "c"] = claim(interface("a"))
+    await agent.start()
+    made = World(tmp_path, agent, api, new_driver(tmp_path, api))
+    async with serving(made.driver) as running:
+        await made.until(lambda: list((tmp_path / "registry").glob("*.sock")))
+        waiting = asyncio.create_task(made.prepare())
+        await made.until(lambda: agent.questions)
+        running.cancel()
+        await made.until(lambda: len(agent.questions) > 1)
+        assert list((tmp_path / "registry").glob("*.sock"))
+        agent.answer = PREPARED
+        assert (await waiting)["claim-1"].devices == (DEVICE,)
+    assert not list((tmp_path / "registry").glob("*.sock"))
+    await agent.stop()
+
+
+async def test_fault_with_one_claim_is_its_own(world: World) -> None:
+    fault = ClaimName(namespace="default", name="c2", uid="claim-2")
+    world.api.objects["claim", "default", "c2"] = {"fails": object()}  # no JSON can be made of it
+    found = await world.prepare(CLAIM, fault)
+    assert found["claim-1"].devices == (DEVICE,)
+    assert found["claim-2"].error == "a fault of the device plugin, see its log"

@@ -53,7 +53,7 @@ from k8s_rdma.wire.dra import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
     from k8s_rdma.deviceplugin.resource import Endpoint, Handlers
@@ -74,6 +74,11 @@ HEALTH_EVERY_S, HEALTH_TIMEOUT_S = 10.0, 30
 """The interval of health reports, and the time after which kubelet forgets one."""
 
 SOCKETS_CHECK_S = 1.0
+
+DRAIN_S = 25.0
+"""The time for calls under way when the process ends, which has 30 s by Kubernetes' default: kubelet tries a
+prepare that failed again after 80 s."""
+
 MAX_ERROR_CHARACTERS = 500
 """Kubelet makes an event of an error."""
 
@@ -183,6 +188,9 @@ class DraDriver:
         self.seconds = {"prepare": 0.0, "unprepare": 0.0}
         self._health = Observable[tuple[DeviceHealth, ...]](())
         self._known_to_kubelet = asyncio.Event()
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     @property
     def problem(self) -> str:
@@ -205,13 +213,23 @@ class DraDriver:
             try:
                 async with AsyncExitStack() as opened:
                     endpoints = [await self._open(opened, *endpoint) for endpoint in self._endpoints()]
-                    while all(endpoint.exists() for endpoint in endpoints):  # noqa: ASYNC110 - a mount says nothing
-                        await asyncio.sleep(SOCKETS_CHECK_S)
+                    await self._watch_sockets(endpoints)
             except (K8sRdmaError, OSError) as error:
                 if str(error) != self.registration:
                     _log.warning("driver_not_served", error=str(error))
                 self.registration = str(error)
                 await asyncio.sleep(SOCKETS_CHECK_S)
+
+    async def _watch_sockets(self, endpoints: list[Endpoint]) -> None:
+        """Return when a socket is lost; if cancelled, end when the calls under way have been answered."""
+        try:
+            while all(endpoint.exists() for endpoint in endpoints):  # noqa: ASYNC110 - a mount says nothing
+                await asyncio.sleep(SOCKETS_CHECK_S)
+        except asyncio.CancelledError:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_S):
+                    await self._idle.wait()
+            raise
 
     def _endpoints(self) -> tuple[tuple[Path, Handlers], ...]:
         """The plugin's socket, which is to be there first, and the one that kubelet finds it by."""
@@ -261,21 +279,32 @@ class DraDriver:
     async def _answer(
         self, command: str, claims: Claims, call: Callable[[ClaimName, float], Awaitable[Answer]]
     ) -> Answers:
-        started = time.monotonic()
-        deadline_s = started + LONGEST_WAIT_S
-        answers = await asyncio.gather(*(call(claim, deadline_s) for claim in claims))
-        for claim, answer in zip(claims, answers, strict=True):
-            self.counts[command, not answer.error] += 1
-            if answer.error:
-                _log.warning(
-                    f"claim_not_{command}d", claim=f"{claim.namespace}/{claim.name}", error=answer.error
-                )
-        self.seconds[command] += time.monotonic() - started
+        self._calls += 1
+        self._idle.clear()
+        try:
+            started = time.monotonic()
+            deadline_s = started + LONGEST_WAIT_S
+            answers = await asyncio.gather(*(_isolated(call, claim, deadline_s) for claim in claims))
+            self._record(command, dict(zip(claims, answers, strict=True)), time.monotonic() - started)
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
         self.slices.touch()
         return {
             claim.uid: msgspec.structs.replace(answer, error=answer.error[:MAX_ERROR_CHARACTERS])
             for claim, answer in zip(claims, answers, strict=True)
         }
+
+    def _record(self, command: str, answers: Mapping[ClaimName, Answer], took_s: float) -> None:
+        self.seconds[command] += took_s
+        for claim, answer in answers.items():
+            self.counts[command, not answer.error] += 1
+            name = f"{claim.namespace}/{claim.name}"
+            if answer.error:
+                _log.warning(f"claim_not_{command}d", claim=name, error=answer.error)
+            else:
+                _log.info(f"claim_{command}d", claim=name, took_ms=round(took_s * 1000, 3))
 
     async def _prepare(self, claim: ClaimName, deadline_s: float) -> Answer:
         subject = f"claim {claim.namespace}/{claim.name}"
@@ -356,6 +385,17 @@ class DraDriver:
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEALTH_EVERY_S):
                     await self._health.wait_for_change(devices)
+
+
+async def _isolated(
+    call: Callable[[ClaimName, float], Awaitable[Answer]], claim: ClaimName, deadline_s: float
+) -> Answer:
+    """Call for one claim; a fault is its answer, so that the other claims of the call have theirs."""
+    try:
+        return await call(claim, deadline_s)
+    except Exception:
+        _log.exception("claim_failed", claim=f"{claim.namespace}/{claim.name}")
+        return Answer(error="a fault of the device plugin, see its log", reason=Reason.INTERNAL)
 
 
 def health_of(offers: Offers, *, agent_away: bool) -> tuple[DeviceHealth, ...]:
