@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from cluster.control_plane import Json, write_kubeconfig
 from cluster.controllers import controllers
 from cluster.controllers import obstacle as no_controllers
+from cluster.dra_recorder import UID, recording
 from cluster.kubelet import NODE, Kubelet, obstacle, programs, release_of
 from cluster.test_real_kubelet import (
     build_dir,
@@ -25,10 +30,10 @@ from cluster.test_real_kubelet import (
 from e2e.container_runtime import IMAGE
 from e2e.node import Node
 from k8s_rdma.wire.claims import DRIVER
+from k8s_rdma.wire.dra import WATCH_HEALTH
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
 
 __all__ = ["build_dir", "make_node", "node", "program"]
@@ -54,6 +59,8 @@ SCHEDULER = {
     "podInitialBackoffSeconds": 1,
     "podMaxBackoffSeconds": 1,
 }
+RECORD = "K8S_RDMA_RECORD"
+RECORDINGS = Path(__file__).parents[1] / "recordings" / "dra"
 LINK = 1_000
 """Mb/s of the node's PFs."""
 
@@ -138,7 +145,10 @@ class Cluster:
 
 
 @asynccontextmanager
-async def claims_cluster(node: Node, tmp_path: Path) -> AsyncIterator[Cluster]:
+async def claims_cluster(
+    node: Node, tmp_path: Path, claims: dict[str, str] | None = None
+) -> AsyncIterator[Cluster]:
+    """claims: settings of the driver."""
     async with kubelet_of(node, tmp_path) as kubelet:
         plane = kubelet.cluster.plane
         kubeconfig = write_kubeconfig(node.directory / "plugin.kubeconfig", plane, plane.admin_token)
@@ -148,7 +158,7 @@ async def claims_cluster(node: Node, tmp_path: Path) -> AsyncIterator[Cluster]:
             "port": None,
             "node": NODE,
             "kubeconfig": str(kubeconfig),
-            "claims": {},
+            "claims": claims or {},
         }
         pf = node.pfs[0].name
         rules = [{"names": [pf], "use": "claims"}]
@@ -272,3 +282,35 @@ async def test_link_that_is_down_is_a_taint_and_written_once(node: Node, tmp_pat
         assert found["spec"]["pool"]["generation"] == 2
         node.ip("link", "set", cluster.pf, "up")
         assert await cluster.interfaces("p") == {"rdma0": (1, 0)}
+
+
+async def test_recorded_calls_are_those_of_a_real_kubelet(node: Node, tmp_path: Path):
+    """Their order and their fields; claims, devices and times differ."""
+    with tempfile.TemporaryDirectory(prefix="dra-") as name:  # paths of sockets are short
+        place = Path(name)
+        directories = {"registryDir": str(place / "registry"), "pluginsDir": str(place / "plugins")}
+        async with claims_cluster(node, tmp_path, {**directories, "uid": UID}) as cluster:
+            registry = cluster.kubelet.lib / "plugins_registry"
+            async with recording(place / "registry", registry, place / "relay.sock") as recorder:
+                await cluster.until_published()
+                await cluster.create_claim("p", "400M")
+                await cluster.create_pod("p")
+                await cluster.interfaces("p")
+                await cluster.kubelet.delete_pod("p")
+                await cluster.kubelet.until(lambda: not node.try_report().allocations)
+                await cluster.create_claim("q", "100M")
+                await cluster.create_pod("q", hostNetwork=True)
+                await cluster.kubelet.event("q", "FailedPrepareDynamicResources")
+    if os.environ.get(RECORD):
+        recorder.write(RECORDINGS)
+    kept = [json.loads(path.read_bytes()) for path in sorted(RECORDINGS.glob("*.json"))]
+    assert order(recorder.calls) == order(kept)
+
+
+def order(calls: list[Json]) -> list[tuple[str, bool, bool]]:
+    """Methods, and whether requests and answers have content; health is reported whenever it is due."""
+    return [
+        (each["method"], bool(each["request_hex"]), bool(each["answer_hex"]))
+        for each in calls
+        if each["method"] != WATCH_HEALTH.path
+    ]
