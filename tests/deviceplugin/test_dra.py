@@ -16,8 +16,10 @@ from k8s_rdma.agent.unix_sockets import listen_unix
 from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
 from k8s_rdma.core.types import LinkType
 from k8s_rdma.deviceplugin.dra import DraDriver
+from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.grpc_calls import answers, call, connect
 from k8s_rdma.wire.claims import (
+    MAX_LINE_BYTES,
     NO_POD,
     SOCKET,
     Answer,
@@ -153,14 +155,14 @@ class World:
         await self.until(lambda: not self.driver.slices.problem and self.api.slices)
 
 
-def new_driver(directory: Path, api: FakeSlices, uid: str = "uid-1") -> DraDriver:
+def new_driver(directory: Path, api: FakeSlices, uid: str = "uid-1", **times: float) -> DraDriver:
     claims = ClaimsConfig(
         plugins_dir=str(directory / "plugins"), registry_dir=str(directory / "registry"), uid=uid
     )
     config = DevicePluginConfig(
         node="w1", run_dir=str(directory), claims=claims, kubeconfig="/none", resources=()
     )
-    return DraDriver(config, claims, api)
+    return DraDriver(config, claims, api, **times)
 
 
 @asynccontextmanager
@@ -236,8 +238,13 @@ async def test_prepare_waits_for_the_api_server(world: World) -> None:
     assert (await waiting)["claim-1"].devices == (DEVICE,)
 
 
-async def test_garbage_of_the_agent_is_asked_again(world: World) -> None:
-    world.agent.answer = b"no JSON\n"
+@pytest.mark.parametrize(
+    "garbage",
+    [b"no JSON\n", b"\n", b"\xff\n", b'{"devices":1}\n', b"[" * 100_000 + b"\n", b"x" * (MAX_LINE_BYTES + 1)],
+    ids=["text", "nothing", "no-unicode", "type", "depth", "length"],
+)
+async def test_garbage_of_the_agent_is_asked_again(world: World, garbage: bytes) -> None:
+    world.agent.answer = garbage
     waiting = asyncio.create_task(world.prepare())
     await world.until(lambda: len(world.agent.questions) > 1)
     world.agent.answer = Answer(devices=(DEVICE,))
@@ -395,3 +402,48 @@ async def test_fault_with_one_claim_is_its_own(world: World) -> None:
     found = await world.prepare(CLAIM, fault)
     assert found["claim-1"].devices == (DEVICE,)
     assert found["claim-2"].error == "a fault of the device plugin, see its log"
+
+
+async def test_no_new_pods_come_while_the_agent_is_away(tmp_path: Path) -> None:
+    api, agent = FakeSlices(), Agent(tmp_path / SOCKET)
+    made = World(tmp_path, agent, api, new_driver(tmp_path, api, agent_away_s=0.2))
+
+    def taints() -> list[str]:
+        return [
+            taint["key"]
+            for spec in api.specs().values()
+            for device in spec["devices"]
+            for taint in device.get("taints", ())
+        ]
+
+    async with serving(made.driver):
+        await agent.start()
+        await made.until(lambda: list((tmp_path / "registry").glob("*.sock")))
+        await made.register()
+        await made.until_published()
+        await agent.stop()
+        await made.until(lambda: taints() == ["k8s-rdma.io/agent-away"])
+        assert "the agent cannot be reached" in made.driver.problem
+        await agent.start()
+        await made.until(lambda: api.slices and not taints())
+        await agent.stop()
+    async with serving(new_driver(tmp_path, api, "uid-2", agent_away_s=0.2)):
+        registration = await _there(made, "uid-2")
+        async with connect(registration) as channel:
+            await call(channel, NOTIFY, RegistrationStatus(registered=True), timeout_s=5)
+        await made.until(lambda: not api.slices)
+
+
+async def _there(world: World, uid: str) -> Path:
+    registration = world.directory / "registry" / f"rdma.k8s-rdma.io-{uid}-reg.sock"
+    await world.until(registration.exists)
+    return registration
+
+
+def test_directories_too_long_for_sockets_are_refused_by_their_keys(tmp_path: Path) -> None:
+    for key in ("plugins_dir", "registry_dir"):
+        claims = ClaimsConfig(**{"plugins_dir": "/p", "registry_dir": "/r", key: f"/{'x' * 80}"})
+        config = DevicePluginConfig(node="w1", claims=claims, kubeconfig="/none", resources=())
+        camel = {"plugins_dir": "pluginsDir", "registry_dir": "registryDir"}[key]
+        with pytest.raises(MalformedError, match=f"claims.{camel}: the socket /xxx"):
+            DraDriver(config, claims, FakeSlices())

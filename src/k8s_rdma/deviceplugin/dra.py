@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.deviceplugin.resource import Followers, Observable, is_served, open_endpoint
+from k8s_rdma.deviceplugin.resource import Followers, Observable, check_path, is_served, open_endpoint
 from k8s_rdma.deviceplugin.resource_slices import SlicePublisher
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.api import API_ERRORS
@@ -142,7 +142,7 @@ class ClaimsAgent:
             try:
                 await self._follow()
             except (OSError, EOFError, ValueError, MalformedError) as error:
-                if str(error) != problem:
+                if str(error) != problem or not self.away:
                     _log.warning("agent_lost", socket=str(self._socket), error=str(error))
                 problem = str(error)
             self.away = True
@@ -172,8 +172,16 @@ class DraDriver:
     registration: why kubelet does not use the driver; empty once it has registered it.
     """
 
-    def __init__(self, config: DevicePluginConfig, claims: ClaimsConfig, api: SlicesApi) -> None:
-        """Serve nothing yet."""
+    def __init__(
+        self,
+        config: DevicePluginConfig,
+        claims: ClaimsConfig,
+        api: SlicesApi,
+        *,
+        agent_away_s: float = AGENT_AWAY_S,
+    ) -> None:
+        """Serve nothing yet. MalformedError when a directory's path is too long for sockets."""
+        self._agent_away_s = agent_away_s
         self._api = api
         self._node = NodeName(config.node or "")
         self._agent = ClaimsAgent(Path(config.run_dir) / SOCKET)
@@ -182,6 +190,8 @@ class DraDriver:
         self._directory = Path(claims.plugins_dir) / DRIVER
         self._socket = self._directory / f"dra-{uid}.sock"
         self._registration_socket = self._registry / f"{DRIVER}-{uid}-reg.sock"
+        check_path(self._socket, "claims.pluginsDir")
+        check_path(self._registration_socket, "claims.registryDir")
         self.slices = SlicePublisher(api, self._node)
         self.registration = "kubelet has not registered the driver yet"
         self.counts: Counter[tuple[str, bool]] = Counter()
@@ -348,6 +358,7 @@ class DraDriver:
     async def _offer(self) -> NoReturn:
         """Publish each change of what the agent offers, and its absence when that lasts.
 
+        What an earlier process published is withdrawn then, as only the agent knows whether it still holds.
         Not before kubelet has registered the driver: it would fail the pods that come, and try again late.
         """
         await self._known_to_kubelet.wait()
@@ -361,10 +372,12 @@ class DraDriver:
                 away_since_s = None
             elif away_since_s is None:
                 away_since_s = time.monotonic()
-            away = away_since_s is not None and time.monotonic() - away_since_s >= AGENT_AWAY_S
+            away = away_since_s is not None and time.monotonic() - away_since_s >= self._agent_away_s
             if offers is not None:
                 self.slices.offer(offers, agent_away=away)
                 self._health.publish(health_of(offers, agent_away=away))
+            elif away:
+                self.slices.offer(Offers(node=self._node))
 
     async def _watch_health(self, _request: None) -> AsyncGenerator[tuple[DeviceHealth, ...], None]:
         """Report all devices at once, after each change, and before kubelet forgets them."""

@@ -282,13 +282,11 @@ async def _start(server: Server) -> None:
         raise
 
 
-def check_path(path: Path) -> None:
-    """Check that the path is short enough for a socket; MalformedError if it is not."""
+def check_path(path: Path, key: str = "kubeletDir") -> None:
+    """Check that the path is short enough for a socket; MalformedError, which names the key, if it is not."""
     temporary = _temporary_path(path)
     if (size := len(bytes(temporary))) > MAX_PATH_BYTES:
-        msg = (
-            f"kubeletDir: the socket {temporary} would have a path of {size} bytes, {MAX_PATH_BYTES} at most"
-        )
+        msg = f"{key}: the socket {temporary} would have a path of {size} bytes, {MAX_PATH_BYTES} at most"
         raise MalformedError(msg)
 
 
