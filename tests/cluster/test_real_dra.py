@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import subprocess
 import tempfile
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -59,6 +61,7 @@ SCHEDULER = {
     "podInitialBackoffSeconds": 1,
     "podMaxBackoffSeconds": 1,
 }
+REPLACEMENTS = 4
 RECORD = "K8S_RDMA_RECORD"
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "dra"
 LINK = 1_000
@@ -72,6 +75,8 @@ class Cluster:
     node: Node
     kubelet: Kubelet
     pf: str
+    driver: subprocess.Popen[bytes]
+    config: Path
 
     async def get(self, path: str) -> Json:
         answer = await self.kubelet.cluster.http.get(path)
@@ -96,6 +101,14 @@ class Cluster:
         await self.kubelet.program.until(published)
         [device] = found
         return device
+
+    async def replace_driver(self) -> subprocess.Popen[bytes]:
+        """Start another one, and wait until kubelet has registered it; the former, which runs still."""
+        log = self.node.directory / "device-plugin.log"
+        registered = log.read_text().count("driver_registered")
+        former, self.driver = self.driver, self.node.start("device-plugin", self.config)
+        await self.kubelet.until(lambda: log.read_text().count("driver_registered") > registered)
+        return former
 
     async def create_claim(self, claim: str, bandwidth: str, **config: Any) -> None:
         request = {"deviceClassName": "rdma", "capacity": {"requests": {"bandwidth": bandwidth}}}
@@ -165,8 +178,8 @@ async def claims_cluster(
         node.settings = node.settings | {"hardware": {"pfs": rules, "all": True}, "node": NODE}
         plugin = node.config("device-plugin", config)
         start_agent(node, kubelet, str(plugin))
-        node.start("device-plugin", plugin)
-        cluster = Cluster(node, kubelet, pf)
+        driver = node.start("device-plugin", plugin)
+        cluster = Cluster(node, kubelet, pf, driver, plugin)
         selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
         await cluster.post(
             f"{API}/deviceclasses", {"metadata": {"name": "rdma"}, "spec": {"selectors": [selector]}}
@@ -305,6 +318,25 @@ async def test_recorded_calls_are_those_of_a_real_kubelet(node: Node, tmp_path: 
         recorder.write(RECORDINGS)
     kept = [json.loads(path.read_bytes()) for path in sorted(RECORDINGS.glob("*.json"))]
     assert order(recorder.calls) == order(kept)
+
+
+async def test_pods_start_while_the_driver_is_replaced(node: Node, tmp_path: Path):
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        for index in range(REPLACEMENTS):
+            name = f"p{index}"
+            await cluster.create_claim(name, "400M")
+            former = await cluster.replace_driver()
+            await cluster.create_pod(name)
+            former.terminate()
+            assert await cluster.interfaces(name) == {"rdma0": (400, 0)}
+            assert len(await cluster.slices()) == 1
+            await cluster.kubelet.delete_pod(name)
+            assert await asyncio.to_thread(former.wait, 30) == 0
+        events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
+        assert "FailedPrepareDynamicResources" not in {event["reason"] for event in events}
+        [slice_] = await cluster.slices()
+        assert slice_["spec"]["pool"]["generation"] == 1
 
 
 def order(calls: list[Json]) -> list[tuple[str, bool, bool]]:
