@@ -116,7 +116,8 @@ async def test_process_serves_kubelet_and_tells_its_state(world: World) -> None:
             }
             assert set(await call(channel, UNPREPARE, (claim,), timeout_s=50)) == {claim.uid}
         figures = await node.figures()
-        assert figures["claims_up",] == figures["slice_writes_total",] == 1
+        for name in ("claims_up", "claims_registered", "claims_agent_up", "slices", "slice_writes_total"):
+            assert figures[name,] == 1, name
         assert figures["claims_total", "prepare", "done"] == figures["claims_total", "unprepare", "done"] == 1
         assert await node.plugin.stop() == 0
         assert list(node.registry.iterdir()) == []

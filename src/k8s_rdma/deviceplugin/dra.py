@@ -205,8 +205,13 @@ class DraDriver:
     @property
     def problem(self) -> str:
         """Reason why pods with claims may not start on this node; empty when they do."""
-        agent = "the agent cannot be reached" if self._agent.away else ""
+        agent = "" if self.agent_up else "the agent cannot be reached"
         return "; ".join(filter(None, (self.registration, self.slices.problem, agent)))
+
+    @property
+    def agent_up(self) -> bool:
+        """Report whether the agent tells what it offers."""
+        return not self._agent.away
 
     async def run(self) -> NoReturn:
         """Serve until cancelled, then remove the sockets; the slices stay."""

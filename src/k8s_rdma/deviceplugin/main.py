@@ -377,6 +377,12 @@ def _claim_metrics(driver: DraDriver) -> Iterator[Metric]:
         "Whether kubelet uses the DRA driver, its slices are published, and the agent answers.",
         [({}, not driver.problem)],
     )
+    help_text = "Whether kubelet has registered the DRA driver."
+    yield gauge(f"{_PREFIX}claims_registered", help_text, [({}, not driver.registration)])
+    help_text = "Whether the agent tells the DRA driver what it offers."
+    yield gauge(f"{_PREFIX}claims_agent_up", help_text, [({}, driver.agent_up)])
+    help_text = "ResourceSlices of the node in the API server."
+    yield gauge(f"{_PREFIX}slices", help_text, [({}, driver.slices.count)])
     yield counter(
         f"{_PREFIX}claims_total",
         "ResourceClaims that kubelet had prepared and unprepared, by outcome.",

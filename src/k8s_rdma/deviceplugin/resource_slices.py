@@ -89,6 +89,11 @@ class SlicePublisher:
         self.problem = "no slices are published yet"
         self.writes = 0
 
+    @property
+    def count(self) -> int:
+        """The number of slices in the API server."""
+        return len(self._found or ())
+
     def offer(self, offers: Offers, *, agent_away: bool = False) -> None:
         """Publish these offers from now on. agent_away: whether no new pods are to come."""
         if offers.node != self._node:
