@@ -138,6 +138,11 @@ def test_vf_without_driver_is_foreign_when_its_pod_has_ended_and_used_when_it_ha
     node.until("seen", lambda _: not node.leftovers(within_s=0))
 
 
+def vf_mac(told: dict[str, Any], pf: str, index: int) -> str:
+    [vf] = [vf for each in told["pfs"] if each["name"] == pf for vf in each["vfs"] if vf["vf"] == index]
+    return str(vf["mac"])
+
+
 def test_mac_that_the_pf_gives_a_pods_vf_meanwhile_does_not_keep_the_pod(node: LoneNode) -> None:
     home = node.before["eth0", 0]
     sandbox = node.add("a", CAP)
@@ -149,6 +154,7 @@ def test_mac_that_the_pf_gives_a_pods_vf_meanwhile_does_not_keep_the_pod(node: L
     node.sh(
         f"ip link set eth0 vf 0 mac {home.mac}; ip link set {home.netdev} up; ip link set {home.netdev} down"
     )
+    node.until("its own MAC", lambda told: vf_mac(told, "eth0", 0) == home.mac)
 
 
 def test_free_vf_that_somebody_moved_away_is_foreign_until_it_is_back(node: LoneNode) -> None:
