@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from google.protobuf.message import Message
 
 from k8s_rdma.core.devices.pod_devices import DeviceSpec, Mount
-from k8s_rdma.wire.protobuf import Form, Method, form
+from k8s_rdma.wire.protobuf import Form, Method, empty_form, form
 from k8s_rdma_demo.pb import cri_pb2 as pb
 
 RUNTIME_SERVICE = "runtime.v1.RuntimeService"
@@ -237,10 +237,6 @@ def _conditions_from(message: pb.StatusResponse) -> Sequence[RuntimeCondition]:
     )
 
 
-def _empty(message: type[M]) -> Form[None]:
-    return form(message, lambda _: message(), lambda _: None)
-
-
 def _id(message: type[M], name: str) -> Form[str]:
     """Return the form of a message with one field, an id."""
     return form(message, lambda value: message(**{name: value}), lambda read: str(getattr(read, name)))
@@ -260,13 +256,13 @@ STOP_POD_SANDBOX = Method(
     service=RUNTIME_SERVICE,
     name="StopPodSandbox",
     request=_id(pb.StopPodSandboxRequest, "pod_sandbox_id"),
-    answer=_empty(pb.StopPodSandboxResponse),
+    answer=empty_form(pb.StopPodSandboxResponse),
 )
 REMOVE_POD_SANDBOX = Method(
     service=RUNTIME_SERVICE,
     name="RemovePodSandbox",
     request=_id(pb.RemovePodSandboxRequest, "pod_sandbox_id"),
-    answer=_empty(pb.RemovePodSandboxResponse),
+    answer=empty_form(pb.RemovePodSandboxResponse),
 )
 POD_SANDBOX_STATUS = Method(
     service=RUNTIME_SERVICE,
@@ -281,7 +277,7 @@ POD_SANDBOX_STATUS = Method(
 LIST_POD_SANDBOX = Method(
     service=RUNTIME_SERVICE,
     name="ListPodSandbox",
-    request=_empty(pb.ListPodSandboxRequest),
+    request=empty_form(pb.ListPodSandboxRequest),
     answer=form(pb.ListPodSandboxResponse, _sandboxes_to, _sandboxes_from),
 )
 CREATE_CONTAINER = Method(
@@ -294,11 +290,11 @@ START_CONTAINER = Method(
     service=RUNTIME_SERVICE,
     name="StartContainer",
     request=_id(pb.StartContainerRequest, "container_id"),
-    answer=_empty(pb.StartContainerResponse),
+    answer=empty_form(pb.StartContainerResponse),
 )
 STATUS = Method(
     service=RUNTIME_SERVICE,
     name="Status",
-    request=_empty(pb.StatusRequest),
+    request=empty_form(pb.StatusRequest),
     answer=form(pb.StatusResponse, _conditions_to, _conditions_from),
 )

@@ -179,9 +179,7 @@ class SharedResourceSpecs:
         failed = {}
         for name in resources:
             try:
-                path, data = self._path(name), self._specification(name)
-                if not self._files.holds(path, data):
-                    self._files.write(path, data)
+                self._files.update(self._path(name), self._specification(name))
             except K8sRdmaError as error:
                 failed[name] = error.message
                 failed |= self._remove(name)
@@ -259,7 +257,7 @@ class SlotSpecs:
         for slot, interfaces in ledger.slots().items():
             if slot.device in devices and interfaces:
                 try:
-                    self._log_written(slot, interfaces)
+                    self._files.update(self._path(slot.device), self._specification(slot, interfaces))
                     to_go.discard(slot.device)
                 except KernelError as error:
                     problems.append(error.message)
@@ -286,11 +284,6 @@ class SlotSpecs:
             device = device_of_file_name(SLOT_CLASS, name)
             if device is not None and device not in slot_devices:
                 yield self._cdi_dir / name
-
-    def _log_written(self, slot: SlotInUse, interfaces: Sequence[AllocatedInterface]) -> None:
-        path, data = self._path(slot.device), self._specification(slot, interfaces)
-        if not self._files.holds(path, data):
-            self._files.write(path, data)
 
     def _path(self, device: str) -> PurePosixPath:
         return self._cdi_dir / file_name(SLOT_CLASS, device)
@@ -360,9 +353,7 @@ class ClaimSpecs:
         """Write a claim's specification; KernelError when that fails: then there is none."""
         path = self._path(promise.uid)
         try:
-            data = self._specification(promise, ledger)
-            if not self._files.holds(path, data):
-                self._files.write(path, data)
+            self._files.update(path, self._specification(promise, ledger))
         except KernelError:
             self._files.remove([path])
             raise
@@ -541,10 +532,8 @@ class AttachmentSpecs:
 
     def _write_function(self, interface: AllocatedInterface) -> None:
         nodes = vfio_nodes(self._nodes.vfio_group(pci_address(interface.pci)))
-        path, edits = self._cdi_file(interface), ContainerEdits(device_nodes=nodes)
-        data = encode_own(VF_CLASS, interface.pci, edits)
-        if not self._files.holds(path, data):
-            self._files.write(path, data)
+        data = encode_own(VF_CLASS, interface.pci, ContainerEdits(device_nodes=nodes))
+        self._files.update(self._cdi_file(interface), data)
 
     def _functions_of_others(self, ledger: Ledger) -> Iterator[PurePosixPath]:
         """Find specifications of VFs without a receipt, as a lost or restored ledger leaves them."""

@@ -62,6 +62,11 @@ class HostFiles:
             msg = f"device file {path}: cannot be written: {error.strerror}"
             raise KernelError(msg) from error
 
+    def update(self, path: PurePosixPath, data: bytes) -> None:
+        """Write a file unless it holds this already; KernelError as `write`."""
+        if not self.holds(path, data):
+            self.write(path, data)
+
     def remove(self, paths: Iterable[PurePosixPath]) -> None:
         """Remove the files that exist. All are tried, and one KernelError names those that stay."""
         problems = []

@@ -12,7 +12,7 @@ from k8s_rdma.wire.claims import Answer, ClaimName, PreparedDevice
 from k8s_rdma.wire.pb import dra_health_pb2 as health_pb
 from k8s_rdma.wire.pb import dra_pb2 as pb
 from k8s_rdma.wire.pb import plugin_registration_pb2 as registration_pb
-from k8s_rdma.wire.protobuf import Form, Method, form
+from k8s_rdma.wire.protobuf import Method, empty_form, form
 
 PLUGIN = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 HEALTH = "v1alpha1.DRAResourceHealth"
@@ -148,15 +148,9 @@ def _status_from(message: registration_pb.RegistrationStatus) -> RegistrationSta
     return RegistrationStatus(registered=message.plugin_registered, error=message.error)
 
 
-_WATCH: Form[None] = form(
-    health_pb.NodeWatchResourcesRequest, lambda _: health_pb.NodeWatchResourcesRequest(), lambda _: None
-)
-_INFO: Form[None] = form(registration_pb.InfoRequest, lambda _: registration_pb.InfoRequest(), lambda _: None)
-_NOTED: Form[None] = form(
-    registration_pb.RegistrationStatusResponse,
-    lambda _: registration_pb.RegistrationStatusResponse(),
-    lambda _: None,
-)
+_WATCH = empty_form(health_pb.NodeWatchResourcesRequest)
+_INFO = empty_form(registration_pb.InfoRequest)
+_NOTED = empty_form(registration_pb.RegistrationStatusResponse)
 
 PREPARE: Method[Claims, Answers] = Method(
     service=PLUGIN,

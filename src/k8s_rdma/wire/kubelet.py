@@ -18,7 +18,7 @@ from k8s_rdma.core.devices.pod_devices import (
 )
 from k8s_rdma.wire.pb import device_plugin_pb2 as pb
 from k8s_rdma.wire.pb import pod_resources_pb2 as pod_pb
-from k8s_rdma.wire.protobuf import Form, Method, form
+from k8s_rdma.wire.protobuf import Method, empty_form, form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,12 +108,8 @@ def _allocatable_from(message: pod_pb.AllocatableResourcesResponse) -> Sequence[
     return tuple(_pod_devices_from("", device) for device in message.devices)
 
 
-_LIST_REQUEST: Form[None] = form(
-    pod_pb.ListPodResourcesRequest, lambda _: pod_pb.ListPodResourcesRequest(), lambda _: None
-)
-_ALLOCATABLE_REQUEST: Form[None] = form(
-    pod_pb.AllocatableResourcesRequest, lambda _: pod_pb.AllocatableResourcesRequest(), lambda _: None
-)
+_LIST_REQUEST = empty_form(pod_pb.ListPodResourcesRequest)
+_ALLOCATABLE_REQUEST = empty_form(pod_pb.AllocatableResourcesRequest)
 
 LIST = Method(
     service=POD_RESOURCES_LISTER,
@@ -304,10 +300,8 @@ def _ids_from(message: pb.PreStartContainerRequest) -> Ids:
 CONTAINER_ALLOCATE_RESPONSE = form(pb.ContainerAllocateResponse, _container_to, _container_from)
 """The response for one container, as kubelet keeps it."""
 
-_EMPTY: Form[None] = form(pb.Empty, lambda _: pb.Empty(), lambda _: None)
-_STARTED: Form[None] = form(
-    pb.PreStartContainerResponse, lambda _: pb.PreStartContainerResponse(), lambda _: None
-)
+_EMPTY = empty_form(pb.Empty)
+_STARTED = empty_form(pb.PreStartContainerResponse)
 
 REGISTER = Method(
     service=REGISTRATION,

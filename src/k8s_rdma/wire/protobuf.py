@@ -62,3 +62,8 @@ def form(
         return from_message(read)
 
     return Form(encode=encode, decode=decode)
+
+
+def empty_form(message: type[M]) -> Form[None]:
+    """The form of a message without a value; fields that it has stay at their defaults and are not read."""
+    return form(message, lambda _: message(), lambda _: None)
