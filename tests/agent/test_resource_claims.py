@@ -236,6 +236,25 @@ def test_claim_waits_for_one_that_is_ending(machine: Machine) -> None:
     scenario(machine, play)
 
 
+def test_claim_waits_for_its_mac_until_the_pod_that_has_it_ends(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", mac="02:00:00:00:00:77"))
+        successor = interface("a", mac="02:00:00:00:00:77")
+        again = {"uid": "u2", "name": "d", "pod_name": "q"}
+        error = await refusal(agent.prepare(successor, **again, wait_s=0.05))
+        assert "asks for MAC 02:00:00:00:00:77, which request a of claim default/c has" in error.message
+        await agent.add()
+        waiting = asyncio.create_task(agent.prepare(successor, **again, wait_s=40.0))
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert not done
+        await agent.delete()
+        await agent.unprepare()
+        await waiting
+        await agent.add("c2", "q")
+
+    scenario(machine, play)
+
+
 def test_claim_is_refused_with_numbers_when_it_has_waited_in_vain(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(*(interface(name) for name in "abcd"))

@@ -17,7 +17,7 @@ from k8s_rdma.core.ledger import ClaimPromise, ClaimUid, Ledger
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.programming import RoundRobin
 from k8s_rdma.core.request import InterfaceRequest
-from k8s_rdma.core.types import NodeName, PfUse, RateAbility, RateRange
+from k8s_rdma.core.types import InterfaceOptions, NodeName, PfUse, RateAbility, RateRange, Setting
 from k8s_rdma.errors import LedgerError, Reason
 
 if TYPE_CHECKING:
@@ -162,6 +162,38 @@ def test_ledger_refuses_a_promised_vf_to_others() -> None:
     taken = replace(ledger.promises[ClaimUid("c1")], uid=ClaimUid("c2"))
     with pytest.raises(LedgerError, match="is in use, cannot be promised to claim default/c1"):
         ledger.with_promise(taken)
+
+
+def test_mac_that_another_function_has_is_refused_until_its_pod_has_ended() -> None:
+    found = for_claims(hardware())
+    able = frozenset({Setting.MAC})
+    found = replace(found, pfs=tuple(replace(pf, supported_settings=able) for pf in found.pfs))
+
+    def refused(mac: str, ledger: Ledger) -> tuple[Reason, str]:
+        claim = allocated("c2", (PF0, 0), name="q")
+        options = InterfaceOptions(mac=mac)
+        [entry] = claim.interfaces
+        claim = replace(
+            claim, interfaces=(replace(entry, interface=replace(entry.interface, options=options)),)
+        )
+        judged = judge(claim, W1, found, ledger)
+        assert isinstance(judged, Rejection)
+        return judged.reason, judged.message
+
+    free = found.pfs[1].vfs[2].mac
+    why = f"request r0 asks for MAC {free}, which VF 2 of PF enp3s0f1 has"
+    assert refused(free, Ledger()) == (Reason.CONFLICT, why)
+    requested = InterfaceOptions(mac="02:00:00:00:00:77")
+    attached = Ledger().with_receipt(receipt("a", replace(interface(PF1, 0), options=requested)))
+    why = "request r0 asks for MAC 02:00:00:00:00:77, which interface rdma0 of pod default/p has"
+    assert refused("02:00:00:00:00:77", attached) == (Reason.INSUFFICIENT, why)
+    judged = judge(allocated("c1", (PF1, 0)), W1, found, Ledger())
+    assert isinstance(judged, ClaimPromise)
+    [promised] = judged.interfaces
+    promised = replace(promised, placed=replace(promised.placed, options=requested))
+    ledger = Ledger().with_promise(replace(judged, interfaces=(promised,)))
+    why = "request r0 asks for MAC 02:00:00:00:00:77, which request r0 of claim default/c1 has"
+    assert refused("02:00:00:00:00:77", ledger) == (Reason.INSUFFICIENT, why)
 
 
 def test_devices_of_one_request_are_numbered() -> None:

@@ -27,7 +27,7 @@ from k8s_rdma.core.devices.near_gpus import of_gpus, owners
 from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Gpu, Inventory, Pf, Used, total
 from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config, shown
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
-from k8s_rdma.core.macs import home_mac, taken_mac
+from k8s_rdma.core.macs import home_mac, requested_macs, taken_mac
 from k8s_rdma.core.placement import (
     PlacedInterface,
     Placement,
@@ -207,9 +207,8 @@ def choose_vfs(
             message = f"no free VF left on PF {placed.pf} for interface {ifname}"
             return Rejection(node=placement.node, reason=Reason.STALE_PLACEMENT, message=message)
         chosen.append(allocated(vf, pf, placed, ifname, entry))
-    conflict = taken_mac(chosen, hardware, ledger)
-    if conflict:
-        return Rejection(node=placement.node, reason=Reason.CONFLICT, message=conflict)
+    if conflict := taken_mac(requested_macs(chosen), hardware, ledger):
+        return Rejection(node=placement.node, reason=Reason.CONFLICT, message=conflict.why)
     return tuple(chosen)
 
 

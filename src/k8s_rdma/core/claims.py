@@ -23,7 +23,7 @@ from k8s_rdma.core.ledger import (
     Pod,
     PromisedInterface,
 )
-from k8s_rdma.core.macs import taken_mac
+from k8s_rdma.core.macs import RequestedMac, requested_macs, taken_mac
 from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
 from k8s_rdma.core.programming import objection
 from k8s_rdma.core.request import InterfaceRequest, unmet
@@ -182,6 +182,22 @@ def _is_same(promise: ClaimPromise, claim: AllocatedClaim) -> bool:
     return promise.pod == claim.pod and promised == allocated
 
 
+def _mac_refusal(
+    interfaces: Sequence[PromisedInterface], node: NodeName, hardware: Hardware, ledger: Ledger
+) -> Rejection | None:
+    """The reason why a MAC that the claim asks for is not to be had; None where all of them are."""
+    requested = (
+        RequestedMac(interface.placed.options.mac, interface.vf, f"request {interface.request}")
+        for interface in interfaces
+        if interface.placed.options.mac
+    )
+    conflict = taken_mac(requested, hardware, ledger)
+    if conflict is None:
+        return None
+    reason = Reason.INSUFFICIENT if conflict.by_pod else Reason.CONFLICT
+    return Rejection(node=node, reason=reason, message=conflict.why)
+
+
 def _placed(entry: ClaimedInterface, pf: PciAddress) -> PlacedInterface:
     interface = entry.interface
     return PlacedInterface(
@@ -254,7 +270,8 @@ def _with_vfs(
             why = f"PF {pf.name}: none of its {count} VFs for claims is free for request {entry.request}"
             return Rejection(node=node, reason=Reason.INSUFFICIENT, message=why)
         interfaces.append(_promised(entry, place, vf))
-    return ClaimPromise(
+    refusal = _mac_refusal(interfaces, node, hardware, ledger.without_promise(claim.uid))
+    return refusal or ClaimPromise(
         uid=claim.uid,
         namespace=claim.namespace,
         name=claim.name,
@@ -308,8 +325,8 @@ def promised_interfaces(
             subject = f"VF {promise.vf.index} of PF {promise.vf.pf}, promised to request {promise.request}"
             return Rejection(node=node, reason=Reason.CONFLICT, message=f"{subject}, cannot be given: {why}")
         interfaces.append(allocated(vf, pf, promise.placed, ifname, entry))
-    if conflict := taken_mac(interfaces, hardware, ledger):
-        return Rejection(node=node, reason=Reason.CONFLICT, message=conflict)
+    if conflict := taken_mac(requested_macs(interfaces), hardware, ledger):
+        return Rejection(node=node, reason=Reason.CONFLICT, message=conflict.why)
     return tuple(interfaces)
 
 

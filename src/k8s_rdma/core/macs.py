@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.step import VfRef
@@ -91,23 +91,47 @@ def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
     return MacRanges.merge((number, number) for number in numbers)
 
 
-def taken_mac(chosen: Iterable[AllocatedInterface], hardware: Hardware, ledger: Ledger) -> str:
-    """Describe in one clause who has a MAC that one of these interfaces asks for; empty when it is free.
+class RequestedMac(NamedTuple):
+    """A MAC that an interface asks for. vf: it is to be that VF's. subject: of messages."""
+
+    mac: str
+    vf: VfRef
+    subject: str
+
+
+class TakenMac(NamedTuple):
+    """A requested MAC that another function has, in one clause. by_pod: whether that ends with a pod."""
+
+    why: str
+    by_pod: bool
+
+
+def taken_mac(requested: Iterable[RequestedMac], hardware: Hardware, ledger: Ledger) -> TakenMac | None:
+    """Find a requested MAC that another function has or is promised; None when all are free.
 
     Of two functions with one MAC a card gives the frames to either, or takes it from the first: with a PF's,
     a pod would get what is for the node. A VF that a pod has will have that of home again.
     """
-    requesting = [interface for interface in chosen if interface.options.mac]
-    if not requesting:
-        return ""
+    requests = tuple(requested)
+    if not requests:
+        return None
     having: dict[str, list[tuple[VfRef | None, str]]] = {}
-    for mac, vf, owner in (*_of_pods(ledger), *_of_hardware(hardware)):
+    for mac, vf, owner in (*_of_pods(ledger), *_of_claims(ledger), *_of_hardware(hardware)):
         having.setdefault(mac, []).append((vf, owner))
-    for candidate in requesting:
-        for vf, owner in having.get(candidate.mac, ()):
-            if vf != candidate.vf:
-                return f"interface {candidate.ifname} asks for MAC {candidate.mac}, which {owner} has"
-    return ""
+    in_use = {*ledger.holders(), *ledger.promised_vfs()}
+    for request in requests:
+        for vf, owner in having.get(request.mac, ()):
+            if vf != request.vf:
+                why = f"{request.subject} asks for MAC {request.mac}, which {owner} has"
+                return TakenMac(why, by_pod=vf in in_use)
+    return None
+
+
+def requested_macs(chosen: Iterable[AllocatedInterface]) -> Iterator[RequestedMac]:
+    """Select the MACs that interfaces of an ADD ask for."""
+    for interface in chosen:
+        if interface.options.mac:
+            yield RequestedMac(interface.options.mac, interface.vf, f"interface {interface.ifname}")
 
 
 def _of_pods(ledger: Ledger) -> Iterator[tuple[str, VfRef, str]]:
@@ -115,6 +139,14 @@ def _of_pods(ledger: Ledger) -> Iterator[tuple[str, VfRef, str]]:
         for interface in receipt.interfaces:
             owner = f"interface {interface.ifname} of pod {receipt.pod.namespace}/{receipt.pod.name}"
             for mac in {interface.mac, interface.home.mac}:
+                yield mac, interface.vf, owner
+
+
+def _of_claims(ledger: Ledger) -> Iterator[tuple[str, VfRef, str]]:
+    for promise in ledger.promises.values():
+        for interface in promise.interfaces:
+            if mac := interface.placed.options.mac:
+                owner = f"request {interface.request} of claim {promise.namespace}/{promise.name}"
                 yield mac, interface.vf, owner
 
 
