@@ -119,6 +119,9 @@ async def test_process_serves_kubelet_and_tells_its_state(world: World) -> None:
         for name in ("claims_up", "claims_registered", "claims_agent_up", "slices", "slice_writes_total"):
             assert figures[name,] == 1, name
         assert figures["claims_total", "prepare", "done"] == figures["claims_total", "unprepare", "done"] == 1
+        for command in ("prepare", "unprepare"):
+            assert figures["claims_duration_seconds_count", command] == 1
+            assert 0 < figures["claims_duration_seconds_sum", command] < 5
         assert await node.plugin.stop() == 0
         assert list(node.registry.iterdir()) == []
         await node.until_slices(1)

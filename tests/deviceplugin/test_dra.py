@@ -238,6 +238,15 @@ async def test_prepare_waits_for_the_api_server(world: World) -> None:
     assert (await waiting)["claim-1"].devices == (DEVICE,)
 
 
+@pytest.mark.parametrize("kind", ["claim", "pod"])
+async def test_missing_right_is_named_at_once(world: World, kind: str) -> None:
+    world.api.forbidden = frozenset({kind})
+    async with asyncio.timeout(5):
+        error = (await world.prepare())["claim-1"].error
+    assert f'cannot get resource "{kind}"' in error
+    assert "grant the driver the ClusterRole k8s-rdma-claims (deploy/rbac/claims.yaml)" in error
+
+
 @pytest.mark.parametrize(
     "garbage",
     [b"no JSON\n", b"\n", b"\xff\n", b'{"devices":1}\n', b"[" * 100_000 + b"\n", b"x" * (MAX_LINE_BYTES + 1)],

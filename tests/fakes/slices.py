@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class FakeSlices:
     """A `kube.resource_slices.SlicesApi`.
 
-    gates_off: feature gates that are off. served: whether it can be reached. annotated: slices by name, with
-    the number of their annotations so far.
+    gates_off: feature gates that are off. served: whether it can be reached. forbidden: kinds of objects that
+    may not be read. annotated: slices by name, with the number of their annotations so far.
     """
 
     def __init__(self) -> None:
@@ -30,6 +30,7 @@ class FakeSlices:
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.gates_off: frozenset[str] = frozenset()
         self.served = True
+        self.forbidden: frozenset[str] = frozenset()
         self.annotated: dict[str, int] = {}
         self._version = 0
         self._followers: list[asyncio.Queue[Event[SliceView]]] = []
@@ -82,6 +83,8 @@ class FakeSlices:
 
     def _object(self, kind: str, namespace: str, name: str) -> bytes | None:
         self._require_served()
+        if kind in self.forbidden:
+            raise ApiRefusedError(f'get {kind} {namespace}/{name}: cannot get resource "{kind}"', status=403)
         found = self.objects.get((kind, namespace, name))
         return None if found is None else msgspec.json.encode(found)
 

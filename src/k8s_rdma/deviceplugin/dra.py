@@ -12,17 +12,19 @@ import time
 import uuid
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 import structlog
+from prometheus_client import Histogram, disable_created_metrics
 
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.deviceplugin.resource import Followers, Observable, check_path, is_served, open_endpoint
+from k8s_rdma.deviceplugin.resource import PREFIX, Followers, Observable, check_path, is_served, open_endpoint
 from k8s_rdma.deviceplugin.resource_slices import SlicePublisher
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError
 from k8s_rdma.kube.grpc_calls import handler, stream_handler
 from k8s_rdma.wire.claims import (
     DRIVER,
@@ -78,6 +80,17 @@ SOCKETS_CHECK_S = 1.0
 DRAIN_S = 25.0
 """The time for calls under way when the process ends, which has 30 s by Kubernetes' default: kubelet tries a
 prepare that failed again after 80 s."""
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 45.0)
+"""Bounds of durations: from an answer at once to kubelet's deadline."""
+
+_PASSING = (
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.CONFLICT,
+    HTTPStatus.TOO_MANY_REQUESTS,
+)
+"""Refusals of the API server that end by themselves: a token is replaced, a server has too much to do."""
 
 MAX_ERROR_CHARACTERS = 500
 """Kubelet makes an event of an error."""
@@ -195,7 +208,16 @@ class DraDriver:
         self.slices = SlicePublisher(api, self._node)
         self.registration = "kubelet has not registered the driver yet"
         self.counts: Counter[tuple[str, bool]] = Counter()
-        self.seconds = {"prepare": 0.0, "unprepare": 0.0}
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.durations = Histogram(
+            f"{PREFIX}claims_duration_seconds",
+            "Duration of kubelet's calls for ResourceClaims.",
+            ("command",),
+            registry=None,
+            buckets=SECONDS,
+        )
+        for command in ("prepare", "unprepare"):
+            self.durations.labels(command)
         self._health = Observable[tuple[DeviceHealth, ...]](())
         self._known_to_kubelet = asyncio.Event()
         self._calls = 0
@@ -312,7 +334,7 @@ class DraDriver:
         }
 
     def _record(self, command: str, answers: Mapping[ClaimName, Answer], took_s: float) -> None:
-        self.seconds[command] += took_s
+        self.durations.labels(command).observe(took_s)
         for claim, answer in answers.items():
             self.counts[command, not answer.error] += 1
             name = f"{claim.namespace}/{claim.name}"
@@ -329,8 +351,8 @@ class DraDriver:
                 pod = await self._pod(claim.namespace, resource) if resource is not None else None
                 break
             except API_ERRORS as error:
-                if time.monotonic() + RETRY_S >= deadline_s:
-                    return Answer(error=f"{subject}: {error.message}", reason=error.reason)
+                if time.monotonic() + RETRY_S >= deadline_s or not _is_passing(error):
+                    return Answer(error=f"{subject}: {_described(error)}", reason=error.reason)
             await asyncio.sleep(RETRY_S)
         if resource is None:
             return Answer(error=f"{subject} does not exist", reason=Reason.CONFLICT)
@@ -403,6 +425,16 @@ class DraDriver:
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEALTH_EVERY_S):
                     await self._health.wait_for_change(devices)
+
+
+def _is_passing(error: K8sRdmaError) -> bool:
+    return not isinstance(error, ApiRefusedError) or error.status in _PASSING
+
+
+def _described(error: K8sRdmaError) -> str:
+    if isinstance(error, ApiRefusedError) and error.status == HTTPStatus.FORBIDDEN:
+        return f"{error.message}; grant the driver the ClusterRole k8s-rdma-claims (deploy/rbac/claims.yaml)"
+    return error.message
 
 
 async def _isolated(

@@ -24,7 +24,7 @@ from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from k8s_rdma.deviceplugin.health import node_events
 from k8s_rdma.deviceplugin.modes import modes_of, to_publish
 from k8s_rdma.deviceplugin.plugin_server import PluginServer
-from k8s_rdma.deviceplugin.resource import Resource
+from k8s_rdma.deviceplugin.resource import PREFIX, Resource
 from k8s_rdma.deviceplugin.topology import neighbours
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
@@ -224,7 +224,6 @@ GET /healthz  whether this process runs, and what kubelet has of each resource
 GET /readyz   whether kubelet follows all of them
 """
 
-_PREFIX = "k8s_rdma_device_plugin_"
 _OUTCOMES = {True: "taken", False: "failed"}
 
 
@@ -281,7 +280,7 @@ def render_metrics(
     servers: Sequence[PluginServer], monitor: DeviceMonitor, driver: DraDriver | None = None
 ) -> str:
     """Render the metrics of all resources and devices."""
-    build = gauge(f"{_PREFIX}build_info", "1, with the program's version.", [({"version": __version__}, 1)])
+    build = gauge(f"{PREFIX}build_info", "1, with the program's version.", [({"version": __version__}, 1)])
     claims = _claim_metrics(driver) if driver is not None else ()
     metrics = chain(
         [build], _resource_metrics(servers), _health_metrics(monitor), _scan_metrics(monitor), claims
@@ -292,18 +291,18 @@ def render_metrics(
 def _resource_metrics(servers: Sequence[PluginServer]) -> Iterator[Metric]:
     resources = [({"resource": server.resource.name}, server) for server in servers]
     yield gauge(
-        f"{_PREFIX}kubelet_up",
+        f"{PREFIX}kubelet_up",
         "Whether kubelet follows the list of any resource.",
         [({}, any(server.followed for server in servers))],
     )
     yield gauge(
-        f"{_PREFIX}followed",
+        f"{PREFIX}followed",
         "Whether kubelet follows the resource's list.",
         [(labels, server.followed) for labels, server in resources],
     )
-    yield gauge(f"{_PREFIX}devices", "Devices offered, by health.", _devices(servers))
+    yield gauge(f"{PREFIX}devices", "Devices offered, by health.", _devices(servers))
     yield gauge(
-        f"{_PREFIX}unusable_resource",
+        f"{PREFIX}unusable_resource",
         "Resources that no container can have, and why.",
         [
             ({**labels, "why": server.resource.fault}, 1)
@@ -312,12 +311,12 @@ def _resource_metrics(servers: Sequence[PluginServer]) -> Iterator[Metric]:
         ],
     )
     yield counter(
-        f"{_PREFIX}allocations_total",
+        f"{PREFIX}allocations_total",
         "Containers that got devices.",
         [(labels, server.resource.counts.allocations) for labels, server in resources],
     )
-    yield counter(f"{_PREFIX}refusals_total", "Allocations refused, by reason.", _refusals(servers))
-    yield counter(f"{_PREFIX}registrations_total", "Registrations with kubelet.", _registrations(servers))
+    yield counter(f"{PREFIX}refusals_total", "Allocations refused, by reason.", _refusals(servers))
+    yield counter(f"{PREFIX}registrations_total", "Registrations with kubelet.", _registrations(servers))
 
 
 def _devices(servers: Sequence[PluginServer]) -> Samples:
@@ -342,7 +341,7 @@ def _registrations(servers: Sequence[PluginServer]) -> Samples:
 
 def _health_metrics(monitor: DeviceMonitor) -> Iterator[Metric]:
     yield gauge(
-        f"{_PREFIX}unhealthy_rdma_device",
+        f"{PREFIX}unhealthy_rdma_device",
         "RDMA devices that are not healthy, and why.",
         [
             ({"device": device.name, "pf": device.pf_name or device.pf, "why": "; ".join(device.faults)}, 1)
@@ -351,7 +350,7 @@ def _health_metrics(monitor: DeviceMonitor) -> Iterator[Metric]:
         ],
     )
     yield counter(
-        f"{_PREFIX}health_changes_total",
+        f"{PREFIX}health_changes_total",
         "How often RDMA devices became healthy, or unhealthy.",
         [
             ({"device": name, "health": "healthy" if healthy else "unhealthy"}, count)
@@ -362,29 +361,29 @@ def _health_metrics(monitor: DeviceMonitor) -> Iterator[Metric]:
 
 def _scan_metrics(monitor: DeviceMonitor) -> Iterator[Metric]:
     scans = monitor.scan_counts
-    yield counter(f"{_PREFIX}looks_total", "Scans of the hardware.", [({}, scans.total)])
+    yield counter(f"{PREFIX}looks_total", "Scans of the hardware.", [({}, scans.total)])
     help_text = "Scans of the hardware that were incomplete."
-    yield counter(f"{_PREFIX}failed_looks_total", help_text, [({}, scans.failed)])
+    yield counter(f"{PREFIX}failed_looks_total", help_text, [({}, scans.failed)])
     help_text = "Time since the last scan of the hardware."
-    yield gauge(f"{_PREFIX}look_age_seconds", help_text, [({}, monitor.scan_age_s)])
+    yield gauge(f"{PREFIX}look_age_seconds", help_text, [({}, monitor.scan_age_s)])
     help_text = "Parts of the hardware that the last scan could not read."
-    yield gauge(f"{_PREFIX}unreadable", help_text, [({}, len(monitor.inventory.unreadable))])
+    yield gauge(f"{PREFIX}unreadable", help_text, [({}, len(monitor.inventory.unreadable))])
 
 
 def _claim_metrics(driver: DraDriver) -> Iterator[Metric]:
     yield gauge(
-        f"{_PREFIX}claims_up",
+        f"{PREFIX}claims_up",
         "Whether kubelet uses the DRA driver, its slices are published, and the agent answers.",
         [({}, not driver.problem)],
     )
     help_text = "Whether kubelet has registered the DRA driver."
-    yield gauge(f"{_PREFIX}claims_registered", help_text, [({}, not driver.registration)])
+    yield gauge(f"{PREFIX}claims_registered", help_text, [({}, not driver.registration)])
     help_text = "Whether the agent tells the DRA driver what it offers."
-    yield gauge(f"{_PREFIX}claims_agent_up", help_text, [({}, driver.agent_up)])
+    yield gauge(f"{PREFIX}claims_agent_up", help_text, [({}, driver.agent_up)])
     help_text = "ResourceSlices of the node in the API server."
-    yield gauge(f"{_PREFIX}slices", help_text, [({}, driver.slices.count)])
+    yield gauge(f"{PREFIX}slices", help_text, [({}, driver.slices.count)])
     yield counter(
-        f"{_PREFIX}claims_total",
+        f"{PREFIX}claims_total",
         "ResourceClaims that kubelet had prepared and unprepared, by outcome.",
         [
             ({"command": command, "outcome": outcome}, driver.counts[command, succeeded])
@@ -392,13 +391,9 @@ def _claim_metrics(driver: DraDriver) -> Iterator[Metric]:
             for succeeded, outcome in ((True, "done"), (False, "failed"))
         ],
     )
-    yield counter(
-        f"{_PREFIX}claims_seconds_total",
-        "Duration of kubelet's calls for ResourceClaims.",
-        [({"command": command}, driver.seconds[command]) for command in ("prepare", "unprepare")],
-    )
+    yield from driver.durations.collect()
     help_text = "Writes of the node's ResourceSlices."
-    yield counter(f"{_PREFIX}slice_writes_total", help_text, [({}, driver.slices.writes)])
+    yield counter(f"{PREFIX}slice_writes_total", help_text, [({}, driver.slices.writes)])
 
 
 POLL_INTERVAL_S = 1.0

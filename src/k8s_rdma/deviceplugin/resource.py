@@ -200,6 +200,9 @@ if TYPE_CHECKING:
     Handlers = dict[Method[Any, Any], Handler]
 
 T = TypeVar("T")
+PREFIX = "k8s_rdma_device_plugin_"
+"""The beginning of the names of metrics."""
+
 KUBELET_SOCKET = "kubelet.sock"
 
 TIMEOUT_S = 15.0
