@@ -86,10 +86,18 @@ class World:
     fault: Fault | None = None
     requests: list[tuple[str, str]] = field(default_factory=list)
 
-    async def run_pod(self, name: str = "p", *, node: str = NODE, phase: str = "Pending", **meta: Any) -> Pod:
+    async def run_pod(
+        self,
+        name: str = "p",
+        *,
+        node: str = NODE,
+        phase: str = "Pending",
+        claims: list[dict[str, str]] | None = None,
+        **meta: Any,
+    ) -> Pod:
         """A pod bound to the node; the pod as the runtime would tell it."""
         containers = [{"name": "c", "image": "lab.local/busybox:1"}]
-        spec = {"containers": containers, "nodeName": node}
+        spec = {"containers": containers, "nodeName": node, "resourceClaims": claims or []}
         made = await self.http.post(URL, json={"metadata": {"name": name, **meta}, "spec": spec})
         assert made.status_code == 201, made.text
         if phase != "Pending":

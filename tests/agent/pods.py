@@ -12,6 +12,7 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from k8s_rdma.agent.cluster.api_cluster import Consumers
     from k8s_rdma.core.ledger import Pod, Receipt
     from k8s_rdma.errors import K8sRdmaError
 
@@ -70,6 +71,9 @@ class KnowingCluster:
 
     async def claims_known(self) -> None:
         pass
+
+    async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
+        raise NotImplementedError
 
     def attached(self, receipt: Receipt, results: object) -> None:
         self.given.append(receipt)

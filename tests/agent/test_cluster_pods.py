@@ -124,6 +124,26 @@ async def test_claims_are_not_what_was_written_after_the_binding_where_nobody_si
         assert w.cluster.claims() == {bound.uid: promised, last.uid: promised_last}
 
 
+async def test_consumers_are_the_unfinished_pods_of_this_node_with_resource_claims(tmp_path):
+    named = [{"name": "net", "resourceClaimName": "c"}]
+    async with world(tmp_path) as w:
+        first = await w.run_pod("first", claims=named)
+        await w.run_pod("plain")
+        await w.run_pod("other", node="w2", claims=named)
+        consumers = await w.cluster.wait_for_consumers(None)
+        assert consumers == {first.uid: {"default/c"}}
+        templated = await w.run_pod("templated", claims=[{"name": "net"}])
+        status = {"resourceClaimStatuses": [{"name": "net", "resourceClaimName": "templated-net-x"}]}
+        await w.patch(f"{URL}/templated/status", {"status": status})
+        consumers = await w.cluster.wait_for_consumers(consumers)
+        assert consumers == {first.uid: {"default/c"}, templated.uid: {"default/templated-net-x"}}
+        await w.patch(f"{URL}/first/status", {"status": {"phase": "Succeeded"}})
+        consumers = await w.cluster.wait_for_consumers(consumers)
+        assert consumers == {templated.uid: {"default/templated-net-x"}}
+        await w.delete(templated)
+        assert await w.cluster.wait_for_consumers(consumers) == {}
+
+
 async def test_claim_ends_when_the_placement_is_taken_from_the_pod(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()

@@ -323,6 +323,81 @@ def test_pod_whose_promises_were_lost_does_not_start(machine: Machine) -> None:
     scenario(machine, go_on)
 
 
+SHARED = (
+    "ResourceClaim default/c is promised to another pod; an RDMA interface is of one pod: use a "
+    "resourceClaimTemplateName, and delete this pod"
+)
+
+
+def consumers(**claims: str) -> dict[PodUid, frozenset[str]]:
+    """Claims by the names of their pods."""
+    return {PodUid(f"uid-{pod}"): frozenset({f"default/{claim}"}) for pod, claim in claims.items()}
+
+
+@pytest.mark.parametrize("named_first", [False, True], ids=["promised-first", "named-first"])
+def test_pod_that_shares_a_claim_is_refused_while_it_exists(machine: Machine, named_first: bool) -> None:
+    async def begin(agent: Running) -> None:
+        if named_first:
+            agent.node.set_consumers(consumers(p="c", q="c"))
+        await agent.prepare(interface("a"))
+        if not named_first:
+            agent.node.set_consumers(consumers(p="c", q="c"))
+        assert (await refusal(agent.add("c2", "q"))).message == SHARED
+        await agent.add()
+
+    async def go_on(agent: Running) -> None:
+        assert (await refusal(agent.add("c2", "q"))).message == SHARED
+        agent.node.set_consumers(consumers(p="c", q="c"))
+        await agent.delete()
+        await agent.unprepare()
+        assert (await refusal(agent.add("c2", "q"))).message == SHARED
+        agent.node.set_consumers(consumers(r="d"))
+        assert not list((machine.directory / "run/claims").iterdir())
+
+    scenario(machine, begin)
+    scenario(machine, go_on)
+
+
+def test_pod_that_shares_a_claim_has_interfaces_once_it_is_prepared_for_it(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a"))
+        agent.node.set_consumers(consumers(p="c", q="c"))
+        await agent.unprepare()
+        await agent.prepare(interface("a"), uid="u2", pod_name="q")
+        await agent.add("c2", "q")
+        await agent.delete("c2", "q")
+        await agent.unprepare("u2")
+        assert (await refusal(agent.add("c2", "q"))).message == SHARED
+
+    scenario(machine, play)
+
+
+def test_pod_with_a_claim_of_its_own_is_refused_for_one_that_it_shares(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a"))
+        await agent.prepare(interface("a"), uid="u2", name="d", pod_name="q")
+        agent.node.set_consumers({**consumers(p="c"), PodUid("uid-q"): frozenset({"default/c", "default/d"})})
+        assert (await refusal(agent.add("c2", "q"))).message == SHARED
+        await agent.add()
+
+    scenario(machine, play)
+
+
+def test_marks_of_lost_promises_go_with_their_pods(machine: Machine) -> None:
+    async def begin(agent: Running) -> None:
+        await agent.prepare(interface("a"))
+
+    async def go_on(agent: Running) -> None:
+        agent.node.set_consumers(consumers(p="c"))
+        assert "their promises are lost" in (await refusal(agent.add())).message
+        agent.node.set_consumers({})
+        assert not list((machine.directory / "run/claims").iterdir())
+
+    scenario(machine, begin)
+    (machine.directory / "state/ledger.db").unlink()
+    scenario(machine, go_on)
+
+
 def test_annotation_and_claims_of_one_pod_are_both_followed(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a", bandwidth="60G"))

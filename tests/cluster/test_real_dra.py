@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,7 @@ SCHEDULER = {
     "podMaxBackoffSeconds": 1,
 }
 REPLACEMENTS = 4
+GRACE_S, LATEST_START_S = 5, 2.0
 RECORD = "K8S_RDMA_RECORD"
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "dra"
 LINK = 1_000
@@ -109,6 +111,12 @@ class Cluster:
         former, self.driver = self.driver, self.node.start("device-plugin", self.config)
         await self.kubelet.until(lambda: log.read_text().count("driver_registered") > registered)
         return former
+
+    async def delete_by_force(self, pod: str) -> None:
+        """Delete the object of a pod that runs still, as `kubectl delete --force` does."""
+        path = f"/api/v1/namespaces/default/pods/{pod}?gracePeriodSeconds=0"
+        gone = await self.kubelet.cluster.http.delete(path)
+        assert gone.status_code == 200, gone.text
 
     async def create_claim(self, claim: str, bandwidth: str, **config: Any) -> None:
         request = {"deviceClassName": "rdma", "capacity": {"requests": {"bandwidth": bandwidth}}}
@@ -175,7 +183,11 @@ async def claims_cluster(
         }
         pf = node.pfs[0].name
         rules = [{"names": [pf], "use": "claims"}]
-        node.settings = node.settings | {"hardware": {"pfs": rules, "all": True}, "node": NODE}
+        node.settings |= {
+            "hardware": {"pfs": rules, "all": True},
+            "node": NODE,
+            "kubeconfig": str(kubeconfig),
+        }
         plugin = node.config("device-plugin", config)
         start_agent(node, kubelet, str(plugin))
         driver = node.start("device-plugin", plugin)
@@ -275,6 +287,59 @@ async def test_pod_of_the_hosts_network_does_not_start(node: Node, tmp_path: Pat
         await cluster.create_pod("p", hostNetwork=True)
         event = await cluster.kubelet.event("p", "FailedPrepareDynamicResources")
         assert "is of a pod with hostNetwork, which gets no interfaces" in event
+
+
+async def test_second_pod_of_a_claim_does_not_start(node: Node, tmp_path: Path):
+    """Without the policy `one-pod`: kubelet starts it without a call of the driver."""
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        await cluster.create_claim("p", "100M")
+        await cluster.create_pod("p")
+        assert await cluster.interfaces("p") == {"rdma0": (100, 0)}
+        shared = [{"name": "net", "resourceClaimName": "p"}]
+        await cluster.create_pod("q", resourceClaims=shared)
+        event = await cluster.kubelet.event("q", "FailedCreatePodSandBox")
+        assert "ResourceClaim default/p is promised to another pod" in event
+        assert "use a resourceClaimTemplateName" in event
+        assert await cluster.interfaces("p") == {"rdma0": (100, 0)}
+        await cluster.kubelet.delete_pod("p")
+        await cluster.kubelet.until(lambda: not node.try_report().allocations)
+        await cluster.kubelet.delete_pod("q")
+        await cluster.kubelet.until(lambda: not list((node.run_dir / "claims").iterdir()))
+        await cluster.create_pod("r", resourceClaims=shared)
+        assert await cluster.interfaces("r") == {"rdma0": (100, 0)}
+
+
+async def test_successor_of_a_pod_deleted_by_force_starts_when_that_has_ended(node: Node, tmp_path: Path):
+    """The claim is free for the scheduler at once, and the container ignores SIGTERM."""
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        for name in ("p", "q"):
+            await cluster.create_claim(name, "800M")
+        await cluster.create_pod("p", terminationGracePeriodSeconds=GRACE_S)
+        assert await cluster.interfaces("p") == {"rdma0": (800, 0)}
+        await cluster.create_pod("q")
+        await cluster.kubelet.event("q", "FailedScheduling")
+        holders: list[tuple[float, set[str]]] = []
+
+        async def watch_holders() -> None:
+            while not holders or holders[-1][1] != {"q"}:
+                pods = {allocation.pod.name for allocation in node.try_report().allocations}
+                holders.append((time.monotonic(), pods))
+                await asyncio.sleep(0.02)
+
+        watching = asyncio.create_task(watch_holders())
+        forced_s = time.monotonic()
+        await cluster.delete_by_force("p")
+        assert await cluster.interfaces("q") == {"rdma0": (800, 0)}
+        started_s = time.monotonic()
+        await watching
+        ended_s = max(moment for moment, pods in holders if "p" in pods)
+        assert ended_s - forced_s > GRACE_S - 1
+        assert started_s - ended_s < LATEST_START_S
+        assert {"p", "q"} not in [pods for _, pods in holders]
+        events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
+        assert "FailedPrepareDynamicResources" not in {event["reason"] for event in events}
 
 
 async def test_link_that_is_down_is_a_taint_and_written_once(node: Node, tmp_path: Path):

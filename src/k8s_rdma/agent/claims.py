@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
@@ -30,7 +30,7 @@ from k8s_rdma.core.ledger import ClaimPromise, ClaimUid
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import Enforce, Enforcer, PciAddress, enforcer_of
-from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, Reason
 from k8s_rdma.wire.cdi import CLAIM_CLASS, qualified_name
 from k8s_rdma.wire.claims import (
     MAX_LINE_BYTES,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from k8s_rdma.agent.cdi_specs import ClaimSpecs
+    from k8s_rdma.agent.cluster.api_cluster import Cluster, Consumers
     from k8s_rdma.agent.cni.delete import DeleteCommand
 
 _log = structlog.get_logger()
@@ -127,6 +128,22 @@ class ClaimCommands:
         async with self._change:
             self._ended += 1
             self._change.notify_all()
+
+    async def guard(self, cluster: Cluster) -> NoReturn:
+        """Have pods refused that share a claim with another one, until cancelled.
+
+        Kubelet prepares a claim for the first of its pods, and starts the others without a call (Kubernetes
+        1.36, pkg/kubelet/cm/dra/manager.go).
+        """
+        consumers: Consumers | None = None
+        while True:
+            consumers = await cluster.wait_for_consumers(consumers)
+            try:
+                await self._worker.run(self._node.set_consumers, consumers)
+            except LedgerError as error:
+                _log.warning("sharing_pods_not_marked", error=error.message)
+                consumers = None
+                await asyncio.sleep(POLL_S)
 
     def _promised_before(self, question: Prepare) -> AllocatedClaim | None:
         """Return a claim as it was promised, if this is the same allocation: a promise stands.

@@ -8,7 +8,9 @@ marker is there before the first change and after the last, and a missing direct
 
 `claims/<pod UID>`: a file per pod with promises of ResourceClaims, so that the executable asks the agent
 about its ADD, whatever its annotations. It is there before kubelet is answered, and goes with the last
-promise; in a directory that exists where promises were ever made since the boot.
+promise; in a directory that exists where promises were ever made since the boot. A pod that shares another
+one's claim has a file, too, while it exists: kubelet prepares a claim once, for the first of its pods. The
+file lists these claims, a line each.
 
 `exclusive-devices`: there where pods may hold exclusive devices, which are attached to them though their
 annotations say nothing. Then the agent is asked about every pod, or none starts.
@@ -30,12 +32,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.errors import LedgerError, MalformedError, printable
+from k8s_rdma.core.types import PodUid
+from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, Reason, printable
 from k8s_rdma.wire.cni_request import CniEnvironment, parse_environment
 from k8s_rdma.wire.sockets import MAX_ENV_BYTES, MAX_STDIN_BYTES, REQUEST_HEADER, decode_request
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Set
     from pathlib import Path
 
     from k8s_rdma.core.ledger import (
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
         PromisedInterface,
         Receipt,
     )
-    from k8s_rdma.core.types import ContainerId, PodUid
+    from k8s_rdma.core.types import ContainerId
     from k8s_rdma.linux.receipts import Receipts
 
 
@@ -96,14 +99,32 @@ class ClaimMarkers:
         """Report whether the directory was removed."""
         return not self._directory.is_dir()
 
-    def contains(self, pod: PodUid) -> bool:
-        """Report whether a pod is marked. LedgerError when that cannot be known."""
+    def share(self, pod: PodUid, claims: Set[str]) -> None:
+        """Mark a pod that shares these claims of others. LedgerError when that fails."""
+        shared = self.shared_by(pod) or frozenset()
+        if claims <= shared:
+            return
+        self.add(pod)
+        with _as_ledger_error(*_CLAIM_MARKERS):
+            (self._directory / pod).write_text("\n".join(sorted(shared | claims)))
+
+    def shared_by(self, pod: PodUid) -> frozenset[str] | None:
+        """Return the claims of others that a marked pod shares; None for a pod that is not marked.
+
+        LedgerError when that cannot be known.
+        """
         with _as_ledger_error(*_CLAIM_MARKERS):
             try:
-                (self._directory / pod).stat()
+                return frozenset((self._directory / pod).read_text().split())
             except (FileNotFoundError, NotADirectoryError):
-                return False
-        return True
+                return None
+
+    def pods(self) -> tuple[PodUid, ...]:
+        """List the marked pods. LedgerError when that fails."""
+        with _as_ledger_error(*_CLAIM_MARKERS):
+            if self.is_directory_lost:
+                return ()
+            return tuple(PodUid(path.name) for path in self._directory.iterdir())
 
 
 class LedgerStore:
@@ -127,6 +148,7 @@ class LedgerStore:
         self._deferred_deletes = deferred_deletes
         self._marked_in_vain = False
         self._pending: Counter[ContainerId] = Counter()
+        self._consumers: Mapping[PodUid, Set[str]] = {}
         self.ledger: Ledger = receipts.load()
 
     def mark_all(self) -> None:
@@ -136,6 +158,7 @@ class LedgerStore:
         """
         for promise in self.ledger.promises.values():
             self._claim_markers.add(promise.pod.uid)
+        self._mark_sharing_pods()
         self._markers.replace_all({key.container for key in self.ledger.receipts} | self._pending.keys())
         self._marked_in_vain = False
 
@@ -213,6 +236,7 @@ class LedgerStore:
         self._receipts.put_promise(promise)
         self.ledger = ledger
         self._claim_markers.add(promise.pod.uid)
+        self._mark_sharing_pods()
 
     def forget_promise(self, claim: ClaimUid) -> None:
         """Drop a promise. After a LedgerError it stays, without its pod's marker at worst until a restart."""
@@ -220,15 +244,48 @@ class LedgerStore:
         if promise is None:
             return
         ledger = self.ledger.without_promise(claim)
-        if not ledger.promised_to(promise.pod.uid):
+        if not ledger.promised_to(promise.pod.uid) and not self._claim_markers.shared_by(promise.pod.uid):
             self._claim_markers.discard(promise.pod.uid)
         self._receipts.remove_promise(claim)
         self.ledger = ledger
 
+    def set_consumers(self, consumers: Mapping[PodUid, Set[str]]) -> None:
+        """Mark the pods that share a claim of another one, from now on, and unmark those that are gone.
+
+        consumers: the claims of all unfinished pods of the node, `namespace/name`. LedgerError.
+        """
+        self._consumers = consumers
+        self._mark_sharing_pods()
+        for pod in self._claim_markers.pods():
+            if pod not in consumers and not self.ledger.promised_to(pod):
+                self._claim_markers.discard(pod)
+
+    def _mark_sharing_pods(self) -> None:
+        promised = {f"{promise.namespace}/{promise.name}" for promise in self.ledger.promises.values()}
+        for pod, claims in self._consumers.items():
+            if shared := (claims & promised) - self._claims_of(pod):
+                self._claim_markers.share(pod, shared)
+
+    def _claims_of(self, pod: PodUid) -> frozenset[str]:
+        """The claims that are promised to a pod, by name: an older one of that name may be another's."""
+        promises = self.ledger.promises.values()
+        return frozenset(
+            f"{promise.namespace}/{promise.name}" for promise in promises if promise.pod.uid == pod
+        )
+
     def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
-        """Return what a pod's claims promise it. LedgerError where these promises were lost."""
-        promised = self.ledger.promised_to(pod)
-        if not promised and self._claim_markers.contains(pod):
+        """Return what a pod's claims promise it. LedgerError where these promises were lost.
+
+        K8sRdmaError (`CONFLICT`) names a claim that the pod shares with the one that it is promised to.
+        """
+        promised, shared = self.ledger.promised_to(pod), self._claim_markers.shared_by(pod)
+        if foreign := (shared or frozenset()) - self._claims_of(pod):
+            msg = (
+                f"ResourceClaim {min(foreign)} is promised to another pod; an RDMA interface is of one pod: "
+                "use a resourceClaimTemplateName, and delete this pod"
+            )
+            raise K8sRdmaError(msg, reason=Reason.CONFLICT)
+        if not promised and shared is not None:
             msg = (
                 f"pod {pod}: its ResourceClaims were prepared, and their promises are lost; delete the pod, "
                 "so that its claims are prepared anew"

@@ -280,6 +280,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
             upkeep.run,
             partial(keep_caps, commands.caps, reporter, every_s=config.reconcile_s),
             cluster.run,
+            partial(agent.claims.guard, cluster),
             specifications.run,
             partial(gpus.run, reporter.publish),
         ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -322,8 +322,12 @@ class Node:
         return promise
 
     def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
-        """Return what a pod's claims promise it. LedgerError where these promises were lost."""
+        """Return what a pod's claims promise it; errors as in `LedgerStore.promised_to`."""
         return self._ledger_store.promised_to(pod)
+
+    def set_consumers(self, consumers: Mapping[PodUid, Set[str]]) -> None:
+        """Have pods refused that share a claim with another pod; see `LedgerStore.set_consumers`."""
+        self._ledger_store.set_consumers(consumers)
 
     def forget_promise(self, claim: ClaimUid) -> None:
         """Drop a promise: from here on its VFs may go to others. LedgerError when that fails."""

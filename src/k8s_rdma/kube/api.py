@@ -51,7 +51,8 @@ class PodView:
         written, empty before. demand: what its resource requests add up to; None when it may take other
         things of its node as well, or has no annotation of this system. devices: the number of devices of
         each extended resource that its containers get. annotation_bytes: of all annotations, also those of
-        others; 0 for a pod without an annotation of this system. gang: that it belongs to.
+        others; 0 for a pod without an annotation of this system. gang: that it belongs to. claims: names of
+        its ResourceClaims, also of generated ones.
     """
 
     namespace: str
@@ -70,6 +71,7 @@ class PodView:
     devices: tuple[tuple[str, int], ...] = ()
     annotation_bytes: int = 0
     gang: Gang | None = None
+    claims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

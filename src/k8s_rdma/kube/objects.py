@@ -25,7 +25,7 @@ from k8s_rdma.errors import visible
 from k8s_rdma.kube.api import BudgetView, LeaseView, NodeView, ObjectEvent, PodBinding, PodView
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.placement_annotation import annotation_bytes
-from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, demand_of, devices_of, gang_of
+from k8s_rdma.wire.pod_spec import PodClaim, PodSpecDemand, SchedulingGroup, demand_of, devices_of, gang_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +74,7 @@ class _PodStatus(msgspec.Struct, frozen=True):
     phase: str | None = None
     startTime: str | None = None  # noqa: N815  the API's name
     nominatedNodeName: str | None = None  # noqa: N815  the API's name
+    resourceClaimStatuses: list[PodClaim] | None = None  # noqa: N815  the API's name
 
 
 class PodObject(msgspec.Struct, NamespacedResourceG):
@@ -118,6 +119,7 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             devices=_devices(self.spec),
             annotation_bytes=annotation_bytes(meta.annotations or {}) if annotations else 0,
             gang=gang_of(meta.namespace or "", self.spec.schedulingGroup, meta.labels or {}),
+            claims=_claims(self.spec, status),
         )
 
 
@@ -126,6 +128,11 @@ def _devices(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
         return devices_of(spec)
     except ValueError:  # no API server has such a pod
         return ()
+
+
+def _claims(spec: PodSpecDemand, status: _PodStatus) -> tuple[str, ...]:
+    entries = (*(spec.resource_claims or ()), *(status.resourceClaimStatuses or ()))
+    return tuple(sorted({entry.resource_claim_name for entry in entries if entry.resource_claim_name}))
 
 
 def _is_own(key: str) -> bool:

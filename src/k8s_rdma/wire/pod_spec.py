@@ -111,6 +111,13 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     restart_policy: str | None = None
 
 
+class PodClaim(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """An entry of a pod's `spec.resourceClaims`, or of its `status.resourceClaimStatuses`."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
 class PodSpecDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The part of the specification that says what a pod takes of its node."""
 
@@ -118,7 +125,7 @@ class PodSpecDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     init_containers: list[Container] | None = None
     overhead: dict[str, str] | None = None
     resources: _Something | None = None
-    resource_claims: list[_Something] | None = None
+    resource_claims: list[PodClaim] | None = None
     volumes: list[dict[str, str | _Something]] | None = None
     affinity: _Something | None = None
     topology_spread_constraints: list[_Something] | None = None

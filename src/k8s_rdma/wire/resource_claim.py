@@ -50,7 +50,7 @@ CONFIG_KEYS = {
 claim say what the others do."""
 _HEAD, _CAP, _ENFORCE = ("apiVersion", "kind"), "maxTxRate", "enforce"
 _UNIQUE = ("name", "mac", "guid")
-_UID = re.compile(r"[a-z0-9]([-a-z0-9]{0,62}[a-z0-9])?")
+UID = re.compile(r"[a-z0-9]([-a-z0-9]{0,62}[a-z0-9])?")
 """UIDs name files."""
 
 
@@ -217,7 +217,7 @@ def _bandwidth(result: _Result, path: str) -> int:
 
 def _claim(prepare: Prepare, subject: str) -> _Claim:
     found = decode(prepare.resource, _claim_decoder, subject)
-    if found.metadata.uid != prepare.claim.uid or not _UID.fullmatch(found.metadata.uid):
+    if found.metadata.uid != prepare.claim.uid or not UID.fullmatch(found.metadata.uid):
         _conflict(subject, f"has UID {shown(found.metadata.uid)}, kubelet prepares {prepare.claim.uid}")
     return found
 
@@ -229,7 +229,7 @@ def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> _Pod:
         why = f"is reserved for {len(consumers)} consumers; an RDMA interface is of one pod"
         _conflict(subject, f"{why}: use a resourceClaimTemplateName")
     [consumer] = consumers
-    if consumer.api_group or consumer.resource != "pods" or not _UID.fullmatch(consumer.uid):
+    if consumer.api_group or consumer.resource != "pods" or not UID.fullmatch(consumer.uid):
         _conflict(subject, f"is reserved for {shown(consumer.resource)}, which is no pod")
     if bytes(prepare.pod) == bytes(NO_POD):
         _conflict(subject, f"is reserved for pod {shown(consumer.name)}, which does not exist")

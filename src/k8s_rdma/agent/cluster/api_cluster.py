@@ -48,6 +48,7 @@ from k8s_rdma.wire.cni_result import (
     network_status,
 )
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
+from k8s_rdma.wire.resource_claim import UID
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
@@ -56,6 +57,10 @@ if TYPE_CHECKING:
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.plugin_config import IpamResult
+
+
+Consumers = Mapping[PodUid, frozenset[str]]
+"""The ResourceClaims of this node's unfinished pods, `namespace/name`; without pods that have none."""
 
 
 class Cluster(Protocol):
@@ -77,6 +82,10 @@ class Cluster(Protocol):
 
     async def claims_known(self) -> None:
         """Wait a short while for the first list of claims; pods also start without."""
+        ...
+
+    async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
+        """Wait until these differ from the previous ones, and return them."""
         ...
 
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
@@ -119,6 +128,11 @@ class NoCluster:
 
     async def claims_known(self) -> None:
         """Return at once: there are no claims."""
+
+    async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:  # noqa: ARG002 - the Protocol's
+        """Wait forever: they stay unknown."""
+        await asyncio.Event().wait()
+        raise AssertionError
 
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
         """Ignore the attachment."""
@@ -204,10 +218,18 @@ class NodePods:
         self._time = time
         self._pods: dict[PodUid, Placement | None] = {}
         self._claims: Mapping[PodUid, Placement] = {}
+        self._consumers: Consumers | None = None
+        self._consumers_change = asyncio.Event()
 
     def claims(self) -> Mapping[PodUid, Placement]:
         """Return the placements of this node's unfinished pods, in a mapping that never changes."""
         return self._claims
+
+    async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
+        """Implement `Cluster.wait_for_consumers`; there are none before the first list."""
+        while self._consumers is None or self._consumers == previous:
+            await self._consumers_change.wait()
+        return self._consumers
 
     async def run(self) -> NoReturn:
         """Follow the pods until cancelled."""
@@ -229,12 +251,25 @@ class NodePods:
                     self._forget(uid)
                 for pod in pods:
                     handle_item("pods", self._on_update, pod)
+                self._set_consumers({pod.uid: self._claims_of(pod) for pod in pods})
                 self.listed.set()
                 _log.info("pods_listed", pods=len(pods), claims=len(self._claims))
             case Changed(pod):
                 self._on_update(pod)
+                self._set_consumers({**(self._consumers or {}), pod.uid: self._claims_of(pod)})
             case Deleted(pod):
                 self._forget(pod.uid)
+                self._set_consumers({**(self._consumers or {}), pod.uid: frozenset()})
+
+    def _claims_of(self, pod: PodView) -> frozenset[str]:
+        if pod.finished or pod.node != self._node or not UID.fullmatch(pod.uid):
+            return frozenset()
+        return frozenset(f"{pod.namespace}/{claim}" for claim in pod.claims)
+
+    def _set_consumers(self, consumers: Consumers) -> None:
+        self._consumers = {pod: claims for pod, claims in consumers.items() if claims}
+        change, self._consumers_change = self._consumers_change, asyncio.Event()
+        change.set()
 
     def _on_update(self, pod: PodView) -> None:
         if pod.finished or pod.node != self._node:
@@ -351,6 +386,10 @@ class ApiCluster:
                 await self._pods.listed.wait()
         except TimeoutError:
             self._waited_in_vain = True
+
+    async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
+        """Wait for a change of the last list and watch; see `NodePods`."""
+        return await self._pods.wait_for_consumers(previous)
 
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
         """Annotate the pod with the interfaces of all its networks, and forget its refusals."""
