@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.inventory import PfRule
     from k8s_rdma.core.ledger import ClaimPromise, ClaimUid
     from k8s_rdma.core.step import Step
+    from k8s_rdma.core.types import PodUid
+    from k8s_rdma.linux.receipts import ClaimMark
 
 
 SLOT, SLOTS = "k8s-rdma.io/slot", 2
@@ -155,6 +157,11 @@ class MortalMarkers:
 
     def discard(self, container: Any) -> None:
         self._write(lambda: self._markers.discard(container))
+
+    def write(self, pod: PodUid, mark: ClaimMark) -> None:
+        assert isinstance(self._markers, ClaimMarkers)
+        markers = self._markers
+        self._write(lambda: markers.write(pod, mark))
 
     def _write(self, do: Callable[[], None]) -> None:
         self._life.act(do, lambda: None, LedgerError("the tmpfs is full"))

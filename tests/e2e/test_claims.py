@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from e2e.processes import pod
+from e2e.test_rebuild_ledger import held, keep, lost, rebuild, spoilt
+from k8s_rdma.core.ledger import ClaimUid, Ledger
+from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.claims import SOCKET, Answer, ClaimName, Question, decode_answer, encode_line
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from resource_claims import claim, interface, of_pod, prepare
@@ -52,6 +56,12 @@ def unprepared(node: Node, name: str) -> Answer:
     return ask(node, Question(unprepare=ClaimName(namespace="default", name=name, uid=f"claim-{name}")))
 
 
+def recorded(node: Node) -> Ledger:
+    """The ledger on the disk of a node without an agent."""
+    with closing(Receipts(node.directory / "state" / "ledger.db")) as receipts:
+        return receipts.load()
+
+
 def test_pod_without_annotation_gets_what_its_claim_promises(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=True)
@@ -70,6 +80,48 @@ def test_pod_without_annotation_gets_what_its_claim_promises(node: Node) -> None
         assert unprepared(node, "p") == Answer()
         assert not prepared(node, "q", interface("a", pf, "700M")).error
         assert unprepared(node, "q") == Answer()
+        assert node.leftovers() == {}
+
+    asyncio.run(scenario())
+
+
+def test_promises_are_rebuilt_with_the_ledger_and_a_pod_whose_are_unknown_is_refused(node: Node) -> None:
+    async def scenario() -> None:
+        runtime, pf = node.runtime(chained=True), node.pfs[0].name
+        prepared(node, "p", interface("a", pf, "400M", maxTxRate="600M"), interface("b", pf, mtu=1400))
+        later = prepared(node, "q", interface("a", pf, "300M"))
+        prepared(node, "r", interface("a", pf, "100M"))
+        sandbox = await runtime.add(pod("p"))
+        keep(node, runtime, sandbox)
+        before = held(node), node.kernel_state()
+        node.kill_agent()
+        ledger = recorded(node)
+        spoilt(node, lost)
+        (node.run_dir / "claims" / "uid-r").write_bytes(b"")
+        refused = node.start("agent", node.config("agent", node.document() | node.settings))
+        assert refused.wait(node.deadline_s) == 1
+        done = rebuild(node)
+        assert done.returncode == 1
+        assert "promised to pod default/p: request a: VF 0 of" in done.stdout
+        assert "its promises are lost, so it starts no more; delete it" in done.stdout
+        rebuilt = recorded(node)
+        [former], [receipt] = ledger.receipts.values(), rebuilt.receipts.values()
+        assert receipt.interfaces == former.interfaces
+        assert rebuilt.promises == ledger.without_promise(ClaimUid("claim-r")).promises
+        (node.directory / "agent.log").unlink()
+        node.start_agent()
+        assert (held(node), node.kernel_state()) == before
+        assert prepared(node, "q", interface("a", pf, "300M")) == later
+        assert "300 of 1000 are unreserved" in prepared(node, "s", interface("a", pf, "400M")).error
+        other = await runtime.add(pod("q"))
+        with pytest.raises(CniError, match="their promises are lost; delete the pod"):
+            await runtime.add(pod("r"))
+        await runtime.delete(sandbox)
+        sandbox = await runtime.add(pod("p"))
+        assert held(node)[sandbox.container_id][1] == next(iter(before[0].values()))[1]
+        for name, started in (("p", sandbox), ("q", other)):
+            await runtime.delete(started)
+            assert unprepared(node, name) == Answer()
         assert node.leftovers() == {}
 
     asyncio.run(scenario())

@@ -95,7 +95,7 @@ def inside(node: Node, sandbox: Sandbox) -> list[dict[str, object]]:
     return [{key: link[key] for key in link if key not in {"flags", "operstate"}} for link in found]
 
 
-def held(node: Node) -> dict[str, object]:
+def held(node: Node) -> dict[str, tuple[object, list[object]]]:
     return {
         each.container_id: (
             each.pod,

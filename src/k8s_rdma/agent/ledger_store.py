@@ -8,9 +8,9 @@ marker is there before the first change and after the last, and a missing direct
 
 `claims/<pod UID>`: a file per pod with promises of ResourceClaims, so that the executable asks the agent
 about its ADD, whatever its annotations. It is there before kubelet is answered, and goes with the last
-promise; in a directory that exists where promises were ever made since the boot. A pod that shares another
-one's claim has a file, too, while it exists: kubelet prepares a claim once, for the first of its pods. The
-file lists these claims, a line each.
+promise; in a directory that exists where promises were ever made since the boot. It repeats the promises, so
+that a lost ledger can be rebuilt. A pod that shares another one's claim has a file, too, while it exists:
+kubelet prepares a claim once, for the first of its pods. The file lists these claims.
 
 `exclusive-devices`: there where pods may hold exclusive devices, which are attached to them though their
 annotations say nothing. Then the agent is asked about every pod, or none starts.
@@ -32,8 +32,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, Reason, printable
+from k8s_rdma.linux.receipts import ClaimMark, decode_mark, encode_mark
 from k8s_rdma.wire.cni_request import CniEnvironment, parse_environment
 from k8s_rdma.wire.sockets import MAX_ENV_BYTES, MAX_STDIN_BYTES, REQUEST_HEADER, decode_request
 
@@ -83,11 +85,10 @@ class ClaimMarkers:
         """Open nothing yet; the directory is made with the first marker."""
         self._directory = directory
 
-    def add(self, pod: PodUid) -> None:
+    def write(self, pod: PodUid, mark: ClaimMark) -> None:
         """Mark a pod. LedgerError when that fails."""
         with _as_ledger_error(*_CLAIM_MARKERS):
-            self._directory.mkdir(parents=True, exist_ok=True)
-            (self._directory / pod).touch()
+            write_file(self._directory / pod, encode_mark(mark))
 
     def discard(self, pod: PodUid) -> None:
         """Unmark a pod. LedgerError when that fails."""
@@ -99,32 +100,26 @@ class ClaimMarkers:
         """Report whether the directory was removed."""
         return not self._directory.is_dir()
 
-    def share(self, pod: PodUid, claims: Set[str]) -> None:
-        """Mark a pod that shares these claims of others. LedgerError when that fails."""
-        shared = self.shared_by(pod) or frozenset()
-        if claims <= shared:
-            return
-        self.add(pod)
-        with _as_ledger_error(*_CLAIM_MARKERS):
-            (self._directory / pod).write_text("\n".join(sorted(shared | claims)))
-
-    def shared_by(self, pod: PodUid) -> frozenset[str] | None:
-        """Return the claims of others that a marked pod shares; None for a pod that is not marked.
-
-        LedgerError when that cannot be known.
-        """
+    def read(self, pod: PodUid) -> ClaimMark | None:
+        """Read a pod's mark; None where it has none. LedgerError when it cannot be known."""
         with _as_ledger_error(*_CLAIM_MARKERS):
             try:
-                return frozenset((self._directory / pod).read_text().split())
+                data = (self._directory / pod).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 return None
+        try:
+            return decode_mark(data)
+        except MalformedError as error:
+            msg = f"marker of pod {pod}: {error.message}"
+            raise LedgerError(msg) from error
 
     def pods(self) -> tuple[PodUid, ...]:
         """List the marked pods. LedgerError when that fails."""
         with _as_ledger_error(*_CLAIM_MARKERS):
             if self.is_directory_lost:
                 return ()
-            return tuple(PodUid(path.name) for path in self._directory.iterdir())
+            names = (path.name for path in self._directory.iterdir())
+            return tuple(PodUid(name) for name in names if not name.startswith(DRAFT))
 
 
 class LedgerStore:
@@ -156,8 +151,8 @@ class LedgerStore:
 
         A marker of a pod without promises stays: they were lost, and its ADD is to be refused.
         """
-        for promise in self.ledger.promises.values():
-            self._claim_markers.add(promise.pod.uid)
+        for pod in {promise.pod.uid for promise in self.ledger.promises.values()}:
+            self._mark(pod, self.ledger)
         self._mark_sharing_pods()
         self._markers.replace_all({key.container for key in self.ledger.receipts} | self._pending.keys())
         self._marked_in_vain = False
@@ -235,7 +230,7 @@ class LedgerStore:
         ledger = self.ledger.with_promise(promise)
         self._receipts.put_promise(promise)
         self.ledger = ledger
-        self._claim_markers.add(promise.pod.uid)
+        self._mark(promise.pod.uid, ledger)
         self._mark_sharing_pods()
 
     def forget_promise(self, claim: ClaimUid) -> None:
@@ -244,8 +239,7 @@ class LedgerStore:
         if promise is None:
             return
         ledger = self.ledger.without_promise(claim)
-        if not ledger.promised_to(promise.pod.uid) and not self._claim_markers.shared_by(promise.pod.uid):
-            self._claim_markers.discard(promise.pod.uid)
+        self._mark(promise.pod.uid, ledger)
         self._receipts.remove_promise(claim)
         self.ledger = ledger
 
@@ -264,7 +258,20 @@ class LedgerStore:
         promised = {f"{promise.namespace}/{promise.name}" for promise in self.ledger.promises.values()}
         for pod, claims in self._consumers.items():
             if shared := (claims & promised) - self._claims_of(pod):
-                self._claim_markers.share(pod, shared)
+                self._mark(pod, self.ledger, shared)
+
+    def _mark(self, pod: PodUid, ledger: Ledger, shared: Set[str] = frozenset()) -> None:
+        """Mark a pod with its promises and the claims that it shares, those before included; or unmark it."""
+        try:
+            previous = self._claim_markers.read(pod)
+        except LedgerError:
+            previous = None
+        promises = tuple(promise for promise in ledger.promises.values() if promise.pod.uid == pod)
+        mark = ClaimMark(promises=promises, shared=(previous or ClaimMark()).shared | shared)
+        if mark == ClaimMark():
+            self._claim_markers.discard(pod)
+        elif mark != previous:
+            self._claim_markers.write(pod, mark)
 
     def _claims_of(self, pod: PodUid) -> frozenset[str]:
         """The claims that are promised to a pod, by name: an older one of that name may be another's."""
@@ -278,14 +285,14 @@ class LedgerStore:
 
         K8sRdmaError (`CONFLICT`) names a claim that the pod shares with the one that it is promised to.
         """
-        promised, shared = self.ledger.promised_to(pod), self._claim_markers.shared_by(pod)
-        if foreign := (shared or frozenset()) - self._claims_of(pod):
+        promised, mark = self.ledger.promised_to(pod), self._claim_markers.read(pod)
+        if foreign := (mark or ClaimMark()).shared - self._claims_of(pod):
             msg = (
                 f"ResourceClaim {min(foreign)} is promised to another pod; an RDMA interface is of one pod: "
                 "use a resourceClaimTemplateName, and delete this pod"
             )
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
-        if not promised and shared is not None:
+        if not promised and mark is not None:
             msg = (
                 f"pod {pod}: its ResourceClaims were prepared, and their promises are lost; delete the pod, "
                 "so that its claims are prepared anew"

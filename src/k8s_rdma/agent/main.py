@@ -367,11 +367,14 @@ def _load_receipts(config: AgentConfig, deferred_deletes: DeferredDeletes) -> tu
 def _open_receipts(config: AgentConfig) -> Receipts:
     """Open the ledger; CorruptLedgerError also where it is lost although pods of this boot have VFs."""
     path = Path(config.state_dir) / "ledger.db"
-    is_lost = not path.exists() or not path.stat().st_size
-    if is_lost and (marked := _markers(config).count()):
+    if path.exists() and path.stat().st_size:
+        return Receipts(path)
+    containers, pods = _markers(config).count(), len(_claim_markers(config).pods())
+    if containers or pods:
         msg = (
-            f"ledger {path}: not there, or empty, though {marked} containers have something of it; "
-            f"`{REBUILD}` makes a new one from the kernel and the container runtime"
+            f"ledger {path}: not there, or empty, though {containers} containers and {pods} pods with "
+            f"ResourceClaims have something of it; `{REBUILD}` makes a new one from the kernel and the "
+            "container runtime"
         )
         raise CorruptLedgerError(msg)
     return Receipts(path)
@@ -379,6 +382,10 @@ def _open_receipts(config: AgentConfig) -> Receipts:
 
 def _markers(config: AgentConfig) -> Markers:
     return Markers(Path(config.run_dir) / "attachments")
+
+
+def _claim_markers(config: AgentConfig) -> ClaimMarkers:
+    return ClaimMarkers(Path(config.run_dir) / CLAIMS_DIRECTORY)
 
 
 def open_deferred_deletes(config: AgentConfig) -> DeferredDeletes:
@@ -423,7 +430,7 @@ def _open_host(
         receipts=receipts,
         markers=_markers(config),
         deferred_deletes=deferred_deletes,
-        claim_markers=ClaimMarkers(Path(config.run_dir) / CLAIMS_DIRECTORY),
+        claim_markers=_claim_markers(config),
         files=files,
         device_nodes=PodNodes(),
         cdi_dir=config.cdi_dir,

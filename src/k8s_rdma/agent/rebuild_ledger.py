@@ -4,7 +4,8 @@ The runtime caches the call of each attachment's ADD (`wire.conflist`). The rebu
 that call again, and searches the VFs in the pod's namespace or, when that is gone, in the host's with the MAC
 that the result reported.
 
-An interface of a lost receipt is made from the kernel's state and the pod's request.
+An interface of a lost receipt is made from the kernel's state and the pod's request. Promises of
+ResourceClaims are in the markers of their pods until a reboot, after which kubelet has claims prepared anew.
 
 The home of a VF before its pod is unknown. It becomes that of a free VF of the same PF: named after the PF,
 with the MAC that the PF has for it.
@@ -32,14 +33,17 @@ from k8s_rdma.agent.cni.pod_request import (
     slots_of_pod,
 )
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
+from k8s_rdma.agent.ledger_store import CLAIMS_DIRECTORY, ClaimMarkers
 from k8s_rdma.agent.main import BOOT_ID, open_deferred_deletes, open_kernel, open_pod_devices
 from k8s_rdma.agent.plugins.runner import called_plugins
 from k8s_rdma.config.namespace_policies import policies_of
 from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.core.allocation import is_free
+from k8s_rdma.core.claims import with_uses
 from k8s_rdma.core.devices.pools import Pool, in_pools
+from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.kernel import Hardware, Kernel, PfState, Vf, present_config
-from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, ClaimPromise, Ledger, Phase, Receipt
 from k8s_rdma.core.macs import NO_MAC
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.request import InterfaceRequest, Request
@@ -101,10 +105,15 @@ def rebuild_ledger(config: AgentConfig) -> tuple[RebuiltAttachment, ...]:
             boot_id=BOOT_ID.read_text().strip(),
             cni_path=config.cni_path,
             pools=plugin.pools() if plugin else (),
+            rules=config.hardware.to_core().rules,
             devices=devices,
             rdma_device=PodNodes().rdma_device,
         )
-        outcomes = (*rebuild.attachments(_cached(caches, unreadable)), *rebuild.strays())
+        outcomes = (
+            *rebuild.promises(ClaimMarkers(Path(config.run_dir) / CLAIMS_DIRECTORY)),
+            *rebuild.attachments(_cached(caches, unreadable)),
+            *rebuild.strays(),
+        )
     _replace(ledger, rebuild.ledger)
     return (*outcomes, *_ended(open_deferred_deletes(config), rebuild.ledger), *unreadable)
 
@@ -123,7 +132,8 @@ class RebuiltAttachment:
 class Rebuild:
     """Rebuilds the ledger of one node; used from one thread.
 
-    cni_path: where its plugins are, `:` between. pools: VFs of exclusive resources.
+    cni_path: where its plugins are, `:` between. pools: VFs of exclusive resources. rules: which PFs are for
+        ResourceClaims.
     devices: the current devices of pods by kubelet, by namespace and name.
     rdma_device: of the function at an address, by name, wherever it is; empty for none.
     """
@@ -135,13 +145,32 @@ class Rebuild:
     boot_id: str
     cni_path: str
     pools: Sequence[Pool] = ()
+    rules: Sequence[PfRule] = ()
     devices: Mapping[tuple[str, str], HeldDevices] = field(default_factory=dict)
     rdma_device: Callable[[PciAddress], str] = lambda _: ""
     ledger: Ledger = field(default_factory=Ledger)
 
+    def promises(self, markers: ClaimMarkers) -> Iterator[RebuiltAttachment]:
+        """Restore the promises of ResourceClaims, before the attachments of their pods."""
+        for pod in markers.pods():
+            try:
+                mark = markers.read(pod)
+                for promise in mark.promises if mark else ():
+                    self.ledger = self.ledger.with_promise(promise)
+                    yield RebuiltAttachment(
+                        subject=f"ResourceClaim {promise.namespace}/{promise.name}",
+                        message=_promised(promise),
+                    )
+                why = "" if mark is None or mark.promises or mark.shared else "its marker does not name them"
+            except LedgerError as error:
+                why = error.message
+            if why:
+                message = f"its promises are lost, so it starts no more; delete it: {why}"
+                yield RebuiltAttachment(subject=f"pod {pod}", message=message, complete=False)
+
     def attachments(self, cached: Iterable[CachedAttachment]) -> Iterator[RebuiltAttachment]:
         """Rebuild attachments one by one, the oldest first: each takes entries that earlier ones left."""
-        hardware = in_pools(self.kernel.observe(), self.pools)
+        hardware = with_uses(in_pools(self.kernel.observe(), self.pools), self.rules, self.ledger)
         for add in cached:
             subject = f"{add.network_name} {add.container_id[:13]} {add.if_name}"
             try:
@@ -241,6 +270,7 @@ class Rebuild:
             pod_request = read_pod_request(
                 call.annotations, uid=call.pod.uid, node=self.node, policy=self.policy
             ).with_gpus_of_then(devices, call.pod)
+            pod_request = pod_request.with_claims(self.ledger.promised_to(call.pod.uid))
             entries = interfaces_of_network(
                 pod_request.request,
                 own=call.conf.own_networks,
@@ -402,6 +432,14 @@ def _by_mac(mac: str, free: Iterable[tuple[PfState, Vf]]) -> PciAddress | None:
     return next((vf.pci for _, vf in free if mac and mac in (vf.mac, vf.admin_mac)), None)
 
 
+def _promised(promise: ClaimPromise) -> str:
+    vfs = (
+        f"request {interface.request}: VF {interface.vf.index} of {interface.vf.pf}"
+        for interface in promise.interfaces
+    )
+    return f"promised to pod {promise.pod.namespace}/{promise.pod.name}: {', '.join(vfs)}"
+
+
 def _describe(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str:
     pod = f"pod {receipt.pod.namespace}/{receipt.pod.name}"
     vfs = ", ".join(
@@ -489,6 +527,8 @@ def _replace(ledger: Path, rebuilt: Ledger) -> None:
     with closing(Receipts(draft)) as receipts:
         for receipt in rebuilt.receipts.values():
             receipts.put(receipt)
+        for promise in rebuilt.promises.values():
+            receipts.put_promise(promise)
     aside = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     for suffix in ("-wal", "-shm", ""):
         old = ledger.with_name(ledger.name + suffix)

@@ -236,6 +236,29 @@ class NewerLedgerError(LedgerError):
     """A newer program wrote the file, which is in order; only that program can release the pods' VFs."""
 
 
+class ClaimMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The content of a pod's marker (`agent.ledger_store`).
+
+    promises: the pod's, to rebuild a lost ledger. shared: claims of other pods, `namespace/name`.
+    """
+
+    promises: tuple[ClaimPromise, ...] = ()
+    shared: frozenset[str] = frozenset()
+
+
+_mark_decoder = msgspec.json.Decoder(ClaimMark)
+
+
+def encode_mark(mark: ClaimMark) -> bytes:
+    """Encode a marker's content."""
+    return _encoder.encode(mark)
+
+
+def decode_mark(data: bytes) -> ClaimMark:
+    """Parse a marker's content, empty for none; MalformedError names the field that does not fit."""
+    return decode(data, _mark_decoder, "marker") if data else ClaimMark()
+
+
 def encode_receipt(receipt: Receipt) -> bytes:
     """Encode the document of a row."""
     return _encoder.encode(receipt)
