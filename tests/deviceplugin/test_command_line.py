@@ -116,6 +116,20 @@ def test_credentials_are_refused_without_the_node_whose_events_they_are_for(tmp_
     assert command("--config", str(file), "--node", "w1", "--check-config").stdout == "ok\n"
 
 
+def test_uid_of_its_pod_is_that_of_the_drivers_sockets(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps({"claims": {}, "node": "w1", "kubeconfig": "/none", "resources": []}))
+
+    def uid(pod_uid: str) -> str | None:
+        line = CommandLine(config=str(file), pod_uid=pod_uid, hustcat={}, mellanox={})
+        claims = read_command_line(line).config.claims
+        return claims.uid if claims else None
+
+    assert uid("8a5e3f9c-0000-4000-8000-000000000001") == "8a5e3f9c-0000-4000-8000-000000000001"
+    with pytest.raises(MalformedError, match=r"command line: --pod-uid \.\./x: "):
+        uid("../x")
+
+
 @pytest.mark.parametrize("option", ["-version", "--version", "-v"])
 def test_version_is_told_in_every_way(option: str) -> None:
     assert command(option).output == f"k8s-rdma {__version__}\n"

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from k8s_rdma.config.devices import (
     DEFAULT_FILE,
     HUSTCAT_RESOURCE,
     Read,
     load_device_config,
     load_mellanox_config,
+    with_uid,
 )
 from k8s_rdma.errors import MalformedError
 
@@ -25,10 +28,11 @@ WITHOUT_FILE = [{"mode": "exact"}, {"mode": "mount"}]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """config, node: its own. hustcat, mellanox: the options of one program that were given, by name."""
+    """config, node, pod_uid: its own. hustcat, mellanox: the given options of one program, by name."""
 
     config: str | None = None
     node: str | None = None
+    pod_uid: str | None = None
     hustcat: dict[str, str]
     mellanox: dict[str, str]
 
@@ -50,7 +54,10 @@ def read_command_line(line: CommandLine, *, default_file: Path = Path(DEFAULT_FI
         key = "kubeconfig" if read.config.kubeconfig else "inCluster"
         purpose = "events and claims" if read.config.claims else "events"
         raise MalformedError(f"{line.config}: {key}: is for {purpose} of a node; say node, or --node")
-    return read
+    if line.pod_uid is None or read.config.claims is None:
+        return read
+    claims = with_uid(read.config.claims, line.pod_uid)
+    return read._replace(config=msgspec.structs.replace(read.config, claims=claims))
 
 
 def _read(line: CommandLine, default_file: Path) -> Read:

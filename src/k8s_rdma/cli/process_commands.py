@@ -265,6 +265,7 @@ def device_plugin(  # noqa: PLR0913 - typer's options
     config: ConfigFile = None,
     node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes, for events.")] = None,
     *,
+    pod_uid: Annotated[str | None, typer.Option(help="The UID of its pod, for claims.uid.")] = None,
     check_config: CheckConfig = False,
     print_schema: PrintSchema = False,
     master: Annotated[
@@ -316,7 +317,11 @@ def device_plugin(  # noqa: PLR0913 - typer's options
     hustcat |= {"--verbosity": verbosity, "--log-level": log_level}
     mellanox = {"--config-file": config_file, "--use-cdi": "" if use_cdi else None}
     line = CommandLine(
-        config=config, node=node, hustcat=explicit_options(hustcat), mellanox=explicit_options(mellanox)
+        config=config,
+        node=node,
+        pod_uid=pod_uid,
+        hustcat=explicit_options(hustcat),
+        mellanox=explicit_options(mellanox),
     )
     settings = read_command_line(line)
     if check_config:

@@ -20,7 +20,7 @@ from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, P
 from k8s_rdma.core.types import LinkType, pci_address
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cdi import ResourceText, is_resource_name, require_resource_name
-from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json import decode, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -215,7 +215,8 @@ class ClaimsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """YAML with these keys in camelCase: the DRA driver, by which pods ask with ResourceClaims.
 
     plugins_dir, registry_dir: kubelet's directories of plugins' sockets, and of those that it finds them by.
-    uid: of the pod that the process runs in, for the names of its sockets; by default another at each start.
+    uid: of the pod that the process runs in (`--pod-uid`), for the names of its sockets; by default another
+        at each start.
     """
 
     plugins_dir: AbsolutePath = "/var/lib/kubelet/plugins"
@@ -223,6 +224,15 @@ class ClaimsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     uid: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,36}$", description="the UID of a pod")] | None = (
         None
     )
+
+
+def with_uid(claims: ClaimsConfig, uid: str) -> ClaimsConfig:
+    """Set the pod's UID; MalformedError for what is none."""
+    try:
+        return msgspec.convert({**msgspec.to_builtins(claims), "uid": uid}, ClaimsConfig)
+    except msgspec.ValidationError as error:
+        msg = f"command line: --pod-uid {shown(uid)}: {error}"
+        raise MalformedError(msg) from error
 
 
 class DevicePluginConfig(
