@@ -347,7 +347,7 @@ async def test_successor_of_a_pod_deleted_by_force_starts_when_that_has_ended(no
 async def test_successor_by_the_names_of_a_pod_deleted_by_force_starts_when_that_has_ended(
     node: Node, tmp_path: Path
 ):
-    """Kubelet itself refuses a claim of the former one's name at first, and tries again 60 to 90 s later."""
+    """Kubelet itself refuses the claim while an older one of its name is prepared, and tries again later."""
     async with claims_cluster(node, tmp_path) as cluster:
         await cluster.until_published()
         await cluster.create_claim("p", "800M")

@@ -238,6 +238,17 @@ async def test_prepare_waits_for_the_api_server(world: World) -> None:
     assert (await waiting)["claim-1"].devices == (DEVICE,)
 
 
+async def test_claim_of_a_template_is_prepared_for_the_pod_that_owns_it(world: World) -> None:
+    document = claim(interface("a"))
+    document["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "p", "uid": "uid-p"}]
+    document["status"]["reservedFor"].insert(0, {"resource": "pods", "name": "q", "uid": "uid-q"})
+    world.api.objects["claim", "default", "c"] = document
+    await world.prepare()
+    [question] = world.agent.questions
+    assert question.prepare is not None
+    assert msgspec.json.decode(question.prepare.pod)["metadata"]["uid"] == "uid-p"
+
+
 @pytest.mark.parametrize("kind", ["claim", "pod"])
 async def test_missing_right_is_named_at_once(world: World, kind: str) -> None:
     world.api.forbidden = frozenset({kind})

@@ -14,7 +14,7 @@ from k8s_rdma.core.types import Enforce, InterfaceOptions, NodeName, VfDriver, V
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.claims import NO_POD
 from k8s_rdma.wire.resource_claim import decode_prepare
-from resource_claims import claim, interface, pod, prepare, read_interface_config
+from resource_claims import claim, interface, of_pod, pod, prepare, read_interface_config
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.claims import Prepare
@@ -146,6 +146,15 @@ def test_claim_of_two_pods_is_refused() -> None:
         "is reserved for 2 consumers; an RDMA interface is of one pod: use a resourceClaimTemplateName"
         in message
     )
+
+
+def test_claim_of_a_template_is_of_the_pod_that_owns_it_whoever_else_names_it() -> None:
+    document = claim(interface())
+    document["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "p", "uid": "uid-p"}]
+    document["status"]["reservedFor"].insert(0, {"resource": "pods", "name": "q", "uid": "uid-q"})
+    assert decode_prepare(prepare(document, pod()), NodeName("w1")).claim.pod.uid == "uid-p"
+    stolen = of_pod(document, "q")
+    assert "is reserved for pods that it was not made for" in refusal(prepare(stolen)).message
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,17 @@ class _Status(msgspec.Struct, frozen=True, rename="camel"):
     reserved_for: tuple[_Consumers, ...] | None = None
 
 
+class _Owner(msgspec.Struct, frozen=True):
+    kind: str = ""
+    name: str = ""
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    owner_references: tuple[_Owner, ...] | None = None
+
+
 class _Claim(msgspec.Struct, frozen=True):
+    metadata: _Metadata = _Metadata()
     status: _Status | None = None
 
 
@@ -371,12 +381,14 @@ class DraDriver:
         return await self._agent.ask(question, deadline_s)
 
     async def _pod(self, namespace: str, claim: bytes) -> bytes | None:
-        """Read the first pod that a claim is reserved for; the agent judges whether it is the only one."""
+        """Read the pod that owns a claim, or else the first that it is reserved for; the agent judges it."""
         try:
-            status = _claim_decoder.decode(claim).status or _Status()
+            found = _claim_decoder.decode(claim)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
-        names = [consumer.name for consumer in status.reserved_for or () if consumer.resource == "pods"]
+        consumers = (found.status or _Status()).reserved_for or ()
+        names = [owner.name for owner in found.metadata.owner_references or () if owner.kind == "Pod"]
+        names += [consumer.name for consumer in consumers if consumer.resource == "pods"]
         return await self._api.get_pod_document(namespace, names[0]) if names and names[0] else None
 
     async def _unprepare(self, claim: ClaimName, deadline_s: float) -> Answer:

@@ -27,7 +27,7 @@ from k8s_rdma.wire.annotation import OPTION_KEYS, read_options
 from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse, tokens
 from k8s_rdma.wire.claims import DRIVER, NO_POD, Prepare
 from k8s_rdma.wire.json import decode, describe_unknown, shown
-from k8s_rdma.wire.pod_spec import quantity
+from k8s_rdma.wire.pod_spec import PodClaim, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,11 +54,17 @@ UID = re.compile(r"[a-z0-9]([-a-z0-9]{0,62}[a-z0-9])?")
 """UIDs name files."""
 
 
-class _Metadata(msgspec.Struct, frozen=True):
+class _Owner(msgspec.Struct, frozen=True):
+    kind: str
+    uid: str
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     namespace: str = ""
     uid: str = ""
     annotations: dict[str, str] | None = None
+    owner_references: tuple[_Owner, ...] | None = None
 
 
 class _Capacity(msgspec.Struct, frozen=True):
@@ -127,19 +133,14 @@ class _Claim(msgspec.Struct, frozen=True):
     status: _ClaimStatus = _ClaimStatus()
 
 
-class _PodClaim(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    resource_claim_name: str | None = None
-
-
 class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str | None = None
     host_network: bool | None = None
-    resource_claims: tuple[_PodClaim, ...] | None = None
+    resource_claims: tuple[PodClaim, ...] | None = None
 
 
 class _PodStatus(msgspec.Struct, frozen=True, rename="camel"):
-    resource_claim_statuses: tuple[_PodClaim, ...] | None = None
+    resource_claim_statuses: tuple[PodClaim, ...] | None = None
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -223,12 +224,8 @@ def _claim(prepare: Prepare, subject: str) -> _Claim:
 
 
 def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> _Pod:
-    """The pod that the claim is reserved for: one, on this node, with a network of its own."""
-    consumers = claim.status.reserved_for or ()
-    if len(consumers) != 1:
-        why = f"is reserved for {len(consumers)} consumers; an RDMA interface is of one pod"
-        _conflict(subject, f"{why}: use a resourceClaimTemplateName")
-    [consumer] = consumers
+    """The pod that the claim is for: one, on this node, with a network of its own."""
+    consumer = _consumer(claim, subject)
     if consumer.api_group or consumer.resource != "pods" or not UID.fullmatch(consumer.uid):
         _conflict(subject, f"is reserved for {shown(consumer.resource)}, which is no pod")
     if bytes(prepare.pod) == bytes(NO_POD):
@@ -241,6 +238,23 @@ def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> _Pod:
     if pod.spec.host_network:
         _refuse(subject, "is of a pod with hostNetwork, which gets no interfaces")
     return pod
+
+
+def _consumer(claim: _Claim, subject: str) -> _Consumer:
+    """The only pod that the claim is reserved for; of a template's claim the one that owns it.
+
+    Any pod of its namespace may name such a claim, too.
+    """
+    consumers = claim.status.reserved_for or ()
+    owners = {owner.uid for owner in claim.metadata.owner_references or () if owner.kind == "Pod"}
+    if owners and consumers:
+        consumers = tuple(consumer for consumer in consumers if consumer.uid in owners)
+        if not consumers:
+            _conflict(subject, "is reserved for pods that it was not made for")
+    if len(consumers) != 1:
+        why = f"is reserved for {len(consumers)} consumers; an RDMA interface is of one pod"
+        _conflict(subject, f"{why}: use a resourceClaimTemplateName")
+    return consumers[0]
 
 
 def _pod_claim(pod: _Pod, claim: str) -> str:
