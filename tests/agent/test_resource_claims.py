@@ -13,6 +13,7 @@ from agent.machine import Machine, Verbs, asks, call
 from cdi_documents import decode_specification
 from factories import PF0, PF1
 from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
+from k8s_rdma.agent.cluster.api_cluster import NoCluster
 from k8s_rdma.agent.node import Node, Sandbox
 from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.core.inventory import PfRule
@@ -37,6 +38,8 @@ from resource_claims import pod as pod_of_claims
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
+
+    from k8s_rdma.agent.cluster.api_cluster import Consumers
 
 
 FOR_CLAIMS = PfRule(names=frozenset({"f0"}), use=PfUse.CLAIMS)
@@ -356,6 +359,33 @@ def test_pod_that_shares_a_claim_is_refused_while_it_exists(machine: Machine, na
 
     scenario(machine, begin)
     scenario(machine, go_on)
+
+
+class ConsumersOnce(NoCluster):
+    """A cluster whose pods never change."""
+
+    async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
+        return consumers(p="c", q="c") if previous is None else await super().wait_for_consumers(previous)
+
+
+def test_guard_marks_sharing_pods_although_that_fails_at_first(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a"))
+        marks, aside = machine.directory / "run/claims", machine.directory / "aside"
+        marks.rename(aside)
+        marks.touch()
+        guarding = asyncio.create_task(agent.claims.guard(ConsumersOnce()))
+        done, _ = await asyncio.wait([guarding], timeout=0.1)
+        assert not done
+        marks.unlink()
+        aside.rename(marks)
+        async with asyncio.timeout(20):
+            while not (marks / "uid-q").exists():  # noqa: ASYNC110 - a file in memory
+                await asyncio.sleep(0.01)
+        guarding.cancel()
+        assert (await refusal(agent.add("c2", "q"))).message == SHARED
+
+    scenario(machine, play)
 
 
 def test_pod_that_shares_a_claim_has_interfaces_once_it_is_prepared_for_it(machine: Machine) -> None:
