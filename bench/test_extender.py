@@ -37,6 +37,7 @@ from k8s_rdma.extender.http_poller import HttpPoller, NodePollConfig
 from k8s_rdma.extender.main import collect_seldom, freeze_heap, serve
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.http_server import listen
+from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.kube.api import Listed, NodeView
 from k8s_rdma.wire.rest import (
     Allocation,
@@ -179,6 +180,7 @@ class Nodes:
 async def extender_process(port: str, count: str) -> None:
     process.configure_logging("extender")
     collect_seldom()
+    return_large_buffers()
     config = ExtenderConfig(
         source="http",
         node_port=int(port),
@@ -213,10 +215,14 @@ def child(*arguments: str) -> Iterator[tuple[int, int]]:
 
 
 class Caller:
-    """Posts as kube-scheduler does: one write, a connection that is kept."""
+    """Posts as kube-scheduler does: one write, a connection that is kept unless the extender closes it."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._port = port
+        self._connect()
+
+    def _connect(self) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", self._port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def close(self) -> None:
@@ -239,13 +245,17 @@ class Caller:
         while b"\r\n\r\n" not in data:
             data += self._socket.recv(65_536)
         head, _, rest = data.partition(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        head = head.lower()
+        length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
         parts = [rest]
         missing = length - len(rest)
         while missing:
             part = self._socket.recv(min(missing, 1 << 20))
             parts.append(part)
             missing -= len(part)
+        if b"connection: close" in head:
+            self.close()
+            self._connect()
         return b"".join(parts)
 
 
@@ -264,7 +274,8 @@ class Cluster:
         pod = {"metadata": {**meta, "annotations": {"rdma_interfaces_required": wanted}}, "spec": {}}
         names = [node_name(index) for index in range(self.count)]
         nodes = {"metadata": {}, "items": [node_object(i) for i in range(self.count)]} if full else None
-        return json.dumps({"Pod": pod, "Nodes": nodes, "NodeNames": None if full else names}).encode()
+        arguments = {"Pod": pod, "Nodes": nodes, "NodeNames": None if full else names}
+        return json.dumps(arguments, separators=(",", ":")).encode()  # as Go writes it
 
     def ran_ms(self) -> float:
         """How long the extender's process has run on a processor, all its threads."""

@@ -226,7 +226,7 @@ class Wire:
             if heard is None or heard < newer_than:
                 await self.request_report(node)
 
-    def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+    def suggest(self, node: NodeName, addresses: Callable[[], tuple[str, ...]]) -> None:
         pass
 
     @property

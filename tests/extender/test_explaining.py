@@ -218,7 +218,7 @@ async def test_without_an_api_server_only_what_was_refused_here_is_known_and_tha
         answer = await w.extender.views.routes()["/v1/explain"]({"query_string": b"pod=default/p"})
         assert answer.status == 404
         assert b"no credentials for the API server" in answer.body
-        w.extender.scheduling.states.suggest(NodeName("w1"), (w.nodes["w1"].address,))
+        w.extender.scheduling.states.suggest(NodeName("w1"), lambda: (w.nodes["w1"].address,))
         await w.filter("p")
         told = await explained(w, "pod=default/p")
     assert (told.state, told.uid) == ("refused", w.pods["p"]["metadata"]["uid"])

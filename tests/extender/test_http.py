@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import resource
 import tracemalloc
 
@@ -159,6 +160,31 @@ async def test_body_takes_no_more_memory_than_it_is_counted_for():
         assert tracemalloc.get_traced_memory()[1] < 1.3 * counted
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize("size", [(2 << 20) - 1, 2 << 20, 5_000_001])
+async def test_large_body_is_read_as_it_was_sent(announced: bool, size: int):
+    sent = random.Random(size).randbytes(size)
+    parts = [sent[start : start + 60_000] for start in range(0, size, 60_000)]
+
+    async def receive():
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    headers = [(b"content-length", b"%d" % size)] if announced else []
+    async with Bodies(size, bound="maxBodyBytes").reading({"headers": headers}, receive) as body:
+        assert bytes(body[:]) == sent
+
+
+async def test_reply_of_megabytes_has_every_node_as_it_came():
+    async with cluster("w1") as c, served(c) as s:
+        await s.ready()
+        await c.create_pod("p", 1)
+        nodes = [{"metadata": {"name": "w1", "labels": {"x": "y" * 10_000}}} for _ in range(500)]
+        body = json.dumps({"Pod": c.pods["p"], "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None})
+        reply = (await s.post(FILTER, body)).json()
+        assert reply["Nodes"] == {"metadata": {}, "items": nodes}
+        assert (reply["NodeNames"], reply["FailedNodes"], reply["Error"]) == (None, {}, "")
 
 
 def memory_kib() -> int:

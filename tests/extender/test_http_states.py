@@ -186,8 +186,8 @@ async def test_node_that_nobody_told_of_is_not_asked():
 
 async def test_suggested_addresses_do_not_replace_those_the_api_server_gave():
     async with asking("w1") as (_, state, states, nodes):
-        states.suggest(W1, ("127.0.9.9",))
-        states.suggest(W2, (nodes["w1"].address,))
+        states.suggest(W1, lambda: ("127.0.9.9",))
+        states.suggest(W2, lambda: (nodes["w1"].address,))
         await states.refresh([W1, W2], newer_than=0.0)
         assert W1 in state.snapshots
         assert "answers for node 'w1'" in state.why_unreadable(W2)

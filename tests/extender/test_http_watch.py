@@ -287,13 +287,13 @@ async def test_node_that_moved_is_followed_where_it_is_now():
 
 async def test_addresses_of_requests_count_anew_where_nobody_else_tells_them():
     async with following("w1", "w2", requests_tell=True) as f:
-        f.states.suggest(W1, (f.nodes["w1"].address,))
+        f.states.suggest(W1, lambda: (f.nodes["w1"].address,))
         f.states.forget(W2)
         await until(lambda: f.watched(W1))
         f.nodes["w2"].show(report("w1", pf(), held={"p": 1}))
-        f.states.suggest(W1, (f.nodes["w2"].address,))
+        f.states.suggest(W1, lambda: (f.nodes["w2"].address,))
         await until(lambda: f.used_vfs() == 1)
-        f.states.suggest(W1, ())  # names only: nothing new
+        f.states.suggest(W1, lambda: ())  # names only: nothing new
         await until(lambda: f.watched(W1))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,6 +27,9 @@ TURNS = 20
 BOTH = ("GET", "HEAD")
 BEFORE_METHOD = (b'"pipelined"', b"this is no HTTP/1.1 request")
 """Of answers to what is refused before its method is known, which therefore have a body."""
+
+UNCONNECTED = socket.socket()
+"""Takes options."""
 
 METHODS = st.sampled_from(["GET", "HEAD", "POST", "PUT", "CONNECT", "OPTIONS", "BREW"])
 TARGETS = st.sampled_from(
@@ -111,7 +115,8 @@ class Wire(asyncio.Transport):
     """A transport in memory. tls: nothing can be half closed. slow: the client reads nothing for now."""
 
     def __init__(self, protocol: HttpProtocol, *, tls: bool, slow: bool) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1), "sslcontext": object() if tls else None})
+        extra = {"peername": ("127.0.0.1", 1), "sslcontext": object() if tls else None, "socket": UNCONNECTED}
+        super().__init__(extra)
         self._protocol = protocol
         self._tls = tls
         self._slow = slow

@@ -14,24 +14,40 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from http_server.certificates import Issuer
-from http_server.serving import REQUEST, run, served
+from http_server.serving import REQUEST, Served, run, served
 from k8s_rdma.config.files import TlsConfig
-from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.asgi import tls_context
-from k8s_rdma.http_server.server import RECEIVE_BUFFER_BYTES
+from k8s_rdma.http_server.connections import RECEIVE_BUFFER_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_connection_takes_little_of_what_is_sent_ahead_of_its_reading() -> None:
-    with (
-        listen("127.0.0.1", 0) as listener,
-        socket.create_connection(listener.getsockname()),
-        listener.accept()[0] as accepted,
-    ):
-        size = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-        assert size == 2 * RECEIVE_BUFFER_BYTES  # as the kernel has it, with what it needs itself
+LARGE_BYTES = 3 << 20
+
+
+def test_connection_takes_little_of_what_is_sent_ahead_but_of_a_large_body_as_it_comes() -> None:
+    async def scenario() -> None:
+        async with served() as s:
+            client = await s.connect()
+            client.send(b"POST /read HTTP/1.1\r\nHost: w1\r\nContent-Length: %d\r\n\r\n" % LARGE_BYTES)
+            await s.until(lambda: bool(s.tasks))
+            assert receive_buffer(s) > 2 * RECEIVE_BUFFER_BYTES
+            client.send(bytes(LARGE_BYTES))
+            assert await client.answer() == (200, b"later")
+            assert receive_buffer(s) == 2 * RECEIVE_BUFFER_BYTES
+            client.send(REQUEST)
+            assert await client.answer() == (200, b"now")
+            assert receive_buffer(s) == 2 * RECEIVE_BUFFER_BYTES
+
+    run(scenario())
+
+
+def receive_buffer(s: Served) -> int:
+    """Of its one connection, as the kernel has it, with what it needs itself."""
+    [connection] = s.connections
+    size: int = connection.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    return size
 
 
 @pytest.mark.parametrize("encrypted", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -15,15 +15,19 @@ from hypothesis import strategies as st
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire import extender
 from k8s_rdma.wire.extender import (
-    Candidate,
+    ExtenderArgs,
     ExtenderBindingResult,
     ExtenderFilterResult,
     HostPriority,
+    NodeList,
+    Reply,
     decode_args,
     decode_binding,
     encode_reply,
-    filter_result,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "extender"
 FILTERS = sorted(RECORDINGS.glob("*-filter.json"))
@@ -57,7 +61,21 @@ def test_args_hold_the_recorded_pod_and_candidates(path: Path) -> None:
     assert args.pod.annotations == pod["metadata"].get("annotations", {})
     assert args.pod.priority == pod["spec"]["priority"]
     assert args.pod.limits == tuple(c["resources"].get("limits", {}) for c in pod["spec"]["containers"])
-    assert [c.name for c in args.candidates()] == names_of(recorded["Nodes"], recorded["NodeNames"])
+    assert (args.node_names or [c.name for c in args.candidates()]) == names_of(
+        recorded["Nodes"], recorded["NodeNames"]
+    )
+
+
+def encoded(reply: Reply) -> Any:
+    return json.loads(encode_reply(reply))
+
+
+def passing(args: ExtenderArgs, names: Collection[str]) -> NodeList | None:
+    """The node objects of these names; None where names alone were sent."""
+    if args.nodes is None:
+        return None
+    items = [candidate.raw for candidate in args.candidates() if candidate.name in names]
+    return NodeList(metadata=args.nodes.metadata, items=items)
 
 
 @pytest.mark.parametrize("path", FILTERS, ids=lambda path: path.stem)
@@ -65,21 +83,21 @@ def test_filter_reply_encodes_to_the_recorded_value(path: Path) -> None:
     _, sent, reply = load(path)
     args = decode_args(sent)
     fitting = names_of(reply["Nodes"], reply["NodeNames"])
-    result = filter_result(
-        args,
-        [candidate for candidate in args.candidates() if candidate.name in fitting],
-        failed=reply["FailedNodes"],
-        unresolvable=reply["FailedAndUnresolvableNodes"],
+    result = ExtenderFilterResult(
+        nodes=passing(args, fitting),
+        node_names=fitting if args.nodes is None else None,
+        failed_nodes=reply["FailedNodes"],
+        failed_and_unresolvable_nodes=reply["FailedAndUnresolvableNodes"],
     )
-    assert json.loads(encode_reply(result)) == reply
-    assert list(json.loads(encode_reply(result))) == list(reply)
+    assert encoded(result) == reply
+    assert list(encoded(result)) == list(reply)
 
 
 @pytest.mark.parametrize("path", PRIORITIZES, ids=lambda path: path.stem)
 def test_prioritize_reply_encodes_to_the_recorded_value(path: Path) -> None:
     _, _, reply = load(path)
     scores = [HostPriority(entry["Host"], entry["Score"]) for entry in reply]
-    assert json.loads(encode_reply(scores)) == reply
+    assert encoded(scores) == reply
 
 
 @pytest.mark.parametrize("path", BINDS, ids=lambda path: path.stem)
@@ -88,7 +106,7 @@ def test_binding_decodes_and_replies_as_recorded(path: Path) -> None:
     binding = decode_binding(sent)
     assert (binding.pod_name, binding.pod_namespace) == (recorded["PodName"], recorded["PodNamespace"])
     assert (binding.pod_uid, binding.node) == (recorded["PodUID"], recorded["Node"])
-    assert json.loads(encode_reply(ExtenderBindingResult())) == reply
+    assert encoded(ExtenderBindingResult()) == reply
 
 
 def test_filter_reply_keeps_a_nodes_bytes_when_it_passes() -> None:
@@ -97,14 +115,15 @@ def test_filter_reply_keeps_a_nodes_bytes_when_it_passes() -> None:
         body()[:-1].replace(b'"Nodes": null', b'"Nodes": {"metadata": {}, "items": [' + node + b"]}") + b"}"
     )
     args = decode_args(sent)
-    reply = encode_reply(filter_result(args, args.candidates(), failed={}, unresolvable={}))
+    reply = encode_reply(ExtenderFilterResult(nodes=passing(args, ["n1"])))
     assert node in reply
 
 
 def test_filter_reply_is_an_empty_list_when_no_named_node_fits() -> None:
-    args = decode_args(body(NodeNames=["a", "b"]))
-    reply = filter_result(args, [], failed={"a": "1"}, unresolvable={"b": "2"})
-    assert json.loads(encode_reply(reply)) == {
+    reply = ExtenderFilterResult(
+        node_names=[], failed_nodes={"a": "1"}, failed_and_unresolvable_nodes={"b": "2"}
+    )
+    assert encoded(reply) == {
         "Nodes": None,
         "NodeNames": [],
         "FailedNodes": {"a": "1"},
@@ -117,13 +136,13 @@ def test_filter_reply_is_an_empty_list_when_no_full_node_fits() -> None:
     args = decode_args(
         body(Nodes={"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "a"}}]})
     )
-    reply = json.loads(encode_reply(filter_result(args, [], failed={"a": "1"}, unresolvable={})))
+    reply = encoded(ExtenderFilterResult(nodes=passing(args, []), failed_nodes={"a": "1"}))
     assert reply["Nodes"] == {"metadata": {"resourceVersion": "7"}, "items": []}
     assert reply["NodeNames"] is None
 
 
 def test_error_reply_holds_every_key() -> None:
-    assert json.loads(encode_reply(ExtenderFilterResult(error="why"))) == {
+    assert encoded(ExtenderFilterResult(error="why")) == {
         "Nodes": None,
         "NodeNames": None,
         "FailedNodes": {},
@@ -142,14 +161,14 @@ def test_candidate_addresses_are_the_internal_ones_in_the_objects_order() -> Non
     ]
     node = {"metadata": {"name": "n1"}, "status": {"addresses": addresses}}
     [candidate] = decode_args(body(Nodes={"items": [node]})).candidates()
-    assert candidate.addresses == ("n1.internal", "10.0.0.1", "fd00::1")
+    assert candidate.addresses() == ("n1.internal", "10.0.0.1", "fd00::1")
 
 
 @pytest.mark.parametrize("status", [{}, {"addresses": None}, {"addresses": []}])
 def test_candidate_has_no_address_when_the_object_has_none(status: dict[str, object]) -> None:
     node = {"metadata": {"name": "n1"}, "status": status}
     [candidate] = decode_args(body(Nodes={"items": [node]})).candidates()
-    assert candidate == Candidate("n1", (), candidate.raw)
+    assert candidate.addresses() == ()
 
 
 def test_candidates_are_none_when_the_list_is_null() -> None:
@@ -198,6 +217,21 @@ def test_args_are_refused_naming_the_field_when_malformed(sent: bytes, named: st
         decode_args(sent)
     assert refused.value.message.startswith("extender arguments: ")
     assert named in refused.value.message
+
+
+NAMES = {
+    b'{"metadata":{"name":"n-1.example","labels":{}}}': "n-1.example",
+    b'{"kind":"Node","metadata":{"name":"n1"}}': "n1",
+    b'{"metadata": {"name": "n1"}}': "n1",
+    b'{"metadata":{"name":"n\\u0031"}}': "n1",
+    b'{"metadata":{"labels":{"name":"x"},"name":"n1"}}': "n1",
+}
+
+
+@pytest.mark.parametrize("node", NAMES)
+def test_candidate_has_its_objects_name_however_it_is_written(node: bytes) -> None:
+    sent = body(Nodes={"items": [0]}).replace(b'"items": [0]', b'"items": [' + node + b"]")
+    assert [candidate.name for candidate in decode_args(sent).candidates()] == [NAMES[node]]
 
 
 @pytest.mark.parametrize("node", [{}, {"metadata": {}}, {"metadata": {"name": 5}}, 5, None])

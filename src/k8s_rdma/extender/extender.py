@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.types import NodeName
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.node_cache import ClusterState
+    from k8s_rdma.wire.json import Buffer
 
 _READINESS_POLL_S = 0.1
 
@@ -143,19 +144,19 @@ class Extender:
             if not self.binder.binding_writer.undecided():
                 await self.leadership.release()
 
-    async def filter(self, body: bytes | bytearray) -> bytes:
+    async def filter(self, body: Buffer) -> Buffer:
         """Answer `ExtenderArgs` with an `ExtenderFilterResult`."""
         return encode_reply(await self.scheduling.filter(decode_args(body)))
 
-    async def prioritize(self, body: bytes | bytearray) -> bytes:
+    async def prioritize(self, body: Buffer) -> Buffer:
         """Answer `ExtenderArgs` with a `HostPriorityList`."""
         return encode_reply(await self.scheduling.prioritize(decode_args(body)))
 
-    async def preempt(self, body: bytes | bytearray) -> bytes:
+    async def preempt(self, body: Buffer) -> Buffer:
         """Answer `ExtenderPreemptionArgs` with an `ExtenderPreemptionResult`."""
         return encode_preemption(await self.preempting.preempt(decode_preemption(body)))
 
-    async def bind(self, body: bytes | bytearray) -> bytes:
+    async def bind(self, body: Buffer) -> Buffer:
         """Answer `ExtenderBindingArgs` with an `ExtenderBindingResult`."""
         return encode_reply(ExtenderBindingResult(error=await self.binder.bind(decode_binding(body))))
 

@@ -37,7 +37,7 @@ from k8s_rdma.wire.extender import (
     ExtenderArgs,
     ExtenderFilterResult,
     HostPriority,
-    filter_result,
+    NodeList,
     sentence_of,
 )
 
@@ -239,19 +239,20 @@ class FilterResult:
             self.awaited += names
 
     def reply(self, args: ExtenderArgs, candidates: Sequence[Candidate]) -> ExtenderFilterResult:
-        """Node objects as they came, or names."""
+        """The reply in the request's own form: node objects as they came, or names."""
+        nodes: NodeList | None = None
+        names: list[str] | None = None
         if args.nodes is None:
-            return ExtenderFilterResult(
-                node_names=list(self.fitting),
-                failed_nodes=self.failed,
-                failed_and_unresolvable_nodes=self.unresolvable,
-            )
-        fitting = frozenset(self.fitting)
-        return filter_result(
-            args,
-            [candidate for candidate in candidates if candidate.name in fitting],
-            failed=self.failed,
-            unresolvable=self.unresolvable,
+            names = [*self.fitting]
+        else:
+            fitting = frozenset(self.fitting)
+            items = [candidate.raw for candidate in candidates if candidate.name in fitting]
+            nodes = NodeList(metadata=args.nodes.metadata, items=items)
+        return ExtenderFilterResult(
+            nodes=nodes,
+            node_names=names,
+            failed_nodes=self.failed,
+            failed_and_unresolvable_nodes=self.unresolvable,
         )
 
 

@@ -375,10 +375,14 @@ class HttpPoller:
         if self._config.watches:
             http_node.keeper = self._tasks.create_task(self._poll_forever(http_node))
 
-    def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+    def suggest(self, node: NodeName, addresses: Callable[[], tuple[str, ...]]) -> None:
         """Implement `NodeSource.suggest`."""
-        if node not in self._nodes or (self._config.requests_tell and addresses):
-            self.learn(node, addresses)
+        is_known = node in self._nodes
+        if is_known and not self._config.requests_tell:
+            return
+        current = addresses()
+        if current or not is_known:
+            self.learn(node, current)
         if self._config.requests_tell:
             self._nodes[node].requested_at = self._clock()
 

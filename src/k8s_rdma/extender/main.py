@@ -55,6 +55,7 @@ from k8s_rdma.kube.api import AbsentApi, ClusterApi, LeaseApi
 from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.process import stop_on_signals
+from k8s_rdma.wire.json import Buffer
 from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def access_of(config: ExtenderConfig) -> Access:
     )
 
 
-Verb: TypeAlias = Callable[[bytearray], Awaitable[bytes]]
+Verb: TypeAlias = Callable[[Buffer], Awaitable[Buffer]]
 View: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})

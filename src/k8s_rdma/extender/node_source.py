@@ -27,7 +27,7 @@ from k8s_rdma.wire.rest import MAX_NAME, MacRange, NodeReport, ability_of
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from types import TracebackType
 
 
@@ -60,8 +60,8 @@ class NodeSource(Protocol):
         """The API server says that the node is to be reached at these addresses."""
         ...
 
-    def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
-        """Learn from an older source; only for nodes that are still unknown."""
+    def suggest(self, node: NodeName, addresses: Callable[[], tuple[str, ...]]) -> None:
+        """Learn from an older source; only for nodes that are still unknown. addresses: decodes them."""
         ...
 
     def forget(self, node: NodeName) -> None:

@@ -275,7 +275,7 @@ class RdmaNodeInformer:
             entry.learned = True
             self._store(node, entry)
 
-    def suggest(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+    def suggest(self, node: NodeName, addresses: Callable[[], tuple[str, ...]]) -> None:
         """Implement `NodeSource.suggest`: the watches bring every node."""
 
     def forget(self, node: NodeName) -> None:

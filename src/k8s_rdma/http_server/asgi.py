@@ -25,7 +25,7 @@ from hmac import compare_digest
 from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Metric, generate_latest
@@ -34,6 +34,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Sampl
 from k8s_rdma.config.files import Reloaded, TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rest import Error, ErrorDocument
+
+if TYPE_CHECKING:
+    from k8s_rdma.wire.json import Buffer
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]
 """Header fields, with lower-case names."""
@@ -59,7 +62,7 @@ class Answer:
 
     def __init__(
         self,
-        body: bytes | str = b"",
+        body: Buffer | str = b"",
         *,
         status: int = HTTPStatus.OK,
         content_type: str = TEXT,

@@ -7,14 +7,18 @@ import gc
 import struct
 from collections import Counter
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fcntl import ioctl
 from http import HTTPStatus
 from math import inf
+from socket import SO_RCVBUF, SOL_SOCKET
 from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Protocol
 
+from k8s_rdma.wire.json import HUGE_PAGE_BYTES, Buffer, large_buffer
+
 if TYPE_CHECKING:
+    import mmap
     import socket
     from collections.abc import AsyncIterator, Iterator
 
@@ -64,12 +68,36 @@ class ClientGoneError(Exception):
     """The client left before its request's end."""
 
 
-@dataclass(slots=True, eq=False)
 class _Body:
-    """A body, as far as it is here."""
+    """A body, as far as it is here.
 
-    address: str
-    content: bytearray = field(default_factory=bytearray)
+    size: bytes of it that are here; content: may be longer.
+    """
+
+    __slots__ = ("_announced", "address", "content", "size")
+
+    def __init__(self, address: str, announced: int) -> None:
+        self.address = address
+        self.content: bytearray | mmap.mmap = bytearray()
+        self.size = 0
+        self._announced = announced
+
+    def extend(self, part: bytes) -> None:
+        """Append a part. Memory for what is announced is taken when a huge page of it has come."""
+        end = self.size + len(part)
+        if self.size < HUGE_PAGE_BYTES <= end <= self._announced:
+            region = large_buffer(self._announced)
+            region.write(self.content)
+            self.content = region
+        if isinstance(self.content, bytearray):
+            self.content += part
+        else:
+            self.content.write(part)
+        self.size = end
+
+    def drop(self) -> None:
+        """Forget what is here."""
+        self.content = bytearray()
 
 
 class Bodies:
@@ -87,17 +115,18 @@ class Bodies:
         """The incomplete bodies, oldest first."""
 
     @asynccontextmanager
-    async def reading(self, scope: Scope, receive: Receive) -> AsyncIterator[bytearray]:
+    async def reading(self, scope: Scope, receive: Receive) -> AsyncIterator[Buffer]:
         """Read a whole body, which counts until the block ends.
 
         BodyError as soon as that is known, and nothing of it is kept then: TooSlowError with the first byte
         that comes after another took its room. What a client still sends of a request that is answered
         already is dropped by the server.
         """
-        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-        if announced.isdigit() and int(announced) > self._limit:
+        field = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+        announced = int(field) if field.isdigit() else 0
+        if announced > self._limit:
             raise TooLongError(self._limit, self._bound, self._advice)
-        body = _Body(scope["client"][0] if scope.get("client") else "")
+        body = _Body(scope["client"][0] if scope.get("client") else "", announced)
         self._incoming[body] = None
         try:
             has_more = True
@@ -116,14 +145,14 @@ class Bodies:
     def _extend(self, body: _Body, part: bytes) -> None:
         if body not in self._incoming:
             raise TooSlowError
-        if len(body.content) + len(part) > self._limit:
+        if body.size + len(part) > self._limit:
             raise TooLongError(self._limit, self._bound, self._advice)
         if self._bytes[body.address] + len(part) > self._limit:
             raise NoRoomError(self._bound)
         while self._bytes.total() + len(part) > _TOGETHER * self._limit:
             self._make_room(body)
         self._bytes[body.address] += len(part)
-        body.content += part
+        body.extend(part)
 
     def _make_room(self, body: _Body) -> None:
         slowest = next(iter(self._incoming))
@@ -131,10 +160,10 @@ class Bodies:
             raise NoRoomError(self._bound)
         del self._incoming[slowest]
         self._give_back(slowest)
-        slowest.content = bytearray()
+        slowest.drop()
 
     def _give_back(self, body: _Body) -> None:
-        self._bytes[body.address] -= len(body.content)
+        self._bytes[body.address] -= body.size
         self._bytes += Counter()  # drops addresses that have no bytes here
 
 
@@ -298,6 +327,24 @@ def unsent_bytes(connected: socket.socket) -> int:
         return 0
     (unsent,) = _INT.unpack(ioctl(descriptor, TIOCOUTQ, bytes(_INT.size)))
     return int(unsent)
+
+
+RECEIVE_BUFFER_BYTES = 32 << 10
+"""The receive buffer of a connection, and so about the size of one read. By default it grows to megabytes for
+each client that sends fast, and TLS keeps several times a read for each connection."""
+
+LARGE_BODY_BUFFER_BYTES = 1 << 20
+"""The receive buffer while a body of megabytes comes in without TLS: its size over the round-trip time is how
+fast."""
+
+
+def set_receive_buffer(opened: socket.socket, size: int) -> None:
+    """Set the receive buffer in bytes (socket(7), SO_RCVBUF, which the kernel doubles, and limits).
+
+    On the listening socket it limits TCP's window for good (tcp_select_initial_window in
+    net/ipv4/tcp_output.c), and what is received before a connection is accepted, too.
+    """
+    opened.setsockopt(SOL_SOCKET, SO_RCVBUF, size)
 
 
 def return_large_buffers() -> None:

@@ -26,12 +26,24 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from k8s_rdma.errors import Reason
 from k8s_rdma.http_server.asgi import Application, Fields, Scope, ServerTls, certificate_names, error_answer
-from k8s_rdma.http_server.connections import Connection, Connections, unsent_bytes
+from k8s_rdma.http_server.connections import (
+    LARGE_BODY_BUFFER_BYTES,
+    RECEIVE_BUFFER_BYTES,
+    Connection,
+    Connections,
+    set_receive_buffer,
+    unsent_bytes,
+)
+from k8s_rdma.wire.json import HUGE_PAGE_BYTES
 from k8s_rdma.wire.rest import Error
 
 _FIELD_OVERHEAD = len(": \r\n")
 _CHUNK_OVERHEAD = len("1000\r\n\r\n")
 """Bytes around a chunk of some size; see RFC 9112, section 7.1."""
+
+READ_BYTES = 120 << 10
+"""The most that one read takes: bytes objects of 128 KiB would have mappings of their own
+(`connections.return_large_buffers`), each of whose pages the kernel faults in anew."""
 
 _SENDS_BODY = frozenset({b"content-length", b"transfer-encoding"})
 _HOST = re.compile(rb"(\[[0-9A-Fa-fvV:.]+\]|[-A-Za-z0-9._~!$&'()*+,;=%]*)(:[0-9]*)?")
@@ -88,6 +100,7 @@ class ServerState:
     """The state that a server shares with its connections.
 
     tasks: of the requests under way. default_headers: of each answer, before the application's own.
+    receive_buffer: of all connections; what is read is parsed before the next read.
     """
 
     app: Application
@@ -95,6 +108,7 @@ class ServerState:
     tls: ServerTls | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     default_headers: Fields = field(default_factory=list)
+    receive_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_BYTES)))
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -134,6 +148,7 @@ class HttpProtocol(asyncio.Protocol):
         self._fields: Fields = []
         self._announces_body = False
         self._head_bytes = self._body_bytes = 0
+        self._has_large_body = False
 
     # What the transport calls:
 
@@ -143,6 +158,7 @@ class HttpProtocol(asyncio.Protocol):
         self.flow = FlowControl(transport)
         self._parser = httptools.HttpRequestParser(self)
         self._socket = transport.get_extra_info("socket")  # which a transport forgets when it closes
+        set_receive_buffer(self._socket, RECEIVE_BUFFER_BYTES)
         self._peer = get_remote_addr(transport)
         self.address = self._peer[0] if self._peer else ""
         self._check_certificate(transport.get_extra_info("peercert"))
@@ -166,7 +182,7 @@ class HttpProtocol(asyncio.Protocol):
         self._cycle = None
         self._forget_request()
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         """Parse, unless the client was refused, and count the bytes that are no body."""
         if self._refused:
             if not self.transport.is_closing():
@@ -235,7 +251,11 @@ class HttpProtocol(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Start the application."""
         self._check_head()
-        self._check_body(sum(int(value) for name, value in self._fields if name == b"content-length"))
+        length = sum(int(value) for name, value in self._fields if name == b"content-length")
+        self._check_body(length)
+        self._has_large_body = length >= HUGE_PAGE_BYTES and self._tls is None
+        if self._has_large_body:
+            set_receive_buffer(self._socket, LARGE_BODY_BUFFER_BYTES)
         self._start(self._scope())
 
     def on_body(self, body: bytes) -> None:
@@ -244,7 +264,8 @@ class HttpProtocol(asyncio.Protocol):
         self._body_bytes += len(body)
         self._check_body(self._body_bytes)
         if self._cycle is not None and not self._cycle.response_complete:
-            self._cycle.body += body
+            # uvicorn would copy a bytearray twice.
+            self._cycle.body = self._cycle.body + body if self._cycle.body else body  # type: ignore[assignment]
             if len(self._cycle.body) > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
             self._cycle.message_event.set()
@@ -255,6 +276,8 @@ class HttpProtocol(asyncio.Protocol):
             self._cycle.more_body = False
             self._cycle.message_event.set()
         self._stage = _Stage.BETWEEN
+        if self._has_large_body:
+            set_receive_buffer(self._socket, RECEIVE_BUFFER_BYTES)
         self._expect_next_request()
 
     # What `Connections` and the server call:
@@ -449,3 +472,19 @@ class HttpProtocol(asyncio.Protocol):
         if self._stage is _Stage.BODY and self._cycle is not None:
             return not self._cycle.response_started
         return self._is_idle()
+
+
+class PlainHttpProtocol(HttpProtocol, asyncio.BufferedProtocol):
+    """A connection without TLS: it receives into the buffer that all of them share.
+
+    Not with TLS, whose buffers uvloop would keep after the connection's end, in a cycle with these methods.
+    """
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer for the next read."""
+        del sizehint
+        return self._state.receive_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Parse what was received."""
+        self.data_received(self._state.receive_buffer[:nbytes])

@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.http_server.connections import Connections, Limits
-from k8s_rdma.http_server.protocol import HttpProtocol, ServerState
+from k8s_rdma.http_server.connections import (
+    RECEIVE_BUFFER_BYTES,
+    Connections,
+    Limits,
+    set_receive_buffer,
+)
+from k8s_rdma.http_server.protocol import HttpProtocol, PlainHttpProtocol, ServerState
 
 if TYPE_CHECKING:
     import ssl
@@ -34,11 +39,6 @@ TICK_S = 0.1
 
 ACCEPT_RETRY_S = 0.1
 """Delay after a connection could not be accepted, usually for lack of descriptors."""
-
-RECEIVE_BUFFER_BYTES = 32 << 10
-"""Receive buffer of each connection (socket(7), SO_RCVBUF, which the kernel doubles), and so the size of one
-read. By default it grows to megabytes for each client that sends fast, and TLS keeps several times a read for
-each connection."""
 
 
 class HttpServer:
@@ -82,11 +82,13 @@ class HttpServer:
                 self.state.connections.abort()
 
     async def _accept(self, listener: socket.socket) -> asyncio.Server | TlsListener:
-        protocol_factory = partial(HttpProtocol, self.state)
         if self.state.tls is not None:
+            protocol_factory = partial(HttpProtocol, self.state)
             return TlsListener(listener, self.state.tls, protocol_factory, self.state.connections)
         loop = asyncio.get_running_loop()
-        return await loop.create_server(protocol_factory, sock=listener, backlog=BACKLOG)
+        return await loop.create_server(
+            partial(PlainHttpProtocol, self.state), sock=listener, backlog=BACKLOG
+        )
 
     def _tick(self) -> None:
         self.state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
@@ -122,7 +124,6 @@ def listen(address: str, port: int, *, backlog: int = BACKLOG) -> socket.socket:
     except OSError as error:
         msg = f"cannot listen on {address or 'any address'}, port {port}: {error.strerror}"
         raise K8sRdmaError(msg) from error
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
     return listener
 
 
@@ -141,6 +142,7 @@ class TlsListener:
     ) -> None:
         """context: for the next connection. protocol_factory: builds the protocol above TLS."""
         listener.setblocking(False)
+        set_receive_buffer(listener, RECEIVE_BUFFER_BYTES)
         self._listener = listener
         self._context = context
         self._protocol_factory = protocol_factory

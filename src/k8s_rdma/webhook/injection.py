@@ -17,7 +17,7 @@ import msgspec
 
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, ANNOTATION_ALIAS, CONTAINERS_ANNOTATION, NCCL_ANNOTATION
-from k8s_rdma.wire.json import decode, shown
+from k8s_rdma.wire.json import Buffer, decode, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -100,7 +100,7 @@ class Operation(msgspec.Struct, frozen=True):
 _reviews = msgspec.json.Decoder(Review)
 
 
-def decode_review(body: bytes | bytearray) -> Request:
+def decode_review(body: Buffer) -> Request:
     """The request of a review; MalformedError names the field."""
     return decode(body, _reviews, "AdmissionReview").request
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from k8s_rdma.wire.json import Buffer
+
 
 _log = structlog.get_logger()
 
@@ -173,7 +175,7 @@ class WebhookApp:
         self._requests.labels(outcome).inc()
         return answer
 
-    def _review(self, body: bytearray) -> tuple[bytes, str]:
+    def _review(self, body: Buffer) -> tuple[bytes, str]:
         """The review's answer, and its outcome for the metrics; MalformedError when it is no review."""
         request = decode_review(body)
         try:
