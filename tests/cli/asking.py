@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from extender.world import World
 
 MAIN = [sys.executable, "-c", "from k8s_rdma.cli.main import main; main()"]
-ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in ("K8S_RDMA_EXTENDER", "COLUMNS")}
+ENVIRONMENT = {
+    **{key: value for key, value in os.environ.items() if key not in ("K8S_RDMA_EXTENDER", "COLUMNS")},
+    "KUBECONFIG": "/absent",
+}
 
 
 @dataclass(frozen=True, slots=True)

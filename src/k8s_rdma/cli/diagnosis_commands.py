@@ -40,7 +40,11 @@ CaFile = Annotated[
     ),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Trust any certificate.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the extender's document.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the document.")]
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Default: the service account, KUBECONFIG, ~/.kube/config."),
+]
 DoctorJson = Annotated[bool, typer.Option("--json", help="Print a document; docs/doctor.md has its form.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 1 on warnings, too.")]
 explain_app = typer.Typer(no_args_is_help=True, help="Explain decisions of the extender.")
@@ -63,6 +67,7 @@ def explain_pod(  # noqa: PLR0913 - typer's options
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every node in detail, not in groups.")] = False,
     as_json: Json = False,
+    kubeconfig: Kubeconfig = None,
     extender: Extender = None,
     token_file: TokenFile = None,
     cert_file: CertFile = None,
@@ -70,7 +75,11 @@ def explain_pod(  # noqa: PLR0913 - typer's options
     ca_file: CaFile = None,
     insecure: Insecure = False,
 ) -> None:
-    """Show where a pod is, and why each node accepts or refuses it, PF by PF. Queries the extender."""
+    """Show where a pod is, and why each node accepts or refuses it, PF by PF.
+
+    Queries the extender about an annotation, and the API server about ResourceClaims.
+    """
+    from k8s_rdma.cli.explain import ExplainOptions
     from k8s_rdma.cli.explain import explain as show
 
     endpoint = extender_address(
@@ -81,7 +90,8 @@ def explain_pod(  # noqa: PLR0913 - typer's options
         ca_file=ca_file,
         insecure=insecure,
     )
-    show(endpoint, pod, nodes=node or [], every=every, as_json=as_json)
+    options = ExplainOptions(kubeconfig=kubeconfig, nodes=tuple(node or ()), every=every, as_json=as_json)
+    show(endpoint, pod, options)
 
 
 def top(  # noqa: PLR0913 - typer's options
@@ -189,10 +199,7 @@ def doctor_node(  # noqa: PLR0913 - typer's options
 @doctor_app.command("cluster")
 def doctor_cluster(  # noqa: PLR0913 - typer's options
     *,
-    kubeconfig: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Default: the service account, KUBECONFIG, ~/.kube/config."),
-    ] = None,
+    kubeconfig: Kubeconfig = None,
     namespace: Annotated[str, typer.Option(metavar="NAME", help="The chart's namespace.")] = "k8s-rdma",
     scheduler_config: Annotated[
         Path | None, typer.Option("--scheduler-config", metavar="FILE", help="kube-scheduler's file.")

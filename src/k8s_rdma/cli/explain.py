@@ -1,17 +1,27 @@
-"""`k8s-rdma explain pod`: where a pod is, and for every node why or why not."""
+"""`k8s-rdma explain pod`: where a pod is, and for every node why or why not.
+
+The extender explains what a pod requests by annotation, the API server what it requests by ResourceClaims.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.markup import escape
 
 from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_json
+from k8s_rdma.cli.dra import PodByClaims, explain_claims, read_pod
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient
-from k8s_rdma.errors import MalformedError
+from k8s_rdma.errors import MalformedError, visible
+from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.kube.calls import Documents
 from k8s_rdma.wire.views import (
     EXPLAIN_PATH,
+    ClaimsExplanation,
     Explanation,
     Group,
     NodeExplanation,
@@ -44,18 +54,66 @@ _HEADINGS = ("PF", "NUMA", "free VFs", "unreserved Mb/s", "room for", "goes here
 _NUMBERS = ("free VFs", "unreserved Mb/s", "room for")
 
 
-def explain(address: ExtenderAddress, pod: str, *, nodes: list[str], every: bool, as_json: bool) -> None:
-    """Print the extender's answer. pod: `namespace/name`; MalformedError when it is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions:
+    """Options of the command. nodes: to show in detail; every: all. kubeconfig: None for the usual ones."""
+
+    kubeconfig: str | None
+    nodes: tuple[str, ...]
+    every: bool
+    as_json: bool
+
+
+def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None:
+    """Print what explains a pod, `namespace/name`; MalformedError when it is none.
+
+    Where the API server cannot be asked, the extender is asked about every pod.
+    """
     namespace, slash, name = pod.partition("/")
     if not (namespace and slash and name) or "/" in name:
         msg = f"{pod}: wanted NAMESPACE/NAME, such as default/{pod.strip('/').rpartition('/')[2] or 'mypod'}"
         raise MalformedError(msg)
-    with ExtenderClient(address) as extender:
-        body = extender.get(EXPLAIN_PATH, {"pod": pod, "node": nodes, "all": "1" if every else "0"})
-    if as_json:
-        write_json(body + b"\n")
+    found, problem = _by_claims(namespace, name, options)
+    body = None
+    if found is None or found.annotated:
+        with ExtenderClient(address) as extender:
+            body = extender.get(
+                EXPLAIN_PATH,
+                {"pod": pod, "node": list(options.nodes), "all": "1" if options.every else "0"},
+            )
+    if options.as_json:
+        write_json(_document(body, found) + b"\n")
         return
-    _Page(console()).show(for_terminal(decode_explanation(body)))
+    page = _Page(console())
+    if body is not None:
+        explanation = for_terminal(decode_explanation(body))
+        page.show(explanation)
+        if problem and not (explanation.interfaces or explanation.malformed):
+            page.note(f"whether it requests any by ResourceClaim is not known: {visible(problem)}")
+    if found is not None:
+        page.show_claims(for_terminal(found.explanation))
+
+
+def _by_claims(namespace: str, name: str, options: ExplainOptions) -> tuple[PodByClaims | None, str]:
+    """Explain the pod's claims; None where it has none, or where the API server cannot be asked, and why."""
+    with ExitStack() as stack:
+        try:
+            api = stack.enter_context(Documents(options.kubeconfig))
+            pod = read_pod(api, namespace, name)
+        except (MalformedError, *API_ERRORS) as error:
+            if options.kubeconfig:
+                raise
+            return None, error.message
+        found = explain_claims(api, pod, nodes=options.nodes, every=options.every) if pod else None
+        return found, ""
+
+
+def _document(body: bytes | None, found: PodByClaims | None) -> bytes:
+    """The extender's document, with the claims in it where the pod has any."""
+    if found is None:
+        return body or b"{}"
+    document: dict[str, Any] = msgspec.json.decode(body) if body is not None else {}
+    return msgspec.json.encode({**document, "claims": found.explanation})
 
 
 class _Page:
@@ -82,7 +140,22 @@ class _Page:
             self._group(group)
         for node in explanation.nodes:
             self._node(node)
-        self._lines(f"note: {escape(note)}" for note in explanation.notes)
+        for note in explanation.notes:
+            self.note(note)
+
+    def show_claims(self, claims: ClaimsExplanation) -> None:
+        """Print what the API server says of the pod's claims."""
+        self._lines(_about_claims(claims))
+        for group in claims.groups:
+            self._group(group)
+        for node in claims.nodes:
+            self._node(node)
+        for note in claims.notes:
+            self.note(note)
+
+    def note(self, text: str) -> None:
+        """Print a remark on what an answer lacks."""
+        self._console.print(f"note: {escape(text)}")
 
     def _group(self, group: Group) -> None:
         nodes = "1 node" if group.count == 1 else f"{group.count} nodes"
@@ -158,6 +231,25 @@ def _about(explanation: Explanation) -> Iterator[str]:
         )
     if explanation.limit_refusal:
         yield f"[red]beyond its namespace's limit[/]: {escape(explanation.limit_refusal)}"
+
+
+def _about_claims(claims: ClaimsExplanation) -> Iterator[str]:
+    """Describe the pod and its claims."""
+    state = "bound" if claims.node else "waiting"
+    pod = f"{escape(claims.namespace)}/{escape(claims.name)}"
+    yield f"[bold]pod {pod}[/] ({escape(claims.uid)}): [bold]{state}[/]"
+    if claims.malformed:
+        yield f"[red]never allocated[/]: {escape(claims.malformed)}"
+    for claim, nodes in claims.allocated.items():
+        yield f"claim {escape(claim)}: allocated on {escape(', '.join(nodes))}"
+    if claims.interfaces:
+        noun = "interface" if claims.interfaces == 1 else "interfaces"
+        yield f"asks by claims for {claims.interfaces} {noun}; {claims.reserved_mbps} Mb/s reserved\n"
+    if claims.node:
+        yield (
+            f"on {escape(claims.node)}; where it does not start: `kubectl -n {escape(claims.namespace)} "
+            f"describe pod {escape(claims.name)}`"
+        )
 
 
 def _request_lines(explanation: Explanation) -> Iterator[str]:

@@ -130,6 +130,7 @@ class Taint(msgspec.Struct, frozen=True):
 
     key: str = ""
     effect: str = ""
+    value: str = ""
 
 
 class Capacity(msgspec.Struct, frozen=True, rename="camel"):

@@ -168,6 +168,27 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     notes: tuple[str, ...] = ()
 
 
+class ClaimsExplanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A pod's ResourceClaims of our driver, by the API server: `claims` of the document of `explain`.
+
+    node: that the pod is bound to. interfaces, reserved_mbps: of claims that are not allocated yet.
+    allocated: nodes of the others, by the pod's names. Other fields as in `Explanation`.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str = ""
+    interfaces: int = 0
+    reserved_mbps: int = 0
+    allocated: dict[str, tuple[str, ...]] = {}
+    malformed: str = ""
+    nodes_known: int = 0
+    groups: tuple[Group, ...] = ()
+    nodes: tuple[NodeExplanation, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Explanation)
 

@@ -1,0 +1,232 @@
+"""ResourceClaims in `explain` and `top`, which need no extender for them.
+
+Read with the caller's own credentials. Nothing here is the extender's, which knows no claims.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from msgspec.structs import replace
+
+from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf, ClaimsRequest, claims_fit
+from k8s_rdma.core.placement import Placement, Rejection
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.wire.annotation import requests_interfaces
+from k8s_rdma.wire.cluster_claims import (
+    API,
+    SLICES_QUERY,
+    Claims,
+    PodClaim,
+    claim_nodes,
+    class_names,
+    consumption,
+    our_classes,
+    pod_claims,
+    read_claims,
+)
+from k8s_rdma.wire.views import ClaimsExplanation, Group, NodeExplanation, PfExplanation
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from k8s_rdma.core.claim_fit import DeviceRequest
+
+    Verdict: TypeAlias = Literal["fits", "refused", "unreadable", "unknown"]
+
+_EXAMPLES = 3
+_MOST_NOTES = 3
+_BUS_ID, _NUMA_NODE = "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/numaNode"
+_VERDICTS: dict[Reason, Verdict] = {Reason.UNDECIDED: "unknown", Reason.UNREADABLE_NODE: "unreadable"}
+_KUBE_SCHEDULER = "what else the pod needs of a node is not judged: kubectl describe pod"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodByClaims:
+    """A pod, its ResourceClaims, and whether it asks by annotation as well."""
+
+    explanation: ClaimsExplanation
+    annotated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterClaims:
+    """PFs for claims by node, and ResourceClaims that could not be counted."""
+
+    nodes: tuple[ClaimNode, ...]
+    unread: tuple[str, ...]
+
+
+def read_cluster(api: Documents) -> ClusterClaims:
+    """Read all ResourceSlices of our driver and all ResourceClaims. K8sRdmaError when that fails."""
+    found = consumption(api.items(f"{API}/resourceclaims"))
+    slices = api.items(f"{API}/resourceslices", SLICES_QUERY)
+    return ClusterClaims(nodes=claim_nodes(slices, found.used), unread=found.unread)
+
+
+def read_pod(api: Documents, namespace: str, name: str) -> dict[str, Any] | None:
+    """Read a pod; None where there is none. K8sRdmaError when the API server refuses or does not answer."""
+    return api.get(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
+
+
+def explain_claims(
+    api: Documents, pod: dict[str, Any], *, nodes: Collection[str], every: bool
+) -> PodByClaims | None:
+    """Explain a pod's claims of our driver; None where it has none.
+
+    nodes: those to show in detail; every: all. K8sRdmaError as `read_pod`.
+    """
+    entries = pod_claims(pod)
+    if not entries:
+        return None
+    meta = pod["metadata"]
+    head = ClaimsExplanation(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=str(meta.get("uid", "")),
+        node=str((pod.get("spec") or {}).get("nodeName") or ""),
+    )
+    found = _explain(api, head, entries, nodes=nodes, every=every)
+    annotated = requests_interfaces(meta.get("annotations") or {})
+    return PodByClaims(explanation=found, annotated=annotated) if found is not None else None
+
+
+def _explain(
+    api: Documents,
+    head: ClaimsExplanation,
+    entries: Iterable[PodClaim],
+    *,
+    nodes: Collection[str],
+    every: bool,
+) -> ClaimsExplanation | None:
+    documents, notes = {}, []
+    for entry in entries:
+        document, note = _claim_document(api, head.namespace, entry)
+        notes += [note] if note else []
+        if document is not None:
+            documents[entry.name] = document
+    try:
+        names = class_names(documents.values())
+        classes = {name: api.get(f"{API}/deviceclasses/{segment(name)}") for name in names}
+        claims = read_claims(documents, our_classes(classes))
+    except MalformedError as error:
+        return replace(head, malformed=error.message, notes=tuple(notes))
+    request = claims.request
+    if not (request.requests or request.allocated or notes):
+        return None
+    units = [unit for unit in next(request.combinations()) for _ in range(unit.count)]
+    head = replace(
+        head,
+        interfaces=len(units),
+        reserved_mbps=sum(unit.mbps for unit in units),
+        allocated={claim: tuple(sorted(pools)) for claim, pools in request.allocated.items()},
+    )
+    if head.node or not request.requests:
+        return replace(head, notes=tuple(notes))
+    cluster = read_cluster(api)
+    judged = [_judge(request, node) for node in cluster.nodes if not nodes or node.node in nodes]
+    details = [_details(request, *pair) for pair in judged] if nodes or every else []
+    return replace(
+        head,
+        nodes_known=len(cluster.nodes),
+        groups=() if details else tuple(_groups(request, judged)),
+        nodes=tuple(details),
+        notes=(*notes, *_notes(claims, cluster, nodes)),
+    )
+
+
+def _claim_document(api: Documents, namespace: str, entry: PodClaim) -> tuple[dict[str, Any] | None, str]:
+    """Return a pod's claim, or the template of one that is not generated yet; and what is missing."""
+    in_namespace = f"{API}/namespaces/{segment(namespace)}"
+    if entry.claim:
+        found = api.get(f"{in_namespace}/resourceclaims/{segment(entry.claim)}")
+        return found, "" if found is not None else f"there is no resourceclaim {namespace}/{entry.claim}"
+    template = api.get(f"{in_namespace}/resourceclaimtemplates/{segment(entry.template)}")
+    if template is None:
+        return None, f"there is no resourceclaimtemplate {namespace}/{entry.template}"
+    note = f"claim {entry.name} is not generated yet of template {entry.template} (kube-controller-manager)"
+    return template.get("spec") or {}, note
+
+
+def _judge(request: ClaimsRequest, node: ClaimNode) -> tuple[ClaimNode, Placement | Rejection]:
+    return node, claims_fit(request, node)
+
+
+def _verdict(found: Placement | Rejection) -> Verdict:
+    return "fits" if isinstance(found, Placement) else _VERDICTS.get(found.reason, "refused")
+
+
+def _groups(
+    request: ClaimsRequest, judged: Iterable[tuple[ClaimNode, Placement | Rejection]]
+) -> Iterator[Group]:
+    """Group nodes that say the same; those that fit come first."""
+    alike: dict[tuple[Verdict, str], list[tuple[ClaimNode, Placement | Rejection]]] = {}
+    for node, found in judged:
+        cause = "" if isinstance(found, Placement) else found.cause
+        alike.setdefault((_verdict(found), cause), []).append((node, found))
+    for (verdict, cause), members in sorted(alike.items()):
+        examples = tuple(_details(request, *member) for member in members[:_EXAMPLES])
+        why = examples[0].why if len(members) == 1 else cause
+        yield Group(verdict=verdict, count=len(members), why=why, examples=examples)
+
+
+def _details(request: ClaimsRequest, node: ClaimNode, found: Placement | Rejection) -> NodeExplanation:
+    placed = found.interfaces if isinstance(found, Placement) else ()
+    units = [unit for alternatives in request.requests for unit in alternatives[-1:] * alternatives[-1].count]
+    reserved = {pf.name: Counter[int]() for pf in node.pfs}
+    for interface in placed:
+        reserved[interface.pf][interface.min_tx_rate_mbps] += 1
+    return NodeExplanation(
+        node=node.node,
+        verdict=_verdict(found),
+        why="" if isinstance(found, Placement) else found.message,
+        pfs=tuple(_pf(pf, units, list(reserved[pf.name].elements())) for pf in node.pfs),
+    )
+
+
+def _pf(pf: ClaimPf, units: Sequence[DeviceRequest], placed: Sequence[int]) -> PfExplanation:
+    room, numa_node = pf.room, pf.attributes.get(_NUMA_NODE)
+    accepted = [unit.mbps for unit in units if not pf.objection(unit)]
+    return PfExplanation(
+        name=pf.name,
+        pci=str(pf.attributes.get(_BUS_ID, "")),
+        link_mbps=pf.mbps,
+        unreserved_mbps=room.mbps,
+        vfs=pf.vfs,
+        free_vfs=room.vfs,
+        numa_node=numa_node if isinstance(numa_node, int) else None,
+        placed=len(placed),
+        placed_mbps=sum(placed),
+        room_for=_room_for(accepted, room.mbps, room.vfs),
+        objections=tuple(dict.fromkeys(filter(None, map(pf.objection, units))))[:_MOST_NOTES],
+    )
+
+
+def _room_for(rates: Iterable[int], mbps: int, vfs: int) -> int:
+    """Count the interfaces that fit on a PF by themselves, the smallest first."""
+    count = 0
+    for rate in sorted(rates)[:vfs]:
+        mbps -= rate
+        if mbps < 0:
+            break
+        count += 1
+    return count
+
+
+def _notes(claims: Claims, cluster: ClusterClaims, nodes: Collection[str]) -> Iterator[str]:
+    """Say what the answer lacks."""
+    if claims.foreign:
+        yield f"requests for devices of other drivers are not judged: {', '.join(claims.foreign)}"
+    for expression in claims.unjudged[:_MOST_NOTES]:
+        yield f"a selector is not judged, as if every PF met it: {expression}"
+    for why in cluster.unread[:_MOST_NOTES]:
+        yield f"a claim is not counted: {why}"
+    names = {node.node for node in cluster.nodes}
+    for node in sorted(set(nodes) - names):
+        yield f"node {node} has no PFs for claims"
+    if not names:
+        yield "no node has PFs for claims: there are no ResourceSlices of the driver (docs/dra.md)"
+    yield _KUBE_SCHEDULER

@@ -1,0 +1,546 @@
+"""ResourceSlices, ResourceClaims and pods (`resource.k8s.io/v1`) as kube-scheduler reads them for our driver.
+
+Of CEL selectors those are judged that are comparisons of attributes joined by `&&` and `||`, as `k8s-rdma
+claim` writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+
+import msgspec
+
+from k8s_rdma.core.claim_fit import (
+    Attribute,
+    ClaimNode,
+    ClaimPf,
+    ClaimsRequest,
+    Comparison,
+    Constraint,
+    DeviceRequest,
+    DeviceTaint,
+    Selector,
+    Toleration,
+)
+from k8s_rdma.core.inventory import NOTHING_USED, Used
+from k8s_rdma.core.types import MAX_RATE_MBPS, NodeName
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.claims import DRIVER
+from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.pod_spec import quantity
+from k8s_rdma.wire.resource_slice import SliceSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from fractions import Fraction
+
+    from k8s_rdma.wire.resource_slice import Device
+
+API = "/apis/resource.k8s.io/v1"
+SLICES_QUERY = {"fieldSelector": f"spec.driver={DRIVER}"}
+
+MAX_DEVICES_OF_CLAIM = 32
+"""Results of an allocation (`AllocationResultsMaxSize`, k8s.io/api/resource/v1/types.go, 1.36)."""
+
+_MAX_INTERFACES = 512
+_MAX_VFS = 1 << 16
+_BITS_PER_MB = 1_000_000
+_BANDWIDTH, _VFS = "bandwidth", "vfs"
+
+T = TypeVar("T")
+
+
+class _ListedSpec(SliceSpec, frozen=True, rename="camel"):
+    driver: str = ""
+    node_name: str = ""
+
+
+class _Slice(msgspec.Struct, frozen=True):
+    spec: _ListedSpec
+
+
+class _Cel(msgspec.Struct, frozen=True):
+    expression: str = ""
+
+
+class _Selector(msgspec.Struct, frozen=True):
+    cel: _Cel = _Cel()
+
+
+class _Toleration(msgspec.Struct, frozen=True):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class _Capacity(msgspec.Struct, frozen=True):
+    requests: dict[str, str] | None = None
+
+
+class _Request(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    device_class_name: str = ""
+    selectors: tuple[_Selector, ...] = ()
+    allocation_mode: str = "ExactCount"
+    count: int = 1
+    admin_access: bool | None = None
+    tolerations: tuple[_Toleration, ...] = ()
+    capacity: _Capacity | None = None
+    exactly: _Request | None = None
+    first_available: tuple[_Request, ...] = ()
+
+
+class _Constraint(msgspec.Struct, frozen=True, rename="camel"):
+    requests: tuple[str, ...] = ()
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class _Devices(msgspec.Struct, frozen=True):
+    requests: tuple[_Request, ...] = ()
+    constraints: tuple[_Constraint, ...] = ()
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    devices: _Devices = _Devices()
+
+
+class _Result(msgspec.Struct, frozen=True, rename="camel"):
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    consumed_capacity: dict[str, str] | None = None
+    admin_access: bool | None = None
+
+
+class _Results(msgspec.Struct, frozen=True):
+    results: tuple[_Result, ...] = ()
+
+
+class _Allocation(msgspec.Struct, frozen=True):
+    devices: _Results = _Results()
+
+
+class _Status(msgspec.Struct, frozen=True):
+    allocation: _Allocation | None = None
+
+
+class _Consumer(msgspec.Struct, frozen=True):
+    status: _Status = _Status()
+
+
+class _Claim(_Consumer, frozen=True):
+    spec: _Spec = _Spec()
+
+
+class _ClassSpec(msgspec.Struct, frozen=True):
+    selectors: tuple[_Selector, ...] = ()
+
+
+class _Class(msgspec.Struct, frozen=True):
+    spec: _ClassSpec = _ClassSpec()
+
+
+class _PodClaim(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    resource_claims: tuple[_PodClaim, ...] = ()
+
+
+class _PodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    resource_claim_statuses: tuple[_PodClaim, ...] = ()
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+class PodClaim(NamedTuple):
+    """A claim of a pod. claim: the ResourceClaim's name, empty while it is not generated of its template."""
+
+    name: str
+    claim: str
+    template: str = ""
+
+
+class Consumption(NamedTuple):
+    """The use by allocated claims, by pool and device. unread: claims that cannot be read, and why."""
+
+    used: Mapping[tuple[str, str], Used]
+    unread: tuple[str, ...] = ()
+
+
+def pod_claims(pod: Mapping[str, Any]) -> tuple[PodClaim, ...]:
+    """List the claims of a pod; MalformedError names the field."""
+    found = _read(pod, _Pod, "pod")
+    generated = {entry.name: entry.resource_claim_name for entry in found.status.resource_claim_statuses}
+    return tuple(
+        PodClaim(
+            name=entry.name,
+            claim=entry.resource_claim_name or generated.get(entry.name) or "",
+            template=entry.resource_claim_template_name or "",
+        )
+        for entry in found.spec.resource_claims
+        # A template's claim with a status that has no name was not needed.
+        if entry.resource_claim_name or generated.get(entry.name, "") is not None
+    )
+
+
+def consumption(claims: Iterable[Mapping[str, Any]]) -> Consumption:
+    """Add up what claims consume of our driver's devices."""
+    used: dict[tuple[str, str], Used] = {}
+    unread = []
+    for document in claims:
+        try:
+            results = _results(_read(document, _Consumer, _subject(document)), _subject(document))
+        except MalformedError as error:
+            unread.append(error.message)
+            continue
+        for result, additional in results:
+            key = result.pool, result.device
+            used[key] = used.get(key, NOTHING_USED) + additional
+    return Consumption(used, tuple(unread))
+
+
+def _subject(document: Mapping[str, Any]) -> str:
+    meta = document.get("metadata") or {}
+    return f"resourceclaim {meta.get('namespace')}/{meta.get('name')}"
+
+
+def _results(claim: _Consumer, subject: str) -> list[tuple[_Result, Used]]:
+    allocation = claim.status.allocation
+    return [
+        (result, _consumed(result, f"{subject}: status.allocation.devices.results[{index}]"))
+        for index, result in enumerate(allocation.devices.results if allocation else ())
+        if result.driver == DRIVER and not result.admin_access
+    ]
+
+
+def _consumed(result: _Result, path: str) -> Used:
+    amounts = result.consumed_capacity or {}
+    mbps, vfs = (
+        _amount(amounts.get(key, "0"), f"{path}.consumedCapacity.{key}") for key in (_BANDWIDTH, _VFS)
+    )
+    return Used(vfs=int(vfs), mbps=_mbps(mbps))
+
+
+def _amount(text: str, path: str) -> Fraction:
+    try:
+        amount = quantity(text)
+    except ValueError:
+        _refuse(path, f"{shown(text)} is no quantity")
+    if amount < 0:
+        _refuse(path, f"{shown(text)} is negative")
+    return amount
+
+
+def _mbps(bits_per_s: Fraction) -> int:
+    return int(-(-bits_per_s // _BITS_PER_MB))
+
+
+def claim_nodes(
+    slices: Iterable[Mapping[str, Any]], used: Mapping[tuple[str, str], Used]
+) -> tuple[ClaimNode, ...]:
+    """Read the nodes and PFs of our driver's ResourceSlices.
+
+    used: by pool and device. As for kube-scheduler, slices of a pool's older generation do not count, and a
+    pool that lacks a slice is not used.
+    """
+    pools: dict[str, list[_ListedSpec]] = {}
+    problems: dict[str, str] = {}
+    for document in slices:
+        spec = document.get("spec") or {}
+        if spec.get("driver") != DRIVER:
+            continue
+        try:
+            found = _read(document, _Slice, "its ResourceSlice").spec
+        except MalformedError as error:
+            problems[str(spec.get("nodeName"))] = error.message
+        else:
+            pools.setdefault(found.node_name, []).append(found)
+    unread = tuple(ClaimNode(node=NodeName(node), problem=why) for node, why in problems.items())
+    read = (_claim_node(NodeName(node), specs, used) for node, specs in pools.items() if node not in problems)
+    return tuple(sorted((*unread, *read), key=lambda node: node.node))
+
+
+def _claim_node(
+    node: NodeName, specs: Sequence[_ListedSpec], used: Mapping[tuple[str, str], Used]
+) -> ClaimNode:
+    newest = max(spec.pool.generation for spec in specs)
+    current = [spec for spec in specs if spec.pool.generation == newest]
+    expected = current[0].pool.resource_slice_count
+    if len(current) != expected:
+        return ClaimNode(node=node, problem=f"{len(current)} of its {expected} ResourceSlices exist")
+    try:
+        pfs = tuple(
+            _claim_pf(device, used.get((spec.pool.name, device.name), NOTHING_USED))
+            for spec in current
+            for device in spec.devices
+        )
+    except MalformedError as error:
+        return ClaimNode(node=node, problem=f"its ResourceSlice: {error.message}")
+    return ClaimNode(node=node, pfs=pfs)
+
+
+def _claim_pf(device: Device, used: Used) -> ClaimPf:
+    path = f"device {shown(device.name)}: capacity"
+    bandwidth, vfs = (
+        _amount(device.capacity[key].value, f"{path}.{key}") if key in device.capacity else 0
+        for key in (_BANDWIDTH, _VFS)
+    )
+    return ClaimPf(
+        name=device.name,
+        mbps=min(int(bandwidth // _BITS_PER_MB), MAX_RATE_MBPS),
+        vfs=min(int(vfs), _MAX_VFS),
+        used=used,
+        attributes={_DRIVER: DRIVER, **dict(_attributes(device))},
+        taints=tuple(DeviceTaint(taint.key, taint.value, taint.effect) for taint in device.taints),
+    )
+
+
+def _attributes(device: Device) -> Iterator[tuple[str, Attribute]]:
+    for key, value in device.attributes.items():
+        found = next((value[kind] for kind in ("string", "int", "bool") if kind in value), None)
+        if isinstance(found, str | int):
+            yield _qualified(key), found
+
+
+def _qualified(attribute: str) -> str:
+    return attribute if "/" in attribute else f"{DRIVER}/{attribute}"
+
+
+class OurClasses(NamedTuple):
+    """DeviceClasses by name: selectors of those that may be of our driver, None for those that cannot."""
+
+    selectors: Mapping[str, tuple[Selector, ...] | None]
+
+    def selectors_of(self, request: _Request, path: str) -> tuple[Selector, ...] | None:
+        """Return the class's selectors; MalformedError where there is no such class."""
+        if request.device_class_name not in self.selectors:
+            _refuse(path, f"there is no DeviceClass {shown(request.device_class_name)}")
+        return self.selectors[request.device_class_name]
+
+
+def class_names(claims: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """The DeviceClasses that claims name; MalformedError names the field."""
+    found = (_read(document, _Claim, _subject(document)) for document in claims)
+    return frozenset(
+        alternative.device_class_name
+        for claim in found
+        for request in claim.spec.devices.requests
+        for alternative in _alternatives(request)
+    )
+
+
+def our_classes(classes: Mapping[str, Mapping[str, Any] | None]) -> OurClasses:
+    """Read DeviceClasses by name, None for those that do not exist."""
+    return OurClasses(
+        {
+            name: _class_selectors(_read(document, _Class, f"deviceclass {name}"))
+            for name, document in classes.items()
+            if document is not None
+        }
+    )
+
+
+def _class_selectors(class_: _Class) -> tuple[Selector, ...] | None:
+    selectors = tuple(map(_selector, class_.spec.selectors))
+    names_us = any(DRIVER in selector.expression for selector in selectors)
+    if not names_us or not all(
+        selector.accepts({_DRIVER: DRIVER}) for selector in selectors if _is_of_driver(selector)
+    ):
+        return None
+    return selectors
+
+
+def _is_of_driver(selector: Selector) -> bool:
+    """Report whether a selector compares nothing but the driver."""
+    return selector.alternatives is not None and all(
+        comparison.attribute == _DRIVER for comparisons in selector.alternatives for comparison in comparisons
+    )
+
+
+class Claims(NamedTuple):
+    """request: what a pod asks of our driver. foreign: its requests for devices of other drivers.
+
+    unjudged: selectors that are taken to accept every PF.
+    """
+
+    request: ClaimsRequest
+    foreign: tuple[str, ...]
+    unjudged: tuple[str, ...]
+
+
+def read_claims(claims: Mapping[str, Mapping[str, Any]], classes: OurClasses) -> Claims:
+    """Read what a pod asks for.
+
+    claims: ResourceClaims, or the `spec` of a template for one that is not generated, by the pod's names.
+    MalformedError names the field, also of what no PF of ours can satisfy.
+    """
+    requests: list[tuple[DeviceRequest, ...]] = []
+    constraints: list[Constraint] = []
+    foreign: list[str] = []
+    allocated: dict[str, frozenset[NodeName]] = {}
+    for name, document in claims.items():
+        claim = _read(document, _Claim, f"claim {name}")
+        if claim.status.allocation is not None:
+            if pools := frozenset(NodeName(result.pool) for result, _ in _results(claim, f"claim {name}")):
+                allocated[name] = pools
+            continue
+        ours = []
+        for request in claim.spec.devices.requests:
+            path = f"claim {name}: request {shown(request.name)}"
+            found = tuple(_device_requests(name, request, classes, path))
+            if found:
+                ours.append(found)
+            if len(found) < len(_alternatives(request)):
+                foreign.append(f"{name}/{request.name}")
+        requests += ours
+        constraints += _constraints(name, claim) if ours else ()
+    total = sum(max(alternative.count for alternative in request) for request in requests)
+    if total > _MAX_INTERFACES:
+        _refuse("the pod's claims", f"ask for {total} interfaces; at most {_MAX_INTERFACES} are judged")
+    unjudged = (
+        selector.expression
+        for alternatives in requests
+        for request in alternatives
+        for selector in request.selectors
+        if selector.alternatives is None
+    )
+    return Claims(
+        ClaimsRequest(requests=tuple(requests), constraints=tuple(constraints), allocated=allocated),
+        tuple(foreign),
+        tuple(dict.fromkeys(unjudged)),
+    )
+
+
+def _alternatives(request: _Request) -> tuple[_Request, ...]:
+    return request.first_available or (request.exactly or _Request(),)
+
+
+def _device_requests(
+    claim: str, request: _Request, classes: OurClasses, path: str
+) -> Iterator[DeviceRequest]:
+    for alternative in _alternatives(request):
+        selectors = classes.selectors_of(alternative, path)
+        if selectors is None:
+            continue
+        name = f"{request.name}/{alternative.name}" if request.first_available else request.name
+        yield _device_request(claim, name, alternative, selectors)
+
+
+def _device_request(
+    claim: str, name: str, request: _Request, selectors: tuple[Selector, ...]
+) -> DeviceRequest:
+    path = f"claim {claim}: request {shown(name)}"
+    if request.allocation_mode != "ExactCount":
+        _refuse(f"{path}: allocationMode", f"{shown(request.allocation_mode)}; an interface takes ExactCount")
+    if request.admin_access:
+        _refuse(f"{path}: adminAccess", "reserves nothing, and an interface needs a VF")
+    if not 1 <= request.count <= MAX_DEVICES_OF_CLAIM:
+        _refuse(f"{path}: count", f"{request.count}; a claim has 1 to {MAX_DEVICES_OF_CLAIM} devices")
+    amounts = (request.capacity and request.capacity.requests) or {}
+    if unknown := sorted(amounts.keys() - {_BANDWIDTH, _VFS}):
+        _refuse(f"{path}: capacity", f"no PF has {shown(unknown[0])}; write bandwidth, in bits per second")
+    if _amount(amounts.get(_VFS, "1"), f"{path}: {_VFS}") > 1:
+        _refuse(f"{path}: {_VFS}", f"{shown(amounts[_VFS])}; an interface is one VF")
+    return DeviceRequest(
+        claim=claim,
+        name=name,
+        mbps=_mbps(_amount(amounts.get(_BANDWIDTH, "0"), f"{path}: {_BANDWIDTH}")),
+        count=request.count,
+        selectors=(*selectors, *map(_selector, request.selectors)),
+        tolerations=tuple(
+            Toleration(key=entry.key, operator=entry.operator, value=entry.value, effect=entry.effect)
+            for entry in request.tolerations
+        ),
+    )
+
+
+def _constraints(name: str, claim: _Claim) -> Iterator[Constraint]:
+    for constraint in claim.spec.devices.constraints:
+        attribute = constraint.match_attribute or constraint.distinct_attribute
+        if attribute:
+            yield Constraint(
+                claim=name,
+                attribute=attribute,
+                distinct=constraint.match_attribute is None,
+                requests=frozenset(constraint.requests),
+            )
+
+
+_DRIVER = "driver"
+"""The device's driver among attributes, which are qualified."""
+
+_STRING = r"'(?:[^'\\\n]|\\['\\])*'|\"(?:[^\"\\\n]|\\[\"\\])*\""
+_LITERAL = rf"{_STRING}|-?[0-9]{{1,18}}\b|true\b|false\b"
+_TERM = re.compile(
+    rf"""\s*(?:device\.driver|device\.attributes\[(?P<domain>{_STRING})\]\.(?P<name>[A-Za-z_]\w*))
+    (?:\s*(?P<operator>==|!=|>=|<=|>|<)\s*(?P<value>{_LITERAL})
+    |\s+in\s*\[(?P<values>\s*(?:{_LITERAL})(?:\s*,\s*(?:{_LITERAL}))*\s*)\]
+    |\.startsWith\(\s*(?P<prefix>{_STRING})\s*\))\s*""",
+    re.VERBOSE,
+)
+_LITERALS = re.compile(_LITERAL)
+
+
+def _selector(selector: _Selector) -> Selector:
+    """Read a CEL expression: alternatives of comparisons, or None where it is anything else."""
+    expression, position = selector.cel.expression, 0
+    alternatives: list[list[Comparison]] = [[]]
+    while found := _TERM.match(expression, position):
+        alternatives[-1].append(_comparison(found))
+        position = found.end()
+        if position == len(expression):
+            return Selector(expression, tuple(map(tuple, alternatives)))
+        joint = expression[position : position + 2]
+        if joint not in ("&&", "||"):
+            break
+        if joint == "||":
+            alternatives.append([])
+        position += len(joint)
+    return Selector(expression)
+
+
+def _comparison(found: re.Match[str]) -> Comparison:
+    domain = found["domain"]
+    attribute = f"{_value(domain)}/{found['name']}" if domain else _DRIVER
+    if found["prefix"]:
+        return Comparison(attribute, "startsWith", (_value(found["prefix"]),))
+    if found["values"]:
+        values = tuple(map(_value, _LITERALS.findall(found["values"])))
+        return Comparison(attribute, "in", values)
+    return Comparison(attribute, found["operator"], (_value(found["value"]),))
+
+
+def _value(literal: str) -> Attribute:
+    if literal[0] in "'\"":
+        return re.sub(r"\\(.)", r"\1", literal[1:-1])
+    return literal == "true" if literal in ("true", "false") else int(literal)
+
+
+def _read(document: Mapping[str, Any], kind: type[T], subject: str) -> T:
+    try:
+        return msgspec.convert(_without_nulls(document), kind)
+    except msgspec.ValidationError as error:
+        msg = f"{subject}: {error}"
+        raise MalformedError(msg) from error
+
+
+def _without_nulls(value: Any) -> Any:
+    """A null is as good as an absent field."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _refuse(path: str, why: str) -> NoReturn:
+    msg = f"{path}: {why}"
+    raise MalformedError(msg)

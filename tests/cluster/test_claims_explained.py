@@ -1,0 +1,184 @@
+"""`k8s-rdma explain pod` and `top` for ResourceClaims, by the API server alone."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from claim_cases import claim, devices, request
+from cli.asking import Ran, k8s_rdma
+from cluster.control_plane import Json, write_kubeconfig
+from cluster.test_resource_slices import SINCE, Published, publishing
+from cluster.world import Cluster as World
+from cluster.world import cluster
+from deviceplugin.test_dra import offer
+from k8s_rdma.wire.claims import DRIVER, Offers
+from k8s_rdma.wire.resource_slice import slice_specs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+API = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{API}/namespaces/default/resourceclaims"
+PODS = "/api/v1/namespaces/default/pods"
+OUR_DRIVER = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+NO_EXTENDER = ("--extender", "http://127.0.0.1:1")
+
+
+@dataclass
+class Cluster:
+    """An API server with the slice of a node w1, its PFs f0 and f1."""
+
+    published: Published
+    kubeconfig: Path
+
+    async def create(self, path: str, document: Json) -> Json:
+        made = await self.published.http.post(path, json=document)
+        assert made.status_code == 201, made.text
+        return made.json()
+
+    async def create_claim(self, name: str, *requests: Json, **fields: Any) -> Json:
+        return await self.create(CLAIMS, claim(devices(*requests) | fields, name))
+
+    async def allocate(self, name: str, pf: str, bandwidth: str) -> None:
+        """Write the allocation of a claim of one interface, as kube-scheduler does."""
+        made = await self.create_claim(name, request(bandwidth=bandwidth))
+        result = {
+            "request": "a",
+            "driver": DRIVER,
+            "pool": "w1",
+            "device": pf,
+            "shareID": f"11111111-2222-4333-8444-{len(name):012}",
+            "consumedCapacity": {"bandwidth": bandwidth, "vfs": "1"},
+        }
+        made["status"] = {"allocation": {"devices": {"results": [result]}}}
+        written = await self.published.http.put(f"{CLAIMS}/{name}/status", json=made)
+        assert written.status_code == 200, written.text
+
+    async def create_pod(self, name: str, *claims: str, **annotations: str) -> None:
+        meta = {"name": name, "annotations": annotations}
+        spec = {
+            "containers": [{"name": "c", "image": "i"}],
+            "resourceClaims": [{"name": f"net-{each}", "resourceClaimName": each} for each in claims],
+        }
+        await self.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+    async def run(self, *arguments: str) -> Ran:
+        return await k8s_rdma(*arguments, "--kubeconfig", str(self.kubeconfig), *NO_EXTENDER)
+
+
+@asynccontextmanager
+async def claims_cluster(kind: str, directory: Path) -> AsyncIterator[Cluster]:
+    async with publishing(kind, directory) as p:
+        p.offer(*(offer(name, bandwidth_mbps=100_000) for name in ("f0", "f1")))
+        await p.until_published("f0", "f1")
+        cluster = Cluster(p, directory / "publisher.kubeconfig")
+        document = {"metadata": {"name": "rdma"}, "spec": {"selectors": [OUR_DRIVER]}}
+        await cluster.create(f"{API}/deviceclasses", document)
+        yield cluster
+
+
+async def test_pod_that_fits_is_told_where_and_what_was_not_judged(kind: str, tmp_path: Path):
+    async with claims_cluster(kind, tmp_path) as c:
+        await c.allocate("held", "f0", "80G")
+        selector = {"cel": {"expression": "device.attributes['rdma.k8s-rdma.io'].mtu % 2 == 0"}}
+        await c.create_claim("one", request(bandwidth="30G", selectors=[selector]))
+        await c.create_pod("p", "one")
+        ran = await c.run("explain", "pod", "default/p")
+    assert "1 node: fits" in ran.out.splitlines()
+    [f1] = [line for line in ran.out.splitlines() if " f1 " in line]
+    assert f1.split()[1:7] == ["f1", "1", "8/8", "100000/100000", "1", "1"]
+    assert (
+        "note: a selector is not judged, as if every PF met it: "
+        "device.attributes['rdma.k8s-rdma.io'].mtu % 2 == 0" in ran.out
+    )
+    assert "note: what else the pod needs of a node is not judged: kubectl describe pod" in ran.out
+
+
+async def test_constraint_or_taint_that_keeps_a_pod_waiting_is_named(kind: str, tmp_path: Path):
+    async with claims_cluster(kind, tmp_path) as c:
+        spread = {"distinctAttribute": "rdma.k8s-rdma.io/pf"}
+        await c.create_claim("three", *map(request, "abc"), constraints=[spread])
+        await c.create_pod("p", "three")
+        ran = await c.run("explain", "pod", "default/p")
+        assert (
+            "1 node: no: needs 3 interfaces; distinctAttribute rdma.k8s-rdma.io/pf cannot be met"
+            in ran.out.splitlines()
+        )
+        c.published.offer(offer("f0", link_up=False))
+        await c.published.until_published("f0")
+        ran = await c.run("explain", "pod", "default/p")
+        assert "1 node: no: needs 3 interfaces; f0: taint k8s-rdma.io/link-down" in ran.out.splitlines()
+
+
+async def test_claim_that_no_node_ever_allocates_says_why(kind: str, tmp_path: Path):
+    async with claims_cluster(kind, tmp_path) as c:
+        await c.create_claim("wrong", request(deviceClassName="rmda"))
+        await c.create_pod("p", "wrong")
+        ran = await c.run("explain", "pod", "default/p")
+    assert "never allocated: claim net-wrong: request a: there is no DeviceClass rmda" in ran.out
+
+
+async def test_pod_by_annotation_and_claims_is_explained_by_extender_and_api_server(
+    kind: str, tmp_path: Path
+):
+    async with cluster(kind, tmp_path, "w1") as c:
+        if c.plane.release < SINCE:
+            pytest.skip("no claims with capacities")
+        extender = await c.running_extender()
+        [spec] = slice_specs(Offers(node="w1", pfs=(offer("f0"),)))
+        pool = spec["pool"] | {"generation": 1}
+        await post(c, f"{API}/resourceslices", {"metadata": {"name": "s"}, "spec": spec | {"pool": pool}})
+        document = {"metadata": {"name": "rdma"}, "spec": {"selectors": [OUR_DRIVER]}}
+        await post(c, f"{API}/deviceclasses", document)
+        await post(c, CLAIMS, claim(devices(request(bandwidth="96G"))))
+        entry = {"name": "net", "resourceClaimName": "c"}
+        await c.create_pod("p", 1_000, resourceClaims=[entry])
+        admin = write_kubeconfig(tmp_path / "admin.kubeconfig", c.plane, c.plane.admin_token)
+        options = ("--kubeconfig", str(admin), "--extender", extender.url)
+        ran = await k8s_rdma("explain", "pod", "default/p", *options)
+        document = json.loads((await k8s_rdma("explain", "pod", "default/p", "--json", *options)).out)
+        account = await c.account("k8s-rdma-extender")
+        denied = await k8s_rdma("explain", "pod", "default/p", "--kubeconfig", str(account))
+    assert 'asks for 1 interface (1 x {"min_tx_rate": 1000}); 1000 Mb/s reserved' in ran.out
+    assert "asks by claims for 1 interface; 96000 Mb/s reserved" in ran.out
+    assert "needs 1 interface of 96000 Mb/s; best PF has 95000 Mb/s" in ran.out
+    assert (document["extender"]["role"], document["claims"]["reserved_mbps"]) == ("active", 96_000)
+    assert denied.status == 1
+    assert "resourceclaims" in denied.err
+    assert "HTTP 403" in denied.err
+
+
+async def post(c: World, path: str, document: Json) -> None:
+    made = await c.http.post(path, json=document)
+    assert made.status_code == 201, made.text
+
+
+async def test_pod_that_waits_is_explained_node_by_node_in_mbps_and_vfs(kind: str, tmp_path: Path):
+    async with claims_cluster(kind, tmp_path) as c:
+        await c.allocate("held", "f1", "30G")
+        await c.create_claim("three", *(request(name, "90G") for name in "abc"))
+        await c.create_pod("p", "three")
+        ran = await c.run("explain", "pod", "default/p")
+        document = json.loads((await c.run("explain", "pod", "default/p", "--json", "--node", "w1")).out)
+    assert (ran.status, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("pod default/p (")
+    assert lines[0].endswith("): waiting")
+    assert lines[1] == "asks by claims for 3 interfaces; 270000 Mb/s reserved"
+    assert (
+        "1 node: no: needs 270000 Mb/s for 3 interfaces; 2 PFs have 200000 Mb/s and 16 VFs when empty"
+        in lines
+    )
+    [node] = document["claims"]["nodes"]
+    assert [(pf["name"], pf["unreserved_mbps"], pf["free_vfs"]) for pf in node["pfs"]] == [
+        ("f0", 100_000, 8),
+        ("f1", 70_000, 7),
+    ]
