@@ -22,6 +22,7 @@ _COLUMNS = (
     ("VFs free/total", "string", ".status.summary.vfs"),
     ("Bandwidth free/total", "string", ".status.summary.bandwidth"),
     ("Devices free/total", "string", ".status.summary.devices"),
+    ("Claims free/total", "string", ".status.summary.claims"),
     ("Age", "date", ".metadata.creationTimestamp"),
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
     ("Heartbeat", "date", '.status.conditions[?(@.type=="Ready")].lastHeartbeatTime'),
@@ -30,8 +31,8 @@ _COLUMNS = (
 Node is the Node object that it goes with, so that one that would be left behind shows none.
 Heartbeat ages where an agent is dead."""
 
-_WIDE = frozenset({"Devices free/total"})
-"""Those that are printed for `-o wide` alone: few nodes have exclusive resources."""
+_WIDE = frozenset({"Devices free/total", "Claims free/total"})
+"""Those that are printed for `-o wide` alone: few nodes have exclusive resources, or PFs for claims."""
 
 
 def custom_resource_definition() -> dict[str, Any]:

@@ -20,9 +20,22 @@ from rich.console import Console, RenderableType
 from cli.asking import ENVIRONMENT, MAIN, bind, k8s_rdma
 from extender.serving import FILTER, served
 from extender.world import cluster
+from k8s_rdma.cli.dra import ClusterClaims
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
-from k8s_rdma.cli.top import Screen, page
-from k8s_rdma.wire.views import ClusterView, ExtenderState, NodeRow, PendingRow, PfRow, Totals, decode_view
+from k8s_rdma.cli.top import Screen, page, with_claims
+from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf
+from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.types import NodeName
+from k8s_rdma.wire.views import (
+    ClusterView,
+    ExtenderState,
+    NodeRow,
+    PendingRow,
+    PfRow,
+    Sort,
+    Totals,
+    decode_view,
+)
 
 LEAVES_SCREEN = "\x1b[?1049l"
 BEGINS_PAGE = "\x1b[H"
@@ -104,6 +117,29 @@ def test_exclusive_devices_are_told_beside_the_vfs_of_their_pf():
     assert any(
         "enp1s0 40% 3 free 2/4 devices held" in each for each in drawn(page(told, plain=True, lines=None))
     )
+
+
+def test_pfs_for_claims_are_those_of_slices_and_claims_where_these_are_known():
+    reported = PfRow(name="enp1s0", link_mbps=1000, reserved_mbps=0, vfs=4, free_vfs=4, use="claims")
+    lone = msgspec.structs.replace(reported, name="enp9s0")
+    told = msgspec.structs.replace(
+        view(1), nodes=(NodeRow(name="w1", pfs=(*view(1).nodes[0].pfs, reported, lone)),)
+    )
+    device = ClaimPf(
+        name="pf0", mbps=950, vfs=4, used=Used(1, 400), attributes={"rdma.k8s-rdma.io/pf": "enp1s0"}
+    )
+    nodes = tuple(ClaimNode(node=NodeName(name), pfs=(device,), pods=1) for name in ("w1", "w2"))
+    merged = with_claims(told, ClusterClaims(nodes=nodes, unread=()), Sort.RESERVED, 10)
+    assert [(pf.name, pf.reserved_mbps, pf.use) for pf in merged.nodes[0].pfs] == [
+        ("enp0s0", 60_000, "annotation"),
+        ("enp1s0", 60_000, "annotation"),
+        ("enp9s0", 0, "claims"),
+        ("enp1s0", 400, "claims"),
+    ]
+    assert (merged.nodes[1].name, merged.nodes[1].pods, merged.totals.nodes) == ("w2", 1, 2)
+    assert (merged.claims.pfs, merged.claims.reserved_mbps, merged.totals.pfs) == (2, 800, 2)
+    lines = drawn(page(merged, plain=True, lines=None), 200)
+    assert "for claims: 2 PFs; reserved 800 of 1900 Mb/s (42%); 6 of 8 VFs free" in lines[2]
 
 
 def test_screen_keeps_what_it_knows_while_the_extender_is_away_and_says_so():

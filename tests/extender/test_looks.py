@@ -11,6 +11,7 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.serving import BIND, FILTER, Served, served
 from extender.world import World, cluster
+from k8s_rdma.core.ledger import CLAIMS_POOL
 from k8s_rdma.core.types import NO_RATE
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.placement_keys import PlacementKeys
@@ -329,3 +330,21 @@ async def test_top_tells_of_exclusive_devices_beside_the_vfs():
         [row] = (await view(http)).nodes[0].pfs
         assert (row.vfs, row.free_vfs, row.devices, row.held_devices) == (4, 4, 4, 2)
         assert row.reserved_mbps == 2000
+
+
+async def test_top_tells_of_pfs_for_claims_apart():
+    async with cluster("w1") as c, served(c) as http:
+        await http.ready()
+        pfs = pf(PF0, vfs=0, pools={CLAIMS_POOL: 4}), pf(PF1)
+        held = report("w1", *pfs, held={"u": [1000, 1500]})
+        [allocation] = held.allocations
+        interfaces = tuple(msgspec.structs.replace(each, pool=CLAIMS_POOL) for each in allocation.interfaces)
+        c.nodes["w1"].report = msgspec.structs.replace(
+            held, allocations=(msgspec.structs.replace(allocation, interfaces=interfaces),)
+        )
+        found = await view(http)
+        claims, annotation = found.nodes[0].pfs
+        assert (claims.use, claims.reserved_mbps, claims.vfs, claims.free_vfs) == ("claims", 2500, 4, 2)
+        assert (annotation.use, annotation.reserved_mbps, annotation.free_vfs) == ("annotation", 0, 4)
+        assert (found.totals.pfs, found.totals.reserved_mbps, found.totals.vfs) == (1, 0, 4)
+        assert (found.claims.pfs, found.claims.reserved_mbps, found.claims.vfs) == (1, 2500, 4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cel_expr_python import cel
@@ -14,6 +14,7 @@ from k8s_rdma.core.inventory import Used
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.cluster_claims import (
+    Consumption,
     claim_nodes,
     class_names,
     consumption,
@@ -21,6 +22,11 @@ from k8s_rdma.wire.cluster_claims import (
     pod_claims,
     read_claims,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from k8s_rdma.core.claim_fit import ClaimNode
 
 Json = dict[str, Any]
 RDMA = {"spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}}
@@ -40,8 +46,9 @@ def claim(*requests: Json, **devices: Any) -> Json:
     }
 
 
-def allocated(*results: Json, name: str = "c") -> Json:
-    status = {"allocation": {"devices": {"results": list(results)}}}
+def allocated(*results: Json, name: str = "c", pod: str = "p") -> Json:
+    consumers = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}]
+    status = {"allocation": {"devices": {"results": list(results)}}, "reservedFor": consumers}
     return {"metadata": {"name": name, "namespace": "default"}, "status": status}
 
 
@@ -60,16 +67,22 @@ def device(name: str = "f0", **changes: Any) -> Json:
     return {"name": name, "capacity": capacity, "attributes": {"pf": {"string": name}}} | changes
 
 
+def nodes_of(*slices: Json, used: Mapping[tuple[str, str], Used] | None = None) -> tuple[ClaimNode, ...]:
+    return claim_nodes(slices, Consumption(used or {}, {"w1": 2}))
+
+
 def test_consumption_is_the_sum_of_all_claims_by_pool_and_device():
     found = consumption(
         [
             allocated(result(bandwidth="97656250Ki"), result("f1")),
             allocated(result(bandwidth="1500M"), {**result(), "driver": "gpu.example.com"}),
+            allocated(result("f1"), pod="other"),
             claim(request()),
             {"metadata": {}, "status": None},
         ]
     )
-    assert found.used == {("w1", "f0"): Used(2, 101_500), ("w1", "f1"): Used(1, 0)}
+    assert found.pods == {"w1": 2}
+    assert found.used == {("w1", "f0"): Used(2, 101_500), ("w1", "f1"): Used(2, 0)}
     assert not found.unread
 
 
@@ -85,8 +98,9 @@ def test_claim_that_cannot_be_counted_is_named(bandwidth: str):
 def test_pf_is_read_with_its_capacities_attributes_and_taints():
     taint = {"key": "k8s-rdma.io/link-down", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
     bus = {"resource.kubernetes.io/pciBusID": {"string": "0000:3b:00.0"}, "rdma": {"bool": True}}
-    [node] = claim_nodes([slice_(device(taints=[taint], attributes=bus))], {("w1", "f0"): Used(1, 25_000)})
+    [node] = nodes_of(slice_(device(taints=[taint], attributes=bus)), used={("w1", "f0"): Used(1, 25_000)})
     [pf] = node.pfs
+    assert node.pods == 2
     assert (pf.mbps, pf.vfs, pf.room) == (100_000, 8, (75_000, 7))
     assert pf.attributes == {
         "driver": DRIVER,
@@ -98,9 +112,9 @@ def test_pf_is_read_with_its_capacities_attributes_and_taints():
 
 def test_only_complete_pools_of_the_latest_generation_are_used():
     old, new = slice_(device("old"), generation=1), slice_(device("new"), generation=2)
-    [node] = claim_nodes([old, new, slice_(device(), node="w2", count=2)], {})[:1]
+    [node] = nodes_of(old, new)
     assert [pf.name for pf in node.pfs] == ["new"]
-    [_, partial] = claim_nodes([old, new, slice_(device(), node="w2", count=2)], {})
+    [_, partial] = nodes_of(old, new, slice_(device(), node="w2", count=2))
     assert (partial.pfs, partial.problem) == ((), "1 of its 2 ResourceSlices exist")
 
 
@@ -108,7 +122,7 @@ def test_only_complete_pools_of_the_latest_generation_are_used():
     "changes", [{"capacity": {"bandwidth": {"value": "x"}}}, {"capacity": 1}, {"attributes": {"pf": "f0"}}]
 )
 def test_slice_that_cannot_be_read_is_the_problem_of_its_node(changes: Json):
-    [node] = claim_nodes([slice_(device(**changes)), {"spec": {"driver": "gpu.example.com"}}], {})
+    [node] = nodes_of(slice_(device(**changes)), {"spec": {"driver": "gpu.example.com"}})
     assert node.node == "w1"
     assert not node.pfs
     assert node.problem.startswith("its ResourceSlice: ")
@@ -185,7 +199,7 @@ def selected(expression: str, attributes: Json) -> bool | None:
     """Whether a selector of a request accepts a PF; None where it is not judged."""
     kinds = {str: "string", int: "int", bool: "bool"}
     pf = device(attributes={key: {kinds[type(value)]: value} for key, value in attributes.items()})
-    [node] = claim_nodes([slice_(pf)], {})
+    [node] = nodes_of(slice_(pf))
     document = claim(request(selectors=[{"cel": {"expression": expression}}]))
     found = read_claims({"net": document}, CLASSES)
     [[only]] = found.request.requests

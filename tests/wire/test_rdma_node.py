@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 
 from deploy.rdma_node_crd import custom_resource_definition
+from k8s_rdma.core.ledger import CLAIMS_POOL
 from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of, vfs_for_pods
@@ -132,6 +133,17 @@ def test_summary_tells_of_exclusive_devices_apart_where_there_are_any() -> None:
     assert status_of(report(pf(0))).summary.devices == ""
 
 
+def test_summary_tells_of_pfs_for_claims_apart() -> None:
+    pfs = (pf(0, vfs=0, foreign=0, pools={CLAIMS_POOL: 8}), pf(1))
+    allocation = held(1, (pfs[0].pci, 1250))
+    [device] = allocation.interfaces
+    device = msgspec.structs.replace(device, pool=CLAIMS_POOL)
+    allocation = msgspec.structs.replace(allocation, interfaces=(device,))
+    summary = status_of(report(*pfs, allocations=(allocation,))).summary
+    assert (summary.pfs, summary.vfs, summary.bandwidth) == (2, "120/120", "100/100Gb/s")
+    assert (summary.devices, summary.claims) == ("", "7/8 VFs 98.75/100Gb/s")
+
+
 def test_vfs_for_pods_are_those_that_nobody_else_holds() -> None:
     pfs = (pf(0, foreign=3), pf(1))
     assert vfs_for_pods(status_of(report(*pfs, allocations=(held(1, (pfs[0].pci, 0)),)))) == 237
@@ -216,8 +228,9 @@ def test_columns_are_those_of_kubectl_get_rdmanodes() -> None:
         "READY",
         "HEARTBEAT",
     ]
-    assert [name for name, priority in columns if priority] == ["DEVICES FREE/TOTAL"]
-    status = json.loads(encode_status(status_of(report(pf(pools={"tencent.com/rdma": 1})))))
+    assert [name for name, priority in columns if priority] == ["DEVICES FREE/TOTAL", "CLAIMS FREE/TOTAL"]
+    pools = {"tencent.com/rdma": 1, CLAIMS_POOL: 1}
+    status = json.loads(encode_status(status_of(report(pf(pools=pools)))))
     for column in version["additionalPrinterColumns"]:
         if column["jsonPath"].startswith(".status.summary."):
             assert status["summary"][column["jsonPath"].rpartition(".")[2]] not in (None, "")

@@ -26,7 +26,13 @@ SCHEMA = VERSION["schema"]["openAPIV3Schema"]["properties"]["status"]
 Path = tuple[str | int, ...]
 WHOLE: dict[str, Any] = {
     "generation": "a.1",
-    "summary": {"pfs": 1, "vfs": "1/1", "bandwidth": "1/1Gb/s", "devices": "1/1"},
+    "summary": {
+        "pfs": 1,
+        "vfs": "1/1",
+        "bandwidth": "1/1Gb/s",
+        "devices": "1/1",
+        "claims": "1/1 VFs 1/1Gb/s",
+    },
     "pfs": [
         {
             "name": "eth0",

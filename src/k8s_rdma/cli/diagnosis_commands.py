@@ -104,6 +104,7 @@ def top(  # noqa: PLR0913 - typer's options
         Sort, typer.Option(help="The order of nodes.", show_choices=True, case_sensitive=False)
     ] = Sort.RESERVED,
     as_json: Json = False,
+    kubeconfig: Kubeconfig = None,
     extender: Extender = None,
     token_file: TokenFile = None,
     cert_file: CertFile = None,
@@ -111,7 +112,11 @@ def top(  # noqa: PLR0913 - typer's options
     ca_file: CaFile = None,
     insecure: Insecure = False,
 ) -> None:
-    """Nodes, PFs, reservations and the pods that wait, every 2 s until Ctrl-C; asks the extender."""
+    """Nodes, PFs, reservations and the pods that wait, every 2 s until Ctrl-C.
+
+    Queries the extender, and the API server about ResourceClaims.
+    """
+    from k8s_rdma.cli.top import TopOptions
     from k8s_rdma.cli.top import top as show
 
     endpoint = extender_address(
@@ -122,7 +127,8 @@ def top(  # noqa: PLR0913 - typer's options
         ca_file=ca_file,
         insecure=insecure,
     )
-    show(endpoint, one_shot=one_shot, as_json=as_json, sort=sort)
+    options = TopOptions(kubeconfig=kubeconfig, one_shot=one_shot, as_json=as_json, sort=sort)
+    show(endpoint, options)
 
 
 @doctor_app.callback()

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 _EXAMPLES = 3
 _MOST_NOTES = 3
+PF_ATTRIBUTE = "rdma.k8s-rdma.io/pf"
+"""The netdev's name, where a device has another one."""
+
 _BUS_ID, _NUMA_NODE = "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/numaNode"
 _VERDICTS: dict[Reason, Verdict] = {Reason.UNDECIDED: "unknown", Reason.UNREADABLE_NODE: "unreadable"}
 _KUBE_SCHEDULER = "what else the pod needs of a node is not judged: kubectl describe pod"
@@ -64,7 +67,7 @@ def read_cluster(api: Documents) -> ClusterClaims:
     """Read all ResourceSlices of our driver and all ResourceClaims. K8sRdmaError when that fails."""
     found = consumption(api.items(f"{API}/resourceclaims"))
     slices = api.items(f"{API}/resourceslices", SLICES_QUERY)
-    return ClusterClaims(nodes=claim_nodes(slices, found.used), unread=found.unread)
+    return ClusterClaims(nodes=claim_nodes(slices, found), unread=found.unread)
 
 
 def read_pod(api: Documents, namespace: str, name: str) -> dict[str, Any] | None:

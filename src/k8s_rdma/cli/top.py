@@ -1,33 +1,48 @@
-"""`k8s-rdma top`: nodes, PFs, reservations and the pods that wait, again and again."""
+"""`k8s-rdma top`: nodes, PFs, reservations and the pods that wait, again and again.
+
+The extender knows what is requested by annotation, the API server what is requested by ResourceClaims. Either
+is enough; without the API server, PFs for claims show what pods have, by the extender.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
 from k8s_rdma.cli.console import console, for_terminal, line, seconds, table, write_json
+from k8s_rdma.cli.dra import PF_ATTRIBUTE, ClusterClaims, read_cluster
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
-from k8s_rdma.errors import visible
+from k8s_rdma.errors import MalformedError, visible
+from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.kube.calls import Documents
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
     MAX_ROWS,
     ClusterView,
+    ExtenderState,
     NodeRow,
     PendingRow,
     PfRow,
+    PfTotals,
     Sort,
+    Totals,
     decode_view,
+    encode_view,
 )
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from k8s_rdma.core.claim_fit import ClaimNode
 
 
 REFRESH_S = 2.0
@@ -41,28 +56,158 @@ _BAR = 10
 _FULL = 0.9
 
 
-def top(address: ExtenderAddress, *, one_shot: bool, as_json: bool, sort: Sort) -> None:
+CLAIMS_EVERY_S = 10.0
+"""The least time between two readings of all ResourceClaims of a cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopOptions:
+    """Options of the command. kubeconfig: None for the usual ones."""
+
+    kubeconfig: str | None
+    one_shot: bool
+    as_json: bool
+    sort: Sort
+
+
+def top(address: ExtenderAddress, options: TopOptions) -> None:
     """Show the cluster until Ctrl-C; once without a terminal, or with `one_shot`.
 
-    K8sRdmaError when the extender refuses, and with `one_shot` also when it does not answer.
+    K8sRdmaError when the extender refuses, and with `one_shot` also when neither it nor the API server
+    answers; MalformedError for a kubeconfig that cannot be used.
     """
     terminal = console()
-    with ExtenderClient(address) as extender:
-        if as_json:
-            write_json(_fetch(extender, sort, MAX_ROWS) + b"\n")
-        elif one_shot or not terminal.is_terminal:
-            view = _view(extender, sort, MAX_ROWS)
+    with ExitStack() as stack:
+        extender = stack.enter_context(ExtenderClient(address))
+        source = Source(extender=extender, api=_api(stack, options.kubeconfig), sort=options.sort)
+        if options.as_json:
+            write_json(encode_view(source.view(MAX_ROWS)) + b"\n")
+        elif options.one_shot or not terminal.is_terminal:
+            view = for_terminal(source.view(MAX_ROWS))
             terminal.print(page(view, plain=not terminal.is_terminal, lines=None))
         else:
-            _watch(extender, terminal, sort)
+            _watch(source, terminal)
 
 
-def _fetch(extender: ExtenderClient, sort: Sort, rows: int) -> bytes:
-    return extender.get(CLUSTER_PATH, {"sort": sort.value, "limit": str(rows)})
+def _api(stack: ExitStack, kubeconfig: str | None) -> Documents | None:
+    """Connect to the API server; None without credentials, unless a file is named."""
+    try:
+        return stack.enter_context(Documents(kubeconfig))
+    except MalformedError:
+        if kubeconfig:
+            raise
+        return None
 
 
-def _view(extender: ExtenderClient, sort: Sort, rows: int) -> ClusterView:
-    return for_terminal(decode_view(_fetch(extender, sort, rows)))
+@dataclass(slots=True, kw_only=True)
+class Source:
+    """Views of extender and API server. api: None where there are no credentials."""
+
+    extender: ExtenderClient
+    api: Documents | None
+    sort: Sort
+    _claims: ClusterClaims | None = None
+    _read_at: float = -CLAIMS_EVERY_S
+
+    def view(self, rows: int) -> ClusterView:
+        """Get a view of so many nodes; NoAnswerError where neither answers."""
+        claims = self._read_claims()
+        try:
+            query = {"sort": self.sort.value, "limit": str(rows)}
+            view = decode_view(self.extender.get(CLUSTER_PATH, query))
+        except NoAnswerError:
+            if claims is None or not claims.nodes:
+                raise
+            view = ClusterView(
+                extender=ExtenderState(role="absent"),
+                totals=Totals(),
+                nodes=(),
+                pending=(),
+                pending_total=0,
+            )
+        return view if claims is None else with_claims(view, claims, self.sort, rows)
+
+    def _read_claims(self) -> ClusterClaims | None:
+        """Read slices and claims, not too often; None where that is not possible."""
+        now_s = time.monotonic()
+        if self.api is not None and now_s - self._read_at >= CLAIMS_EVERY_S:
+            self._read_at = now_s
+            try:
+                self._claims = read_cluster(self.api)
+            except API_ERRORS:
+                self._claims = None
+        return self._claims
+
+
+def with_claims(view: ClusterView, claims: ClusterClaims, sort: Sort, rows: int) -> ClusterView:
+    """Show PFs for claims by slices and claims, in place of what the extender knows of them.
+
+    Nodes that the extender does not know come last.
+    """
+    by_node: dict[str, ClaimNode] = {node.node: node for node in claims.nodes}
+    nodes = [_merged(row, by_node.pop(row.name, None)) for row in view.nodes]
+    beyond = (_merged(NodeRow(name=name, pods=node.pods), node) for name, node in by_node.items())
+    # Nodes beyond the extender's first rows may be in its totals.
+    lone = sorted(beyond, key=_ORDERS[sort]) if len(view.nodes) == view.totals.nodes else []
+    totals = replace(view.totals, nodes=view.totals.nodes + len(lone))
+    all_pfs = [pf for node in claims.nodes for pf in _claim_rows(node)]
+    sums = PfTotals(
+        pfs=len(all_pfs),
+        link_mbps=sum(pf.link_mbps or 0 for pf in all_pfs),
+        reserved_mbps=sum(pf.reserved_mbps for pf in all_pfs),
+        vfs=sum(pf.vfs for pf in all_pfs),
+        free_vfs=sum(pf.free_vfs for pf in all_pfs),
+    )
+    return replace(view, nodes=tuple([*nodes, *lone][:rows]), totals=totals, claims=sums)
+
+
+def _claim_rows(node: ClaimNode) -> tuple[PfRow, ...]:
+    return tuple(
+        PfRow(
+            name=str(pf.attributes.get(PF_ATTRIBUTE, pf.name)),
+            link_mbps=pf.mbps,
+            reserved_mbps=pf.used.mbps,
+            vfs=pf.vfs,
+            free_vfs=pf.room.vfs,
+            use="claims",
+        )
+        for pf in node.pfs
+    )
+
+
+def _merged(row: NodeRow, node: ClaimNode | None) -> NodeRow:
+    """Replace rows for claims by those of the same PF; PFs without a slice stay."""
+    if node is None:
+        return row
+    claimed = _claim_rows(node)
+    names = {pf.name for pf in claimed}
+    remaining = (pf for pf in row.pfs if pf.use != "claims" or pf.name not in names)
+    return replace(
+        row,
+        pfs=(*remaining, *claimed),
+        problems=(*row.problems, node.problem) if node.problem else row.problems,
+        unreadable=row.unreadable or (bool(node.problem) and not row.pfs),
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _reserved_share(row: NodeRow) -> float:
+    return _share(sum(pf.reserved_mbps for pf in row.pfs), sum(pf.link_mbps or 0 for pf in row.pfs))
+
+
+def _vfs_share(row: NodeRow) -> float:
+    return _share(sum(pf.vfs - pf.free_vfs for pf in row.pfs), sum(pf.vfs for pf in row.pfs))
+
+
+_ORDERS: dict[Sort, Callable[[NodeRow], tuple[object, ...]]] = {
+    **{sort: lambda row: (row.name,) for sort in Sort},
+    Sort.RESERVED: lambda row: (-_reserved_share(row), row.name),
+    Sort.VFS: lambda row: (-_vfs_share(row), row.name),
+}
+"""The order of nodes that the extender does not know; by other orders their names count."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,8 +243,8 @@ class Screen:
         return Group(*parts)
 
 
-def _watch(extender: ExtenderClient, console: Console, sort: Sort) -> None:
-    screen = Screen(fetch=lambda rows: _view(extender, sort, rows))
+def _watch(source: Source, console: Console) -> None:
+    screen = Screen(fetch=lambda rows: for_terminal(source.view(rows)))
     screen.refresh(console.size.height)
     if screen.view is None:  # nothing to show yet: say what to do
         screen.fetch(0)
@@ -149,12 +294,19 @@ def _head(view: ClusterView) -> Iterator[str]:
         f"[bold]{nodes}[/]{unreadable}, {total.with_problems} with problems; "
         f"{total.pods} placements, {waiting}; extender {escape(extender.role)}"
     )
-    yield (
+    if total.pfs or not view.claims.pfs:
+        yield _sums(total)
+    if view.claims.pfs:
+        yield f"for claims: {_sums(view.claims)}"
+    if extender.missing:
+        yield f"[yellow]waits for[/]: {escape('; '.join(extender.missing))}"
+
+
+def _sums(total: PfTotals) -> str:
+    return (
         f"{total.pfs} PFs; reserved {total.reserved_mbps} of {total.link_mbps} Mb/s "
         f"({_percent(total.reserved_mbps, total.link_mbps)}); {total.free_vfs} of {total.vfs} VFs free"
     )
-    if extender.missing:
-        yield f"[yellow]waits for[/]: {escape('; '.join(extender.missing))}"
 
 
 def _nodes(rows: tuple[NodeRow, ...], *, plain: bool) -> Table:
@@ -183,9 +335,13 @@ def _nodes(rows: tuple[NodeRow, ...], *, plain: bool) -> Table:
 
 
 def _by_pf(row: NodeRow) -> str:
-    """Each PF's share: `enp1s0f0 40% 3 free`; with exclusive devices `... 3 free 1/4 devices held`."""
+    """Each PF's share: `enp1s0f0 40% 3 free`; with exclusive devices `... 3 free 1/4 devices held`.
+
+    With claims `... 3 free for claims`.
+    """
     return ", ".join(
         f"{pf.name} {_percent(pf.reserved_mbps, pf.link_mbps or 0)} {pf.free_vfs} free{_devices(pf)}"
+        f"{' for claims' if pf.use == 'claims' else ''}"
         for pf in row.pfs
     )
 

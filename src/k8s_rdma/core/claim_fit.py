@@ -197,11 +197,15 @@ class ClaimPf:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimNode:
-    """A node's PFs for claims. problem: why kube-scheduler does not use them now, empty if it does."""
+    """A node's PFs for claims.
+
+    problem: why kube-scheduler does not use them now, empty if it does. pods: how many have claims there.
+    """
 
     node: NodeName
     pfs: tuple[ClaimPf, ...] = ()
     problem: str = ""
+    pods: int = 0
 
     @cached_property
     def used(self) -> Mapping[PciAddress, Used]:

@@ -7,6 +7,7 @@ slices for 5,000 nodes, and kept for a moment, so that many viewers cost as much
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from k8s_rdma.core.inventory import NOTHING_USED
+from k8s_rdma.core.ledger import CLAIMS_POOL
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.decision_log import Attempt, LastRefusals
 from k8s_rdma.extender.explain import Explainer, ExplainQuery
@@ -37,6 +39,7 @@ from k8s_rdma.wire.views import (
     NodeRow,
     PendingRow,
     PfRow,
+    PfTotals,
     Sort,
     Totals,
     encode_explanation,
@@ -73,6 +76,7 @@ class _Computed:
     computed_at: float
     rows: tuple[_Row, ...]
     totals: Totals
+    claims: PfTotals
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,6 +106,7 @@ class Overview:
         return ClusterView(
             extender=self.role(),
             totals=self._last.totals,
+            claims=self._last.claims,
             nodes=tuple(row.node for row in nsmallest(limit, self._last.rows, key=ORDERS[sort])),
             pending=tuple(self._pending(attempt, now) for attempt in islice(pending, limit)),
             pending_total=len(pending),
@@ -130,7 +135,8 @@ class Overview:
             if index % _SLICE == 0:
                 await asyncio.sleep(0)
             rows.append(self._row(node))
-        return _Computed(computed_at=self.clock(), rows=tuple(rows), totals=await _total(rows))
+        totals, claims = await _total(rows)
+        return _Computed(computed_at=self.clock(), rows=tuple(rows), totals=totals, claims=claims)
 
     def _row(self, node: NodeName) -> _Row:
         facts = self.cache.state.facts(node)
@@ -166,15 +172,27 @@ def _pfs_of(snapshot: NodeSnapshot) -> _Pfs:
 def _pf_rows(snapshot: NodeSnapshot) -> Iterator[PfRow]:
     for pf in snapshot.inventory.pfs:
         used = snapshot.used.get(pf.pci, NOTHING_USED)
-        yield PfRow(
-            name=pf.name,
-            link_mbps=pf.link_mbps,
-            reserved_mbps=used.mbps,
-            vfs=pf.capacity_vfs,
-            free_vfs=max(0, pf.capacity_vfs - used.vfs),
-            devices=sum(pf.pools.values()),
-            held_devices=sum(use.held_vfs for use in used.devices),
-        )
+        claimed = [use for use in used.devices if use.resource == CLAIMS_POOL]
+        claimed_mbps, claims_vfs = sum(sum(use.mins) for use in claimed), pf.pools.get(CLAIMS_POOL, 0)
+        if claims_vfs:
+            yield PfRow(
+                name=pf.name,
+                link_mbps=pf.link_mbps,
+                reserved_mbps=claimed_mbps,
+                vfs=claims_vfs,
+                free_vfs=max(0, claims_vfs - sum(use.held_vfs for use in claimed)),
+                use="claims",
+            )
+        if len(pf.pools) > bool(claims_vfs) or pf.capacity_vfs or not claims_vfs:
+            yield PfRow(
+                name=pf.name,
+                link_mbps=pf.link_mbps,
+                reserved_mbps=used.mbps - claimed_mbps,
+                vfs=pf.capacity_vfs,
+                free_vfs=max(0, pf.capacity_vfs - used.vfs),
+                devices=sum(pf.pools.values()) - claims_vfs,
+                held_devices=sum(use.held_vfs for use in used.devices if use.resource != CLAIMS_POOL),
+            )
 
 
 def _problems(pfs: tuple[PfRow, ...]) -> Iterator[str]:
@@ -187,23 +205,27 @@ def _problems(pfs: tuple[PfRow, ...]) -> Iterator[str]:
             yield f"{pf.name}: {pf.reserved_mbps} Mb/s are reserved, and its link carries {pf.link_mbps}"
 
 
-async def _total(rows: list[_Row]) -> Totals:
-    """Compute the sums, in slices."""
-    sums = dict.fromkeys(("pfs", "link_mbps", "reserved_mbps", "vfs", "free_vfs", "pods"), 0)
-    unreadable = with_problems = 0
+async def _total(rows: list[_Row]) -> tuple[Totals, PfTotals]:
+    """Compute the sums, of PFs for claims apart, in slices."""
+    sums: dict[str, Counter[str]] = {"annotation": Counter(), "claims": Counter()}
+    unreadable = with_problems = pods = 0
     for index, (row, _) in enumerate(rows):
         if index % _SLICE == 0:
             await asyncio.sleep(0)
         with_problems += bool(row.problems)
         unreadable += row.unreadable
-        sums["pods"] += row.pods
+        pods += row.pods
         for pf in () if row.unreadable else row.pfs:
-            sums["pfs"] += 1
-            sums["link_mbps"] += pf.link_mbps or 0
-            sums["reserved_mbps"] += pf.reserved_mbps
-            sums["vfs"] += pf.vfs
-            sums["free_vfs"] += pf.free_vfs
-    return Totals(nodes=len(rows), unreadable=unreadable, with_problems=with_problems, **sums)
+            of_use = sums[pf.use]
+            of_use["pfs"] += 1
+            of_use["link_mbps"] += pf.link_mbps or 0
+            of_use["reserved_mbps"] += pf.reserved_mbps
+            of_use["vfs"] += pf.vfs
+            of_use["free_vfs"] += pf.free_vfs
+    totals = Totals(
+        nodes=len(rows), unreadable=unreadable, with_problems=with_problems, pods=pods, **sums["annotation"]
+    )
+    return totals, PfTotals(**sums["claims"])
 
 
 def _share(part: int, whole: int) -> float:

@@ -123,8 +123,13 @@ class _Allocation(msgspec.Struct, frozen=True):
     devices: _Results = _Results()
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _PodReference(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True, rename="camel"):
     allocation: _Allocation | None = None
+    reserved_for: tuple[_PodReference, ...] = ()
 
 
 class _Consumer(msgspec.Struct, frozen=True):
@@ -171,9 +176,10 @@ class PodClaim(NamedTuple):
 
 
 class Consumption(NamedTuple):
-    """The use by allocated claims, by pool and device. unread: claims that cannot be read, and why."""
+    """The use by allocated claims, by pool and device; their pods by pool; claims that cannot be read."""
 
     used: Mapping[tuple[str, str], Used]
+    pods: Mapping[str, int]
     unread: tuple[str, ...] = ()
 
 
@@ -196,17 +202,20 @@ def pod_claims(pod: Mapping[str, Any]) -> tuple[PodClaim, ...]:
 def consumption(claims: Iterable[Mapping[str, Any]]) -> Consumption:
     """Add up what claims consume of our driver's devices."""
     used: dict[tuple[str, str], Used] = {}
+    pods: dict[str, set[str]] = {}
     unread = []
     for document in claims:
         try:
-            results = _results(_read(document, _Consumer, _subject(document)), _subject(document))
+            claim = _read(document, _Consumer, _subject(document))
+            results = _results(claim, _subject(document))
         except MalformedError as error:
             unread.append(error.message)
             continue
         for result, additional in results:
             key = result.pool, result.device
             used[key] = used.get(key, NOTHING_USED) + additional
-    return Consumption(used, tuple(unread))
+            pods.setdefault(result.pool, set()).update(pod.uid for pod in claim.status.reserved_for)
+    return Consumption(used, {pool: len(uids) for pool, uids in pods.items()}, tuple(unread))
 
 
 def _subject(document: Mapping[str, Any]) -> str:
@@ -245,12 +254,10 @@ def _mbps(bits_per_s: Fraction) -> int:
     return int(-(-bits_per_s // _BITS_PER_MB))
 
 
-def claim_nodes(
-    slices: Iterable[Mapping[str, Any]], used: Mapping[tuple[str, str], Used]
-) -> tuple[ClaimNode, ...]:
+def claim_nodes(slices: Iterable[Mapping[str, Any]], consumed: Consumption) -> tuple[ClaimNode, ...]:
     """Read the nodes and PFs of our driver's ResourceSlices.
 
-    used: by pool and device. As for kube-scheduler, slices of a pool's older generation do not count, and a
+    As for kube-scheduler, slices of a pool's older generation do not count, and a
     pool that lacks a slice is not used.
     """
     pools: dict[str, list[_ListedSpec]] = {}
@@ -266,13 +273,13 @@ def claim_nodes(
         else:
             pools.setdefault(found.node_name, []).append(found)
     unread = tuple(ClaimNode(node=NodeName(node), problem=why) for node, why in problems.items())
-    read = (_claim_node(NodeName(node), specs, used) for node, specs in pools.items() if node not in problems)
+    read = (
+        _claim_node(NodeName(node), specs, consumed) for node, specs in pools.items() if node not in problems
+    )
     return tuple(sorted((*unread, *read), key=lambda node: node.node))
 
 
-def _claim_node(
-    node: NodeName, specs: Sequence[_ListedSpec], used: Mapping[tuple[str, str], Used]
-) -> ClaimNode:
+def _claim_node(node: NodeName, specs: Sequence[_ListedSpec], consumed: Consumption) -> ClaimNode:
     newest = max(spec.pool.generation for spec in specs)
     current = [spec for spec in specs if spec.pool.generation == newest]
     expected = current[0].pool.resource_slice_count
@@ -280,13 +287,13 @@ def _claim_node(
         return ClaimNode(node=node, problem=f"{len(current)} of its {expected} ResourceSlices exist")
     try:
         pfs = tuple(
-            _claim_pf(device, used.get((spec.pool.name, device.name), NOTHING_USED))
+            _claim_pf(device, consumed.used.get((spec.pool.name, device.name), NOTHING_USED))
             for spec in current
             for device in spec.devices
         )
     except MalformedError as error:
         return ClaimNode(node=node, problem=f"its ResourceSlice: {error.message}")
-    return ClaimNode(node=node, pfs=pfs)
+    return ClaimNode(node=node, pfs=pfs, pods=consumed.pods.get(current[0].pool.name, 0))
 
 
 def _claim_pf(device: Device, used: Used) -> ClaimPf:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from k8s_rdma.core.ledger import CLAIMS_POOL
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire import rest as bounds
 from k8s_rdma.wire.json import decode
@@ -41,7 +42,7 @@ from k8s_rdma.wire.rest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 GROUP, VERSION, PLURAL, KIND = "k8s-rdma.io", "v1alpha1", "rdmanodes", "RdmaNode"
@@ -157,13 +158,15 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The columns of kubectl: the number of PFs, and their free and whole capacity.
 
-    devices: VFs of exclusive resources; absent where there are none.
+    vfs, bandwidth: for pods that ask by annotation. devices: VFs of exclusive resources; absent where there
+    are none. claims: VFs and bandwidth of PFs for ResourceClaims, less what pods have; absent likewise.
     """
 
     pfs: Annotated[int, Meta(ge=0, le=bounds.MAX_PFS)]
     vfs: Label
     bandwidth: Label
     devices: Label = ""
+    claims: Label = ""
 
 
 class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -358,20 +361,41 @@ def _summary(pfs: Sequence[PfStatus], allocations: Sequence[PodAllocation]) -> S
         if allocated.pf in vfs:
             vfs[allocated.pf] -= 0 if allocated.pool else allocated.vfs
             mbps[allocated.pf] -= allocated.vfs * allocated.min_mbps
+    by_claims = [pf for pf in pfs if _is_for_claims(pf)]
+    by_annotation = [pf for pf in pfs if not _is_for_claims(pf)]
+    claims = _devices(pfs, allocations, of_claims=True)
     return Summary(
         pfs=len(pfs),
         vfs=f"{_free(vfs.values())}/{sum(pf.capacity_vfs for pf in pfs)}",
-        bandwidth=f"{_gbps(_free(mbps.values()))}/{_gbps(sum(pf.link_mbps or 0 for pf in pfs))}Gb/s",
-        devices=_devices(pfs, allocations),
+        bandwidth=_bandwidth(by_annotation, mbps),
+        devices=_devices(pfs, allocations, of_claims=False),
+        claims=f"{claims} VFs {_bandwidth(by_claims, mbps)}" if claims else "",
     )
 
 
-def _devices(pfs: Sequence[PfStatus], allocations: Iterable[PodAllocation]) -> str:
-    devices = sum(pool.vfs for pf in pfs for pool in pf.pools)
+def _is_for_claims(pf: PfStatus) -> bool:
+    return not pf.capacity_vfs and any(pool.resource == CLAIMS_POOL for pool in pf.pools)
+
+
+def _bandwidth(pfs: Iterable[PfStatus], free_mbps: Mapping[str, int]) -> str:
+    links = {pf.pci: pf.link_mbps or 0 for pf in pfs}
+    return f"{_gbps(_free(free_mbps[pci] for pci in links))}/{_gbps(sum(links.values()))}Gb/s"
+
+
+def _devices(pfs: Sequence[PfStatus], allocations: Iterable[PodAllocation], *, of_claims: bool) -> str:
+    """VFs in pools, free and all: in that of claims, or in those of exclusive resources."""
+
+    def counts(pool: str) -> bool:
+        return bool(pool) and (pool == CLAIMS_POOL) is of_claims
+
+    devices = sum(pool.vfs for pf in pfs for pool in pf.pools if counts(pool.resource))
     held_vfs = sum(
-        interface.vfs for allocation in allocations for interface in allocation.interfaces if interface.pool
+        interface.vfs
+        for allocation in allocations
+        for interface in allocation.interfaces
+        if counts(interface.pool)
     )
-    foreign = sum(use.vfs for pf in pfs for use in pf.foreign if use.pool)
+    foreign = sum(use.vfs for pf in pfs for use in pf.foreign if counts(use.pool))
     return f"{max(0, devices - held_vfs - foreign)}/{devices}" if devices else ""
 
 

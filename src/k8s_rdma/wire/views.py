@@ -21,10 +21,11 @@ EXPLAIN_PATH = "/v1/explain"
 class ExtenderState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the extender that answers.
 
-    role: `active`; `standby`, which answers from its own caches; or `starting`. missing: what it waits for.
+    role: `active`; `standby`, which answers from its own caches; `starting`; or `absent`, in what `top` makes
+        of the API server alone. missing: what it waits for.
     """
 
-    role: Literal["active", "standby", "starting"]
+    role: Literal["active", "standby", "starting", "absent"]
     missing: tuple[str, ...] = ()
 
 
@@ -224,10 +225,11 @@ class Sort(StrEnum):
 
 
 class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A PF; link_mbps: null when unknown.
+    """A PF in one of its uses; link_mbps: null when unknown.
 
     devices: VFs of exclusive resources, which are not among `vfs`. held_devices: those that pods are reported
         to hold, or others.
+    use: by annotation, or by ResourceClaims: what an extender knows of the latter is what pods have.
     """
 
     name: str
@@ -237,6 +239,17 @@ class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     free_vfs: int
     devices: int = 0
     held_devices: int = 0
+    use: Literal["annotation", "claims"] = "annotation"
+
+
+class PfTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """The sums over PFs of readable nodes."""
+
+    pfs: int = 0
+    link_mbps: int = 0
+    reserved_mbps: int = 0
+    vfs: int = 0
+    free_vfs: int = 0
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -254,18 +267,13 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     unreadable: bool = False
 
 
-class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """The sums over all nodes; PFs of readable ones. pods: placements, each node's counted."""
+class Totals(PfTotals, frozen=True, kw_only=True):
+    """The sums over all nodes, PFs for claims apart. pods: placements, each node's counted."""
 
-    nodes: int
-    unreadable: int
-    with_problems: int
-    pfs: int
-    link_mbps: int
-    reserved_mbps: int
-    vfs: int
-    free_vfs: int
-    pods: int
+    nodes: int = 0
+    unreadable: int = 0
+    with_problems: int = 0
+    pods: int = 0
 
 
 class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,13 +288,17 @@ class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """The document: the first nodes by `Sort` and the pods that wait longest; the totals count all."""
+    """The document: the first nodes by `Sort` and the pods that wait longest; the totals count all.
+
+    claims: the sums over PFs for claims.
+    """
 
     extender: ExtenderState
     totals: Totals
     nodes: tuple[NodeRow, ...]
     pending: tuple[PendingRow, ...]
     pending_total: int
+    claims: PfTotals = PfTotals()
 
 
 _view_decoder = msgspec.json.Decoder(ClusterView)
