@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from doctor.node_cases import run
+from k8s_rdma.doctor.cluster.claims import ClaimFacts, check_claims
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts, KeyUsage, check_extender, check_keys
 from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
@@ -120,6 +121,33 @@ def webhook(**more: Any) -> list[Finding]:
     return run(check_webhook, replace(WEBHOOK, **more))
 
 
+CLAIMS = ClaimFacts(
+    served=True,
+    gate=True,
+    classes=frozenset({"rdma"}),
+    agents_pfs={"w1": {"0000:3b:00.0": "eth0"}},
+    slices_pfs={"w1": {"0000:3b:00.0": "eth0"}},
+    schedulers={"default-scheduler": 3},
+)
+PACKING = """
+kind: KubeSchedulerConfiguration
+apiVersion: kubescheduler.config.k8s.io/v1
+profiles:
+- pluginConfig:
+  - {name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated}}}
+  - {name: DynamicResources, args: {filterTimeout: 1s}}
+"""
+
+
+def claims(**more: Any) -> list[Finding]:
+    return run(check_claims, replace(CLAIMS, **more))
+
+
+def claims_with(text: str) -> list[Finding]:
+    """With this configuration of kube-scheduler."""
+    return claims(files=(SchedulerFile(location="/etc/kubernetes/scheduler.yaml", text=text),))
+
+
 NODE = PublishedNode(name="w1", ready="True", lease_age_s=3.0)
 
 
@@ -162,6 +190,7 @@ GOOD: dict[str, list[Finding]] = {
     "policies": policies("v1.36.2", WANTED),
     "webhook": webhook(),
     "nodes": nodes(NODE, agents=frozenset({"w1"})),
+    "claims": claims_with(PACKING),
     "keys": run(check_keys, KeyFacts(named=("0123456789abcdef", "hmac", "hmac", ""))),
     "pods": pod(),
 }
@@ -169,6 +198,14 @@ GOOD: dict[str, list[Finding]] = {
 
 CASES: dict[str, list[Finding]] = {
     **{f"{subject}-ok": found for subject, found in GOOD.items()},
+    "claims-no-api": claims(served=False),
+    "claims-gate-off": claims(gate=False, slices_pfs={}),
+    "claims-no-class": claims(classes=frozenset()),
+    "claims-not-published": claims(slices_pfs={}),
+    "claims-slice-unused": claims(slices_pfs={}, unused={"w1": "1 of its 2 ResourceSlices exist"}),
+    "claims-two-schedulers": claims(schedulers={"default-scheduler": 3, "second": 1}),
+    "claims-least-allocated": claims_with("kind: KubeSchedulerConfiguration"),
+    "claims-filter-timeout": claims_with("kind: KubeSchedulerConfiguration"),
     "scheduler-not-seen": run(check_scheduler, SchedulerFacts(files=(), extender=DEFAULTS)),
     "scheduler-unreadable": scheduler_text("kind: Pod"),
     "scheduler-no-configuration": scheduler_text(None, unset=True),

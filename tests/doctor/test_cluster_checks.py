@@ -12,6 +12,7 @@ from doctor.cluster_cases import (
     NO_AGENT,
     NODE,
     OLD_KEY,
+    PACKING,
     POD,
     RECOMMENDED,
     ROOT,
@@ -20,6 +21,8 @@ from doctor.cluster_cases import (
     SECOND,
     SHORT,
     beside_second,
+    claims,
+    claims_with,
     nodes,
     one_node,
     pod,
@@ -27,12 +30,14 @@ from doctor.cluster_cases import (
     scheduler_text,
     versions,
 )
+from doctor.node_cases import run
 from k8s_rdma.core.types import PodUid
+from k8s_rdma.doctor.cluster.claims import ClaimFacts, check_claims
 from k8s_rdma.doctor.cluster.components import KeyFacts, check_keys
 from k8s_rdma.doctor.cluster.nodes import PublishedNode
 from k8s_rdma.doctor.cluster.objects import ACCOUNTS, rights
 from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
-from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts, SchedulerFile, profiles
+from k8s_rdma.doctor.cluster.scheduler import Profile, SchedulerFacts, SchedulerFile, profiles
 from k8s_rdma.doctor.cluster.versions import minor_of, tag_of
 from k8s_rdma.doctor.collectors.cluster import (
     MANIFEST,
@@ -43,7 +48,7 @@ from k8s_rdma.doctor.collectors.cluster import (
 )
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.processes import key_usage_in_metrics
-from k8s_rdma.doctor.finding import Severity, worst
+from k8s_rdma.doctor.finding import Finding, Severity, worst
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.metrics import Metrics
 from k8s_rdma.extender.pod_store import PodStore
@@ -68,6 +73,36 @@ def test_extender_of_another_project_is_not_ours():
     [found] = registered(urlPrefix="https://gpu.example/api", filterVerb="filter")
     assert found.id == "scheduler-no-extender"
     assert "https://gpu.example/api" in found.found
+
+
+def ids_of(found: list[Finding]) -> set[str]:
+    return {each.id for each in found}
+
+
+def test_profiles_of_one_kube_scheduler_are_one_scheduler():
+    schedulers = {"default-scheduler": 3, "second": 1}
+    profiles = [Profile(name=name, has_extender=False, location="a.yaml") for name in schedulers]
+    assert ids_of(claims(schedulers=schedulers, profiles=profiles)) == {"claims-ok"}
+    assert "claims-two-schedulers" in ids_of(claims(schedulers=schedulers, profiles=profiles[:1]))
+
+
+def test_only_profiles_that_schedule_pods_with_claims_are_judged():
+    other = "kind: KubeSchedulerConfiguration\nprofiles: [{schedulerName: other}]"
+    assert ids_of(claims_with(other)) == {"claims-ok"}
+    file = SchedulerFile(location="a.yaml", text=other)
+    found = ids_of(claims(files=(file,), schedulers={"other": 1}))
+    assert found == {"claims-ok", "claims-least-allocated", "claims-filter-timeout"}
+
+
+@pytest.mark.parametrize(("timeout", "long"), [("1s", False), ("500ms", False), ("2s", True), ("0", True)])
+def test_timeout_of_a_filter_is_long_above_a_second_or_without_an_end(timeout: str, *, long: bool):
+    text = PACKING.replace("filterTimeout: 1s", f"filterTimeout: {timeout}")
+    assert ("claims-filter-timeout" in ids_of(claims_with(text))) is long
+
+
+def test_cluster_without_claims_is_in_order_whatever_its_api():
+    [found] = run(check_claims, ClaimFacts(served=False))
+    assert found.id == "claims-ok"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.wire.annotation import requests_interfaces
 from k8s_rdma.wire.cluster_claims import (
     API,
+    BUS_ID,
     SLICES_QUERY,
     Claims,
     PodClaim,
@@ -42,7 +43,7 @@ _MOST_NOTES = 3
 PF_ATTRIBUTE = "rdma.k8s-rdma.io/pf"
 """The netdev's name, where a device has another one."""
 
-_BUS_ID, _NUMA_NODE = "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/numaNode"
+_NUMA_NODE = "resource.kubernetes.io/numaNode"
 _VERDICTS: dict[Reason, Verdict] = {Reason.UNDECIDED: "unknown", Reason.UNREADABLE_NODE: "unreadable"}
 _KUBE_SCHEDULER = "what else the pod needs of a node is not judged: kubectl describe pod"
 
@@ -195,7 +196,7 @@ def _pf(pf: ClaimPf, units: Sequence[DeviceRequest], placed: Sequence[int]) -> P
     accepted = [unit.mbps for unit in units if not pf.objection(unit)]
     return PfExplanation(
         name=pf.name,
-        pci=str(pf.attributes.get(_BUS_ID, "")),
+        pci=str(pf.attributes.get(BUS_ID, "")),
         link_mbps=pf.mbps,
         unreserved_mbps=room.mbps,
         vfs=pf.vfs,

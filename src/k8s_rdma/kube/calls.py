@@ -173,6 +173,11 @@ class Documents:
                 return None
             raise
 
+    def text(self, path: str) -> str:
+        """Read what is no JSON, such as metrics. ApiRefusedError and the like, also where there is none."""
+        with named_errors(f"get {path}"):
+            return self._http.get(path).raise_for_status().text
+
     def items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
         """The objects of a list, page by page; none where there is no such kind."""
         following = ""

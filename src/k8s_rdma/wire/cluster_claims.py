@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.resource_slice import Device
 
 API = "/apis/resource.k8s.io/v1"
+BUS_ID = "resource.kubernetes.io/pciBusID"
 SLICES_QUERY = {"fieldSelector": f"spec.driver={DRIVER}"}
 
 MAX_DEVICES_OF_CLAIM = 32
@@ -181,6 +182,9 @@ class Consumption(NamedTuple):
     used: Mapping[tuple[str, str], Used]
     pods: Mapping[str, int]
     unread: tuple[str, ...] = ()
+
+
+NOTHING_CONSUMED = Consumption({}, {})
 
 
 def pod_claims(pod: Mapping[str, Any]) -> tuple[PodClaim, ...]:

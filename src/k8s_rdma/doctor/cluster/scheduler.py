@@ -92,6 +92,14 @@ def profile_names(document: dict[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(profile.get("schedulerName") or DEFAULT_NAME) for profile in entries))
 
 
+def plugin_arguments(profile: dict[str, Any], plugin: str) -> dict[str, Any]:
+    """The arguments of a plugin in a profile; empty where it has the defaults."""
+    for entry in profile.get("pluginConfig") or ():
+        if isinstance(entry, dict) and entry.get("name") == plugin and isinstance(entry.get("args"), dict):
+            return dict(entry["args"])
+    return {}
+
+
 def extenders(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The entries of all extenders; every profile asks all of them."""
     return [entry for entry in document.get("extenders") or () if isinstance(entry, dict)]
@@ -269,7 +277,10 @@ def _check_entry(
             expected="false",
             fix="ignorable: false",
         )
-    if entry.get("bindVerb") and (timeout_s := _seconds(entry.get("httpTimeout"))) < TIMEOUT_S:
+    if (
+        entry.get("bindVerb")
+        and (timeout_s := duration_s(entry.get("httpTimeout"), default=DEFAULT_TIMEOUT_S)) < TIMEOUT_S
+    ):
         yield SHORT_TIMEOUT(
             f"{timeout_s:g} s: a longer bind completes unnoticed",
             about="httpTimeout",
@@ -338,7 +349,8 @@ def _check_verbs(location: str, entry: dict[str, Any], config: ExtenderConfig) -
             yield NO_VERB(f"missing: {consequence}", about=verb, source=location)
 
 
-def _seconds(duration: object) -> float:
+def duration_s(duration: object, *, default: float) -> float:
+    """A duration as Go writes it, in seconds; the default for None."""
     if duration is None:
-        return DEFAULT_TIMEOUT_S
+        return default
     return sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(str(duration)))

@@ -23,6 +23,7 @@ from k8s_rdma import __version__
 from k8s_rdma.config.files import fit, read_yaml
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
+from k8s_rdma.doctor.cluster.claims import ClaimFacts, check_claims
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts, check_extender, check_keys
 from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
@@ -53,6 +54,7 @@ from k8s_rdma.doctor.collectors.processes import (
     OURS,
     UNFINISHED,
     api_version,
+    claim_facts,
     crd_facts,
     mounts_of,
     of_images,
@@ -315,6 +317,9 @@ POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
 OF_EXTENDERS_ACCOUNT = frozenset({"k8s-rdma-extender"})
 """Policies of a cluster that has the account which they narrow: an extender may run elsewhere."""
 
+OF_CLAIMS = frozenset({"k8s-rdma-claims", "k8s-rdma-one-pod", "k8s-rdma-slices"})
+"""Policies of a cluster whose nodes have PFs for claims."""
+
 OF_A_SECOND_SCHEDULER = frozenset({"k8s-rdma-scheduler-name"})
 """Policies of a cluster whose own scheduler does not ask the extender."""
 
@@ -352,6 +357,7 @@ class ClusterCollector:
             ("policies", lambda: check_policies(self._policies())),
             ("webhook", lambda: check_webhook(webhook_facts(self.api, self._component("webhook")))),
             ("nodes", lambda: check_nodes(self._nodes)),
+            ("claims", lambda: check_claims(self._claims)),
             ("keys", lambda: check_keys(self._keys())),
             ("pods", lambda: check_pods(self._pods)),
         )
@@ -487,7 +493,24 @@ class ClusterCollector:
         expected = POLICIES | OF_A_SECOND_SCHEDULER if second else POLICIES
         if self._namespace_of(ACCOUNTS["extender"]):
             expected |= OF_EXTENDERS_ACCOUNT
+        if self._has_claims():
+            expected |= OF_CLAIMS
         return PolicyFacts(api=self.version, bound=frozenset(existing & bound), expected=expected)
+
+    def _has_claims(self) -> bool:
+        """Report whether nodes publish PFs for claims; where that is not known, another finding says so."""
+        try:
+            return bool(self._claims.slices_pfs)
+        except (OSError, K8sRdmaError):
+            return False
+
+    @cached_property
+    def _claims(self) -> ClaimFacts:
+        try:
+            scheduler = self._scheduler
+        except (OSError, K8sRdmaError):
+            scheduler = SchedulerFacts(files=(), extender=ExtenderConfig())
+        return claim_facts(self.api, self._rdma_nodes, scheduler)
 
     @cached_property
     def _rdma_nodes(self) -> tuple[dict[str, Any], ...]:

@@ -1,14 +1,16 @@
-"""Facts of our own processes, of the ledger, and of the API server's definition of RdmaNode."""
+"""Facts of our own processes, of the ledger, of the definition of RdmaNode, and of ResourceClaims."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
 import tempfile
 from base64 import b64decode
+from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import replace
 from math import floor
@@ -22,14 +24,26 @@ from prometheus_client.parser import text_string_to_metric_families
 from k8s_rdma import __version__
 from k8s_rdma.agent.ledger_store import DIRECTORY, deferred_deletes_in
 from k8s_rdma.config.devices import MOUNT_RESOURCE
-from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.ledger import CLAIMS_POOL, Phase
+from k8s_rdma.doctor.cluster.claims import GATE, ClaimFacts
 from k8s_rdma.doctor.cluster.components import KeyUsage
 from k8s_rdma.doctor.cluster.objects import CRD_NAME, WEBHOOK_NAME, CrdFacts, WebhookFacts
+from k8s_rdma.doctor.cluster.scheduler import DEFAULT_NAME, profiles
 from k8s_rdma.doctor.cluster.versions import NodeVersions, tag_of
 from k8s_rdma.doctor.node.processes import Answer, LedgerFacts, ProcessFacts
 from k8s_rdma.errors import LedgerError, MalformedError
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.linux.receipts import NewerLedgerError, Receipts
+from k8s_rdma.wire.cluster_claims import API as CLAIMS_API
+from k8s_rdma.wire.cluster_claims import (
+    BUS_ID,
+    NOTHING_CONSUMED,
+    SLICES_QUERY,
+    claim_nodes,
+    class_names,
+    our_classes,
+    pod_claims,
+)
 from k8s_rdma.wire.rdma_node import GROUP, KIND, VERSION, RdmaNodeStatus
 from k8s_rdma.wire.rest import NodeReport, decode_report
 from k8s_rdma.wire.sockets import HEADER, Kind, decode_header
@@ -40,6 +54,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Sample
 
+    from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts
     from k8s_rdma.kube.calls import Documents
 
 _OBJECT = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"
@@ -149,6 +164,72 @@ def _as_object(schemas: dict[str, Any] | None) -> dict[str, Any] | None:
             version = {"name": VERSION, "served": True, "schema": {"openAPIV3Schema": schema}}
             return {"spec": {"versions": [version]}}
     return None
+
+
+_GATES = re.compile(r'^kubernetes_feature_enabled\{name="(\w+)",[^}]*\} ([01])', re.MULTILINE)
+"""kube-apiserver's metric of feature gates (k8s.io/component-base/metrics/prometheus/feature)."""
+
+
+def claim_facts(
+    api: Documents, rdma_nodes: Iterable[dict[str, Any]], scheduler: SchedulerFacts
+) -> ClaimFacts:
+    """Facts of ResourceClaims. scheduler: as far as its configuration can be read."""
+    agents_pfs = {str(node["metadata"]["name"]): _pfs_for_claims(node) for node in rdma_nodes}
+    agents_pfs = {node: pfs for node, pfs in agents_pfs.items() if pfs}
+    if api.get(f"{CLAIMS_API}/deviceclasses", {"limit": "1"}) is None:
+        return ClaimFacts(served=False, agents_pfs=agents_pfs)
+    documents = {str(item["metadata"]["name"]): item for item in api.items(f"{CLAIMS_API}/deviceclasses")}
+    selectors = our_classes(documents).selectors
+    nodes = claim_nodes(api.items(f"{CLAIMS_API}/resourceslices", SLICES_QUERY), NOTHING_CONSUMED)
+    facts = ClaimFacts(
+        served=True,
+        classes=frozenset(name for name, found in selectors.items() if found is not None),
+        agents_pfs=agents_pfs,
+        slices_pfs={
+            node.node: {str(pf.attributes.get(BUS_ID)): pf.name for pf in node.pfs}
+            for node in nodes
+            if not node.problem
+        },
+        unused={node.node: node.problem for node in nodes if node.problem},
+        profiles=tuple(profiles(scheduler)),
+        files=scheduler.files,
+    )
+    if not (facts.classes or facts.agents_pfs or nodes):
+        return facts
+    return replace(facts, gate=_gate(api), schedulers=_schedulers(api, facts.classes))
+
+
+def _pfs_for_claims(node: Mapping[str, Any]) -> dict[str, str]:
+    """PFs of an RdmaNode with VFs for claims: names by PCI address."""
+    return {
+        str(pf.get("pci")): str(pf.get("name"))
+        for pf in (node.get("status") or {}).get("pfs") or ()
+        if any(pool.get("resource") == CLAIMS_POOL for pool in pf.get("pools") or ())
+    }
+
+
+def _gate(api: Documents) -> bool | None:
+    """Read whether the API server has DRAConsumableCapacity; None where it does not say."""
+    try:
+        gates = dict(_GATES.findall(api.text("/metrics")))
+    except ApiRefusedError:
+        return None
+    return gates[GATE] == "1" if GATE in gates else None
+
+
+def _schedulers(api: Documents, classes: frozenset[str]) -> dict[str, int]:
+    """Count unfinished pods with claims of our classes by the name of their scheduler."""
+    ours = {
+        (str(claim["metadata"]["namespace"]), str(claim["metadata"]["name"]))
+        for claim in api.items(f"{CLAIMS_API}/resourceclaims")
+        if not classes.isdisjoint(class_names([claim]))
+    }
+    names = (
+        str(pod["spec"].get("schedulerName") or DEFAULT_NAME)
+        for pod in (api.items("/api/v1/pods", UNFINISHED) if ours else ())
+        if any((str(pod["metadata"]["namespace"]), entry.claim) in ours for entry in pod_claims(pod))
+    )
+    return dict(Counter(names))
 
 
 UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}

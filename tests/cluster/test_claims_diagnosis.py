@@ -1,4 +1,4 @@
-"""`k8s-rdma explain pod` and `top` for ResourceClaims, by the API server alone."""
+"""`k8s-rdma explain pod`, `top` and `doctor cluster` for ResourceClaims, by the API server."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import pytest
 from claim_cases import claim, devices, request
 from cli.asking import Ran, k8s_rdma
 from cluster.control_plane import Json, write_kubeconfig
+from cluster.real import obstacle
 from cluster.test_resource_slices import SINCE, Published, publishing
 from cluster.world import Cluster as World
 from cluster.world import cluster
 from deviceplugin.test_dra import offer
 from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.resource_slice import slice_specs
+from k8s_rdma_demo.cluster.resource_slices import CONSUMABLE_CAPACITY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,9 +64,10 @@ class Cluster:
         written = await self.published.http.put(f"{CLAIMS}/{name}/status", json=made)
         assert written.status_code == 200, written.text
 
-    async def create_pod(self, name: str, *claims: str, **annotations: str) -> None:
-        meta = {"name": name, "annotations": annotations}
+    async def create_pod(self, name: str, *claims: str, scheduler: str = "default-scheduler") -> None:
+        meta = {"name": name}
         spec = {
+            "schedulerName": scheduler,
             "containers": [{"name": "c", "image": "i"}],
             "resourceClaims": [{"name": f"net-{each}", "resourceClaimName": each} for each in claims],
         }
@@ -77,7 +80,7 @@ class Cluster:
 @asynccontextmanager
 async def claims_cluster(kind: str, directory: Path) -> AsyncIterator[Cluster]:
     async with publishing(kind, directory) as p:
-        p.offer(*(offer(name, bandwidth_mbps=100_000) for name in ("f0", "f1")))
+        p.offer(*(offer(f"f{at}", pci=f"0000:03:00.{at}", bandwidth_mbps=100_000) for at in (0, 1)))
         await p.until_published("f0", "f1")
         cluster = Cluster(p, directory / "publisher.kubeconfig")
         document = {"metadata": {"name": "rdma"}, "spec": {"selectors": [OUR_DRIVER]}}
@@ -195,3 +198,39 @@ async def test_top_shows_pfs_for_claims_without_an_extender(kind: str, tmp_path:
     assert "f0 0% 8 free for claims, f1 30% 7 free for claims" in ran.out
     assert document["claims"]["free_vfs"] == 15
     assert {pf["use"] for pf in document["nodes"][0]["pfs"]} == {"claims"}
+
+
+async def claims_findings(c: Cluster) -> dict[str, str]:
+    """What doctor says of claims and their policies, by id and subject."""
+    ran = await k8s_rdma("doctor", "cluster", "--kubeconfig", str(c.kubeconfig), "--json")
+    findings = json.loads(ran.out)["findings"]
+    return {
+        each["id"] if each["subject"] == "claims" else f"{each['id']} {each['about']}": each["found"]
+        for each in findings
+        if each["subject"] in ("claims", "policies")
+    }
+
+
+async def test_doctor_sees_what_claims_lack(kind: str, tmp_path: Path):
+    async with claims_cluster(kind, tmp_path) as c:
+        found = await claims_findings(c)
+        assert found["claims-ok"] == "PFs in ResourceSlices: 2, of 1 node; DeviceClass rdma"
+        policies = {key for key in found if key.startswith("policies-missing")}
+        assert {f"policies-missing k8s-rdma-{name}" for name in ("claims", "one-pod", "slices")} <= policies
+        await c.create_claim("one", request())
+        await c.create_claim("two", request())
+        await c.create_pod("p", "one")
+        await c.create_pod("q", "two", scheduler="second")
+        assert "default-scheduler (1), second (1)" in (await claims_findings(c))["claims-two-schedulers"]
+        await c.published.http.delete(f"{API}/deviceclasses/rdma")
+        assert "claims-no-class" in await claims_findings(c)
+
+
+async def test_doctor_sees_that_the_feature_gate_is_off(tmp_path: Path):
+    if (why := obstacle()) is not None:
+        pytest.skip(why)
+    async with publishing("real", tmp_path, CONSUMABLE_CAPACITY) as p:
+        c = Cluster(p, tmp_path / "publisher.kubeconfig")
+        document = {"metadata": {"name": "rdma"}, "spec": {"selectors": [OUR_DRIVER]}}
+        await c.create(f"{API}/deviceclasses", document)
+        assert "claims-gate-off" in await claims_findings(c)

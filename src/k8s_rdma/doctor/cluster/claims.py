@@ -1,0 +1,181 @@
+"""Checks of what ResourceClaims need: the API, a DeviceClass, ResourceSlices, and one kube-scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import yaml
+
+from k8s_rdma.doctor.cluster.scheduler import (
+    DEFAULT_NAME,
+    Profile,
+    SchedulerFile,
+    duration_s,
+    plugin_arguments,
+    read_configuration,
+)
+from k8s_rdma.doctor.finding import Finding, Severity, Subject, worst
+from k8s_rdma.wire.claims import DRIVER
+
+if TYPE_CHECKING:
+    from typing import Any
+
+CLAIMS = Subject("claims", "ResourceClaims")
+CLAIMS_OK = CLAIMS.ok()
+NO_API = CLAIMS.error("no-api")
+GATE_OFF = CLAIMS.error("gate-off")
+NO_CLASS = CLAIMS.error("no-class")
+NOT_PUBLISHED = CLAIMS.warning("not-published")
+SLICE_UNUSED = CLAIMS.error("slice-unused")
+TWO_SCHEDULERS = CLAIMS.warning("two-schedulers")
+LEAST_ALLOCATED = CLAIMS.note("least-allocated")
+FILTER_TIMEOUT = CLAIMS.note("filter-timeout")
+
+GATE = "DRAConsumableCapacity"
+_MOST_SHOWN = 10
+_FILTER_TIMEOUT_S = 10.0
+"""kube-scheduler's default (`DynamicResourcesArgs`, Kubernetes 1.36)."""
+_LONG_FILTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimFacts:
+    """Facts about claims in a cluster; PFs by node, each as name by PCI address.
+
+    served: whether there is `resource.k8s.io/v1`. gate: whether DRAConsumableCapacity is on; None where
+        unknown. classes: DeviceClasses of our driver.
+    agents_pfs: PFs for claims by RdmaNodes. slices_pfs: by ResourceSlices. unused: nodes whose slices
+        kube-scheduler does not use, and why.
+    schedulers: names of schedulers, with the number of unfinished pods with claims that name each.
+    profiles, files: as far as kube-scheduler's configuration can be read.
+    """
+
+    served: bool
+    gate: bool | None = None
+    classes: frozenset[str] = frozenset()
+    agents_pfs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    slices_pfs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    unused: Mapping[str, str] = field(default_factory=dict)
+    schedulers: Mapping[str, int] = field(default_factory=dict)
+    profiles: Sequence[Profile] = ()
+    files: Sequence[SchedulerFile] = ()
+
+
+def check_claims(facts: ClaimFacts) -> Iterator[Finding]:
+    """Check the cluster where any node has PFs for claims, or any pod uses them."""
+    if not (facts.agents_pfs or facts.slices_pfs or facts.unused or facts.schedulers or facts.classes):
+        yield CLAIMS_OK("no node has PFs for claims", source="resourceslices; rdmanodes")
+        return
+    found = (*_check_api(facts), *_check_slices(facts), *_check_schedulers(facts))
+    yield from found
+    if worst(found).rank <= Severity.NOTE.rank:
+        pfs, nodes = sum(map(len, facts.slices_pfs.values())), len(facts.slices_pfs)
+        yield CLAIMS_OK(
+            f"PFs in ResourceSlices: {pfs}, of {nodes} node{'' if nodes == 1 else 's'}; "
+            f"DeviceClass {', '.join(sorted(facts.classes))}",
+            source="resourceslices; deviceclasses",
+        )
+
+
+def _check_api(facts: ClaimFacts) -> Iterator[Finding]:
+    if not facts.served:
+        yield NO_API(
+            "the API server has no resource.k8s.io/v1: no claim can be made",
+            source="/apis/resource.k8s.io/v1",
+            expected="Kubernetes 1.36",
+            fix="update the cluster; until then hardware.pfs[].use: annotation",
+        )
+        return
+    if facts.gate is False:
+        yield GATE_OFF(
+            f"{GATE} is off: the driver publishes nothing",
+            about="kube-apiserver",
+            source="/metrics, kubernetes_feature_enabled",
+            expected="on, as by default from Kubernetes 1.36",
+            fix=f"--feature-gates={GATE}=true for kube-apiserver, kube-scheduler and kubelet",
+        )
+    if not facts.classes:
+        yield NO_CLASS(
+            f"there is none of {DRIVER}: no claim gets a PF",
+            about="DeviceClass rdma",
+            source="deviceclasses",
+            expected=f'one whose selector is device.driver == "{DRIVER}"',
+            fix="the chart's dra.enabled: true",
+        )
+
+
+def _check_slices(facts: ClaimFacts) -> Iterator[Finding]:
+    for node, why in sorted(facts.unused.items())[:_MOST_SHOWN]:
+        yield SLICE_UNUSED(
+            f"kube-scheduler does not use its PFs: {why}",
+            about=node,
+            source="resourceslices",
+            expected="all slices of its pool",
+            fix="the log of the device plugin there",
+        )
+    missing = {
+        node: [name for pci, name in pfs.items() if pci not in facts.slices_pfs.get(node, {})]
+        for node, pfs in sorted(facts.agents_pfs.items())
+        if facts.served and node not in facts.unused
+    }
+    missing = {node: names for node, names in missing.items() if names}
+    for node in list(missing)[:_MOST_SHOWN]:
+        names = ", ".join(missing[node])
+        yield NOT_PUBLISHED(
+            f"{names}: for claims, and in no ResourceSlice, so that no pod can have VFs of it",
+            about=node,
+            source=f"rdmanode {node}; resourceslices",
+            expected="every PF with use: claims that has VFs and whose link was up",
+            fix="claims: {} in the device plugin's file (the chart's dra.enabled: true); its log there",
+        )
+
+
+def _check_schedulers(facts: ClaimFacts) -> Iterator[Finding]:
+    locations = {profile.name: profile.location for profile in facts.profiles}
+    processes = {locations.get(name, name) for name in facts.schedulers}
+    if len(processes) > 1:
+        names = ", ".join(f"{name} ({count})" for name, count in sorted(facts.schedulers.items()))
+        yield TWO_SCHEDULERS(
+            f"pods with claims have several schedulers: {names}; two processes give a PF's bandwidth away "
+            "twice, and pods stay on nodes that refuse them",
+            source="pods, spec.schedulerName; kube-scheduler's configurations",
+            expected="one kube-scheduler for all pods with claims",
+            fix="one schedulerName, or profiles of one kube-scheduler",
+        )
+    for file in facts.files:
+        try:
+            document = read_configuration(file)
+        except (ValueError, yaml.YAMLError):
+            continue  # a finding of kube-scheduler's
+        for profile in document.get("profiles") or [{}]:
+            if isinstance(profile, dict):
+                yield from _check_profile(profile, facts, file.location)
+
+
+def _check_profile(profile: dict[str, Any], facts: ClaimFacts, location: str) -> Iterator[Finding]:
+    name = str(profile.get("schedulerName") or DEFAULT_NAME)
+    if facts.schedulers and name not in facts.schedulers:
+        return
+    strategy = plugin_arguments(profile, "NodeResourcesFit").get("scoringStrategy")
+    kind = strategy.get("type") if isinstance(strategy, dict) else None
+    if kind in (None, "LeastAllocated"):
+        yield LEAST_ALLOCATED(
+            "pods with claims are spread, and nodes then have no room for pods with many interfaces",
+            about=f"{name}, NodeResourcesFit",
+            source=location,
+            expected="MostAllocated",
+            fix="pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated, "
+            "resources: [{name: cpu, weight: 1}, {name: memory, weight: 1}]}}}]",
+        )
+    timeout = plugin_arguments(profile, "DynamicResources").get("filterTimeout")
+    if (timeout_s := duration_s(timeout, default=_FILTER_TIMEOUT_S)) == 0 or timeout_s > _LONG_FILTER_S:
+        limit = f"for {timeout_s:g} s" if timeout_s else "without an end"
+        yield FILTER_TIMEOUT(
+            f"one claim of many interfaces may hold up all pods {limit}",
+            about=f"{name}, DynamicResources",
+            source=location,
+            expected=f"filterTimeout: {_LONG_FILTER_S:g}s",
+            fix=f"pluginConfig: [{{name: DynamicResources, args: {{filterTimeout: {_LONG_FILTER_S:g}s}}}}]",
+        )
