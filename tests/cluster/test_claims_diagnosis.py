@@ -126,6 +126,9 @@ async def test_claim_that_no_node_ever_allocates_says_why(kind: str, tmp_path: P
         await c.create_claim("wrong", request(deviceClassName="rmda"))
         await c.create_pod("p", "wrong")
         ran = await c.run("explain", "pod", "default/p")
+        missing = await c.run("explain", "pod", "default/q")
+    assert missing.err.startswith("k8s-rdma: no extender answers at")
+    assert "has no pod default/q" in missing.err
     assert "never allocated: claim net-wrong: request a: there is no DeviceClass rmda" in ran.out
 
 

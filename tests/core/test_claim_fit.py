@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k8s_rdma.core.claim_fit import (
@@ -112,6 +113,31 @@ def test_constraint_holds_for_its_requests_alone():
     assert refused(claims_fit(three, node(pf("f0", vfs=1, attributes={NUMA: 0}), pf("f1"))))
 
 
+SPREAD = constraint(PF, distinct=True)
+
+
+def test_interfaces_are_spread_over_pfs_that_have_room_for_them():
+    two = claims(request("a", 50_000), request("b", 50_000), constraints=(SPREAD,))
+    assert sorted(pfs_of(claims_fit(two, node(pf("f0"), pf("f1", used_mbps=50_000))))) == ["f0", "f1"]
+    found = refused(claims_fit(two, node(pf("f0"), pf("f1", used_mbps=60_000))))
+    assert found.message.endswith("; distinctAttribute rdma.k8s-rdma.io/pf cannot be met")
+
+
+def test_interface_makes_way_for_one_that_fewer_pfs_take():
+    first = Selector("pf == f0", ((Comparison(PF, "==", ("f0",)),),))
+    two = claims(request("a", 2_000), request("b", 1_000, selectors=(first,)), constraints=(SPREAD,))
+    assert pfs_of(claims_fit(two, node(pf("f0"), pf("f1")))) == ["f1", "f0"]
+
+
+def test_interfaces_that_are_alike_but_for_constraints_take_any_order():
+    near = constraint(NUMA, "a", "c")
+    apart = constraint(NUMA, "b", "c", distinct=True)
+    far = Selector("numaNode == 1", ((Comparison(NUMA, "==", (1,)),),))
+    three = claims(request("a"), request("b"), request("c", selectors=(far,)), constraints=(near, apart))
+    pfs = (pf(f"f{at}", vfs=2, attributes={NUMA: at}) for at in (0, 1))
+    assert sorted(pfs_of(claims_fit(three, node(*pfs)))) == ["f0", "f1", "f1"]
+
+
 def test_tainted_pf_is_left_out_and_named():
     tainted = node(pf("f0", taints=(DOWN,)))
     found = refused(claims_fit(claims(request("a", 1_000)), tainted))
@@ -154,18 +180,38 @@ def test_lesser_alternative_counts():
     assert "needs 1 interface of 50000 Mb/s" in found.message
 
 
+def test_constraint_may_name_an_alternative():
+    alternatives = (request("a/large", 90_000), request("a/small", 10_000))
+    same = constraint(PF, "a/large", "b")
+    pod = ClaimsRequest(requests=(alternatives, (request("b", 50_000),)), constraints=(same,), allocated={})
+    assert len(pfs_of(claims_fit(pod, node(pf("f0"))))) == 2
+    both = pfs_of(claims_fit(pod, node(pf("f0"), pf("f1", used_mbps=60_000))))
+    assert both == ["f0", "f0"]
+
+
 def test_claim_that_is_allocated_binds_the_pod_to_its_node():
     pod = ClaimsRequest(requests=((request(),),), allocated={"other": frozenset({NodeName("w2")})})
     assert refused(claims_fit(pod, node(pf("f0")))).message == "claim other is allocated on node w2"
 
 
 def test_search_that_takes_too_long_is_undecided():
-    """30 interfaces on different values of an attribute that 29 PFs differ in."""
-    pfs = [pf(f"f{index}", attributes={NUMA: min(index, 28)}) for index in range(31)]
-    pod = claims(
-        *(request(f"r{index}") for index in range(30)), constraints=(constraint(NUMA, distinct=True),)
-    )
+    """Twelve interfaces on different values of two attributes; two of the one leave one of the other."""
+    pairs = [*((at, at) for at in range(10)), (0, 10), (0, 11), (10, 0), (11, 0)]
+    pairs += [(at, (at + 1) % 10) for at in range(10)]
+    pfs = [pf(f"f{at}", attributes={NUMA: a, "x/b": b}) for at, (a, b) in enumerate(pairs)]
+    both = constraint(NUMA, distinct=True), constraint("x/b", distinct=True)
+    pod = claims(*(request(f"r{at}", 1_000 + at) for at in range(12)), constraints=both)
     assert refused(claims_fit(pod, node(*pfs))).reason is Reason.UNDECIDED
+
+
+def test_constraints_that_exclude_each_other_are_named_together():
+    near, spread = constraint(NUMA), constraint(PF, distinct=True)
+    pod = claims(request("a"), request("b"), constraints=(near, spread))
+    found = refused(claims_fit(pod, node(*(pf(f"f{at}", attributes={NUMA: at}) for at in (0, 1)))))
+    assert found.message == (
+        "needs 2 interfaces; matchAttribute resource.kubernetes.io/numaNode and distinctAttribute "
+        "rdma.k8s-rdma.io/pf cannot be met together"
+    )
 
 
 rates = st.sampled_from([0, 1_000, 25_000, 40_000, 60_000, 100_000])
@@ -192,6 +238,7 @@ constraints = st.lists(
 )
 
 
+@settings(max_examples=300)
 @given(nodes, requests, constraints)
 def test_what_fits_keeps_sums_and_constraints(
     on: ClaimNode, asked: list[DeviceRequest], having: list[Constraint]
@@ -216,30 +263,36 @@ def test_what_fits_keeps_sums_and_constraints(
         assert len(set(values)) == (len(values) if all_of_them.distinct else 1)
 
 
-@given(nodes, requests)
-def test_without_constraints_a_refusal_is_that_of_every_arrangement(
-    on: ClaimNode, asked: list[DeviceRequest]
+@settings(max_examples=300)
+@given(nodes, requests.filter(lambda values: len(values) <= 3), constraints)
+def test_refusal_is_that_of_every_arrangement(
+    on: ClaimNode, asked: list[DeviceRequest], having: list[Constraint]
 ):
-    """One PF after the other, each request's devices different: the smallest search there is."""
-    units = [(index, each.mbps) for index, each in enumerate(asked) for _ in range(each.count)]
+    units = [each for each in asked for _ in range(each.count)]
 
-    def arranged(at: int, rooms: list[tuple[int, int]], taken: frozenset[tuple[int, int]]) -> bool:
-        if at == len(units):
-            return True
-        index, rate = units[at]
-        return any(
-            rate <= mbps
-            and vfs
-            and (index, place) not in taken
-            and arranged(
-                at + 1,
-                [*rooms[:place], (mbps - rate, vfs - 1), *rooms[place + 1 :]],
-                taken | {(index, place)},
+    def holds(arrangement: tuple[ClaimPf, ...]) -> bool:
+        placed = list(zip(units, arrangement, strict=True))
+        names = [(unit.name, on_pf.name) for unit, on_pf in placed if unit.count > 1]
+        return (
+            len(set(names)) == len(names)
+            and all(
+                sum(unit.mbps for unit, on_pf in placed if on_pf is each) <= each.room.mbps
+                and sum(on_pf is each for _, on_pf in placed) <= each.room.vfs
+                for each in arrangement
             )
-            for place, (mbps, vfs) in enumerate(rooms)
+            and all(meets(each, placed) for each in having)
         )
 
-    found = claims_fit(claims(*asked), on)
+    found = claims_fit(claims(*asked, constraints=tuple(having)), on)
     if isinstance(found, Rejection) and found.reason is Reason.UNDECIDED:
         return
-    assert isinstance(found, Placement) is arranged(0, [tuple(each.room) for each in on.pfs], frozenset())
+    assert isinstance(found, Placement) is any(map(holds, product(on.pfs, repeat=len(units))))
+
+
+def meets(rule: Constraint, placed: list[tuple[DeviceRequest, ClaimPf]]) -> bool:
+    values = [
+        on_pf.attributes[rule.attribute]
+        for unit, on_pf in placed
+        if not rule.requests or unit.name in rule.requests
+    ]
+    return not values or len(set(values)) == (len(values) if rule.distinct else 1)

@@ -165,6 +165,11 @@ def test_requests_of_our_classes_are_read_and_others_named():
     assert found.foreign == ("net/g",)
 
 
+def test_claim_of_more_devices_than_an_allocation_has_is_refused():
+    with pytest.raises(MalformedError, match="claim net: asks for 33 devices; a claim has at most 32"):
+        read_claims({"net": claim(request("a", count=32), request("b"))}, CLASSES)
+
+
 def test_allocated_claim_names_its_nodes():
     found = read_claims({"net": allocated(result())}, CLASSES)
     assert (found.request.requests, found.request.allocated) == ((), {"net": {"w1"}})

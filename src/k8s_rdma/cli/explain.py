@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_json
 from k8s_rdma.cli.dra import PodByClaims, explain_claims, read_pod
-from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient
+from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
 from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
@@ -76,11 +76,18 @@ def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None
     found, problem = _by_claims(namespace, name, options)
     body = None
     if found is None or found.annotated:
+        query: dict[str, str | list[str]] = {
+            "pod": pod,
+            "node": list(options.nodes),
+            "all": "1" if options.every else "0",
+        }
         with ExtenderClient(address) as extender:
-            body = extender.get(
-                EXPLAIN_PATH,
-                {"pod": pod, "node": list(options.nodes), "all": "1" if options.every else "0"},
-            )
+            try:
+                body = extender.get(EXPLAIN_PATH, query)
+            except NoAnswerError as error:
+                if problem:
+                    raise NoAnswerError(f"{error.message}; {problem}", details=error.details) from error
+                raise
     if options.as_json:
         write_json(_document(body, found) + b"\n")
         return
@@ -95,7 +102,7 @@ def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None
 
 
 def _by_claims(namespace: str, name: str, options: ExplainOptions) -> tuple[PodByClaims | None, str]:
-    """Explain the pod's claims; None where it has none, or where the API server cannot be asked, and why."""
+    """Explain the pod's claims; None where it has none, or with a problem where that is not known."""
     with ExitStack() as stack:
         try:
             api = stack.enter_context(Documents(options.kubeconfig))
@@ -104,8 +111,9 @@ def _by_claims(namespace: str, name: str, options: ExplainOptions) -> tuple[PodB
             if options.kubeconfig:
                 raise
             return None, error.message
-        found = explain_claims(api, pod, nodes=options.nodes, every=options.every) if pod else None
-        return found, ""
+        if pod is None:
+            return None, f"the API server at {api.url} has no pod {namespace}/{name}"
+        return explain_claims(api, pod, nodes=options.nodes, every=options.every), ""
 
 
 def _document(body: bytes | None, found: PodByClaims | None) -> bytes:

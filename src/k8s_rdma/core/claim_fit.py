@@ -8,11 +8,11 @@ of its allocator (Kubernetes 1.36, k8s.io/dynamic-resource-allocation/structured
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
 from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.offers import room_of
@@ -136,6 +136,11 @@ class Constraint:
     distinct: bool
     requests: frozenset[str] = frozenset()
 
+    def includes(self, unit: DeviceRequest) -> bool:
+        """Report whether it is for a request, which it may name by an alternative, too."""
+        names = {unit.name, unit.name.partition("/")[0]}
+        return unit.claim == self.claim and (not self.requests or not names.isdisjoint(self.requests))
+
     def __str__(self) -> str:
         """Return its words in the claim, and the requests."""
         kind = "distinctAttribute" if self.distinct else "matchAttribute"
@@ -236,59 +241,56 @@ def claims_fit(request: ClaimsRequest, node: ClaimNode) -> Placement | Rejection
     return found
 
 
+class _Rule(NamedTuple):
+    """A condition on the PFs of some interfaces: different values of an attribute, or one for all.
+
+    units: indexes of interfaces. values: of each PF, None where it has no such attribute and is excluded.
+    """
+
+    text: str
+    units: tuple[int, ...]
+    values: tuple[Attribute | None, ...]
+    distinct: bool
+
+
 class _Problem:
-    """The interfaces of one combination, each with the PFs that take it."""
+    """The interfaces of one combination, the largest first, each with the PFs that take it."""
 
     def __init__(
         self, requests: Sequence[DeviceRequest], constraints: Sequence[Constraint], node: ClaimNode
     ) -> None:
         self._node = node
+        self._requests = requests
         self._units = sorted(
             (request for request in requests for _ in range(request.count)),
             key=lambda request: -request.mbps,
         )
-        self._requests = requests
         self._takers = {
             request: [index for index, pf in enumerate(node.pfs) if not pf.objection(request)]
             for request in requests
         }
-        self._constraints = constraints
+        self._usable_pfs = sorted({index for takers in self._takers.values() for index in takers})
+        self._rules = [
+            *(self._rule_of(constraint) for constraint in constraints),
+            *(self._rule_of_count(request) for request in requests if request.count > 1),
+        ]
 
     def solve(self) -> Placement | Rejection:
-        """Search without constraints first: what does not fit then is said with numbers."""
-        placed = self._place()
-        if isinstance(placed, Rejection):
-            return placed
-        counted = any(request.count > 1 for request in self._requests)
-        if not self._constraints and not counted:
-            return placed
+        """Search without rules, then by each rule alone, then by all of them.
+
+        What fails sooner has the better reason.
+        """
+        all_units = range(len(self._units))
+        placed = self._place(all_units, self._usable_pfs)
+        if isinstance(placed, Reason):
+            return self._rejection(placed)
         try:
-            chosen = self._search(self._constraints)
+            chosen = self._meet_all(placed)
         except OutOfWorkError:
-            return self._undecided()
-        return self._placement(chosen) if chosen is not None else self._constrained()
-
-    def _place(self) -> Placement | Rejection:
-        pfs = [pf for index, pf in enumerate(self._node.pfs) if self._is_taken(index)]
-        interfaces = tuple(self._interface(unit, pfs) for unit in self._units)
-        inventory = Inventory(node=self._node.node, pfs=tuple(pf.as_pf() for pf in pfs))
-        found = place(Request(interfaces), inventory, self._node.used)
-        if isinstance(found, Placement):
-            return replace(found, interfaces=tuple(map(_without_options, found.interfaces)))
-        return self._rejection(found.reason)
-
-    def _is_taken(self, index: int) -> bool:
-        return any(index in takers for takers in self._takers.values())
-
-    def _interface(self, unit: DeviceRequest, pfs: Sequence[ClaimPf]) -> InterfaceRequest:
-        takers = frozenset(self._node.pfs[index].name for index in self._takers[unit])
-        if len(takers) == len(pfs):
-            return InterfaceRequest(min_tx_rate_mbps=unit.mbps)
-        # No names would select every PF.
-        options = InterfaceOptions(pf=PfSelector(names=takers or frozenset({""})))
-        return InterfaceRequest(min_tx_rate_mbps=unit.mbps, options=options)
-
-    def _placement(self, chosen: Sequence[int]) -> Placement:
+            why = "the search for an arrangement that meets all constraints ended at its work budget"
+            return _rejection(self._node, Reason.UNDECIDED, RefusalMessage.nameless(why, why))
+        if isinstance(chosen, str):
+            return self._rejection(Reason.INSUFFICIENT, RefusalMessage.nameless(chosen, chosen))
         return Placement(
             node=self._node.node,
             interfaces=tuple(
@@ -297,39 +299,109 @@ class _Problem:
             ),
         )
 
-    def _search(self, constraints: Sequence[Constraint]) -> list[int] | None:
-        """Search depth first; None when nothing satisfies the constraints. OutOfWorkError."""
-        search = _Search(self._node, self._units, [self._takers[unit] for unit in self._units], constraints)
-        return search.chosen if search.run(0) else None
+    def _meet_all(self, chosen: list[int]) -> list[int] | str:
+        """Find PFs by all rules, or say which ones cannot be met. OutOfWorkError. chosen: without rules."""
+        met = {rule: self._meet(rule) for rule in self._rules if rule.units}
+        if unmet := [rule for rule, found in met.items() if found is None]:
+            return f"{_texts(unmet)} cannot be met"
+        if not met:
+            return chosen
+        complete = next((found for found in met.values() if found and len(found) == len(chosen)), None)
+        if complete and len(met) == 1:
+            return complete
+        search = _Search(self._units, [self._takers[unit] for unit in self._units], list(met), self._node)
+        return search.chosen if search.run(0) else f"{_texts(list(met))} cannot be met together"
 
-    def _constrained(self) -> Rejection:
-        """The rejection of what fits but for constraints: those that alone exclude it, or else all."""
-        excluding = [constraint for constraint in self._constraints if self._excludes(constraint)]
-        counts = [f"count {request.count}" for request in self._requests if request.count > 1]
-        texts = [*map(str, excluding or self._constraints), *(() if excluding else counts)]
-        texts += [f"and {len(texts) - _MAX_CLAUSES} more"] if len(texts) > _MAX_CLAUSES else []
-        why = f"{', '.join(texts[-_MAX_CLAUSES:])} cannot be met"
-        return self._rejection(Reason.INSUFFICIENT, RefusalMessage.nameless(why, why))
+    def _rule_of(self, constraint: Constraint) -> _Rule:
+        return _Rule(
+            str(constraint),
+            tuple(index for index, unit in enumerate(self._units) if constraint.includes(unit)),
+            tuple(pf.attributes.get(constraint.attribute) for pf in self._node.pfs),
+            constraint.distinct,
+        )
 
-    def _excludes(self, constraint: Constraint) -> bool:
-        try:
-            return self._search([constraint]) is None
-        except OutOfWorkError:
+    def _rule_of_count(self, request: DeviceRequest) -> _Rule:
+        units = tuple(index for index, unit in enumerate(self._units) if unit is request)
+        return _Rule(f"count {request.count}", units, tuple(pf.name for pf in self._node.pfs), distinct=True)
+
+    def _place(self, units: Sequence[int], pfs: Sequence[int]) -> list[int] | Reason:
+        """Find a PF of these for each of these interfaces, whatever the rules; or the reason for none."""
+        chosen = [self._node.pfs[index] for index in pfs]
+        interfaces = tuple(self._interface(self._units[unit], chosen) for unit in units)
+        inventory = Inventory(node=self._node.node, pfs=tuple(pf.as_pf() for pf in chosen))
+        found = place(Request(interfaces), inventory, self._node.used)
+        if isinstance(found, Rejection):
+            return found.reason
+        indexes = {pf.name: index for index, pf in enumerate(self._node.pfs)}
+        return [indexes[interface.pf] for interface in found.interfaces]
+
+    def _interface(self, unit: DeviceRequest, pfs: Sequence[ClaimPf]) -> InterfaceRequest:
+        takers = {self._node.pfs[index].name for index in self._takers[unit]}
+        names = frozenset(pf.name for pf in pfs if pf.name in takers)
+        if len(names) == len(pfs):
+            return InterfaceRequest(min_tx_rate_mbps=unit.mbps)
+        # No names would select every PF.
+        options = InterfaceOptions(pf=PfSelector(names=names or frozenset({""})))
+        return InterfaceRequest(min_tx_rate_mbps=unit.mbps, options=options)
+
+    def _meet(self, rule: _Rule) -> list[int] | None:
+        """Find a PF for each interface of a rule, as if there were no other rules and interfaces.
+
+        OutOfWorkError where that is not known.
+        """
+        if rule.distinct:
+            return self._match(rule)
+        undecided = False
+        for value in dict.fromkeys(rule.values[index] for index in self._usable_pfs):
+            pfs = [index for index in self._usable_pfs if value is not None and rule.values[index] == value]
+            found = self._place(rule.units, pfs) if pfs else Reason.NO_SUCH_PF
+            if not isinstance(found, Reason):
+                return found
+            undecided = undecided or found is Reason.UNDECIDED
+        if undecided:
+            raise OutOfWorkError
+        return None
+
+    def _match(self, rule: _Rule) -> list[int] | None:
+        """Match interfaces with values, each of them once: bipartite matching (Kuhn 1955)."""
+        candidates = [
+            {
+                value: index
+                for index in reversed(self._takers[self._units[unit]])
+                if (value := rule.values[index]) is not None and self._has_room(index, self._units[unit])
+            }
+            for unit in rule.units
+        ]
+        owners: dict[Attribute, int] = {}
+
+        def augment(position: int, visited: set[Attribute]) -> bool:
+            for value in candidates[position]:
+                if value in visited:
+                    continue
+                visited.add(value)
+                if value not in owners or augment(owners[value], visited):
+                    owners[value] = position
+                    return True
             return False
 
-    def _undecided(self) -> Rejection:
-        why = "the search for an arrangement that meets all constraints ended at its work budget"
-        return _rejection(self._node, Reason.UNDECIDED, RefusalMessage.nameless(why, why))
+        if not all(augment(position, set()) for position in range(len(candidates))):
+            return None
+        matched = {position: candidates[position][value] for value, position in owners.items()}
+        return [matched[position] for position in range(len(candidates))]
+
+    def _has_room(self, index: int, unit: DeviceRequest) -> bool:
+        room = self._node.pfs[index].room
+        return room.vfs > 0 and room.mbps >= unit.mbps
 
     def _rejection(self, reason: Reason, *causes: RefusalMessage) -> Rejection:
         """The sentence with the node's numbers, and in clauses what keeps requests from PFs."""
-        pfs = [pf for index, pf in enumerate(self._node.pfs) if self._is_taken(index)]
-        if not all(self._takers.values()):
-            pfs = []
         used = {} if is_empty(reason) else self._node.used
-        free = [
-            Free(pf.as_pf(), room_of(pf.as_pf(), used.get(PciAddress(pf.name), NOTHING_USED))) for pf in pfs
-        ]
+        pfs = (
+            [self._node.pfs[index].as_pf() for index in self._usable_pfs]
+            if all(self._takers.values())
+            else []
+        )
+        free = [Free(pf, room_of(pf, used.get(pf.pci, NOTHING_USED))) for pf in pfs]
         if causes and not any(unit.mbps for unit in self._units):
             free = []  # without reservations a sentence with numbers would say that VFs are missing
         classes = [class_of(InterfaceRequest(min_tx_rate_mbps=unit.mbps)) for unit in self._units]
@@ -351,44 +423,39 @@ class _Problem:
         ]
 
 
+def _texts(rules: Sequence[_Rule]) -> str:
+    texts = [rule.text for rule in rules[:_MAX_CLAUSES]]
+    texts += [f"{len(rules) - _MAX_CLAUSES} more"] if len(rules) > _MAX_CLAUSES else []
+    return " and ".join(texts)
+
+
 class _Search:
-    """A search for PFs that meet constraints. chosen: a PF's index for each interface so far."""
+    """A search for PFs that meet all rules. chosen: a PF's index for each interface so far."""
 
     def __init__(
         self,
-        node: ClaimNode,
         units: Sequence[DeviceRequest],
         takers: Sequence[Sequence[int]],
-        constraints: Sequence[Constraint],
+        rules: Sequence[_Rule],
+        node: ClaimNode,
     ) -> None:
         self.chosen: list[int] = []
         self._units = units
         self._takers = takers
         self._rooms = [list(pf.room) for pf in node.pfs]
-        self._attributes = [pf.attributes for pf in node.pfs]
-        self._constraints = [
-            [
-                constraint
-                for constraint in constraints
-                if constraint.claim == unit.claim
-                and (not constraint.requests or _request_name(unit) in constraint.requests)
-            ]
-            for unit in units
-        ]
+        self._rules = [[rule for rule in rules if index in rule.units] for index in range(len(units))]
         self._work = Work(DEFAULT_BUDGET)
 
     def run(self, depth: int) -> bool:
-        """Complete `chosen`; False when that is impossible. OutOfWorkError."""
+        """Complete `chosen`, depth first; False when that is impossible. OutOfWorkError."""
         if depth == len(self._units):
             return True
         unit = self._units[depth]
-        is_alike = depth > 0 and self._units[depth - 1] is unit
+        first = self.chosen[-1] if depth and self._is_alike(depth) else 0
         for index in self._takers[depth]:
-            self._work.spend(1 + depth)
-            if is_alike and index <= self.chosen[-1]:
-                continue  # devices of one request are different, and their order is of no account
+            self._work.spend(1 + len(self._rules[depth]))
             room = self._rooms[index]
-            if room[0] < unit.mbps or room[1] < 1 or not self._meets(depth, index):
+            if index < first or room[0] < unit.mbps or room[1] < 1 or not self._meets(depth, index):
                 continue
             room[0], room[1] = room[0] - unit.mbps, room[1] - 1
             self.chosen.append(index)
@@ -398,25 +465,25 @@ class _Search:
             room[0], room[1] = room[0] + unit.mbps, room[1] + 1
         return False
 
+    def _is_alike(self, depth: int) -> bool:
+        """Report whether an interface and the one before it may change places."""
+        return (
+            self._units[depth].mbps == self._units[depth - 1].mbps
+            and self._takers[depth] == self._takers[depth - 1]
+            and self._rules[depth] == self._rules[depth - 1]
+        )
+
     def _meets(self, depth: int, index: int) -> bool:
-        for constraint in self._constraints[depth]:
-            value = self._attributes[index].get(constraint.attribute)
+        for rule in self._rules[depth]:
+            value = rule.values[index]
             if value is None:
                 return False
-            for earlier, chosen in enumerate(self.chosen):
-                if constraint in self._constraints[earlier]:
-                    equal = self._attributes[chosen].get(constraint.attribute) == value
-                    if equal is constraint.distinct:
-                        return False
+            for earlier in rule.units:
+                if earlier >= depth:
+                    break
+                if (rule.values[self.chosen[earlier]] == value) is rule.distinct:
+                    return False
         return True
-
-
-def _request_name(unit: DeviceRequest) -> str:
-    return unit.name.partition("/")[0]
-
-
-def _without_options(placed: PlacedInterface) -> PlacedInterface:
-    return PlacedInterface(pf=placed.pf, min_tx_rate_mbps=placed.min_tx_rate_mbps)
 
 
 def _rejection(node: ClaimNode, reason: Reason, message: RefusalMessage) -> Rejection:

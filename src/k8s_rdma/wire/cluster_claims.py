@@ -413,6 +413,10 @@ def read_claims(claims: Mapping[str, Mapping[str, Any]], classes: OurClasses) ->
                 ours.append(found)
             if len(found) < len(_alternatives(request)):
                 foreign.append(f"{name}/{request.name}")
+        devices = sum(max(alternative.count for alternative in request) for request in ours)
+        if devices > MAX_DEVICES_OF_CLAIM:
+            why = f"asks for {devices} devices; a claim has at most {MAX_DEVICES_OF_CLAIM}"
+            _refuse(f"claim {name}", why)
         requests += ours
         constraints += _constraints(name, claim) if ours else ()
     total = sum(max(alternative.count for alternative in request) for request in requests)
