@@ -129,7 +129,8 @@ def test_pfs_for_claims_are_those_of_slices_and_claims_where_these_are_known():
         name="pf0", mbps=950, vfs=4, used=Used(1, 400), attributes={"rdma.k8s-rdma.io/pf": "enp1s0"}
     )
     nodes = tuple(ClaimNode(node=NodeName(name), pfs=(device,), pods=1) for name in ("w1", "w2"))
-    merged = with_claims(told, ClusterClaims(nodes=nodes, unread=()), Sort.RESERVED, 10)
+    unread = ("resourceclaim a/b: bandwidth: -1 is negative", "another")
+    merged = with_claims(told, ClusterClaims(nodes=nodes, unread=unread), Sort.RESERVED, 10)
     assert [(pf.name, pf.reserved_mbps, pf.use) for pf in merged.nodes[0].pfs] == [
         ("enp0s0", 60_000, "annotation"),
         ("enp1s0", 60_000, "annotation"),
@@ -140,6 +141,7 @@ def test_pfs_for_claims_are_those_of_slices_and_claims_where_these_are_known():
     assert (merged.claims.pfs, merged.claims.reserved_mbps, merged.totals.pfs) == (2, 800, 2)
     lines = drawn(page(merged, plain=True, lines=None), 200)
     assert "for claims: 2 PFs; reserved 800 of 1900 Mb/s (42%); 6 of 8 VFs free" in lines[2]
+    assert lines[3] == "not counted: resourceclaim a/b: bandwidth: -1 is negative and 1 more"
 
 
 def test_screen_keeps_what_it_knows_while_the_extender_is_away_and_says_so():

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 REFRESH_S = 2.0
 _POLL_S = 0.2
-_OTHER_ROWS = 9
+_OTHER_ROWS = 11
 """Lines of a screen that are neither a node's nor a pod's."""
 
 _NODES = ("node", "PFs", "reserved Mb/s", "", "VFs free", "pods", "heard", "PF by PF", "problems")
@@ -101,13 +101,17 @@ def _api(stack: ExitStack, kubeconfig: str | None) -> Documents | None:
 
 @dataclass(slots=True, kw_only=True)
 class Source:
-    """Views of extender and API server. api: None where there are no credentials."""
+    """Views of extender and API server. api: None where there are no credentials.
+
+    An extender that has answered is missed when it does not: without it the view is of claims alone.
+    """
 
     extender: ExtenderClient
     api: Documents | None
     sort: Sort
     _claims: ClusterClaims | None = None
     _read_at: float = -CLAIMS_EVERY_S
+    _has_answered: bool = False
 
     def view(self, rows: int) -> ClusterView:
         """Get a view of so many nodes; NoAnswerError where neither answers."""
@@ -115,8 +119,9 @@ class Source:
         try:
             query = {"sort": self.sort.value, "limit": str(rows)}
             view = decode_view(self.extender.get(CLUSTER_PATH, query))
+            self._has_answered = True
         except NoAnswerError:
-            if claims is None or not claims.nodes:
+            if self._has_answered or claims is None or not claims.nodes:
                 raise
             view = ClusterView(
                 extender=ExtenderState(role="absent"),
@@ -125,7 +130,7 @@ class Source:
                 pending=(),
                 pending_total=0,
             )
-        return view if claims is None else with_claims(view, claims, self.sort, rows)
+        return with_claims(view, claims, self.sort, rows) if claims and claims.nodes else view
 
     def _read_claims(self) -> ClusterClaims | None:
         """Read slices and claims, not too often; None where that is not possible."""
@@ -158,7 +163,9 @@ def with_claims(view: ClusterView, claims: ClusterClaims, sort: Sort, rows: int)
         vfs=sum(pf.vfs for pf in all_pfs),
         free_vfs=sum(pf.free_vfs for pf in all_pfs),
     )
-    return replace(view, nodes=tuple([*nodes, *lone][:rows]), totals=totals, claims=sums)
+    return replace(
+        view, nodes=tuple([*nodes, *lone][:rows]), totals=totals, claims=sums, unread=claims.unread
+    )
 
 
 def _claim_rows(node: ClaimNode) -> tuple[PfRow, ...]:
@@ -298,6 +305,9 @@ def _head(view: ClusterView) -> Iterator[str]:
         yield _sums(total)
     if view.claims.pfs:
         yield f"for claims: {_sums(view.claims)}"
+    if view.unread:
+        beyond = f" and {len(view.unread) - 1} more" if len(view.unread) > 1 else ""
+        yield f"[yellow]not counted[/]: {escape(view.unread[0])}{beyond}"
     if extender.missing:
         yield f"[yellow]waits for[/]: {escape('; '.join(extender.missing))}"
 

@@ -290,7 +290,7 @@ class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The document: the first nodes by `Sort` and the pods that wait longest; the totals count all.
 
-    claims: the sums over PFs for claims.
+    claims: the sums over PFs for claims. unread: claims that could not be counted, and why.
     """
 
     extender: ExtenderState
@@ -299,6 +299,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     pending: tuple[PendingRow, ...]
     pending_total: int
     claims: PfTotals = PfTotals()
+    unread: tuple[str, ...] = ()
 
 
 _view_decoder = msgspec.json.Decoder(ClusterView)
