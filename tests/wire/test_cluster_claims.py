@@ -180,6 +180,7 @@ def test_allocated_claim_names_its_nodes():
     [
         (request(bandwidth="-1"), "claim net: request a: bandwidth: -1 is negative"),
         (request(bandwidth="fast"), "claim net: request a: bandwidth: fast is no quantity"),
+        (request(bandwidth="9300000000000000000"), "bandwidth: 9300000000000000000 is no rate"),
         (request(capacity={"requests": {"bandwith": "1G"}}), "capacity: no PF has bandwith; write bandwidth"),
         (request(capacity={"requests": {"vfs": "2"}}), "vfs: 2; an interface is one VF"),
         (request(count=1_000_000_000), "count: 1000000000; a claim has 1 to 32 devices"),

@@ -466,10 +466,13 @@ def _device_request(
         _refuse(f"{path}: capacity", f"no PF has {shown(unknown[0])}; write bandwidth, in bits per second")
     if _amount(amounts.get(_VFS, "1"), f"{path}: {_VFS}") > 1:
         _refuse(f"{path}: {_VFS}", f"{shown(amounts[_VFS])}; an interface is one VF")
+    mbps = _mbps(_amount(amounts.get(_BANDWIDTH, "0"), f"{path}: {_BANDWIDTH}"))
+    if mbps > MAX_RATE_MBPS:
+        _refuse(f"{path}: {_BANDWIDTH}", f"{shown(amounts[_BANDWIDTH])} is no rate")
     return DeviceRequest(
         claim=claim,
         name=name,
-        mbps=_mbps(_amount(amounts.get(_BANDWIDTH, "0"), f"{path}: {_BANDWIDTH}")),
+        mbps=mbps,
         count=request.count,
         selectors=(*selectors, *map(_selector, request.selectors)),
         tolerations=tuple(
