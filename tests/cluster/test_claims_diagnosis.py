@@ -18,6 +18,8 @@ from cluster.test_resource_slices import SINCE, Published, publishing
 from cluster.world import Cluster as World
 from cluster.world import cluster
 from deviceplugin.test_dra import offer
+from k8s_rdma.cli.dra import explain_claims, read_pod
+from k8s_rdma.kube.calls import Documents
 from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.resource_slice import slice_specs
 from k8s_rdma_demo.cluster.resource_slices import CONSUMABLE_CAPACITY
@@ -237,3 +239,85 @@ async def test_doctor_sees_that_the_feature_gate_is_off(tmp_path: Path):
         document = {"metadata": {"name": "rdma"}, "spec": {"selectors": [OUR_DRIVER]}}
         await c.create(f"{API}/deviceclasses", document)
         assert "claims-gate-off" in await claims_findings(c)
+
+
+def alternatives(*amounts: str) -> Json:
+    found = [
+        {"name": f"s{index}", "deviceClassName": "rdma", "capacity": {"requests": {"bandwidth": amount}}}
+        for index, amount in enumerate(amounts)
+    ]
+    return {"name": "a", "firstAvailable": found}
+
+
+SCHEDULER = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+PF, NUMA = "rdma.k8s-rdma.io/pf", "resource.kubernetes.io/numaNode"
+OURS = "device.attributes['rdma.k8s-rdma.io']"
+DOWN = {"key": "k8s-rdma.io/link-down", "operator": "Exists"}
+REFUSED: dict[str, Json] = {
+    "too-much": devices(*(request(name, "90G") for name in "abc")),
+    "too-large": devices(request("a", "101G")),
+    "three-pfs": {**devices(*map(request, "abc")), "constraints": [{"distinctAttribute": PF}]},
+    "count": devices(request(count=3)),
+    "one-pf": {**devices(request("a", "60G"), request("b", "60G")), "constraints": [{"matchAttribute": PF}]},
+    "unlike": {
+        **devices(request("a"), request("b")),
+        "constraints": [{"matchAttribute": NUMA}, {"distinctAttribute": PF}],
+    },
+    "selected": devices(request(selectors=[{"cel": {"expression": f"{OURS}.mtu >= 9000"}}])),
+    "alternatives": devices(alternatives("200G", "101G")),
+}
+FITTING: dict[str, Json] = {
+    "two": devices(request("a", "30G"), request("b", "30G")),
+    "together": {**devices(request("a", "5G"), request("b", "5G")), "constraints": [{"matchAttribute": PF}]},
+    "apart": {**devices(request("a"), request("b")), "constraints": [{"distinctAttribute": PF}]},
+    "pair": devices(request(count=2)),
+    "tolerant": devices(request(count=3, tolerations=[DOWN])),
+    "only-f1": devices(request("a", "1G", selectors=[{"cel": {"expression": f"{OURS}.pf == 'f1'"}}])),
+    "lesser": devices(alternatives("200G", "1G")),
+}
+
+
+async def test_explanation_agrees_with_kube_scheduler(tmp_path: Path):
+    if (why := obstacle()) is not None:
+        pytest.skip(why)
+    pfs = (offer("f0", bandwidth_mbps=100_000, numa_node=0), offer("f1", bandwidth_mbps=100_000))
+    async with cluster("real", tmp_path, "w1") as c:
+        if c.plane.release < SINCE:
+            pytest.skip("no claims with capacities")
+        [spec] = slice_specs(Offers(node="w1", pfs=(*pfs, offer("f2", numa_node=2, link_up=False))))
+        pool = spec["pool"] | {"generation": 1}
+        await post(c, f"{API}/resourceslices", {"metadata": {"name": "s"}, "spec": spec | {"pool": pool}})
+        await post(
+            c, f"{API}/deviceclasses", {"metadata": {"name": "rdma"}, "spec": {"selectors": [OUR_DRIVER]}}
+        )
+        admin = write_kubeconfig(tmp_path / "admin.kubeconfig", c.plane, c.plane.admin_token)
+        async with c.plane.scheduler(SCHEDULER):
+            with Documents(str(admin)) as api:
+                for name, requested in (REFUSED | FITTING).items():
+                    await post(c, CLAIMS, claim(requested, name))
+                    entry = {"name": "net", "resourceClaimName": name}
+                    gates = {"schedulingGates": [{"name": "example.com/wait"}]}
+                    await c.create_pod(name, resourceClaims=[entry], **gates)
+                    pod = read_pod(api, "default", name)
+                    assert pod is not None
+                    explained = explain_claims(api, pod, nodes=("w1",), every=False)
+                    assert explained is not None
+                    [node] = explained.explanation.nodes
+                    await c.patch(
+                        f"/api/v1/namespaces/default/pods/{name}", {"spec": {"schedulingGates": None}}
+                    )
+                    decided = await c.when(name, is_decided)
+                    bound = bool(decided["spec"].get("nodeName"))
+                    assert (name, node.verdict, bound) == (
+                        name,
+                        "fits" if bound else "refused",
+                        name in FITTING,
+                    )
+
+
+def is_decided(pod: Json) -> bool:
+    """Whether kube-scheduler has bound a pod, or said that no node takes it."""
+    conditions = pod["status"].get("conditions") or ()
+    return bool(pod["spec"].get("nodeName")) or any(
+        each.get("reason") == "Unschedulable" for each in conditions
+    )
