@@ -42,6 +42,16 @@ def test_config_is_defaults_then_file_then_overrides(tmp_path: Path) -> None:
         ("node: w1\nkubeconfig: a\n", "kubeconfig: a; wanted an absolute path"),
         ("node: w1\nstuckAfterS: 0\n", "stuckAfterS: 0; wanted a number above 0"),
         (
+            "node: w1\nhardware: {pfs: [{use: claims, claims: {vfs: 2, mbps: 500}}]}\n",
+            r"hardware.pfs\[0\].claims: is a part of the PF, and use: claims is all of it; leave one out",
+        ),
+        (
+            "node: w1\nhardware: {pfs: [{numVfs: 4, claims: {vfs: 5, mbps: 500}}]}\n",
+            r"hardware.pfs\[0\].claims.vfs: 5 is more than numVfs, 4",
+        ),
+        ("node: w1\nhardware: {pfs: [{claims: {vfs: 1}}]}\n", r"hardware.pfs\[0\].claims.mbps: not set"),
+        ("node: w1\nhardware: {pfs: [{claims: {vfs: 0, mbps: 1}}]}\n", r"hardware.pfs\[0\].claims.vfs: "),
+        (
             "node: w1\nhardware: {pfs: [{enforce: Software}]}\n",
             r"hardware.pfs\[0\].enforce: Software; wanted hardware, software or auto",
         ),

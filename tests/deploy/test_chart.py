@@ -566,6 +566,11 @@ def test_role_of_the_dra_driver_is_of_the_account_of_its_pod():
             "dra.enabled: needs node.devicePlugin.enabled",
         ),
         ({"hardware": CLAIMS["hardware"]}, "v1.36.2", r"hardware.pfs\[\].use: claims needs dra.enabled"),
+        (
+            {"hardware": {"pfs": [{"claims": {"vfs": 2, "mbps": 1_000}}]}},
+            "v1.36.2",
+            r"hardware.pfs\[\].claims needs dra.enabled",
+        ),
     ],
 )
 def test_dra_driver_that_could_not_work_is_refused(values: Json, kubernetes: str, says: str):

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.core.inventory import PfRule, Selection
-from k8s_rdma.core.types import Enforce, LinkType, PfUse, pci_address
+from k8s_rdma.core.inventory import ClaimsPart, PfRule, Selection
+from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, LinkType, PfUse, pci_address
 
 PciText = Annotated[
     str,
@@ -42,11 +42,19 @@ def is_netdev_name(text: str) -> bool:
     return re.fullmatch(_NETDEV, text) is not None
 
 
+class ClaimsPartConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """See `core.inventory.ClaimsPart`."""
+
+    vfs: Annotated[int, msgspec.Meta(ge=1)]
+    mbps: Annotated[int, msgspec.Meta(ge=1, le=MAX_RATE_MBPS)]
+
+
 class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A rule; see `core.inventory.PfRule`. numVfs: a number, or `all`.
 
     use: how pods ask for its VFs, by `annotation` or by ResourceClaims, `claims`. A change waits until no
         pod has any of them.
+    claims: the part of it that is for ResourceClaims; the rest is for annotations.
     """
 
     names: tuple[NetdevText, ...] = ()
@@ -58,6 +66,18 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     enforce: Enforce = Enforce.AUTO
     trust: bool | None = None
     use: PfUse = PfUse.ANNOTATION
+    claims: ClaimsPartConfig | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a part of a PF that is for ResourceClaims as a whole, and of more VFs than there will be."""
+        if self.claims is None:
+            return
+        if self.use is PfUse.CLAIMS:
+            msg = "claims: is a part of the PF, and use: claims is all of it; leave one out"
+            raise ValueError(msg)
+        if isinstance(self.num_vfs, int) and self.claims.vfs > self.num_vfs:
+            msg = f"claims.vfs: {self.claims.vfs} is more than numVfs, {self.num_vfs}"
+            raise ValueError(msg)
 
     def to_core(self) -> PfRule:
         """Convert to the rule."""
@@ -71,6 +91,7 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
             enforce=self.enforce,
             trust=self.trust,
             use=self.use,
+            claims=ClaimsPart(vfs=self.claims.vfs, mbps=self.claims.mbps) if self.claims else None,
         )
 
 

@@ -24,9 +24,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.devices.near_gpus import of_gpus, owners
-from k8s_rdma.core.inventory import EVERY_DEVICE, DeviceUse, Gpu, Inventory, Pf, Used, total
+from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Gpu, Inventory, Pf, Used, total
 from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config, shown
-from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
+from k8s_rdma.core.ledger import CLAIMS_POOL, AllocatedInterface, Ledger, Receipt
 from k8s_rdma.core.macs import home_mac, requested_macs, taken_mac
 from k8s_rdma.core.placement import (
     PlacedInterface,
@@ -39,7 +39,7 @@ from k8s_rdma.core.placement import (
 )
 from k8s_rdma.core.programming import RoundRobin, programmed
 from k8s_rdma.core.step import VfHome, VfRef
-from k8s_rdma.core.types import NodeName, PciAddress, PodUid, RateAbility
+from k8s_rdma.core.types import NodeName, PciAddress, PfUse, PodUid, RateAbility
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def decide(  # noqa: PLR0913 - all that a decision rests on
     gpus: those to which interfaces belong that are to be near GPUs.
     """
     inventory = hardware.inventory(node)
-    used = used_locally(hardware, ledger)
+    used = used_for(PfUse.ANNOTATION, hardware, used_locally(hardware, ledger))
     if request.shape.near_gpus:
         request, inventory = of_gpus(request, inventory, gpus)
         promised = promised and narrow_to_gpus(promised, request, inventory, gpus)
@@ -574,3 +574,29 @@ def used_locally(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used
         promised={},
         inventory=hardware.inventory(NodeName("")),
     )
+
+
+def used_for(use: PfUse, hardware: Hardware, used: Mapping[PciAddress, Used]) -> Mapping[PciAddress, Used]:
+    """The use of each PF as pods of one way find it: the other way's part of a split PF is in use as a whole.
+
+    Never less than what is in use: a link that got slower, or another split, gives nothing away twice.
+    """
+    found = dict(used)
+    for pf in hardware.pfs:
+        if pf.claims_mbps is None:
+            continue
+        current = found.get(pf.pci, NOTHING_USED)
+        by_claims = mbps_by_claims(current)
+        set_aside_mbps = (
+            pf.claims_mbps - by_claims
+            if use is PfUse.ANNOTATION
+            else (pf.link_mbps or 0) - pf.claims_mbps - (current.mbps - by_claims)
+        )
+        if set_aside_mbps > 0:
+            found[pf.pci] = current + Used(mbps=set_aside_mbps, set_aside_mbps=set_aside_mbps)
+    return found
+
+
+def mbps_by_claims(used: Used) -> int:
+    """The reservations of ResourceClaims among what is used of a PF."""
+    return sum(sum(use.mins) for use in used.devices if use.resource == CLAIMS_POOL)

@@ -11,7 +11,15 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.allocation import allocated, foreign_reason, foreign_usage, is_free, used_locally
+from k8s_rdma.core.allocation import (
+    allocated,
+    foreign_reason,
+    foreign_usage,
+    is_free,
+    mbps_by_claims,
+    used_for,
+    used_locally,
+)
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, PfRule, Used
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.ledger import (
@@ -43,37 +51,61 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def with_uses(hardware: Hardware, rules: Sequence[PfRule], ledger: Ledger) -> Hardware:
-    """Put the VFs of PFs for claims into their pool.
+    """Put the VFs that are for claims into their pool, and divide the links of PFs that are split.
 
-    rules: the first that matches a PF says its use. While pods have VFs of a PF for the other use, it stays
-    as it was, with a problem that says so.
+    rules: the first that matches a PF says its use. While pods have VFs of a PF for the other use, it takes
+    no new pods in the new way, with a problem that says so.
     """
-    if not ledger.promises and all(rule.use is PfUse.ANNOTATION for rule in rules):
+    if not ledger.promises and not any(rule.claims or rule.use is PfUse.CLAIMS for rule in rules):
         return hardware
-    return replace(hardware, pfs=tuple(_with_use(pf, _use(pf, rules), ledger) for pf in hardware.pfs))
+    pfs = tuple(_with_use(pf, _rule(pf, rules), ledger) for pf in hardware.pfs)
+    beyond = tuple(problem for pf in pfs for problem in _beyond(pf, _rule(pf, rules)))
+    return replace(hardware, pfs=pfs, problems=(*hardware.problems, *beyond))
 
 
-def _with_use(pf: PfState, use: PfUse, ledger: Ledger) -> PfState:
-    promised = any(vf.pf == pf.pci for vf in ledger.promised_vfs())
-    annotated = any(
-        interface.vf.pf == pf.pci and not interface.pool
+def _with_use(pf: PfState, rule: PfRule, ledger: Ledger) -> PfState:
+    shared = [vf.index for vf in pf.vfs if not vf.pool]
+    claim_vfs = _claim_vfs(rule, shared)
+    promised = {vf.index for vf in ledger.promised_vfs() if vf.pf == pf.pci}.intersection(shared)
+    annotated = {
+        interface.vf.index
         for receipt in ledger.receipts.values()
         for interface in receipt.interfaces
-    )
-    if use is PfUse.CLAIMS and annotated and not promised:
-        why = "hardware.pfs[].use: claims waits until no pod has VFs of it by annotation"
-        return replace(pf, problems=(*pf.problems, f"PF {pf.name}: {why}"))
-    if use is PfUse.ANNOTATION and not promised:
-        return pf
-    vfs = tuple(vf if vf.pool else replace(vf, pool=CLAIMS_POOL) for vf in pf.vfs)
-    if use is PfUse.CLAIMS:
-        return replace(pf, vfs=vfs)
-    why = "hardware.pfs[].use: annotation waits until no ResourceClaim has VFs of it"
-    return replace(pf, vfs=vfs, problems=(*pf.problems, f"PF {pf.name}: {why}"))
+        if interface.vf.pf == pf.pci and not interface.pool
+    }
+    if not claim_vfs & annotated and promised <= claim_vfs:
+        return replace(_for_claims(pf, claim_vfs), claims_mbps=rule.claims.mbps if rule.claims else None)
+    setting = "claims" if rule.claims else f"use: {rule.use}"
+    holder = "ResourceClaim has VFs of it" if promised - claim_vfs else "pod has VFs of it by annotation"
+    why = f"PF {pf.name}: hardware.pfs[].{setting} waits until no {holder}"
+    waiting = _for_claims(pf, {*shared} - annotated) if promised else pf
+    return replace(waiting, problems=(*pf.problems, why))
 
 
-def _use(pf: PfState, rules: Sequence[PfRule]) -> PfUse:
-    return next((rule.use for rule in rules if _matches(rule, pf)), PfUse.ANNOTATION)
+def _claim_vfs(rule: PfRule, shared: Sequence[int]) -> set[int]:
+    """The VFs, of those in no exclusive resource, that a rule has for claims."""
+    if rule.claims is not None:
+        return set(shared[-rule.claims.vfs :])
+    return set(shared) if rule.use is PfUse.CLAIMS else set()
+
+
+def _for_claims(pf: PfState, indexes: Collection[int]) -> PfState:
+    vfs = (replace(vf, pool=CLAIMS_POOL) if vf.index in indexes else vf for vf in pf.vfs)
+    return replace(pf, vfs=tuple(vfs))
+
+
+def _beyond(pf: PfState, rule: PfRule) -> Iterator[str]:
+    """The parts that are larger than the PF: claims then have all of it."""
+    shared = sum(vf.pool in {"", CLAIMS_POOL} for vf in pf.vfs)
+    if rule.claims and rule.claims.vfs > shared:
+        yield f"PF {pf.name}: hardware.pfs[].claims.vfs: {rule.claims.vfs} is more than its {shared} VFs"
+    if rule.claims and pf.link_mbps is not None and rule.claims.mbps > pf.link_mbps:
+        link = f"its link's {pf.link_mbps} Mb/s"
+        yield f"PF {pf.name}: hardware.pfs[].claims.mbps: {rule.claims.mbps} is more than {link}"
+
+
+def _rule(pf: PfState, rules: Sequence[PfRule]) -> PfRule:
+    return next((rule for rule in rules if _matches(rule, pf)), PfRule())
 
 
 def _matches(rule: PfRule, pf: PfState) -> bool:
@@ -164,11 +196,12 @@ def judge(
         return Rejection(node=node, reason=Reason.NO_SUCH_PF, message=why)
     placed = tuple(_placed(entry, pfs[entry.device].pci) for entry in claim.interfaces)
     inventory = hardware.inventory(node)
-    if (refusal := _refusal(claim, placed, inventory)) is not None:
+    parts = {pf.pci: pf.claims_mbps for pf in pfs.values() if pf.claims_mbps is not None}
+    if (refusal := _refusal(claim, placed, inventory, parts)) is not None:
         return refusal
-    used = used_locally(hardware, ledger.without_promise(claim.uid))
+    used = used_for(PfUse.CLAIMS, hardware, used_locally(hardware, ledger.without_promise(claim.uid)))
     if not fits(placed, inventory, used):
-        return _too_full(placed, inventory, used)
+        return _too_full(placed, inventory, used, parts)
     return _with_vfs(claim, placed, node, hardware, ledger)
 
 
@@ -211,9 +244,15 @@ def _placed(entry: ClaimedInterface, pf: PciAddress) -> PlacedInterface:
 
 
 def _refusal(
-    claim: AllocatedClaim, placed: Sequence[PlacedInterface], inventory: Inventory
+    claim: AllocatedClaim,
+    placed: Sequence[PlacedInterface],
+    inventory: Inventory,
+    parts: Mapping[PciAddress, int],
 ) -> Rejection | None:
-    """The reason why a PF never takes an interface, or an empty one all of them; None where they do."""
+    """The reason why a PF never takes an interface, or an empty one all of them; None where they do.
+
+    parts: what claims have of the links of split PFs, Mb/s.
+    """
     for entry, place in zip(claim.interfaces, placed, strict=True):
         pf = inventory.pf(place.pf)
         why = (unmet(pf, entry.interface.needs) or objection(pf, entry.interface)) if pf is not None else ""
@@ -222,16 +261,23 @@ def _refusal(
             return Rejection(node=inventory.node, reason=Reason.DRIVER_REFUSES, message=message)
     for pci, additional in usage_of(placed, inventory).items():
         pf = inventory.pf(pci)
-        if pf is not None and pf.link_mbps is not None and additional.mbps > pf.link_mbps:
-            message = f"PF {pf.name}: the claim needs {additional.mbps} Mb/s; its link has {pf.link_mbps}"
+        if pf is None or pf.link_mbps is None:
+            continue
+        whole = min(pf.link_mbps, parts.get(pci, pf.link_mbps))
+        if additional.mbps > whole:
+            owner = "its part for claims" if pci in parts else "its link"
+            message = f"PF {pf.name}: the claim needs {additional.mbps} Mb/s; {owner} has {whole}"
             return Rejection(node=inventory.node, reason=Reason.EXCEEDS_CAPACITY, message=message)
     return None
 
 
 def _too_full(
-    placed: Sequence[PlacedInterface], inventory: Inventory, used: Mapping[PciAddress, Used]
+    placed: Sequence[PlacedInterface],
+    inventory: Inventory,
+    used: Mapping[PciAddress, Used],
+    parts: Mapping[PciAddress, int],
 ) -> Rejection:
-    """The refusal of a claim whose PFs have too little free, with numbers."""
+    """The refusal of a claim whose PFs have too little free, with numbers. parts: as for `_refusal`."""
     whys = []
     for pci, additional in usage_of(placed, inventory).items():
         pf, current = inventory.pf(pci), used.get(pci, NOTHING_USED)
@@ -242,7 +288,7 @@ def _too_full(
             whys.append(f"{needs}; its link speed is unknown (link down?)")
         elif current.mbps + additional.mbps > pf.link_mbps:
             free = max(0, pf.link_mbps - current.mbps)
-            whys.append(f"{needs}; {free} of {pf.link_mbps} are unreserved")
+            whys.append(f"{needs}; {free} of {parts.get(pci, pf.link_mbps)} are unreserved")
     why = "; ".join(whys) or "minimum rates are weights, by which some VF would get less than its reservation"
     return Rejection(node=inventory.node, reason=Reason.INSUFFICIENT, message=why)
 
@@ -348,24 +394,27 @@ class Offer:
 def offers(
     hardware: Hardware, ledger: Ledger, last_links: Mapping[PciAddress, int], rules: Sequence[PfRule]
 ) -> tuple[Offer, ...]:
-    """The PFs that new claims may be on, by name.
+    """The PFs that new claims may be on, by name; of one that is split, the part for claims.
 
     Those that wait for their former use to end are left out, and those without a VF or a known link speed.
 
     last_links: the last known speed of each link, Mb/s.
     """
-    foreign = foreign_usage(hardware, ledger)
+    foreign, used = foreign_usage(hardware, ledger), used_locally(hardware, ledger)
     found = []
     for name, pf in sorted(claim_pfs(hardware).items()):
-        if _use(pf, rules) is not PfUse.CLAIMS:
+        if _rule(pf, rules).use is not PfUse.CLAIMS and pf.claims_mbps is None:
             continue
         elsewhere = foreign.get(pf.pci, NOTHING_USED)
         link = pf.link_mbps or last_links.get(pf.pci, 0)
-        if pf.rates.weights:
-            link = link * WEIGHTS_SHARE // 100
+        capacity_mbps = link * WEIGHTS_SHARE // 100 if pf.rates.weights else link
         vfs = sum(vf.pool == CLAIMS_POOL for vf in pf.vfs)
         vfs -= sum(use.held_vfs for use in elsewhere.devices if use.resource == CLAIMS_POOL)
-        mbps = link - elsewhere.mbps
+        mbps = capacity_mbps - elsewhere.mbps
+        if pf.claims_mbps is not None:
+            current = used.get(pf.pci, NOTHING_USED)
+            by_annotation = current.mbps - mbps_by_claims(current)
+            mbps = min(pf.claims_mbps, capacity_mbps, link - by_annotation) - mbps_by_claims(elsewhere)
         if vfs <= 0 or mbps <= 0:
             continue  # the API server takes no capacity that is less than the step of its policy
         found.append(Offer(name=name, pf=pf, mbps=mbps, vfs=vfs, link_up=pf.link_mbps is not None))

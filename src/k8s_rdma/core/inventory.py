@@ -160,12 +160,14 @@ class Used:
     vfs: of those that pods ask for by annotation. mins: all reservations one by one, falling, where the PF's
         rates are weights; empty elsewhere. devices: VFs of exclusive resources, by resource, which are
         besides; their reservations are in the other figures.
+    set_aside_mbps: the part of `mbps` that no VF has, set aside for pods that ask in another way.
     """
 
     vfs: int = 0
     mbps: int = 0
     mins: tuple[int, ...] = ()
     devices: tuple[DeviceUse, ...] = ()
+    set_aside_mbps: int = 0
 
     @property
     def in_use(self) -> int:
@@ -182,11 +184,13 @@ class Used:
         weighed = [used.mins for used in usages if used.mins]
         mins = weighed[0] if len(weighed) == 1 else tuple(sorted(chain.from_iterable(weighed), reverse=True))
         vfs, mbps = sum(used.vfs for used in usages), sum(used.mbps for used in usages)
+        set_aside_mbps = sum(used.set_aside_mbps for used in usages)
         counted = [used.devices for used in usages if used.devices]
         if len(counted) <= 1:
-            return cls(vfs, mbps, mins, counted[0] if counted else ())
+            return cls(vfs, mbps, mins, counted[0] if counted else (), set_aside_mbps)
         devices, beyond = _joined_devices(chain.from_iterable(counted))
-        return cls(vfs, mbps - sum(beyond), _removed(mins, beyond) if beyond else mins, devices)
+        mins = _removed(mins, beyond) if beyond else mins
+        return cls(vfs, mbps - sum(beyond), mins, devices, set_aside_mbps)
 
 
 def _joined_devices(uses: Iterable[DeviceUse]) -> tuple[tuple[DeviceUse, ...], list[int]]:
@@ -217,12 +221,21 @@ def total(*usages: Mapping[PciAddress, Used]) -> dict[PciAddress, Used]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimsPart:
+    """The part of a PF that is for ResourceClaims: its VFs of highest index, and bandwidth, Mb/s."""
+
+    vfs: int
+    mbps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PfRule:
     """Selectors that must all match (one without values matches every PF), and settings for it.
 
     names: of network devices. vendors: PCI vendor, or vendor and device: `15b3`, `15b3:1017`.
     num_vfs: how many VFs `init` creates; None for as many as the PF can have.
     trust: whether its VFs are trusted (may be promiscuous, set their own MAC); None leaves that as it is.
+    claims: splits the PF: this part is for ResourceClaims, the rest as `use` says; None where it is whole.
     """
 
     names: frozenset[str] = frozenset()
@@ -234,6 +247,7 @@ class PfRule:
     enforce: Enforce = Enforce.AUTO
     trust: bool | None = None
     use: PfUse = PfUse.ANNOTATION
+    claims: ClaimsPart | None = None
 
     @property
     def names_it(self) -> bool:

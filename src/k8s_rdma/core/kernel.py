@@ -158,6 +158,7 @@ class PfState:
         netdevs send.
     problems: one sentence each for an operator, such as that the link is down.
     mac: its netdev's own, which no VF may have; of no meaning for whether anything differs.
+    claims_mbps: the part of its link that is for ResourceClaims, where it is split; None where it is whole.
     """
 
     name: str
@@ -179,6 +180,7 @@ class PfState:
     software_caps: bool = True
     problems: tuple[str, ...] = ()
     mac: str = field(default="", compare=False)
+    claims_mbps: int | None = None
 
     @property
     def requestable_settings(self) -> frozenset[Setting]:

@@ -246,7 +246,7 @@ class RoundRobin:
         """The PF's, None when its rates are no weights. ValueError when `used` does not tell its minima."""
         if pf.rates.weights is None:
             return None
-        if sum(used.mins) != used.mbps:
+        if sum(used.mins) != used.mbps - used.set_aside_mbps:
             msg = f"PF {pf.name}: {used.mbps} Mb/s are reserved, its minimum rates are {used.mins}"
             raise ValueError(msg)
         unreserved = max(0, used.in_use - len(used.mins))

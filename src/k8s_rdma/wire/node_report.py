@@ -14,13 +14,14 @@ from k8s_rdma.core.allocation import (
     lost_caps,
     lost_interfaces,
     lost_rates,
+    mbps_by_claims,
     used_locally,
 )
-from k8s_rdma.core.inventory import NOTHING_USED, Generation, Gpu
+from k8s_rdma.core.inventory import NOTHING_USED, Generation, Gpu, Used
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.core.types import Enforcer, NodeName, enforcer_of
+from k8s_rdma.core.types import Enforcer, NodeName, PciAddress, enforcer_of
 from k8s_rdma.wire.annotation import format_options
 from k8s_rdma.wire.rest import (
     Allocation,
@@ -110,13 +111,14 @@ def node_report(
     allocated = {
         interface.vf: interface for receipt in ledger.receipts.values() for interface in receipt.interfaces
     }
+    used = used_locally(hardware, ledger)
     return NodeReport(
         node=node,
         generation=str(generation),
         ledger="ok",
         pfs=tuple(
-            _pf(pf, tuple(foreign.get(pf.pci, ())), allocated, problems)
-            for pf, problems in _with_problems(hardware, ledger, caps_lost)
+            _pf(pf, used.get(pf.pci, NOTHING_USED), tuple(foreign.get(pf.pci, ())), allocated, problems)
+            for pf, problems in _with_problems(hardware, ledger, used, caps_lost)
         ),
         allocations=tuple(
             _allocation(receipt, hardware, caps_lost)
@@ -135,10 +137,10 @@ def _mac_range(found: tuple[int, int]) -> MacRange:
 
 
 def _with_problems(
-    hardware: Hardware, ledger: Ledger, caps_lost: Mapping[VfRef, str]
+    hardware: Hardware, ledger: Ledger, used: Mapping[PciAddress, Used], caps_lost: Mapping[VfRef, str]
 ) -> Iterator[tuple[PfState, Iterable[str]]]:
     """List each PF with the promises on it that do not hold now."""
-    used, inventory = used_locally(hardware, ledger), hardware.inventory(NodeName(""))
+    inventory = hardware.inventory(NodeName(""))
     attached = [
         (f"{receipt.pod.namespace}/{receipt.pod.name}", interface)
         for receipt in ledger.receipts.values()
@@ -154,6 +156,7 @@ def _with_problems(
 
 def _pf(
     pf: PfState,
+    used: Used,
     foreign: tuple[ForeignVf, ...],
     allocated: Mapping[VfRef, AllocatedInterface],
     problems: Iterable[str],
@@ -178,6 +181,7 @@ def _pf(
         problems=(*pf.problems, *problems),
         foreign=foreign,
         pools=pf.pools(),
+        claims_mbps=None if pf.claims_mbps is None else max(pf.claims_mbps, mbps_by_claims(used)),
         vfs=tuple(_vf(vf, allocated.get(VfRef(pf.pci, vf.index))) for vf in pf.vfs),
     )
 

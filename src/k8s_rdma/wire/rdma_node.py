@@ -18,7 +18,6 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire import rest as bounds
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.rest import (
-    Allocation,
     Entry,
     Generation,
     GpuReport,
@@ -82,6 +81,7 @@ class PfStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     """A PF; as in `/v1/node`, link speed in Mb/s and MTU in bytes, absent where they are not known.
 
     capacity_vfs: for pods that ask by annotation. pools: those of exclusive resources.
+    link_mbps: less the part for ResourceClaims, whose VFs reserve nothing of the rest.
     """
 
     name: Label
@@ -252,7 +252,7 @@ def status_of(report: NodeReport) -> RdmaNodeStatus:
     Of a report that goes beyond `report_bounds` it says that alone, and is not ready.
     """
     pfs = tuple(_pf(pf) for pf in report.pfs)
-    allocations = _allocations(report.allocations)
+    allocations = _allocations(report)
     status = RdmaNodeStatus(
         generation=report.generation,
         summary=_summary(pfs, allocations),
@@ -287,8 +287,13 @@ def _unmanaged_mbps(pf: PfStatus) -> int:
     return pf.capacity_vfs - sum(use.vfs for use in pf.foreign if not use.pool)
 
 
+def _for_annotations(pf: PfReport, pool: str, mbps: int) -> int:
+    """The reservation of a VF as far as it is on what annotations have of the link."""
+    return 0 if pool == CLAIMS_POOL and pf.claims_mbps is not None else mbps
+
+
 def _pf(pf: PfReport) -> PfStatus:
-    foreign = Counter((vf.pool, vf.min_tx_rate) for vf in pf.foreign)
+    foreign = Counter((vf.pool, _for_annotations(pf, vf.pool, vf.min_tx_rate)) for vf in pf.foreign)
     return PfStatus(
         name=_label(pf.name),
         pci=pf.pci,
@@ -296,7 +301,7 @@ def _pf(pf: PfReport) -> PfStatus:
         vendor=_label(pf.vendor),
         numa_node=pf.numa_node,
         pcie_path=pf.pcie_path,
-        link_mbps=pf.link_mbps,
+        link_mbps=None if pf.link_mbps is None else max(0, pf.link_mbps - (pf.claims_mbps or 0)),
         link_type=pf.link_type,
         mtu=pf.mtu,
         capacity_vfs=pf.capacity_vfs,
@@ -322,19 +327,18 @@ def _gpu(gpu: GpuReport) -> GpuStatus:
     )
 
 
-def _allocations(allocations: Iterable[Allocation]) -> tuple[PodAllocation, ...]:
+def _allocations(report: NodeReport) -> tuple[PodAllocation, ...]:
     """Group allocations by pod; pods with only their ordinary interface are left out."""
+    pfs = {pf.pci: pf for pf in report.pfs}
     pods: dict[str, Pod] = {}
     alike: dict[str, dict[_Kind, list[int | None]]] = {}
-    for allocation in allocations:
+    for allocation in report.allocations:
         for interface in allocation.interfaces:
             uid = pods.setdefault(allocation.pod.uid, allocation.pod).uid
-            kind = (
-                interface.pf,
-                interface.pool,
-                max(interface.min_tx_rate, interface.set_min_tx_rate),
-                interface.max_tx_rate,
-            )
+            reserved, pf = max(interface.min_tx_rate, interface.set_min_tx_rate), pfs.get(interface.pf)
+            if pf is not None:
+                reserved = _for_annotations(pf, interface.pool, reserved)
+            kind = (interface.pf, interface.pool, reserved, interface.max_tx_rate)
             alike.setdefault(uid, {}).setdefault(kind, []).append(interface.entry)
     return tuple(
         PodAllocation(

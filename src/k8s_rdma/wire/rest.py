@@ -292,6 +292,7 @@ class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A PF, as `core.kernel.PfState`. link_mbps: null when unknown. takes: as `core.types.Setting`.
 
     capacity_vfs: for pods that ask by annotation. pools: VFs of exclusive resources, by resource.
+    claims_mbps: the part of its link that is not for annotations, where it is split.
     """
 
     name: str
@@ -313,6 +314,7 @@ class PfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     problems: tuple[str, ...] = ()
     foreign: tuple[ForeignVf, ...] = ()
     pools: dict[str, Vfs] = {}
+    claims_mbps: Mbps | None = None
     vfs: tuple[VfReport, ...] = ()
 
 

@@ -76,8 +76,9 @@
 {{- end -}}
 {{- if not .context.Values.dra.enabled -}}
 {{- range $hardware.pfs -}}
-{{- if eq (print .use) "claims" -}}
-{{- fail "hardware.pfs[].use: claims needs dra.enabled, without which no pod could ask for these PFs" -}}
+{{- if or .claims (eq (print .use) "claims") -}}
+{{- $key := ternary "claims" "use: claims" (hasKey . "claims") -}}
+{{- fail (printf "hardware.pfs[].%s needs dra.enabled, without which no pod could ask for these PFs" $key) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.allocation import allocated, foreign_reason, used_locally
+from k8s_rdma.core.allocation import allocated, foreign_reason, used_for, used_locally
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, usage_of
 from k8s_rdma.core.programming import demand, objection
 from k8s_rdma.core.request import Request, is_chosen, meets, unmet
 from k8s_rdma.core.step import VfRef
+from k8s_rdma.core.types import PfUse
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
         for held_vf, interface in zip(vfs, request.interfaces, strict=True)
     )
     inventory = hardware.inventory(node)
-    used = used_locally(hardware, ledger)
+    used = used_for(PfUse.ANNOTATION, hardware, used_locally(hardware, ledger))
     if not _foreseen(placed, promised):
         used = total(used, usage_of(outstanding, inventory))
     if not fits(placed, inventory, used):
