@@ -46,9 +46,9 @@ def ask(node: Node, question: Question) -> Answer:
             return decode_answer(lines.readline())
 
 
-def prepared(node: Node, name: str, *interfaces: dict[str, Any]) -> Answer:
-    """Have the claim of a pod prepared, which has the pod's name."""
-    document = of_pod(claim(*interfaces, uid=f"claim-{name}", name=name), name)
+def prepared(node: Node, name: str, *interfaces: dict[str, Any], uid: str = "") -> Answer:
+    """Have the claim of a pod prepared, which has the pod's name. uid: of another claim of that name."""
+    document = of_pod(claim(*interfaces, uid=uid or f"claim-{name}", name=name), name)
     return ask(node, Question(prepare=prepare(document, pod_object(name, f"uid-{name}", name))))
 
 
