@@ -32,7 +32,7 @@ class ControlPlane(Protocol):
     computes_budgets: bool
     restart_api: Callable[..., Awaitable[None]] | None
 
-    def scheduler(self, configuration: Json) -> AbstractAsyncContextManager[None]:
+    def scheduler(self, configuration: Json) -> AbstractAsyncContextManager[object]:
         """A scheduler with this KubeSchedulerConfiguration for as long as the block lasts."""
         ...
 

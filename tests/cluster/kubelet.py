@@ -285,15 +285,14 @@ class Kubelet:
 
     def look(self, pod: Json, container: str) -> Look:
         """Look around in a running container."""
-        found = Look()
-        for line in self.execute(pod, container, "/look").splitlines():
-            kind, _, rest = line.partition(" ")
-            if kind == "env":
-                name, _, found.env[name] = rest.partition("=")
-            else:
-                name, _, number = rest.partition(" ")
-                (found.denied if int(number) == errno.EPERM else found.opens).add(name)
-        return found
+        return _look(self.execute(pod, container, "/look").splitlines())
+
+    def init_look(self, pod: Json, container: str) -> Look:
+        """What `/look` printed as a container's own command, by its log."""
+        meta = pod["metadata"]
+        name = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
+        log = self._directory / "var-log" / "pods" / name / container / "0.log"
+        return _look([line.partition(" F ")[2] for line in log.read_text().splitlines()])
 
     def _registry(self) -> int | None:
         """When its socket for plugins was made, by a start of it; None before the first."""
@@ -340,6 +339,18 @@ class Kubelet:
 def _all_run(pod: Json) -> bool:
     statuses = pod["status"].get("containerStatuses", ())
     return pod["status"]["phase"] == "Running" and all(each["ready"] for each in statuses)
+
+
+def _look(lines: list[str]) -> Look:
+    found = Look()
+    for line in lines:
+        kind, _, rest = line.partition(" ")
+        if kind == "env":
+            name, _, found.env[name] = rest.partition("=")
+        else:
+            name, _, number = rest.partition(" ")
+            (found.denied if int(number) == errno.EPERM else found.opens).add(name)
+    return found
 
 
 def _id(pod: Json, container: str) -> str:

@@ -20,7 +20,7 @@ import httpx2
 import yaml
 
 from cluster.control_plane import ControlPlane, Json, free_port, write_kubeconfig
-from cluster.processes import running
+from cluster.processes import Program, running
 from http_server.certificates import Issuer
 
 FOLDER = "K8S_RDMA_KUBE_BIN"
@@ -64,7 +64,7 @@ class Real:
         return [f"--feature-gates={','.join(settings)}"] if self.gates else []
 
     @asynccontextmanager
-    async def scheduler(self, configuration: Json) -> AsyncIterator[None]:
+    async def scheduler(self, configuration: Json) -> AsyncIterator[Program]:
         kubeconfig = write_kubeconfig(self.directory / "scheduler.kubeconfig", self, self.admin_token)
         document = {
             **configuration,
@@ -76,8 +76,8 @@ class Real:
         path.write_text(yaml.safe_dump(document))
         program, log = self.programs / "kube-scheduler", self.directory / "kube-scheduler.log"
         options = [f"--config={path}", "--secure-port=0", "--v=4", *self.gate_options]
-        async with running(log, program, *options):
-            yield
+        async with running(log, program, *options) as scheduler:
+            yield scheduler
 
     async def add_crd(self, manifest: Json) -> None:
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

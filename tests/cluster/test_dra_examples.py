@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ from deploy.rendering.chart import render
 from k8s_rdma.core.types import LinkType, NodeName
 from k8s_rdma.wire.annotation import read_pod
 from k8s_rdma.wire.claim_template import TemplateNames, claim_templates
-from k8s_rdma.wire.claims import ClaimName, Offers, PfOffer, Prepare
+from k8s_rdma.wire.claims import DRIVER, ClaimName, Offers, PfOffer, Prepare
 from k8s_rdma.wire.resource_claim import decode_prepare
 from k8s_rdma.wire.resource_slice import slice_name, slice_specs
 
@@ -105,7 +105,7 @@ async def create(c: Cluster, *objects: Json) -> str:
     name = ""
     for document in objects:
         found = document
-        if document["kind"] not in ("Pod", "ResourceClaimTemplate"):
+        if document["kind"] not in ("Pod", "ResourceClaim", "ResourceClaimTemplate"):
             spec = document["spec"]["template"]["spec"]
             found = {
                 "apiVersion": "v1",
@@ -218,3 +218,50 @@ async def test_annotation_has_its_interfaces_by_claim(tmp_path: Path, text: str,
         assert pf_count == {"spread-pfs": 2, "same-pf": 1, "same-numa": 2}.get(policy, pf_count)
         if "enp1s0" in text or "0000:01" in text:
             assert found[0].device == "enp1s0"
+
+
+REQUESTS: dict[str, Json] = {
+    "gpu": {"deviceClassName": GPUS},
+    "net": {"deviceClassName": "rdma", "capacity": {"requests": {"bandwidth": "25G"}}},
+}
+
+
+def claim_and_pod(name: str, requests: dict[str, Json], **devices: Any) -> tuple[Json, Json]:
+    """A claim of requests in this order, and its pod, both of that name. devices: more of the claim."""
+    listed = [{"name": each, "exactly": exactly} for each, exactly in requests.items()]
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": listed, **devices}},
+    }
+    spec = {
+        "containers": [{"name": "c", "image": "registry.invalid/c:1"}],
+        "resourceClaims": [{"name": "c", "resourceClaimName": name}],
+    }
+    return claim, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("order", "full", "other"),
+    [
+        (("gpu", "net"), 1, {"gpu": "gpu-1", "net": "enp0s0"}),
+        (("net", "gpu"), 0, {"gpu": "gpu-0", "net": "enp1s0"}),
+    ],
+)
+async def test_full_pf_sends_the_pod_to_the_other_gpu(
+    tmp_path: Path, order: tuple[str, str], full: int, other: dict[str, str]
+):
+    """The first GPU, or PF, of the order would be of the root whose PF is full."""
+    async with scheduled(tmp_path, pf(0, 100_000), pf(1, 100_000)) as c:
+        selector = {"cel": {"expression": f"device.attributes['{DRIVER}'].pf == 'enp{full}s0'"}}
+        whole = REQUESTS["net"] | {"capacity": {"requests": {"bandwidth": "100G"}}, "selectors": [selector]}
+        matched = [{"requests": list(order), "matchAttribute": "resource.kubernetes.io/pcieRoot"}]
+        for objects in (
+            claim_and_pod("whole", {"net": whole}),
+            claim_and_pod("p", {name: REQUESTS[name] for name in order}, constraints=matched),
+        ):
+            await c.bound(await create(c, *objects))
+        claim = (await c.http.get(f"{API}/namespaces/default/resourceclaims/p")).json()
+        results = claim["status"]["allocation"]["devices"]["results"]
+        assert {each["request"]: each["device"] for each in results} == other

@@ -28,15 +28,17 @@ from cluster.test_real_kubelet import (
     program,
     start_agent,
     verbs,
+    with_address,
     with_cdi,
 )
 from e2e.container_runtime import IMAGE
 from e2e.node import Node
+from k8s_rdma.agent.cdi_specs import CLAIM_VARIABLE
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.dra import WATCH_HEALTH
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 
 __all__ = ["build_dir", "make_node", "node", "program"]
@@ -66,6 +68,8 @@ REPLACEMENTS = 4
 GRACE_S, OUTLIVED_S, LATEST_START_S, POLL_S = 5, 1.0, 2.0, 0.02
 RECORD = "K8S_RDMA_RECORD"
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "dra"
+SIXTY = 60
+"""Interfaces of a pod, and VFs of a PF."""
 LINK = 1_000
 """Mb/s of the node's PFs."""
 
@@ -129,11 +133,16 @@ class Cluster:
             await asyncio.sleep(POLL_S)
         return time.monotonic()
 
-    async def create_claim(self, claim: str, bandwidth: str, **config: Any) -> None:
+    async def create_claim(self, claim: str, bandwidth: str, requests: int = 1, **config: Any) -> None:
+        """A claim of equal requests: `net`, or `r0` and so on. config: parameters of all."""
         request = {"deviceClassName": "rdma", "capacity": {"requests": {"bandwidth": bandwidth}}}
+        names = ["net"] if requests == 1 else [f"r{index}" for index in range(requests)]
         head = {"apiVersion": "k8s-rdma.io/v1", "kind": "InterfaceConfig"}
         opaque = {"driver": DRIVER, "parameters": head | config}
-        devices = {"requests": [{"name": "net", "exactly": request}], "config": [{"opaque": opaque}]}
+        devices = {
+            "requests": [{"name": name, "exactly": request} for name in names],
+            "config": [{"opaque": opaque}],
+        }
         document = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
@@ -429,6 +438,51 @@ async def test_pods_start_while_the_driver_is_replaced(node: Node, tmp_path: Pat
         assert "FailedPrepareDynamicResources" not in {event["reason"] for event in events}
         [slice_] = await cluster.slices()
         assert slice_["spec"]["pool"]["generation"] == 1
+
+
+async def test_sixty_interfaces_are_in_just_the_containers_that_name_them(
+    make_node: Callable[[int], Node], tmp_path: Path
+):
+    """Two claims of 30 for three containers and an init container, some of which name single requests."""
+    used = {"whole": ("a",), "some": ("b", "a/r0"), "none": (), "init": ("a/r1", "b/r2")}
+    node = with_address(make_node(SIXTY))
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        for name in ("a", "b"):
+            await cluster.create_claim(name, "10M", requests=SIXTY // 2)
+        await cluster.create_pod(
+            "p",
+            containers=[container(name, *used[name]) for name in ("whole", "some", "none")],
+            initContainers=[container("init", *used["init"]) | {"command": ["/look"]}],
+            resourceClaims=[{"name": name, "resourceClaimName": name} for name in ("a", "b")],
+        )
+        assert len(await cluster.interfaces("p")) == SIXTY
+        pod = await cluster.kubelet.running("p")
+        looks = {name: cluster.kubelet.look(pod, name) for name in ("whole", "some", "none")}
+        looks["init"] = cluster.kubelet.init_look(pod, "init")
+        functions = looks["whole"].env | looks["some"].env  # every interface is in one of these
+        expected = {name: set(variables(*used[name])) for name in used}
+        for name, look in looks.items():
+            assert {key for key in look.env if key.startswith(CLAIM_VARIABLE)} == expected[name]
+            nodes = {verbs(node)[functions[key]] for key in expected[name]}
+            assert look.opens == nodes | ({"rdma_cm"} if nodes else set())
+        assert len({functions[key] for key in expected["whole"] | expected["some"]}) == SIXTY
+        await cluster.kubelet.delete_pod("p")
+        await cluster.kubelet.until(lambda: not list(cluster.kubelet.cdi.glob("*claim*")))
+
+
+def container(name: str, *used: str) -> Json:
+    """One that has claims (`a`), or single requests of them (`a/r0`)."""
+    claims = [dict(zip(("name", "request"), use.split("/"), strict=False)) for use in used]
+    return {"name": name, "image": IMAGE, "imagePullPolicy": "Never", "resources": {"claims": claims}}
+
+
+def variables(*used: str) -> Iterator[str]:
+    """Those of the devices that a container has by claims of 30 requests, or single ones of them."""
+    for use in used:
+        claim, _, request = use.partition("/")
+        for name in [request] if request else [f"r{index}" for index in range(SIXTY // 2)]:
+            yield f"{CLAIM_VARIABLE}_{claim}_{name}".upper()
 
 
 def order(calls: list[Json]) -> list[tuple[str, bool, bool]]:

@@ -81,7 +81,11 @@ DEVICES_VARIABLE = "K8S_RDMA_DEVICES_TENCENT_COM_RDMA"
 
 @pytest.fixture
 def node(make_node: Callable[[int], Node]) -> Node:
-    node = make_node(VFS)
+    return with_address(make_node(VFS))
+
+
+def with_address(node: Node) -> Node:
+    """The node, with the address that its kubelet has."""
     node.ip("link", "add", "mgmt", "type", "bridge")
     node.ip("address", "add", f"{ADDRESS}/24", "dev", "mgmt")
     node.ip("link", "set", "mgmt", "up")
@@ -94,6 +98,12 @@ def verbs(node: Node) -> dict[str, str]:
     return {pci: f"uverbs{number}" for number, pci in enumerate(addresses)}
 
 
+def device_nodes(node: Node) -> dict[str, tuple[int, int]]:
+    """Those of `NODES`, and of VFs beyond them."""
+    names = verbs(node).values()
+    return {name: (231, 192 + int(name.removeprefix("uverbs"))) for name in names} | NODES
+
+
 @asynccontextmanager
 async def kubelet_of(node: Node, tmp_path: Path) -> AsyncIterator[Kubelet]:
     """A kubelet that runs on the node, whose pods have an ordinary network."""
@@ -103,7 +113,7 @@ async def kubelet_of(node: Node, tmp_path: Path) -> AsyncIterator[Kubelet]:
         plugins=node.cni_path,
         deadline_s=node.deadline_s,
         programs=programs(),
-        prepare=scratch(directory, NODES, verbs(node)),
+        prepare=scratch(directory, device_nodes(node), verbs(node)),
         sources={"look": LOOK},
     )
     with runtime:

@@ -26,18 +26,19 @@ LINK_MBPS = 1000
 class Node(NodeProcesses):
     """The calling thread is in the node's namespace until `close`, and what it starts is as well.
 
-    With the namespace goes all that is in it.
+    With the namespace goes all that is in it. names: of its PFs.
     """
 
-    def __init__(self, *, vfs: int, plugins: str, shim: Path) -> None:
+    def __init__(self, *, vfs: int, plugins: str, shim: Path, names: tuple[str, ...] = PFS) -> None:
         super().__init__(plugins=plugins, shim=shim)
+        self._names = names
         namespace = create_namespace()
         self._stack.callback(os.close, namespace)
         self._stack.enter_context(entered(namespace))
         self._rtnl = self._stack.enter_context(Rtnl())
         self.ip("link", "set", "lo", "up")
         self.pfs: list[VirtualPf] = []
-        for number, name in enumerate(PFS):
+        for number, name in enumerate(names):
             self._create_pf(number, name, vfs)
         self.pristine = self.kernel_state()
 
@@ -47,7 +48,7 @@ class Node(NodeProcesses):
     def rates(self) -> dict[tuple[str, int], tuple[str, str]]:
         """Rate and ceil of every VF as `tc` prints them, by PF and index."""
         found = {}
-        for pf in PFS:
+        for pf in self._names:
             shown = subprocess.run(
                 ["tc", "class", "show", "dev", f"{pf}-tx"], capture_output=True, text=True, check=True
             )
@@ -73,7 +74,7 @@ class Node(NodeProcesses):
                 link.get("ifalias"),
             )
             for link in self.ip("link", "show")
-            if link["ifname"].startswith(PFS)
+            if link["ifname"].startswith(self._names)
         }
         return {"links": links, "rates": self.rates()}
 

@@ -1,0 +1,380 @@
+"""What real kube-schedulers give away, and what agents make of it: no PF ever promises more than its link."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import random
+import subprocess
+from collections import Counter, defaultdict
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from cluster.control_plane import write_kubeconfig
+from cluster.controllers import controllers
+from cluster.nodes import node_object
+from cluster.processes import Program as Running
+from cluster.test_dra_examples import SCHEDULER, WHY_NOT, create, pf, pod_with
+from cluster.test_dra_policies import API, SINCE, SLICES
+from cluster.world import Cluster, cluster
+from e2e.conftest import PLUGINS, build_dir, program, require_plugins
+from e2e.node import LINK_MBPS, Node
+from factories import PF0, PF1, hardware, pf_state
+from k8s_rdma.agent.ledger_store import CLAIMS_DIRECTORY
+from k8s_rdma.core.allocation import used_locally
+from k8s_rdma.core.claims import judge, with_uses
+from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.ledger import ClaimPromise, Ledger
+from k8s_rdma.core.types import NodeName, PfUse
+from k8s_rdma.kube.grpc_calls import call, connect
+from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.wire.claims import DRIVER, Answer, ClaimName, Offers, Prepare
+from k8s_rdma.wire.dra import GET_INFO, NOTIFY, PREPARE, RegistrationStatus
+from k8s_rdma.wire.resource_claim import decode_prepare
+from k8s_rdma.wire.resource_slice import slice_name, slice_specs
+from policies import EVERYTHING_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+    from cluster.control_plane import Json
+    from cni.call import Program
+
+__all__ = ["build_dir", "program"]
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(WHY_NOT), reason=f"no real cluster: {WHY_NOT}"),
+]
+DEADLINE_S = 280
+CLAIMS = f"{API}/namespaces/default/resourceclaims"
+RETRY_S = 0.2
+
+NODES, PODS, POD_MBPS = ("w1", "w2", "w3", "w4"), 40, LINK_MBPS // 4
+"""Two PFs each: 32 places."""
+
+MANY_NODES, MANY_PODS, WRITERS = 100, 800, 16
+FAKE_LINK_MBPS = 100_000
+"""Of fake nodes' two PFs, which the pods fill."""
+FAKE_VFS = 8
+CONSUMED = "25G"
+
+SEARCHES, SEARCH_S = 60, 0.2
+"""Twice the most that was measured; with the smallest requests first kube-scheduler gives up after 10 s."""
+USUAL_MBPS = (0, 1_000, 2_000, 5_000, 10_000, 20_000, 25_000, 40_000, 50_000)
+
+
+async def create_class(c: Cluster) -> None:
+    if c.plane.release < SINCE:
+        pytest.skip(f"Kubernetes {c.plane.release}: capacities of claims are of {SINCE} and later")
+    selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
+    document = {"metadata": {"name": "rdma"}, "spec": {"selectors": [selector]}}
+    made = await c.http.post(f"{API}/deviceclasses", json=document)
+    assert made.status_code == 201, made.text
+
+
+async def create_pod(c: Cluster, name: str, mbps: int, **spec: Any) -> None:
+    """A pod with one interface by a claim of its name."""
+    request = {"deviceClassName": "rdma", "capacity": {"requests": {"bandwidth": f"{mbps}M"}}}
+    document = {
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [{"name": "net", "exactly": request}]}},
+    }
+    made = await c.http.post(CLAIMS, json=document)
+    assert made.status_code == 201, made.text
+    await c.create_pod(name, resourceClaims=[{"name": "net", "resourceClaimName": name}], **spec)
+
+
+async def allocated(c: Cluster) -> dict[str, Json]:
+    """Claims by name, all allocated."""
+    claims = (await c.http.get(CLAIMS)).json()["items"]
+    assert all("allocation" in claim.get("status", {}) for claim in claims)
+    return {claim["metadata"]["name"]: claim for claim in claims}
+
+
+def result_of(claim: Json) -> Json:
+    [result] = claim["status"]["allocation"]["devices"]["results"]
+    return result
+
+
+@dataclass
+class Machine:
+    """A node of virtual SR-IOV with its own agent and driver, in one network namespace with the others."""
+
+    name: str
+    host: Node
+    processes: list[subprocess.Popen[bytes]]
+
+    @property
+    def run_dir(self) -> Path:
+        return self.host.directory / f"run-{self.name}"
+
+    @property
+    def state_dir(self) -> Path:
+        return self.host.directory / f"state-{self.name}"
+
+    def start(self, kubeconfig: Path) -> None:
+        host, directory = self.host, self.host.directory / self.name
+        pfs = [each.name for each in host.pfs if each.name.startswith(self.name)]
+        agent = {
+            **host.document(),
+            "node": self.name,
+            "runDir": str(self.run_dir),
+            "stateDir": str(self.state_dir),
+            "cdiDir": str(directory / "cdi"),
+            "policyFile": EVERYTHING_FILE,
+            "hardware": {"pfs": [{"names": pfs, "use": "claims"}]},
+        }
+        driver = {
+            "resources": [],
+            "runDir": str(self.run_dir),
+            "port": None,
+            "node": self.name,
+            "kubeconfig": str(kubeconfig),
+            "claims": {"registryDir": str(directory), "pluginsDir": str(directory), "uid": "u"},
+        }
+        for command, document in (("agent", agent), ("device-plugin", driver)):
+            config = host.config(f"{command}-{self.name}", document)
+            self.processes.append(host.start(command, config))
+
+    async def register(self) -> None:
+        """Register the driver as kubelet does: then it publishes its slice."""
+        socket = self.host.directory / self.name / f"{DRIVER}-u-reg.sock"
+        while not socket.exists():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(RETRY_S)
+        async with connect(socket) as channel:
+            await call(channel, GET_INFO, None, timeout_s=5)
+            await call(channel, NOTIFY, RegistrationStatus(registered=True), timeout_s=5)
+
+    async def prepare(self, claims: Iterable[ClaimName]) -> dict[str, Answer]:
+        """Prepare each claim by itself, as kubelet does for each pod."""
+        socket = self.host.directory / self.name / DRIVER / "dra-u.sock"
+        async with connect(socket) as channel:
+            answers = await asyncio.gather(
+                *(call(channel, PREPARE, (claim,), timeout_s=45) for claim in claims)
+            )
+        return {uid: answer for each in answers for uid, answer in each.items()}
+
+    async def ledger(self) -> Ledger:
+        """End the processes; what the agent wrote."""
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            await asyncio.to_thread(process.wait, self.host.deadline_s)
+        with closing(Receipts(self.state_dir / "ledger.db")) as receipts:
+            return receipts.load()
+
+
+@pytest.fixture
+def machines(program: Program) -> Iterator[list[Machine]]:
+    require_plugins()
+    names = tuple(f"{node}f{index}" for node in NODES for index in range(2))
+    with Node(vfs=8, plugins=PLUGINS, shim=program.path, names=names) as host:
+        yield [Machine(node, host, []) for node in NODES]
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    while not await holds():  # noqa: ASYNC110 - the API server's objects
+        await asyncio.sleep(RETRY_S)
+
+
+async def test_two_schedulers_give_away_what_agents_then_refuse(machines: list[Machine], tmp_path: Path):
+    """Each scheduler fills the PFs by itself; no ledger goes above a link, and refusals have numbers."""
+    async with cluster("real", tmp_path, deadline_s=DEADLINE_S) as c:
+        await create_class(c)
+        kubeconfig = write_kubeconfig(tmp_path / "drivers.kubeconfig", c.plane, c.plane.admin_token)
+        for machine in machines:
+            await c.create(node_object(machine.name, "192.0.2.1", {}))
+            machine.start(kubeconfig)
+        await asyncio.gather(*(machine.register() for machine in machines))
+
+        async def published() -> bool:
+            return len((await c.http.get(SLICES)).json()["items"]) == len(NODES)
+
+        await until(published)
+        second = SCHEDULER | {"profiles": [{"schedulerName": "second"}]}
+        async with c.plane.scheduler(SCHEDULER), c.plane.scheduler(second):
+            for number, scheduler in enumerate(("default-scheduler", "second")):  # both are there
+                await create_pod(c, f"first-{number}", 0, schedulerName=scheduler)
+                await c.bound(f"first-{number}")
+            await asyncio.gather(
+                *(
+                    create_pod(c, f"p{number}", POD_MBPS, schedulerName=scheduler)
+                    for number, scheduler in enumerate(("default-scheduler", "second") * (PODS // 2))
+                )
+            )
+            pods = await c.some_bound(PODS + 2)
+        claims = await allocated(c)
+        by_node: defaultdict[str, list[ClaimName]] = defaultdict(list)
+        for pod in pods:
+            meta = claims[pod["metadata"]["name"]]["metadata"]
+            name = ClaimName(namespace="default", name=meta["name"], uid=meta["uid"])
+            by_node[pod["spec"]["nodeName"]].append(name)
+        answers: dict[str, Answer] = {}
+        for found in await asyncio.gather(*(each.prepare(by_node[each.name]) for each in machines)):
+            answers |= found
+        check(claims, answers)
+        for machine in machines:
+            await check_ledger(machine, claims, answers)
+
+
+def check(claims: dict[str, Json], answers: dict[str, Answer]) -> None:
+    """Of each PF as many claims are prepared as its link has; the others are refused with its numbers."""
+    sold: Counter[str] = Counter()
+    prepared: Counter[str] = Counter()
+    for name, claim in claims.items():
+        if name.startswith("first"):
+            continue
+        device, answer = result_of(claim)["device"], answers[claim["metadata"]["uid"]]
+        sold[device] += POD_MBPS
+        if not answer.error:
+            prepared[device] += POD_MBPS
+        else:
+            needs = f"PF {device}: the claim needs {POD_MBPS} Mb/s; 0 of {LINK_MBPS} are unreserved"
+            assert needs in answer.error
+    assert sum(sold.values()) == PODS * POD_MBPS
+    assert max(sold.values()) > LINK_MBPS, "the schedulers did not collide: this says nothing"
+    assert prepared == {device: min(mbps, LINK_MBPS) for device, mbps in sold.items()}
+
+
+async def check_ledger(machine: Machine, claims: dict[str, Json], answers: dict[str, Answer]) -> None:
+    """The ledger has the prepared claims and no more; only their pods have a marker."""
+    ledger = await machine.ledger()
+    prepared = {
+        claim["metadata"]["uid"]: claim["status"]["reservedFor"][0]["uid"]
+        for claim in claims.values()
+        if not answers[claim["metadata"]["uid"]].error and result_of(claim)["pool"] == machine.name
+    }
+    assert {uid: promise.pod.uid for uid, promise in ledger.promises.items()} == prepared
+    markers = {path.name for path in (machine.run_dir / CLAIMS_DIRECTORY).iterdir()}
+    assert markers == set(prepared.values())
+
+
+async def test_claims_of_many_writers_fill_all_nodes_as_the_agents_rule_has_it(tmp_path: Path):
+    """What the scheduler wrote as consumed is what each node would promise, to the last Mb/s."""
+    async with cluster("real", tmp_path, deadline_s=DEADLINE_S) as c:
+        await create_class(c)
+        nodes = [f"n{number}" for number in range(MANY_NODES)]
+        await asyncio.gather(*(create_node(c, name) for name in nodes))
+        async with c.plane.scheduler(SCHEDULER):
+            names = iter([f"p{number}" for number in range(MANY_PODS)])
+
+            async def write() -> None:
+                for name in names:
+                    await create_pod(c, name, FAKE_LINK_MBPS // 4)
+
+            await asyncio.gather(*(write() for _ in range(WRITERS)))
+            woken = asyncio.create_task(wake(c, nodes))
+            pods = await c.some_bound(MANY_PODS)
+            woken.cancel()
+        claims = await allocated(c)
+        by_node: defaultdict[str, list[tuple[Json, Json]]] = defaultdict(list)
+        for pod in pods:
+            by_node[pod["spec"]["nodeName"]].append((claims[pod["metadata"]["name"]], pod))
+        assert by_node.keys() == set(nodes)
+        for node, found in by_node.items():
+            check_node(node, found)
+
+
+async def create_node(c: Cluster, name: str) -> None:
+    """A Node object with a slice of two PFs."""
+    await c.create(node_object(name, "192.0.2.1", {}))
+    spec = slice_of(name, FAKE_LINK_MBPS, FAKE_LINK_MBPS)
+    made = await c.http.post(SLICES, json={"metadata": {"name": slice_name(name, 0)}, "spec": spec})
+    assert made.status_code == 201, made.text
+
+
+def slice_of(node: str, *pfs_mbps: int) -> Json:
+    """The spec of a slice whose PFs have that bandwidth."""
+    pfs = (msgspec.structs.replace(pf(each, mbps), vfs=FAKE_VFS) for each, mbps in enumerate(pfs_mbps))
+    [spec] = slice_specs(Offers(node=node, pfs=tuple(pfs)))
+    spec["pool"]["generation"] = 1
+    return spec
+
+
+async def wake(c: Cluster, nodes: list[str]) -> None:
+    """Annotate slices as drivers do: kube-scheduler then tries again what it refused by counting twice."""
+    for number in itertools.count():
+        path = f"{SLICES}/{slice_name(nodes[number % len(nodes)], 0)}"
+        await c.patch(path, {"metadata": {"annotations": {"k8s-rdma.io/touched": str(number)}}})
+        await asyncio.sleep(1)
+
+
+def check_node(node: str, found: list[tuple[Json, Json]]) -> None:
+    """The node promises each of its claims, and these fill both PFs."""
+    rules = (PfRule(use=PfUse.CLAIMS),)
+    pfs = (
+        pf_state(pci, vfs=FAKE_VFS, link_mbps=FAKE_LINK_MBPS, name=pf(each, 0).name)
+        for each, pci in enumerate((PF0, PF1))
+    )
+    made, ledger = with_uses(hardware(*pfs), rules, Ledger()), Ledger()
+    consumed: Counter[str] = Counter()
+    for claim, pod in found:
+        result = result_of(claim)
+        assert result["consumedCapacity"] == {"bandwidth": CONSUMED, "vfs": "1"}
+        consumed[result["device"]] += FAKE_LINK_MBPS // 4
+        meta = claim["metadata"]
+        question = Prepare(
+            claim=ClaimName(namespace="default", name=meta["name"], uid=meta["uid"]),
+            resource=msgspec.Raw(msgspec.json.encode(claim)),
+            pod=msgspec.Raw(msgspec.json.encode(pod)),
+        )
+        promise = judge(decode_prepare(question, NodeName(node)).claim, NodeName(node), made, ledger)
+        assert isinstance(promise, ClaimPromise), promise
+        ledger = ledger.with_promise(promise)
+    used = used_locally(made, ledger)
+    assert {each.name: used[each.pci].mbps for each in made.pfs} == consumed
+    assert set(consumed.values()) == {FAKE_LINK_MBPS}
+
+
+@pytest.mark.parametrize("pfs", [2, 4, 8])
+async def test_search_is_short_for_templates_made_of_annotations(tmp_path: Path, pfs: int):
+    """Of usual rates on nearly full PFs, largest first: decided in little processor time."""
+    usual, taken_s = random.Random(pfs), []
+    async with cluster("real", tmp_path, deadline_s=DEADLINE_S) as c:
+        await create_class(c)
+        await create_node(c, "w1")
+        async with (
+            controllers(c.plane, "resourceclaim-controller"),
+            c.plane.scheduler(SCHEDULER) as scheduler,
+        ):
+            assert isinstance(scheduler, Running)
+            for number in range(SEARCHES):
+                spec = slice_of("w1", *(usual.randrange(5, 60) * 1_000 for _ in range(pfs)))
+                spec["pool"]["generation"] = number + 2
+                await c.patch(f"{SLICES}/{slice_name('w1', 0)}", {"spec": spec})
+                rates = usual.choices(USUAL_MBPS, k=usual.randint(1, 16))
+                _, objects = pod_with(f"p{number}", json.dumps([{"min_tx_rate": rate} for rate in rates]))
+                started_s = processor_s(scheduler.process.pid)
+                await c.when(await create(c, *objects), is_decided)
+                taken_s.append(processor_s(scheduler.process.pid) - started_s)
+                await c.http.delete(f"/api/v1/namespaces/default/pods/p{number}?gracePeriodSeconds=0")
+                await c.http.delete(CLAIMS)  # no garbage collector runs
+                await until(partial(is_empty, c))
+    assert max(taken_s) < SEARCH_S, taken_s
+
+
+def is_decided(pod: Json) -> bool:
+    """Whether a scheduler has bound the pod, or refused it for its claims."""
+    conditions = pod["status"].get("conditions", [])
+    refused = any("allocate" in each.get("message", "") for each in conditions)
+    return refused or "nodeName" in pod["spec"]
+
+
+async def is_empty(c: Cluster) -> bool:
+    return not (await c.http.get(CLAIMS)).json()["items"]
+
+
+def processor_s(process: int) -> float:
+    """User and system time of a process (proc_pid_stat(5))."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
