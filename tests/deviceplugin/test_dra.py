@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 import pytest
@@ -15,7 +15,8 @@ from fakes.slices import FakeSlices
 from k8s_rdma.agent.unix_sockets import listen_unix
 from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
 from k8s_rdma.core.types import LinkType
-from k8s_rdma.deviceplugin.dra import DraDriver
+from k8s_rdma.deviceplugin.dra import ClaimsAgent, DraDriver
+from k8s_rdma.deviceplugin.prepared_claims import PromiseTimes
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.grpc_calls import answers, call, connect
 from k8s_rdma.wire.claims import (
@@ -23,9 +24,11 @@ from k8s_rdma.wire.claims import (
     NO_POD,
     SOCKET,
     Answer,
+    ClaimedInterface,
     ClaimName,
     Offers,
     PfOffer,
+    PreparedClaim,
     PreparedDevice,
     Question,
     decode_question,
@@ -72,6 +75,18 @@ def offer(name: str = "f0", **changes: object) -> PfOffer:
         pcie_root="pci0000:00",
     )
     return msgspec.structs.replace(made, **changes)
+
+
+def prepared(**changes: object) -> PreparedClaim:
+    """The claim whose interface is `interface("a")`."""
+    made = ClaimedInterface(
+        device="f0", share_id="share-0", pci="0000:03:00.2", rdma_device="mlx5_2", min_tx_rate=400
+    )
+    interfaces = (msgspec.structs.replace(made, **changes),)
+    return PreparedClaim(claim=CLAIM, pod="p", pod_uid="uid-p", interfaces=interfaces)
+
+
+ATTACHED = {"ifname": "rdma0", "mac": "02:00:00:00:00:01", "min_enforced": "hardware"}
 
 
 @dataclass
@@ -155,7 +170,7 @@ class World:
         await self.until(lambda: not self.driver.slices.problem and self.api.slices)
 
 
-def new_driver(directory: Path, api: FakeSlices, uid: str = "uid-1", **times: float) -> DraDriver:
+def new_driver(directory: Path, api: FakeSlices, uid: str = "uid-1", **times: Any) -> DraDriver:
     claims = ClaimsConfig(
         plugins_dir=str(directory / "plugins"), registry_dir=str(directory / "registry"), uid=uid
     )
@@ -337,7 +352,8 @@ async def test_api_server_without_the_gate_is_named_and_has_nothing(world: World
     await world.register()
     await world.until(lambda: "DRAConsumableCapacity" in world.driver.problem)
     world.agent.publish(Offers(node="w1", pfs=(offer(mtu=9000),)))
-    await world.until(lambda: world.driver.slices.writes == 2 and not world.api.slices)
+    await world.until(lambda: not world.driver._agent.away)
+    assert world.driver.slices.writes == 0
 
 
 async def test_health_is_reported_at_once_and_after_each_change(world: World) -> None:
@@ -467,3 +483,152 @@ def test_directories_too_long_for_sockets_are_refused_by_their_keys(tmp_path: Pa
         camel = {"plugins_dir": "pluginsDir", "registry_dir": "registryDir"}[key]
         with pytest.raises(MalformedError, match=f"claims.{camel}: the socket /xxx"):
             DraDriver(config, claims, FakeSlices())
+
+
+async def test_status_of_a_claim_says_what_its_pod_has(world: World) -> None:
+    attached = prepared(**ATTACHED, ips=("192.0.2.5/24", "2001:DB8::1/64"))
+    world.agent.publish(Offers(node="w1", claims=(attached,)))
+    await world.until(lambda: world.api.applied)
+    [device] = world.api.applied[0]["devices"]
+    [condition] = device.pop("conditions")
+    assert device == {
+        "driver": "rdma.k8s-rdma.io",
+        "pool": "w1",
+        "device": "f0",
+        "shareID": "share-0",
+        "data": {
+            "pci": "0000:03:00.2",
+            "rdmaDevice": "mlx5_2",
+            "minTxRate": 400,
+            "maxTxRate": 0,
+            "enforced": {"min": "hardware"},
+        },
+        "networkData": {
+            "interfaceName": "rdma0",
+            "hardwareAddress": "02:00:00:00:00:01",
+            "ips": ["192.0.2.5/24", "2001:db8::1/64"],
+        },
+    }
+    since = condition.pop("lastTransitionTime")
+    message = "pod p has it as rdma0"
+    assert condition == {"type": "Ready", "status": "True", "reason": "Attached", "message": message}
+    # An agent that has started since no longer has the addresses.
+    renamed = prepared(**ATTACHED | {"ifname": "rdma1"}, ips=None)
+    world.agent.publish(Offers(node="w1", claims=(renamed,)))
+    await world.until(lambda: len(world.api.applied) == 2)
+    [device] = world.api.applied[1]["devices"]
+    assert device["networkData"]["ips"] == ["192.0.2.5/24", "2001:db8::1/64"]
+    assert device["conditions"][0]["lastTransitionTime"] == since
+    world.agent.publish(Offers(node="w1", claims=(prepared(),)))
+    await world.until(lambda: len(world.api.applied) == 3)
+    [device] = world.api.applied[2]["devices"]
+    assert (device["conditions"][0]["status"], "networkData" in device) == ("False", False)
+
+
+async def test_status_is_written_once_whatever_restarts(tmp_path: Path) -> None:
+    api, agent = FakeSlices(), Agent(tmp_path / SOCKET)
+    api.objects["claim", "default", "c"] = claim(interface("a"))
+    agent.offers = Offers(node="w1", claims=(prepared(**ATTACHED),))
+    await agent.start()
+    made = World(tmp_path, agent, api, new_driver(tmp_path, api))
+    async with serving(made.driver):
+        await made.until(lambda: api.applied)
+    await agent.stop()
+    await agent.start()
+    before = api.reads
+    async with serving(new_driver(tmp_path, api)):
+        await made.until(lambda: api.reads > before)
+        agent.publish(Offers(node="w1", claims=(prepared(**ATTACHED, ips=("192.0.2.5/24",)),)))
+        await made.until(lambda: len(api.applied) > 1)
+    assert api.applied[1]["devices"][0]["networkData"]["ips"] == ["192.0.2.5/24"]
+    await agent.stop()
+
+
+async def test_refused_status_is_tried_again_and_another_claim_left_alone(world: World) -> None:
+    world.api.refused_status = "no such device"
+    world.agent.publish(Offers(node="w1", claims=(prepared(**ATTACHED),)))
+    await world.until(lambda: world.api.reads)
+    world.api.refused_status = ""
+    await world.until(lambda: world.api.applied)
+    world.api.objects["claim", "default", "c"]["metadata"]["uid"] = "claim-2"
+    reads = world.api.reads
+    world.agent.publish(Offers(node="w1", claims=(prepared(**ATTACHED, ips=("192.0.2.5/24",)),)))
+    await world.until(lambda: world.api.reads > reads)
+    assert len(world.api.applied) == 1
+
+
+async def test_status_says_why_a_claim_is_not_prepared(world: World) -> None:
+    world.agent.answer = Answer(error="PF f0: the claim needs 2 Mb/s", reason="insufficient")
+    await world.prepare()
+    await world.until(lambda: world.api.applied)
+    [device] = world.api.applied[0]["devices"]
+    [condition] = device["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "PreparationRefused")
+    assert condition["message"] == "PF f0: the claim needs 2 Mb/s"
+
+
+def not_of_its_pod(document: dict[str, Any]) -> None:
+    document["status"]["reservedFor"] = []
+
+
+def made_anew(document: dict[str, Any]) -> None:
+    document["metadata"]["uid"] = "claim-2"
+
+
+@pytest.mark.parametrize("change", [dict.clear, not_of_its_pod, made_anew])
+async def test_promise_whose_claim_is_not_its_pods_any_more_is_ended(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    async with promising(tmp_path, prepared()) as (made, document):
+        change(document)
+        if not document:
+            made.api.objects.clear()
+        await made.until(lambda: made.agent.questions)
+        assert made.agent.questions[0] == Question(unprepare=CLAIM, abandoned_by="uid-p")
+
+
+async def test_promise_stays_while_its_claim_is_its_pods_or_a_sandbox_has_it(tmp_path: Path) -> None:
+    attached = msgspec.structs.replace(
+        prepared(**ATTACHED), claim=ClaimName(namespace="default", name="gone", uid="claim-2")
+    )
+    abandoned = msgspec.structs.replace(attached, interfaces=prepared().interfaces, pod_uid="uid-q")
+    async with promising(tmp_path, prepared(), attached, abandoned) as (made, _):
+        await made.until(lambda: len(made.agent.questions) > 2)
+        assert {question.abandoned_by for question in made.agent.questions} == {"uid-q"}
+
+
+async def test_promise_stays_while_the_api_server_is_away(tmp_path: Path) -> None:
+    async with promising(tmp_path, prepared()) as (made, document):
+        made.api.served = False
+        document["status"]["reservedFor"] = []
+        reads = made.api.reads
+        await made.until(lambda: made.api.reads > reads + 2)
+        assert not made.agent.questions
+
+
+@asynccontextmanager
+async def promising(directory: Path, *claims: PreparedClaim) -> AsyncIterator[tuple[World, dict[str, Any]]]:
+    """A driver whose agent has promised these; the first one's claim."""
+    api, agent = FakeSlices(), Agent(directory / SOCKET, answer=Answer())
+    document = api.objects["claim", "default", "c"] = claim(interface("a"))
+    agent.offers = Offers(node="w1", claims=claims)
+    await agent.start()
+    driver = new_driver(directory, api, promise_times=PromiseTimes(youngest_s=0.3, every_s=0.1))
+    async with serving(driver):
+        yield World(directory, agent, api, driver), document
+    await agent.stop()
+
+
+async def test_agent_that_is_silent_is_away(tmp_path: Path) -> None:
+    agent = Agent(tmp_path / SOCKET)
+    await agent.start()
+    client = ClaimsAgent(tmp_path / SOCKET, silence_s=0.5)
+    following = asyncio.create_task(client.follow())
+    async with asyncio.timeout(20):
+        await client.offers.wait_for_change(None)
+        assert not client.away
+        while not client.away:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await agent.stop()

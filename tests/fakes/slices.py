@@ -22,7 +22,9 @@ class FakeSlices:
     """A `kube.resource_slices.SlicesApi`.
 
     gates_off: feature gates that are off. served: whether it can be reached. forbidden: kinds of objects that
-    may not be read. annotated: slices by name, with the number of their annotations so far.
+    may not be read. annotated: slices by name, with the number of their annotations so far. applied: statuses
+    of claims, in order. refused_status: why none is taken; empty while they are. reads: of claims and pods, in
+    vain too.
     """
 
     def __init__(self) -> None:
@@ -32,6 +34,9 @@ class FakeSlices:
         self.served = True
         self.forbidden: frozenset[str] = frozenset()
         self.annotated: dict[str, int] = {}
+        self.applied: list[dict[str, Any]] = []
+        self.refused_status = ""
+        self.reads = 0
         self._version = 0
         self._followers: list[asyncio.Queue[Event[SliceView]]] = []
 
@@ -49,11 +54,13 @@ class FakeSlices:
         finally:
             self._followers.remove(queue)
 
-    async def create_slice(self, name: str, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
+    async def create_slice(
+        self, name: str, spec: dict[str, Any], owner: OwnerReference, *, dry_run: bool = False
+    ) -> SliceView:
         self._require_served()
         if name in self.slices:
             raise ApiRefusedError(f"create resourceslice {name}: exists", status=409)
-        return self._store(name, spec)
+        return self._store(name, spec, dry_run=dry_run)
 
     async def replace_slice(self, found: SliceView, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
         self._require_served()
@@ -74,6 +81,16 @@ class FakeSlices:
     async def get_claim_document(self, namespace: str, name: str) -> bytes | None:
         return self._object("claim", namespace, name)
 
+    async def apply_claim_status(self, namespace: str, name: str, status: dict[str, Any], uid: str) -> None:
+        self._require_served()
+        found = self.objects.get(("claim", namespace, name))
+        if found is None or found["metadata"]["uid"] != uid:
+            raise ApiRefusedError(f"apply resourceclaim {namespace}/{name}: not found", status=404)
+        if self.refused_status:
+            raise ApiRefusedError(self.refused_status, status=422)
+        self.applied.append(status)
+        self.objects["claim", namespace, name] = {**found, "status": found["status"] | status}
+
     async def get_pod_document(self, namespace: str, name: str) -> bytes | None:
         return self._object("pod", namespace, name)
 
@@ -82,13 +99,14 @@ class FakeSlices:
         return f"uid-{node}"
 
     def _object(self, kind: str, namespace: str, name: str) -> bytes | None:
+        self.reads += 1
         self._require_served()
         if kind in self.forbidden:
             raise ApiRefusedError(f'get {kind} {namespace}/{name}: cannot get resource "{kind}"', status=403)
         found = self.objects.get((kind, namespace, name))
         return None if found is None else msgspec.json.encode(found)
 
-    def _store(self, name: str, spec: dict[str, Any]) -> SliceView:
+    def _store(self, name: str, spec: dict[str, Any], *, dry_run: bool = False) -> SliceView:
         self._version += 1
         old = self.slices.get(name)
         stored = stored_slice(
@@ -98,6 +116,8 @@ class FakeSlices:
             now=f"2026-01-01T00:00:{self._version % 60:02d}Z",
         )
         view = SliceView(name=name, version=str(self._version), spec=msgspec.json.encode(stored["spec"]))
+        if dry_run:
+            return view
         self.slices[name] = view
         self._tell(Changed(view))
         return view

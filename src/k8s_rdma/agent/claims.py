@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
+import msgspec
 import structlog
 
 from k8s_rdma.agent.cni.pod_request import Policy, memlock_of_pod
@@ -26,33 +27,48 @@ from k8s_rdma.agent.report import SEND_TIMEOUT_S, StatePublisher
 from k8s_rdma.agent.unix_sockets import RECEIVE_TIMEOUT_S, is_hung_up, read_lines
 from k8s_rdma.agent.vf_operations import RatesLeftError
 from k8s_rdma.core.claims import AllocatedClaim, Offer, claim_of, offers
-from k8s_rdma.core.ledger import ClaimPromise, ClaimUid
+from k8s_rdma.core.ledger import (
+    AllocatedInterface,
+    Attachment,
+    ClaimPromise,
+    ClaimUid,
+    Phase,
+    PromisedInterface,
+)
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import Request
-from k8s_rdma.core.types import Enforce, Enforcer, PciAddress, enforcer_of
+from k8s_rdma.core.types import Enforce, Enforcer, PciAddress, PodUid, enforcer_of
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, Reason
 from k8s_rdma.wire.cdi import CLAIM_CLASS, qualified_name
 from k8s_rdma.wire.claims import (
+    HEARTBEAT_S,
+    MAX_ERROR,
+    MAX_IPS,
     MAX_LINE_BYTES,
+    MAX_PROBLEMS,
     Answer,
+    ClaimedInterface,
     ClaimName,
     Offers,
     PfOffer,
     Prepare,
+    PreparedClaim,
     PreparedDevice,
     Question,
     decode_question,
     encode_line,
 )
+from k8s_rdma.wire.node_report import enforced_rates
 from k8s_rdma.wire.resource_claim import decode_prepare, read_allocation
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from k8s_rdma.agent.cdi_specs import ClaimSpecs
     from k8s_rdma.agent.cluster.api_cluster import Cluster, Consumers
     from k8s_rdma.agent.cni.delete import DeleteCommand
+    from k8s_rdma.core.step import VfRef
 
 _log = structlog.get_logger()
 
@@ -111,6 +127,30 @@ class ClaimCommands:
                 del self._pending[claim.uid]
         return prepared_devices(promise, self._node.name)
 
+    async def end_abandoned(self, claim: ClaimName, pod: PodUid) -> None:
+        """End what a claim promises a pod that has nothing on the node any more.
+
+        K8sRdmaError (`CONFLICT`) while the pod has interfaces, or when the promise is to another one.
+        """
+        await self._worker.run(self._end_abandoned, claim, pod)
+        await self._announce_end()
+
+    def _end_abandoned(self, claim: ClaimName, pod: PodUid) -> None:
+        """Judge and end it on the worker's thread, so that no sandbox gets the interfaces in between."""
+        uid = ClaimUid(claim.uid)
+        promise = self._node.ledger.promises.get(uid)
+        if promise is None:
+            return
+        subject = f"claim {promise.namespace}/{promise.name}"
+        if promise.pod.uid != pod or uid in self._pending:
+            msg = f"{subject} is prepared for pod {promise.pod.uid}, not abandoned by {pod}"
+            raise K8sRdmaError(msg, reason=Reason.CONFLICT)
+        if self._node.ledger.of_pod(pod):
+            msg = f"{subject}: pod {promise.pod.namespace}/{promise.pod.name} still has interfaces"
+            raise K8sRdmaError(msg, reason=Reason.CONFLICT)
+        self._specs.remove(uid)
+        self._node.forget_promise(uid)
+
     async def unprepare(self, claim: ClaimName) -> None:
         """End what a claim promises, and first what its pod still has of it.
 
@@ -125,6 +165,9 @@ class ClaimCommands:
             await self._end_attachments(promise)
             await self._worker.run(self._specs.remove, promise.uid)
             await self._worker.run(self._node.forget_promise, promise.uid)
+        await self._announce_end()
+
+    async def _announce_end(self) -> None:
         async with self._change:
             self._ended += 1
             self._change.notify_all()
@@ -240,8 +283,14 @@ def prepared_devices(promise: ClaimPromise, pool: str) -> tuple[PreparedDevice, 
     )
 
 
+_Attached = tuple[Attachment, AllocatedInterface]
+
+
 class ClaimOffers:
-    """Renders the PFs that are offered for claims; remembers the speed of links that are down."""
+    """Renders the PFs that are offered for claims, and the prepared claims.
+
+    Remembers the speed of links that are down.
+    """
 
     def __init__(self, node: Node) -> None:
         """Offer nothing yet."""
@@ -253,16 +302,54 @@ class ClaimOffers:
         node = self._node
         self._links |= {pf.pci: pf.link_mbps for pf in node.hardware.pfs if pf.link_mbps is not None}
         found = offers(node.hardware, node.ledger, self._links, node.rules)
-        prepared: dict[str, list[str]] = {}
-        for promise in node.ledger.promises.values():
-            for device in prepared_devices(promise, node.name):
-                prepared.setdefault(device.device, []).extend(device.cdi)
+        ledger = node.ledger
+        attached = {
+            interface.vf: (receipt.attachment, interface)
+            for receipt in ledger.receipts.values()
+            if receipt.phase is Phase.ATTACHED
+            for interface in receipt.interfaces
+        }
         return encode_line(
             Offers(
                 node=node.name,
                 pfs=tuple(map(_offer, found)),
-                prepared={device: tuple(names) for device, names in prepared.items()},
+                claims=tuple(self._prepared_claim(promise, attached) for promise in ledger.promises.values()),
             )
+        )
+
+    def _prepared_claim(self, promise: ClaimPromise, attached: Mapping[VfRef, _Attached]) -> PreparedClaim:
+        return PreparedClaim(
+            claim=ClaimName(namespace=promise.namespace, name=promise.name, uid=promise.uid),
+            pod=promise.pod.name,
+            pod_uid=promise.pod.uid,
+            interfaces=tuple(
+                self._claimed_interface(interface, attached.get(interface.vf))
+                for interface in promise.interfaces
+            ),
+        )
+
+    def _claimed_interface(self, promised: PromisedInterface, attached: _Attached | None) -> ClaimedInterface:
+        found = ClaimedInterface(
+            device=promised.device,
+            share_id=promised.share_id,
+            pci=promised.pci,
+            rdma_device=promised.rdma_device,
+            min_tx_rate=promised.placed.min_tx_rate_mbps,
+            max_tx_rate=promised.placed.max_tx_rate_mbps,
+        )
+        if attached is None:
+            return found
+        attachment, interface = attached
+        pf = next((pf for pf in self._node.hardware.pfs if pf.pci == interface.vf.pf), None)
+        enforced = enforced_rates(interface, pf, cap_lost=interface.vf in self._node.caps.failures)
+        addresses = self._node.addresses.get(attachment)
+        return msgspec.structs.replace(
+            found,
+            ifname=interface.ifname,
+            mac=interface.mac,
+            ips=None if addresses is None else addresses.get(interface.ifname, ())[:MAX_IPS],
+            min_enforced=enforced.min,
+            max_enforced=enforced.max,
         )
 
 
@@ -287,7 +374,7 @@ def _offer(offer: Offer) -> PfOffer:
         numa_node=pf.numa_node,
         pcie_root=_pcie_root(pf.pcie_path[0] if pf.pcie_path else pf.pci),
         link_up=offer.link_up,
-        problems=pf.problems,
+        problems=tuple(problem[:MAX_ERROR] for problem in pf.problems[:MAX_PROBLEMS]),
     )
 
 
@@ -300,10 +387,13 @@ def _pcie_root(port: str) -> str:
 class ClaimsSocket:
     """Serves `claims.sock`: each connection has one question."""
 
-    def __init__(self, commands: ClaimCommands, offers: StatePublisher) -> None:
+    def __init__(
+        self, commands: ClaimCommands, offers: StatePublisher, *, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
         """offers: what followers get; published again after each answer."""
         self._commands = commands
         self._offers = offers
+        self._heartbeat_s = heartbeat_s
 
     async def talk(self, connection: socket.socket) -> None:
         """Serve one connection until its question is answered, or its follower hangs up.
@@ -357,12 +447,14 @@ class ClaimsSocket:
     async def _perform(self, question: Question, still_waiting: Callable[[], bool]) -> Answer:
         if question.prepare is not None:
             return Answer(devices=await self._commands.prepare(question.prepare, still_waiting))
-        if question.unprepare is not None:
+        if question.unprepare is not None and question.abandoned_by is not None:
+            await self._commands.end_abandoned(question.unprepare, PodUid(question.abandoned_by))
+        elif question.unprepare is not None:
             await self._commands.unprepare(question.unprepare)
         return Answer()
 
     async def _follow(self, connection: socket.socket, lines: AsyncIterator[bytes]) -> None:
-        """Send the offers, and again after each change, until the follower hangs up or says more."""
+        """Send the offers after each change and as heartbeats, until the follower hangs up or says more."""
         sending = asyncio.ensure_future(self._stream(connection))
         hang_up = asyncio.ensure_future(anext(lines, None))
         try:
@@ -375,13 +467,17 @@ class ClaimsSocket:
     async def _stream(self, connection: socket.socket) -> None:
         sent = None
         while True:
-            sent = await self._offers.wait_for_change(sent)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._heartbeat_s):
+                    sent = await self._offers.wait_for_change(sent)
+            if sent is None:
+                continue
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 await asyncio.get_running_loop().sock_sendall(connection, sent)
 
 
 def _failure(error: K8sRdmaError) -> Answer:
-    return Answer(error=error.message, reason=error.reason)
+    return Answer(error=error.message[:MAX_ERROR], reason=error.reason)
 
 
 async def _send(connection: socket.socket, answer: Answer) -> None:

@@ -262,6 +262,7 @@ class Node:
     claims: known placements of the node's bound, unfinished pods, which no other pod gets; set whenever more
         are known.
     caps: the state of caps that software enforces; see `restore_caps`.
+    addresses: of attachments by interface, with prefix lengths; none of those made before this process.
     deferred_deletes: DELs that found no agent.
     """
 
@@ -292,6 +293,7 @@ class Node:
         self._ledger_store = LedgerStore(receipts, markers, deferred_deletes, claim_markers)
         self.claims: Mapping[PodUid, Placement] = {}
         self.caps = ObservedCaps()
+        self.addresses: dict[Attachment, Mapping[str, tuple[str, ...]]] = {}
         self.hardware: Hardware = self.scanner.scan()
         self._ledger_store.mark_all()
         deferred_deletes.load()
@@ -494,6 +496,7 @@ class Node:
         """Bring the pod's interfaces up with these addresses; fails as `move_to_pod`."""
         for step in configurations(receipt, addressing):
             self._kernel.apply(step)
+        self.addresses[receipt.attachment] = {ifname: entry[0] for ifname, entry in addressing.items()}
         return self._ledger_store.record(replace(receipt, phase=Phase.ATTACHED))
 
     def detach(self, receipt: Receipt) -> None:
@@ -517,6 +520,7 @@ class Node:
     def forget(self, attachment: Attachment) -> None:
         """Drop the receipt: from here on the VFs may go to others."""
         self._ledger_store.forget(attachment)
+        self.addresses.pop(attachment, None)
 
     def restore_caps(self, attachment: Attachment) -> tuple[CapFinding, ...] | None:
         """Restore the caps of an attachment that software enforces; return those that did not hold.

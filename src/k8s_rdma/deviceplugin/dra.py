@@ -11,7 +11,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -21,6 +21,12 @@ import structlog
 from prometheus_client import Histogram, disable_created_metrics
 
 from k8s_rdma.core.types import NodeName
+from k8s_rdma.deviceplugin.prepared_claims import (
+    PROMISE_TIMES,
+    AbandonedPromises,
+    ClaimStatuses,
+    PromiseTimes,
+)
 from k8s_rdma.deviceplugin.resource import PREFIX, Followers, Observable, check_path, is_served, open_endpoint
 from k8s_rdma.deviceplugin.resource_slices import SlicePublisher
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
@@ -31,6 +37,7 @@ from k8s_rdma.wire.claims import (
     LONGEST_WAIT_S,
     MAX_LINE_BYTES,
     NO_POD,
+    SILENCE_S,
     SOCKET,
     Answer,
     ClaimName,
@@ -55,7 +62,7 @@ from k8s_rdma.wire.dra import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
     from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
     from k8s_rdma.deviceplugin.resource import Endpoint, Handlers
@@ -128,9 +135,10 @@ class ClaimsAgent:
     offers: the latest; None before the first. away: whether it is not there.
     """
 
-    def __init__(self, socket: Path) -> None:
-        """Connect when the first question is asked."""
+    def __init__(self, socket: Path, *, silence_s: float = SILENCE_S) -> None:
+        """Connect when the first question is asked. silence_s: after which the agent counts as away."""
         self._socket = socket
+        self._silence_s = silence_s
         self.offers = Observable[Offers | None](None)
         self.away = True
 
@@ -164,7 +172,7 @@ class ClaimsAgent:
         while True:
             try:
                 await self._follow()
-            except (OSError, EOFError, ValueError, MalformedError) as error:
+            except (OSError, EOFError, ValueError, TimeoutError, MalformedError) as error:
                 if str(error) != problem or not self.away:
                     _log.warning("agent_lost", socket=str(self._socket), error=str(error))
                 problem = str(error)
@@ -176,11 +184,23 @@ class ClaimsAgent:
         try:
             writer.write(encode_line(Question(follow=True)))
             while True:
-                offers = decode_offers(_whole(await incoming.readline()))
+                async with _within(self._silence_s):
+                    line = _whole(await incoming.readline())
+                offers = decode_offers(line)
                 self.away = False
                 self.offers.publish(offers)
         finally:
             writer.close()
+
+
+@asynccontextmanager
+async def _within(silence_s: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(silence_s):
+            yield
+    except TimeoutError as error:
+        msg = f"it has said nothing for {silence_s:.0f} s"
+        raise TimeoutError(msg) from error
 
 
 def _whole(line: bytes) -> bytes:
@@ -202,6 +222,7 @@ class DraDriver:
         api: SlicesApi,
         *,
         agent_away_s: float = AGENT_AWAY_S,
+        promise_times: PromiseTimes = PROMISE_TIMES,
     ) -> None:
         """Serve nothing yet. MalformedError when a directory's path is too long for sockets."""
         self._agent_away_s = agent_away_s
@@ -216,6 +237,8 @@ class DraDriver:
         check_path(self._socket, "claims.pluginsDir")
         check_path(self._registration_socket, "claims.registryDir")
         self.slices = SlicePublisher(api, self._node)
+        self._statuses = ClaimStatuses(api, self._node, self._agent.offers)
+        self._abandoned = AbandonedPromises(api, self._agent.offers, self._ask_now, promise_times)
         self.registration = "kubelet has not registered the driver yet"
         self.counts: Counter[tuple[str, bool]] = Counter()
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -251,6 +274,8 @@ class DraDriver:
             tasks.create_task(self._agent.follow())
             tasks.create_task(self._offer())
             tasks.create_task(self.slices.run())
+            tasks.create_task(self._statuses.run())
+            tasks.create_task(self._abandoned.run())
             await self._serve()
         raise AssertionError
 
@@ -378,7 +403,10 @@ class DraDriver:
                 )
             )
 
-        return await self._agent.ask(question, deadline_s)
+        answer = await self._agent.ask(question, deadline_s)
+        if answer.error:
+            self._statuses.refuse(claim, answer.error)
+        return answer
 
     async def _pod(self, namespace: str, claim: bytes) -> bytes | None:
         """Read the pod that owns a claim, or else the first that it is reserved for; the agent judges it."""
@@ -393,6 +421,9 @@ class DraDriver:
 
     async def _unprepare(self, claim: ClaimName, deadline_s: float) -> Answer:
         return await self._agent.ask(lambda: Question(unprepare=claim), deadline_s)
+
+    async def _ask_now(self, question: Question) -> Answer:
+        return await self._agent.ask(lambda: question, time.monotonic())
 
     async def _offer(self) -> NoReturn:
         """Publish each change of what the agent offers, and its absence when that lasts.

@@ -80,6 +80,7 @@ class SlicePublisher:
         self._found: dict[str, SliceView] | None = None
         self._offers: tuple[Offers, bool] | None = None
         self._with_taints = True
+        self._keeps_fields = False
         self._specs: tuple[dict[str, Any], ...] | None = None
         self._written: tuple[dict[str, Any], ...] | None = None
         self._written_s = 0.0
@@ -158,7 +159,7 @@ class SlicePublisher:
                 return
             case Listed(items):  # perhaps of an API server that was updated
                 found = {item.name: item for item in items}
-                self._with_taints = True
+                self._with_taints, self._keeps_fields = True, False
                 self._encode()
                 self._retry.set()
             case Changed(item) | Deleted(item) if _is_older(item, found.get(item.name)):
@@ -215,7 +216,11 @@ class SlicePublisher:
             await self._delete(name)
         generation = 1 + max((decode_spec(view.spec).pool.generation for view in found.values()), default=0)
         owner = OwnerReference(name=self._node, uid=await self._api.node_uid(self._node))
-        dropped: set[str] = set()
+        if not found and specs and not self._keeps_fields:
+            if dropped := await self._try_out(names[0], specs[0], owner):
+                return dropped
+            self._keeps_fields = True
+        lost: set[str] = set()
         for name, spec in zip(names, specs, strict=True):
             whole = spec | {"pool": spec["pool"] | {"generation": generation}}
             if name in found:
@@ -224,10 +229,16 @@ class SlicePublisher:
                 stored = await self._api.create_slice(name, whole, owner)
             self.writes += 1
             self._found = {**(self._found or {}), name: stored}
-            dropped |= set(dropped_fields(decode_spec(stored.spec), spec))
+            lost |= set(dropped_fields(decode_spec(stored.spec), spec))
         self._written, self._written_s = specs, self._time.monotonic()
         self._repeats.fail(self._written_s)
-        return tuple(sorted(dropped))
+        return tuple(sorted(lost))
+
+    async def _try_out(self, name: str, spec: dict[str, Any], owner: OwnerReference) -> tuple[str, ...]:
+        """Name the fields that the API server would drop, before kube-scheduler sees a slice without them."""
+        whole = spec | {"pool": spec["pool"] | {"generation": 1}}
+        stored = await self._api.create_slice(name, whole, owner, dry_run=True)
+        return dropped_fields(decode_spec(stored.spec), spec)
 
     async def _withdraw(self, dropped: tuple[str, ...]) -> float:
         """Publish without what the API server drops. Returns the delay until the next attempt, 0 for none."""

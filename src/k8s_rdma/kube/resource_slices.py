@@ -6,11 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
-from lightkube.core.resource import ApiInfo, GlobalResource, NamespacedResource, ResourceDef
+from lightkube.core.resource import (
+    ApiInfo,
+    GlobalResource,
+    NamespacedResource,
+    NamespacedSubResource,
+    ResourceDef,
+)
+from lightkube.types import PatchType
 
 from k8s_rdma.kube.api import ApiRefusedError, Event
 from k8s_rdma.kube.calls import named_errors, segment, watch_objects
 from k8s_rdma.kube.objects import Metadata, OwnedMetadata, OwnerReference
+from k8s_rdma.wire.claims import DRIVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.types import NodeName
 
 _API = "resource.k8s.io"
+_CLAIM = ResourceDef(_API, "v1", "ResourceClaim")
 _NOT_FOUND = 404
 _NULL = msgspec.Raw(b"null")
 
@@ -65,8 +74,14 @@ class _Document(msgspec.Struct, omit_defaults=True):
 class ResourceClaimDocument(_Document, NamespacedResource):
     """A ResourceClaim."""
 
+    _api_info = ApiInfo(resource=_CLAIM, plural="resourceclaims", verbs=["get"])
+
+
+class ResourceClaimStatusDocument(_Document, NamespacedSubResource):
+    """A ResourceClaim's status."""
+
     _api_info = ApiInfo(
-        resource=ResourceDef(_API, "v1", "ResourceClaim"), plural="resourceclaims", verbs=["get"]
+        resource=_CLAIM, parent=_CLAIM, plural="resourceclaims", verbs=["patch"], action="status"
     )
 
 
@@ -86,8 +101,10 @@ class SlicesApi(Protocol):
         """List and watch the slices of a node and driver."""
         ...
 
-    async def create_slice(self, name: str, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
-        """Create a slice that is deleted with its owner, and return it as it was stored."""
+    async def create_slice(
+        self, name: str, spec: dict[str, Any], owner: OwnerReference, *, dry_run: bool = False
+    ) -> SliceView:
+        """Create a slice that is deleted with its owner, and return it as it was, or would be, stored."""
         ...
 
     async def replace_slice(self, found: SliceView, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
@@ -104,6 +121,10 @@ class SlicesApi(Protocol):
 
     async def get_claim_document(self, namespace: str, name: str) -> bytes | None:
         """Read a ResourceClaim as JSON of one line; None where there is none."""
+        ...
+
+    async def apply_claim_status(self, namespace: str, name: str, status: dict[str, Any], uid: str) -> None:
+        """Apply this driver's fields of a claim's status, unless the claim has another UID (409)."""
         ...
 
     async def get_pod_document(self, namespace: str, name: str) -> bytes | None:
@@ -131,11 +152,13 @@ class ResourceSlices:
         async for event in objects:
             yield event
 
-    async def create_slice(self, name: str, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
+    async def create_slice(
+        self, name: str, spec: dict[str, Any], owner: OwnerReference, *, dry_run: bool = False
+    ) -> SliceView:
         """`POST /apis/resource.k8s.io/v1/resourceslices`."""
         metadata = OwnedMetadata(name=name, ownerReferences=[owner])
         with named_errors(f"create resourceslice {name}"):
-            return (await self._client.create(_slice(metadata, spec))).view()
+            return (await self._client.create(_slice(metadata, spec), dry_run=dry_run)).view()
 
     async def replace_slice(self, found: SliceView, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
         """`PUT /apis/resource.k8s.io/v1/resourceslices/NAME`."""
@@ -161,6 +184,26 @@ class ResourceSlices:
     async def get_claim_document(self, namespace: str, name: str) -> bytes | None:
         """`GET /apis/resource.k8s.io/v1/namespaces/NS/resourceclaims/NAME`."""
         return await self._document(ResourceClaimDocument, namespace, name)
+
+    async def apply_claim_status(self, namespace: str, name: str, status: dict[str, Any], uid: str) -> None:
+        """`PATCH /apis/resource.k8s.io/v1/namespaces/NS/resourceclaims/NAME/status`, a server-side apply."""
+        kind = ResourceClaimStatusDocument
+        patch = {
+            "apiVersion": _CLAIM.api_version,
+            "kind": _CLAIM.kind,
+            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+            "status": status,
+        }
+        with named_errors(f"apply status of resourceclaim {namespace}/{name}"):
+            await self._client.patch(
+                kind,
+                segment(name),
+                patch,
+                namespace=segment(namespace),
+                patch_type=PatchType.APPLY,
+                field_manager=DRIVER,
+                force=True,
+            )
 
     async def get_pod_document(self, namespace: str, name: str) -> bytes | None:
         """`GET /api/v1/namespaces/NS/pods/NAME`."""

@@ -1,7 +1,7 @@
 """Messages on the agent's `claims.sock` (mode 0600): what the device plugin's DRA driver asks the agent.
 
 Lines of JSON; a connection has one question. `prepare` and `unprepare` get one answer. `follow` gets an
-`Offers` at once and after each change, until either side ends the connection.
+`Offers` at once, after each change, and every `HEARTBEAT_S`, until either side ends the connection.
 
 The plugin passes on the claim and its pod as the API server has them, so that the agent alone judges them
 (`wire.resource_claim`), and encodes what the agent offers as a ResourceSlice.
@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from k8s_rdma.core.types import Enforcer, LinkType
+from k8s_rdma.core.types import MAX_RATE_MBPS, Enforcer, LinkType
 from k8s_rdma.wire.json import decode
 
 SOCKET = "claims.sock"
@@ -27,9 +27,20 @@ MAX_LINE_BYTES = 4 << 20
 LONGEST_WAIT_S = 40.0
 """Kubelet gives up NodePrepareResources after 45 s (Kubernetes 1.36, pkg/kubelet/cm/dra/plugin)."""
 
+HEARTBEAT_S, SILENCE_S = 5.0, 15.0
+"""The interval at which `Offers` are repeated, and the silence after which the agent counts as away."""
+
+MAX_ERROR, MAX_PROBLEMS, MAX_IPS = 4096, 64, 16
+"""Characters of an error or a problem; problems of a PF; addresses of an interface, as a claim's status takes
+(`NetworkDeviceDataMaxIPs`, k8s.io/api/resource/v1/types.go, 1.36)."""
+
 NO_POD = msgspec.Raw(b"null")
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+Name = Annotated[str, msgspec.Meta(max_length=253)]
+Sentence = Annotated[str, msgspec.Meta(max_length=MAX_ERROR)]
+Mbps = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 
 class ClaimName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,14 +66,22 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Exactly one of these. unprepare: NodeUnprepareResources of one claim."""
+    """Exactly one of `prepare`, `unprepare` and `follow`. unprepare: NodeUnprepareResources of one claim.
+
+    abandoned_by: with `unprepare`, the UID of the pod that the claim was prepared for and is not reserved for
+    any more. Kubelet did not ask, so the agent refuses while that pod has interfaces.
+    """
 
     prepare: Prepare | None = None
     unprepare: ClaimName | None = None
     follow: bool = False
+    abandoned_by: Text | None = None
 
     def __post_init__(self) -> None:
         """Refuse none, and several at once."""
+        if self.abandoned_by is not None and self.unprepare is None:
+            msg = "abandoned_by needs unprepare"
+            raise ValueError(msg)
         if sum((self.prepare is not None, self.unprepare is not None, self.follow)) != 1:
             msg = "wanted exactly one of prepare, unprepare and follow"
             raise ValueError(msg)
@@ -71,11 +90,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A device of a claim for kubelet; fields as of DRAPlugin v1's `Device`. cdi: qualified CDI names."""
 
-    request: str
-    pool: str
-    device: str
-    share_id: str
-    cdi: tuple[str, ...]
+    request: Text
+    pool: Text
+    device: Text
+    share_id: Name
+    cdi: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=512)], ...], msgspec.Meta(max_length=8)]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,9 +104,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: an `errors.Reason` where there is an error.
     """
 
-    devices: tuple[PreparedDevice, ...] = ()
-    error: str = ""
-    reason: str = ""
+    devices: Annotated[tuple[PreparedDevice, ...], msgspec.Meta(max_length=32)] = ()
+    error: Sentence = ""
+    reason: Name = ""
 
 
 class PfOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,33 +120,65 @@ class PfOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     problems: one sentence each on why interfaces may not work now; with none the PF is healthy.
     """
 
-    name: str
-    pf: str
-    pci: str
-    driver: str
-    vendor: str
+    name: Text
+    pf: Text
+    pci: Text
+    driver: Name
+    vendor: Name
     link_type: LinkType
-    mtu: int
+    mtu: Number
     min_rate: Enforcer
     max_rate: Enforcer
     rdma: bool
-    bandwidth_mbps: int
-    vfs: int
-    numa_node: int | None = None
-    pcie_root: str = ""
+    bandwidth_mbps: Mbps
+    vfs: Number
+    numa_node: Number | None = None
+    pcie_root: Name = ""
     link_up: bool = True
-    problems: tuple[str, ...] = ()
+    problems: Annotated[tuple[Sentence, ...], msgspec.Meta(max_length=MAX_PROBLEMS)] = ()
+
+
+class ClaimedInterface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An interface of a prepared claim.
+
+    device, share_id: of the allocation. pci, rdma_device: the VF's. Rates in Mb/s, 0 for none.
+    ifname: in the pod; empty while no sandbox has it. mac, ips and what enforces the rates are of then.
+    ips: with prefix lengths; None where the agent, which has started since, no longer has them.
+    """
+
+    device: Text
+    share_id: Name
+    pci: Text
+    rdma_device: Name = ""
+    min_tx_rate: Mbps = 0
+    max_tx_rate: Mbps = 0
+    ifname: Name = ""
+    mac: Name = ""
+    ips: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_IPS)] | None = None
+    min_enforced: Enforcer | None = None
+    max_enforced: Enforcer | None = None
+
+
+class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim from its preparation to the end of that; the pod is the one that it was prepared for."""
+
+    claim: ClaimName
+    pod: Text
+    pod_uid: Text
+    interfaces: Annotated[tuple[ClaimedInterface, ...], msgspec.Meta(max_length=32)]
+
+    @property
+    def attached(self) -> bool:
+        """Report whether a sandbox has any of its interfaces."""
+        return any(interface.ifname for interface in self.interfaces)
 
 
 class Offers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The node's PFs for claims, ordered by name; an empty list withdraws everything.
+    """The node's PFs for claims, ordered by name, and its prepared claims; no PFs withdraw everything."""
 
-    prepared: qualified CDI names of each prepared claim's devices by the PF's device name, for their health.
-    """
-
-    node: str
-    pfs: tuple[PfOffer, ...] = ()
-    prepared: dict[str, tuple[str, ...]] = {}
+    node: Text
+    pfs: Annotated[tuple[PfOffer, ...], msgspec.Meta(max_length=1024)] = ()
+    claims: Annotated[tuple[PreparedClaim, ...], msgspec.Meta(max_length=4096)] = ()
 
 
 _encoder = msgspec.json.Encoder()

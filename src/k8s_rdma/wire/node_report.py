@@ -241,7 +241,7 @@ def _interface(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: b
         max_tx_rate=interface.max_tx_rate_mbps,
         set_min_tx_rate=rate.min_tx_rate_mbps,
         set_max_tx_rate=rate.max_tx_rate_mbps,
-        enforced=_enforced(interface, pf, cap_lost=cap_lost),
+        enforced=enforced_rates(interface, pf, cap_lost=cap_lost),
         entry=interface.entry,
         pci=interface.pci,
         rdma_device=interface.rdma_device,
@@ -252,7 +252,7 @@ def _interface(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: b
     )
 
 
-def _enforced(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: bool) -> Enforced:
+def enforced_rates(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: bool) -> Enforced:
     """The enforcement as programmed, while the PF still shows it; a cap also by a link that is no faster.
 
     No minimum is held by a PF that takes none any more, as beside groups of VFs that somebody made. A cap

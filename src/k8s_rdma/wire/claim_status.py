@@ -1,0 +1,205 @@
+"""The state of a ResourceClaim that its driver reads, and `status.devices`, which it writes.
+
+Source (Kubernetes 1.36): `AllocatedDeviceStatus` in k8s.io/api/resource/v1/types.go, and
+`validateDeviceStatus` in pkg/apis/resource/validation. A device that claims share is named with its share.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from ipaddress import ip_interface
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from k8s_rdma.wire.claims import DRIVER, ClaimedInterface, PreparedClaim
+from k8s_rdma.wire.json import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+READY = "Ready"
+ATTACHED, NOT_ATTACHED, REFUSED = "Attached", "NotAttached", "PreparationRefused"
+"""Reasons of the condition `Ready`."""
+
+MAX_MESSAGE = 1024
+"""Characters of a condition's message; Kubernetes takes 32 KiB."""
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _Device(msgspec.Struct, frozen=True, rename="camel"):
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    share_id: str | None = msgspec.field(name="shareID", default=None)
+
+
+class _Results(msgspec.Struct, frozen=True):
+    results: tuple[_Device, ...] | None = None
+
+
+class _Allocation(msgspec.Struct, frozen=True):
+    devices: _Results = _Results()
+
+
+class _Consumer(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True, rename="camel"):
+    allocation: _Allocation | None = None
+    reserved_for: tuple[_Consumer, ...] | None = None
+    devices: tuple[dict[str, Any], ...] | None = None
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    status: _Status | None = None
+
+
+_decoder = msgspec.json.Decoder(_Claim)
+
+
+class DeviceKey(NamedTuple):
+    """A device of an allocation. share_id: empty where the device is not shared."""
+
+    pool: str
+    device: str
+    share_id: str
+
+
+class ClaimState(NamedTuple):
+    """A claim as the API server has it.
+
+    consumers: the UIDs that it is reserved for. allocated: this driver's devices. statuses: what
+    `status.devices` says of these.
+    """
+
+    uid: str
+    consumers: frozenset[str]
+    allocated: frozenset[DeviceKey]
+    statuses: dict[DeviceKey, dict[str, Any]]
+
+
+def decode_state(document: bytes) -> ClaimState:
+    """Read a claim; MalformedError names the field."""
+    claim = decode(document, _decoder, "ResourceClaim")
+    status = claim.status or _Status()
+    results = status.allocation.devices.results if status.allocation is not None else None
+    return ClaimState(
+        uid=claim.metadata.uid,
+        consumers=frozenset(consumer.uid for consumer in status.reserved_for or ()),
+        allocated=frozenset(
+            DeviceKey(result.pool, result.device, result.share_id or "")
+            for result in results or ()
+            if result.driver == DRIVER
+        ),
+        statuses={_key(found): found for found in status.devices or () if found.get("driver") == DRIVER},
+    )
+
+
+def prepared_devices(prepared: PreparedClaim, pool: str, found: ClaimState, now: str) -> list[dict[str, Any]]:
+    """The `status.devices` of a prepared claim: whether its pod has the interfaces, and what they are.
+
+    found: times of conditions that stand, and addresses that the agent no longer has, are taken from it.
+    Interfaces that are not allocated any more are left out, as the API server refuses them.
+    """
+    devices = []
+    for interface in prepared.interfaces:
+        key = DeviceKey(pool, interface.device, interface.share_id)
+        if key not in found.allocated:
+            continue
+        current = found.statuses.get(key, {})
+        if interface.ifname:
+            message = f"pod {prepared.pod} has it as {interface.ifname}"
+            condition = _condition(current, now, ATTACHED, message)
+            network = {"networkData": _network_data(interface, current)}
+        else:
+            message = f"pod {prepared.pod} has no sandbox with it"
+            condition, network = _condition(current, now, NOT_ATTACHED, message), {}
+        devices.append(_device(key, condition) | {"data": _data(interface)} | network)
+    return devices
+
+
+def refused_devices(pool: str, message: str, found: ClaimState, now: str) -> list[dict[str, Any]]:
+    """The `status.devices` of a claim whose preparation is refused on this node."""
+    return [
+        _device(key, _condition(found.statuses.get(key, {}), now, REFUSED, message))
+        for key in sorted(found.allocated)
+        if key.pool == pool
+    ]
+
+
+def _device(key: DeviceKey, condition: dict[str, str]) -> dict[str, Any]:
+    share = {"shareID": key.share_id} if key.share_id else {}
+    return {
+        "driver": DRIVER,
+        "pool": key.pool,
+        "device": key.device,
+        **share,
+        "conditions": [condition],
+    }
+
+
+def _condition(current: dict[str, Any], now: str, reason: str, message: str) -> dict[str, str]:
+    status = "True" if reason == ATTACHED else "False"
+    earlier = next(_conditions(current), {})
+    changed = earlier.get("lastTransitionTime") if earlier.get("status") == status else None
+    return {
+        "type": READY,
+        "status": status,
+        "reason": reason,
+        "message": message[:MAX_MESSAGE],
+        "lastTransitionTime": changed or now,
+    }
+
+
+def _conditions(device: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for condition in _list(device.get("conditions")):
+        if isinstance(condition, dict) and condition.get("type") == READY:
+            yield condition
+
+
+def _network_data(interface: ClaimedInterface, current: dict[str, Any]) -> dict[str, Any]:
+    ips = interface.ips
+    if ips is None:
+        network = current.get("networkData")
+        found = _list(network.get("ips")) if isinstance(network, dict) else []
+        ips = tuple(ip for ip in found if isinstance(ip, str))
+    data = {
+        "interfaceName": interface.ifname,
+        "hardwareAddress": interface.mac,
+        "ips": list(dict.fromkeys(_canonical(ips))),
+    }
+    return {key: value for key, value in data.items() if value}
+
+
+def _canonical(ips: Iterable[str]) -> Iterator[str]:
+    """Addresses in the form that the API server takes."""
+    for ip in ips:
+        with suppress(ValueError):
+            yield str(ip_interface(ip))
+
+
+def _data(interface: ClaimedInterface) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "pci": interface.pci,
+        "rdmaDevice": interface.rdma_device,
+        "minTxRate": interface.min_tx_rate,
+        "maxTxRate": interface.max_tx_rate,
+    }
+    enforcers = {"min": interface.min_enforced, "max": interface.max_enforced}
+    enforced = {rate: enforcer for rate, enforcer in enforcers.items() if enforcer}
+    return data | ({"enforced": enforced} if enforced else {})
+
+
+def _key(device: dict[str, Any]) -> DeviceKey:
+    pool, name, share_id = (str(device.get(key) or "") for key in ("pool", "device", "shareID"))
+    return DeviceKey(pool, name, share_id)
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
