@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import tempfile
 import time
@@ -34,11 +35,15 @@ from cluster.test_real_kubelet import (
 from e2e.container_runtime import IMAGE
 from e2e.node import Node
 from k8s_rdma.agent.cdi_specs import CLAIM_VARIABLE
-from k8s_rdma.wire.claims import DRIVER
+from k8s_rdma.deviceplugin.dra import ClaimsAgent
+from k8s_rdma.deviceplugin.prepared_claims import AbandonedPromises, PromiseTimes
+from k8s_rdma.kube.client import connect
+from k8s_rdma.wire.claims import DRIVER, SOCKET, Answer, Question, decode_offers, encode_line
 from k8s_rdma.wire.dra import WATCH_HEALTH
+from k8s_rdma_demo.kubelet.device_manager import in_background
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 
 __all__ = ["build_dir", "make_node", "node", "program"]
@@ -66,6 +71,7 @@ SCHEDULER = {
 }
 REPLACEMENTS = 4
 GRACE_S, OUTLIVED_S, LATEST_START_S, POLL_S = 5, 1.0, 2.0, 0.02
+LATEST_S = 2.0
 RECORD = "K8S_RDMA_RECORD"
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "dra"
 SIXTY = 60
@@ -173,6 +179,32 @@ class Cluster:
             | spec,
         }
         await self.post("/api/v1/namespaces/default/pods", pod)
+
+    async def when_status(self, claim: str, ready: str) -> Json:
+        """Wait until the condition `Ready` of a claim's device has this status; the claim."""
+        found: Json = {}
+
+        async def holds() -> bool:
+            found.update(await self.get(f"{CLAIMS}/{claim}"))
+            devices = found["status"].get("devices", [])
+            return [each["conditions"][0]["status"] for each in devices] == [ready]
+
+        assert self.kubelet.program is not None
+        await self.kubelet.program.until(holds)
+        return found
+
+    async def when_unhealthy(self, pod: str) -> None:
+        """Wait until a pod's status says so of its interface."""
+
+        def unhealthy(pod: Json) -> bool:
+            return any(
+                resource["health"] == "Unhealthy"
+                for container in pod["status"]["containerStatuses"]
+                for status in container.get("allocatedResourcesStatus", ())
+                for resource in status["resources"]
+            )
+
+        await self.kubelet.cluster.when(pod, unhealthy)
 
     async def interfaces(self, name: str) -> dict[str, tuple[int, int]]:
         """Rates of a running pod's interfaces by name, as the agent reports them."""
@@ -396,6 +428,105 @@ async def test_link_that_is_down_is_a_taint_and_written_once(node: Node, tmp_pat
         assert found["spec"]["pool"]["generation"] == 2
         node.ip("link", "set", cluster.pf, "up")
         assert await cluster.interfaces("p") == {"rdma0": (1, 0)}
+
+
+async def test_status_says_what_a_pod_has_and_an_end_of_the_link_evicts_nobody(node: Node, tmp_path: Path):
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        await cluster.create_claim("p", "400M", maxTxRate="600M")
+        await cluster.create_pod("p")
+        await cluster.interfaces("p")
+        [allocation] = node.try_report().allocations
+        [interface] = allocation.interfaces
+        claim = await cluster.when_status("p", "True")
+        [result] = claim["status"]["allocation"]["devices"]["results"]
+        [device] = claim["status"]["devices"]
+        assert device["shareID"] == result["shareID"]
+        assert device["networkData"]["interfaceName"] == "rdma0"
+        assert device["networkData"]["hardwareAddress"] == interface.mac
+        data = device["data"]
+        assert (data["pci"], data["minTxRate"], data["maxTxRate"]) == (interface.pci, 400, 600)
+        assert data["enforced"] == {"min": "software", "max": "software"}
+        version = claim["metadata"]["resourceVersion"]
+        await cluster.replace_driver()
+        ended_s = time.monotonic()
+        node.ip("link", "set", cluster.pf, "down")
+        await cluster.when_unhealthy("p")
+        unhealthy_s = time.monotonic() - ended_s
+
+        async def tainted() -> bool:
+            return "taints" in await cluster.until_published()
+
+        assert cluster.kubelet.program is not None
+        await cluster.kubelet.program.until(tainted)
+        tainted_s = time.monotonic() - ended_s
+        assert max(unhealthy_s, tainted_s) < LATEST_S, (unhealthy_s, tainted_s)
+        pod = await cluster.kubelet.running("p")
+        assert "deletionTimestamp" not in pod["metadata"]
+        assert (await cluster.get(f"{CLAIMS}/p"))["metadata"]["resourceVersion"] == version
+        events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
+        assert not {event["reason"] for event in events} & {"TaintManagerEviction", "Evicted", "Killing"}
+
+
+async def test_promise_that_kubelet_has_lost_ends_when_its_pod_has(node: Node, tmp_path: Path):
+    """As when a node loses kubelet's directory, or a pod is deleted by force meanwhile."""
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        await cluster.create_claim("p", "400M")
+        await cluster.create_pod("p")
+        await cluster.interfaces("p")
+        async with checking_promises(cluster) as checked:
+            await checked(3)
+            await cluster.kubelet.end()
+            (cluster.kubelet.lib / "dra_manager_state").unlink()
+            gone = await cluster.kubelet.cluster.http.delete(
+                "/api/v1/namespaces/default/pods/p", params={"gracePeriodSeconds": "0"}
+            )
+            assert gone.status_code == 200, gone.text
+            await checked(3)
+            assert promises(node) == ["p"]
+            assert [allocation.pod.name for allocation in node.try_report().allocations] == ["p"]
+            await cluster.kubelet.start()
+            await cluster.kubelet.until(lambda: not node.try_report().allocations)
+            await cluster.kubelet.until(lambda: not promises(node))
+        assert node.leftovers() == {}
+
+
+def promises(node: Node) -> list[str]:
+    """The claims that are promised on a node."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(node.deadline_s)
+        connection.connect(str(node.run_dir / SOCKET))
+        connection.sendall(encode_line(Question(follow=True)))
+        with connection.makefile("rb") as lines:
+            return [each.claim.name for each in decode_offers(lines.readline()).claims]
+
+
+@asynccontextmanager
+async def checking_promises(
+    cluster: Cluster,
+) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+    """Check every moment for promises that are abandoned; what waits for so many more checks."""
+    client = connect(str(cluster.node.directory / "plugin.kubeconfig"))
+    agent = ClaimsAgent(cluster.node.run_dir / SOCKET)
+
+    async def ask(question: Question) -> Answer:
+        return await agent.ask(lambda: question, time.monotonic())
+
+    times = PromiseTimes(youngest_s=0.2, every_s=0.2)
+    checks = AbandonedPromises(client, agent.offers, ask, times)
+
+    async def checked(count: int) -> None:
+        before = checks.count
+        async with asyncio.timeout(cluster.node.deadline_s):
+            while checks.count < before + count:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+
+    try:
+        async with in_background(agent.follow()), in_background(checks.run()):
+            yield checked
+    finally:
+        await client.close()
 
 
 async def test_recorded_calls_are_those_of_a_real_kubelet(node: Node, tmp_path: Path):

@@ -155,19 +155,21 @@ async def test_agent_that_is_away_gets_no_new_pods(kind: str, tmp_path: Path):
         assert (taint["key"], taint["effect"]) == ("k8s-rdma.io/agent-away", "NoSchedule")
 
 
-async def test_without_consumable_capacity_nothing_is_published_and_little_is_tried(
-    kind: str, tmp_path: Path
-):
+async def test_without_consumable_capacity_nothing_is_ever_published(kind: str, tmp_path: Path):
     async with publishing(kind, tmp_path, CONSUMABLE_CAPACITY) as p:
+        before = (await p.http.get(SLICES)).json()["metadata"]["resourceVersion"]
+        stream = {"watch": "true", "resourceVersion": before, "timeoutSeconds": "2"}
+        events = asyncio.create_task(p.http.get(SLICES, params=stream))
         for attempt in (1, 2, 3):
+            p.publisher.problem = ""
             p.offer(offer(mtu=attempt))
 
-            async def tried(attempt: int = attempt) -> bool:
-                return p.publisher.writes >= attempt and not await p.specs()
+            async def named() -> bool:
+                return "DRAConsumableCapacity" in p.publisher.problem
 
-            await p.until(tried)
-        assert p.publisher.writes == 3
-        assert "DRAConsumableCapacity" in p.publisher.problem
+            await p.until(named)
+        assert p.publisher.writes == 0
+        assert "ADDED" not in (await events).text
 
 
 async def test_without_taints_pfs_that_would_have_one_are_left_out(kind: str, tmp_path: Path):

@@ -23,8 +23,8 @@ class FakeSlices:
 
     gates_off: feature gates that are off. served: whether it can be reached. forbidden: kinds of objects that
     may not be read. annotated: slices by name, with the number of their annotations so far. applied: statuses
-    of claims, in order. refused_status: why none is taken; empty while they are. reads: of claims and pods, in
-    vain too.
+    of claims, in order. refused_status: why none is taken; empty while they are. reads: of claims and pods,
+    in vain too.
     """
 
     def __init__(self) -> None:

@@ -157,6 +157,8 @@ class AbandonedPromises:
 
     A promise is abandoned when its claim is gone, or no longer reserved for its pod, and the pod has no
     interfaces on the node; the agent is the judge of the latter.
+
+    count: of checks so far.
     """
 
     def __init__(
@@ -174,6 +176,7 @@ class AbandonedPromises:
         self._times = times
         self._time = time
         self._first_seen: dict[tuple[str, str], float] = {}
+        self.count = 0
 
     async def run(self) -> NoReturn:
         """Check until cancelled: when promises of the start are old enough, then at each interval."""
@@ -184,6 +187,7 @@ class AbandonedPromises:
             self._observe(offers, now_s)
             if now_s >= due_s:
                 await self._check(offers)
+                self.count += 1
                 due_s = self._time.monotonic() + self._times.every_s
             with suppress(TimeoutError):
                 async with asyncio.timeout(due_s - self._time.monotonic()):

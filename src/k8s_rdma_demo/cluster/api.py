@@ -30,6 +30,7 @@ from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, St
 from k8s_rdma_demo.cluster.objects import (
     BUILT_IN,
     PODS,
+    RESOURCE_CLAIMS,
     SERVICE_ACCOUNTS,
     Clock,
     JsonObject,
@@ -261,6 +262,8 @@ _MERGES: dict[str, Callable[[Any, Any], Any]] = {
     "application/merge-patch+json": merge_patch,
     "application/strategic-merge-patch+json": strategic_merge_patch,
 }
+_APPLY = "application/apply-patch+yaml"
+"""Server-side apply: of the status of ResourceClaims, a merge, since one driver alone writes devices here."""
 _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": "linux/amd64"}
 _log = structlog.get_logger()
@@ -366,9 +369,11 @@ class Api:
         if request.method == "GET":
             return self._list(request, target)
         if request.method == "POST":
-            document = _body(request)
+            dry_run = request.query.get("dryRun") == "All"
+            document = _body(request, dry_run=dry_run)
             _check_type(target.resource, document)
-            return _json(201, self._registry.create(_with_namespace(target, document), document))
+            created = self._registry.create(_with_namespace(target, document), document, dry_run=dry_run)
+            return _json(201, created)
         if request.method == "DELETE":
             return self._delete_collection(request, target)
         raise method_not_allowed()
@@ -417,6 +422,9 @@ class Api:
     def _patch(self, request: Request, target: Target) -> Response:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip()
         strategic = content_type.startswith("application/strategic")
+        applied = target.resource == RESOURCE_CLAIMS and target.subresource == "status"
+        if content_type == _APPLY and applied:
+            content_type = "application/merge-patch+json"
         if content_type not in _MERGES or (strategic and target.resource.custom):
             raise unsupported_patch(content_type)
         patch = _body(request)
@@ -448,8 +456,9 @@ def _json(status: int, document: JsonObject) -> Response:
     return Response(status=status, body=go_json(document))
 
 
-def _body(request: Request) -> JsonObject:
-    if request.query.get("dryRun"):
+def _body(request: Request, *, dry_run: bool = False) -> JsonObject:
+    """Decode the request's body. dry_run: whether the request may be one."""
+    if request.query.get("dryRun") and not dry_run:
         raise bad_request("dryRun is not supported")
     return decode(request.body, _decoder, "the request's body")
 

@@ -303,8 +303,11 @@ class Registry:
             raise not_found(target.resource, target.name)
         return obj
 
-    def create(self, target: Target, document: JsonObject) -> JsonObject:
-        """Create an object, which the server gives uid, resourceVersion and creationTimestamp."""
+    def create(self, target: Target, document: JsonObject, *, dry_run: bool = False) -> JsonObject:
+        """Create an object, which the server gives uid, resourceVersion and creationTimestamp.
+
+        dry_run: whether it is not stored.
+        """
         resource = target.resource
         check_shape(resource.kind, document)
         meta = {k: v for k, v in metadata(document).items() if k not in _OWNED_BY_SERVER}
@@ -327,7 +330,7 @@ class Registry:
             obj = {**obj, "status": {}}
         elif resource == RESOURCE_SLICES:
             obj = self._stored_slice(obj, None)
-        return self._write(target, obj)
+        return self._write(target, obj, dry_run=dry_run)
 
     def update(self, target: Target, document: JsonObject) -> JsonObject:
         """Replace an object, or of a subresource `status` its status."""
@@ -482,7 +485,7 @@ class Registry:
         except ValueError as error:  # of a quantity
             raise bad_request(f"ResourceSlice in version v1 cannot be handled: {error}") from error
 
-    def _write(self, target: Target, obj: JsonObject) -> JsonObject:
+    def _write(self, target: Target, obj: JsonObject, *, dry_run: bool = False) -> JsonObject:
         resource = target.resource
         meta = {"resourceVersion": "0", **metadata(obj)}
         if resource.namespaced:
@@ -490,7 +493,8 @@ class Registry:
         typed = {**obj, "kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
         if len(msgspec.json.encode(typed)) > MAX_OBJECT_BYTES:
             raise too_large_for_etcd()
-        return self.store.put(resource, in_field_order(typed))
+        ordered = in_field_order(typed)
+        return ordered if dry_run else self.store.put(resource, ordered)
 
 
 def _checked_name(resource: ResourceType, name: str) -> str:
