@@ -220,7 +220,7 @@ class SlicePublisher:
             if dropped := await self._try_out(names[0], specs[0], owner):
                 return dropped
             self._keeps_fields = True
-        lost: set[str] = set()
+        fields: set[str] = set()
         for name, spec in zip(names, specs, strict=True):
             whole = spec | {"pool": spec["pool"] | {"generation": generation}}
             if name in found:
@@ -229,10 +229,10 @@ class SlicePublisher:
                 stored = await self._api.create_slice(name, whole, owner)
             self.writes += 1
             self._found = {**(self._found or {}), name: stored}
-            lost |= set(dropped_fields(decode_spec(stored.spec), spec))
+            fields |= set(dropped_fields(decode_spec(stored.spec), spec))
         self._written, self._written_s = specs, self._time.monotonic()
         self._repeats.fail(self._written_s)
-        return tuple(sorted(lost))
+        return tuple(sorted(fields))
 
     async def _try_out(self, name: str, spec: dict[str, Any], owner: OwnerReference) -> tuple[str, ...]:
         """Name the fields that the API server would drop, before kube-scheduler sees a slice without them."""
