@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,11 @@ import pytest
 from e2e.processes import pod
 from e2e.test_rebuild_ledger import held, keep, lost, rebuild, spoilt
 from k8s_rdma.core.ledger import ClaimUid, Ledger
+from k8s_rdma.deviceplugin.dra import ClaimsAgent
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.wire.claims import SOCKET, Answer, ClaimName, Question, decode_answer, encode_line
+from k8s_rdma.wire.claims import HEARTBEAT_S, SOCKET, Answer, ClaimName, Question, decode_answer, encode_line
 from k8s_rdma_demo.cluster.cni_plugin import CniError
+from k8s_rdma_demo.kubelet.device_manager import in_background
 from resource_claims import claim, interface, of_pod, prepare
 from resource_claims import pod as pod_object
 
@@ -142,5 +145,25 @@ def test_pod_with_a_promise_does_not_start_without_the_agent(node: Node) -> None
         await runtime.delete(sandbox)
         assert unprepared(node, "p") == Answer()
         assert node.leftovers() == {}
+
+    asyncio.run(scenario())
+
+
+def test_agent_that_is_stopped_is_away_until_it_goes_on(node: Node) -> None:
+    async def until(agent: ClaimsAgent, *, away: bool) -> None:
+        async with asyncio.timeout(node.deadline_s):
+            while agent.away != away:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+
+    async def scenario() -> None:
+        agent = ClaimsAgent(node.run_dir / SOCKET, silence_s=HEARTBEAT_S + 2)
+        async with in_background(agent.follow()):
+            await until(agent, away=False)
+            node.agent.send_signal(signal.SIGSTOP)
+            try:
+                await until(agent, away=True)
+            finally:
+                node.agent.send_signal(signal.SIGCONT)
+            await until(agent, away=False)
 
     asyncio.run(scenario())
