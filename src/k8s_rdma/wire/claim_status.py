@@ -185,12 +185,10 @@ def _canonical(ips: Iterable[str]) -> Iterator[str]:
 
 
 def _data(interface: ClaimedInterface) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "pci": interface.pci,
-        "rdmaDevice": interface.rdma_device,
-        "minTxRate": interface.min_tx_rate,
-        "maxTxRate": interface.max_tx_rate,
-    }
+    data: dict[str, Any] = {"pci": interface.pci}
+    if interface.rdma_device:
+        data["rdmaDevice"] = interface.rdma_device
+    data |= {"minTxRate": interface.min_tx_rate, "maxTxRate": interface.max_tx_rate}
     enforcers = {"min": interface.min_enforced, "max": interface.max_enforced}
     enforced = {rate: enforcer for rate, enforcer in enforcers.items() if enforcer}
     return data | ({"enforced": enforced} if enforced else {})
