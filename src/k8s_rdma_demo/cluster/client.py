@@ -114,6 +114,11 @@ class ApiClient:
         path = resource.path(namespace=key[0], name=key[1], subresource="status")
         return await self._send("PATCH", path, document={"status": status}, content_type=_STRATEGIC)
 
+    async def update_status(self, resource: ResourceType, obj: JsonObject) -> JsonObject:
+        """Replace an object's status, unless the object has changed (ApiError 409)."""
+        path = resource.path(namespace=namespace_of(obj), name=name_of(obj), subresource="status")
+        return await self._send("PUT", path, document=obj)
+
     async def delete(self, resource: ResourceType, obj: JsonObject) -> None:
         """Delete as gracefully as the object wants."""
         await self._send("DELETE", resource.path(namespace=namespace_of(obj), name=name_of(obj)))
@@ -123,6 +128,10 @@ class ApiClient:
         path = resource.path(namespace=namespace_of(obj), name=name_of(obj))
         preconditions = {"uid": metadata(obj)["uid"]}
         await self._send("DELETE", path, document={"gracePeriodSeconds": 0, "preconditions": preconditions})
+
+    async def delete_all(self, resource: ResourceType, field_selector: str) -> None:
+        """Delete all objects that the selector takes."""
+        await self._send("DELETE", resource.path(), params={"fieldSelector": field_selector})
 
     async def _send(
         self,

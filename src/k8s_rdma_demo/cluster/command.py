@@ -22,6 +22,7 @@ import yaml
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma_demo.cluster.api import ApiConfig, serving_api
+from k8s_rdma_demo.cluster.dynamic_resources import controlling_claims
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
 from k8s_rdma_demo.cluster.node_devices import CDI_DIRS, DevicesConfig, KubeletConfig
@@ -203,6 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     parts = parser.add_subparsers(dest="part", required=True)
     _add_api(parts.add_parser("api", help="the API server"))
     _add_scheduler(parts.add_parser("scheduler", help="the scheduler"))
+    _add_controllers(parts.add_parser("controllers", help="the controller of ResourceClaims"))
     _add_kubelet(parts.add_parser("kubelet", help="the kubelet of one node, with its container runtime"))
     return parser
 
@@ -262,6 +264,18 @@ async def _scheduler(options: argparse.Namespace) -> AsyncIterator[str]:
         config = SchedulerConfig(seed=options.seed, extenders=extenders)
     async with scheduling(options.server, config):
         yield config.name
+
+
+def _add_controllers(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument("--server", required=True, metavar="URL", help="the API server")
+    parser.set_defaults(service=_controllers)
+
+
+@asynccontextmanager
+async def _controllers(options: argparse.Namespace) -> AsyncIterator[str]:
+    async with controlling_claims(options.server):
+        yield str(options.server)
 
 
 def _add_kubelet(parser: argparse.ArgumentParser) -> None:
@@ -343,6 +357,13 @@ def _add_devices(parser: argparse._ArgumentGroup) -> None:
         help="where the host's device nodes are (%(default)s)",
     )
 
+    parser.add_argument(
+        "--registry",
+        type=Path,
+        metavar="DIR",
+        help="where drivers of ResourceClaims register (/var/lib/kubelet/plugins_registry on a real node)",
+    )
+
 
 def _devices(options: argparse.Namespace) -> DevicesConfig | None:
     plugin_dir: Path | None = options.device_plugin_dir
@@ -355,6 +376,7 @@ def _devices(options: argparse.Namespace) -> DevicesConfig | None:
         ),
         cdi_dirs=tuple(options.cdi_dir) if options.cdi_dir else CDI_DIRS,
         host_root=options.host_root,
+        registry=options.registry,
     )
 
 

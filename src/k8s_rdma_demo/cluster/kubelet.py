@@ -52,7 +52,7 @@ async def running_kubelet(server: str, config: KubeletConfig) -> AsyncIterator[K
         devices = None
         if config.devices is not None:
             devices = await stack.enter_async_context(
-                running_node_devices(config.devices, config.containers, maker)
+                running_node_devices(config, config.devices, client, maker)
             )
         services = NodeServices(
             config=config,

@@ -8,8 +8,8 @@ Source: `pkg/kubelet/cm/admission/errors.go`, `kubelet.go` (`rejectPod`), `kubel
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from k8s_rdma.wire.pod_spec import quantity
@@ -23,6 +23,7 @@ from k8s_rdma_demo.cluster.containers import (
     Runtime,
     SandboxDirectory,
 )
+from k8s_rdma_demo.cluster.dynamic_resources import ClaimError, ClaimManager, running_claim_manager
 from k8s_rdma_demo.cluster.objects import (
     Clock,
     JsonObject,
@@ -53,11 +54,13 @@ class DevicesConfig:
 
     manager: kubelet's part. cdi_dirs: where the runtime looks for CDI specifications; the last counts most.
     host_root: where the host's device nodes are.
+    registry: the directory where drivers of ResourceClaims register; None: kubelet knows none.
     """
 
     manager: DeviceManagerConfig
     cdi_dirs: tuple[Path, ...] = CDI_DIRS
     host_root: Path = Path("/")
+    registry: Path | None = None
 
 
 class RejectedError(Exception):
@@ -66,21 +69,30 @@ class RejectedError(Exception):
 
 @asynccontextmanager
 async def running_node_devices(
-    config: DevicesConfig, containers: Path, maker: ContainerCreator | None = None
+    node: KubeletConfig, config: DevicesConfig, client: ApiClient, maker: ContainerCreator | None = None
 ) -> AsyncIterator[NodeDevices]:
-    """Run until the block ends. containers: the directory of their records. maker: None for records only."""
-    maker = maker or RecordedContainers(cdi_dirs=config.cdi_dirs, host_root=config.host_root)
-    async with running_device_manager(config.manager) as manager:
-        yield NodeDevices(manager=manager, containers=ContainerDirectory(containers), creator=maker)
+    """Run until the block ends. maker: None for records only."""
+    async with AsyncExitStack() as stack:
+        claims = None
+        if config.registry is not None:
+            running = running_claim_manager(client, node.node, config.registry)
+            claims = await stack.enter_async_context(running)
+        yield NodeDevices(
+            manager=await stack.enter_async_context(running_device_manager(config.manager)),
+            containers=ContainerDirectory(node.containers),
+            creator=maker or RecordedContainers(cdi_dirs=config.cdi_dirs, host_root=config.host_root),
+            claims=claims,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeDevices:
-    """Kubelet's device manager and the runtime's containers."""
+    """Kubelet's device manager and the runtime's containers. claims: the manager of claims, if any."""
 
     manager: DeviceManager
     containers: ContainerDirectory
     creator: ContainerCreator
+    claims: ClaimManager | None = None
     _reported: set[str] = field(default_factory=set, init=False)
 
     async def admit(self, pod: JsonObject) -> None:
@@ -104,6 +116,9 @@ class NodeDevices:
                 response = await self.manager.prepare(requesting_pod, container.name)
             except PreparationError as error:
                 raise ContainerError(error.message) from error
+            if self.claims is not None:
+                claimed = self.claims.cdi_devices(pod, container.name)
+                response = replace(response, cdi_devices=(*response.cdi_devices, *claimed))
             containers.append(await self.creator.create(pod, sandbox, container.name, response))
         self.containers.save(
             PodContainers(
@@ -114,6 +129,22 @@ class NodeDevices:
                 containers=tuple(containers),
             )
         )
+
+    async def prepare_claims(self, pod: JsonObject) -> None:
+        """Have drivers prepare the pod's claims; ContainerError."""
+        if self.claims is not None:
+            try:
+                await self.claims.prepare(pod)
+            except ClaimError as error:
+                raise ContainerError(error.message) from error
+
+    async def unprepare_claims(self, uid: str) -> None:
+        """Have drivers unprepare the claims that no pod has any more; ContainerError."""
+        if self.claims is not None:
+            try:
+                await self.claims.unprepare(uid)
+            except ClaimError as error:
+                raise ContainerError(error.message) from error
 
     async def release(self, uid: str) -> None:
         """The pod is over for kubelet, whatever is left of it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
+
+T = TypeVar("T")
 
 _CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
@@ -152,6 +154,7 @@ class PodWorker:
         if self._is_deleted:
             await self._release()
         await self._repeat_until_done(self._teardown)
+        await self._unprepare_claims()
         await self._release()
         await self._delete_pod()
         await self._delete_late()
@@ -179,15 +182,17 @@ class PodWorker:
             await self._services.devices.release(uid_of(self._pod))
 
     async def _keep_in_host_network(self) -> None:
+        await self._retry(self._prepare_claims)
         if await self._create_containers(None):
             await self._report(None)
         await self._ending.wait()
 
     async def _keep_sandbox(self) -> None:
+        await self._retry(self._prepare_claims)
         current = await self._reusable_sandbox()
         while not self._ending.is_set():
             if current is None:
-                current = await self._start()
+                current = await self._retry(self._try_to_start)
                 continue
             self._sandbox_is_dead = False
             self._wake.clear()
@@ -207,17 +212,36 @@ class PodWorker:
         dead = await self._services.runtime.list_dead(started)
         return next((sandbox for sandbox in started if sandbox not in dead), None)
 
-    async def _start(self) -> Sandbox | None:
-        """A sandbox, after as many tries as it takes; None when the pod shall end meanwhile."""
+    async def _retry(self, step: Callable[[], Awaitable[T]]) -> T | None:
+        """Return a step's result, after as many tries as it takes; None when the pod shall end meanwhile."""
         pause_s = self._config.start_retry_s
         while not self._ending.is_set():
             try:
-                return await self._try_to_start()
+                return await step()
             except _NotStartedError as error:
                 await self._services.recorder.warning(self._pod, error.about, error.message)
             await self._wait(self._ending, pause_s)
             pause_s = min(2 * pause_s, self._config.max_start_retry_s)
         return None
+
+    async def _prepare_claims(self) -> None:
+        if self._services.devices is None:
+            return
+        try:
+            await self._services.devices.prepare_claims(self._pod)
+        except ContainerError as error:
+            message = f"Failed to prepare dynamic resources: {error.message}"
+            raise _NotStartedError("FailedPrepareDynamicResources", message) from error
+
+    async def _unprepare_claims(self) -> None:
+        while self._services.devices is not None:
+            try:
+                await self._services.devices.unprepare_claims(uid_of(self._pod))
+            except ContainerError as error:
+                _log.warning("claims.not_unprepared", pod=name_of(self._pod), error=error.message)
+                await asyncio.sleep(self._config.stop_retry_s)
+            else:
+                return
 
     async def _try_to_start(self) -> Sandbox:
         await self._teardown_before_start()

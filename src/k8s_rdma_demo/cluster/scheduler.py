@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 
 from k8s_rdma_demo.cluster.client import ApiClient, ApiError, EventRecorder, Informer
+from k8s_rdma_demo.cluster.dynamic_resources import DynamicResources
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig, ExtenderError, Extenders
 from k8s_rdma_demo.cluster.fit import Assignments, Refusal, Unfit, node_refusal, resource_refusal
 from k8s_rdma_demo.cluster.objects import (
@@ -100,6 +101,8 @@ class Scheduler:
         )
         self._pods = Informer(client, PODS, self._on_pod)
         self._nodes = Informer(client, NODES, self._on_node)
+        self._resources = DynamicResources(client, config.clock, self._on_resources)
+        self._informers = (self._nodes, *self._resources.informers, self._pods)
         self._assignments = Assignments()
         self._recorder = EventRecorder(client=client, component=config.name, clock=config.clock)
         self._preemptor = Preemptor(
@@ -118,15 +121,15 @@ class Scheduler:
         self._wake = asyncio.Event()
 
     async def synced(self) -> None:
-        """Return when all pods and nodes that there were are known."""
-        await self._nodes.synced.wait()
-        await self._pods.synced.wait()
+        """Return when all objects that there were are known."""
+        for informer in self._informers:
+            await informer.synced.wait()
 
     async def run(self) -> NoReturn:
         """Schedule until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._nodes.run())
-            group.create_task(self._pods.run())
+            for informer in self._informers:
+                group.create_task(informer.run())
             await self.synced()
             while True:
                 pod = self._queue.pop(self._now())
@@ -162,6 +165,8 @@ class Scheduler:
             self._queue.refuse(uid_of(pod))
             unfit = replace(choice, preemption=outcome.message)
             await self._report(pod, "Unschedulable", unfit.message, nominated=outcome.node)
+        elif not self._resources.reserve(pod, choice):
+            self._queue.fail(uid_of(pod), self._now())
         else:
             self._assignments.assume(pod, choice)
             binds.create_task(self._bind(pod, choice))
@@ -203,15 +208,19 @@ class Scheduler:
         why = node_refusal(pod, node)
         if why is not None:
             return Refusal(reasons=(why,), unresolvable=True)
-        return resource_refusal(
-            pod, node, (*pods, *self._assignments.nominated_rivals(pod, name)), self._ignored
-        )
+        rivals = self._assignments.nominated_rivals(pod, name)
+        refusal = resource_refusal(pod, node, (*pods, *rivals), self._ignored)
+        if refusal is None and (why := self._resources.refusal(pod, name)):
+            return Refusal(reasons=(why,), unresolvable=True)
+        return refusal
 
     async def _bind(self, pod: JsonObject, node: str) -> None:
         try:
+            await self._resources.bind(pod)
             if not await self._extenders.bind(pod, node):
                 await self._bind_here(pod, node)
         except (ExtenderError, ApiError) as error:
+            self._resources.unreserve(pod)
             if self._current(pod):
                 self._assignments.fail(pod)
             else:
@@ -291,9 +300,18 @@ class Scheduler:
             self._queue.on_event()
             self._wake.set()
 
+    def _on_resources(self) -> None:
+        """Devices are free, or claims are there, that were not: for pods that were refused or that wait."""
+        self._queue.on_event()
+        for pod in self._pods.objects.values():
+            if spec_of(pod).get("resourceClaims"):
+                self._on_pod(pod, pod)
+        self._wake.set()
+
     def _is_ours(self, pod: JsonObject) -> bool:
         spec = spec_of(pod)
-        return spec.get("schedulerName") == self._config.name and not spec.get("schedulingGates")
+        is_gated = spec.get("schedulingGates") or self._resources.waits(pod)
+        return spec.get("schedulerName") == self._config.name and not is_gated
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
