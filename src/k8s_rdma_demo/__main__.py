@@ -16,7 +16,7 @@ from rich.console import Console
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma_demo.launch import INIT_PID
 from k8s_rdma_demo.outcome import Outcome
-from k8s_rdma_demo.scenes import Scenes
+from k8s_rdma_demo.scenes import POD_TIMEOUT_S, Scenes
 from k8s_rdma_demo.world import (
     API_URL,
     EXTENDER_URL,
@@ -34,6 +34,7 @@ SCENES: tuple[tuple[str, str], ...] = (
     ("examples", "Pods of examples/: fitting, spread over both PFs, fitting nowhere"),
     ("caps", "Caps, measured"),
     ("contention", "Three reservations on one link, measured"),
+    ("claims", "A pod by ResourceClaim, and one that waits for its bandwidth"),
     ("sixty", "Two pods of 60 interfaces each"),
     ("race", "Two pods at the same moment that fit only alone"),
     ("crash", "kill -9 of the agent in the middle of an ADD"),
@@ -93,7 +94,7 @@ def _interrupt(*_: object) -> None:
 def _play(world: World, outcome: Outcome, console: Console) -> None:
     started = time.monotonic()
     scenes = Scenes(world, outcome, examples_directory())
-    _step(console, "Two nodes with two PFs of 64 VFs each", world.build)
+    _step(console, "Two nodes with two PFs of 64 VFs each, and a PF for claims", world.build)
     initial_state = {node.name: world.kernel_state(node) for node in world.nodes}
     _step(console, "Agents, servers, extender; API server, scheduler, kubelets", world.start)
     with OverbookingMonitor(world.nodes) as monitor:
@@ -153,6 +154,9 @@ def _pause(world: World, console: Console) -> None:
 
 def _check_kernel_state(world: World, outcome: Outcome, expected: Mapping[str, frozenset[str]]) -> None:
     """Check that every node is as it was before the first pod."""
+    outcome.check_equal(
+        "ResourceClaims that are left", [], world.kubectl.leftovers("resourceclaims", timeout_s=POD_TIMEOUT_S)
+    )
     for node in world.nodes:
         changed = sorted(expected[node.name] ^ world.kernel_state(node))
         outcome.check_equal(f"{node.name}: VFs not home with their name, MAC and rates", [], changed)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma_demo.cluster.objects import BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +20,7 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """Pods of the namespace `default`."""
+    """Pods of the namespace `default`, and other objects."""
 
     client: httpx2.Client
 
@@ -36,6 +37,23 @@ class Kubectl:
             pod["spec"]["nodeName"] = node
         self._call("POST", "/api/v1/namespaces/default/pods", pod)
         return str(pod["metadata"]["name"])
+
+    def create(self, document: Mapping[str, Any]) -> None:
+        """Create an object of any kind."""
+        resource = next(resource for resource in BUILT_IN if resource.kind == document["kind"])
+        self._call("POST", resource.path(namespace="default"), document)
+
+    def items(self, plural: str) -> list[dict[str, Any]]:
+        """List all objects of a kind."""
+        resource = next(resource for resource in BUILT_IN if resource.plural == plural)
+        return list(self._call("GET", resource.path())["items"])
+
+    def leftovers(self, plural: str, *, timeout_s: float) -> list[str]:
+        """Wait until no object of a kind is there; the names of those that stay."""
+        end = time.monotonic() + timeout_s
+        while (items := self.items(plural)) and time.monotonic() < end:
+            time.sleep(POLL_S)
+        return [item["metadata"]["name"] for item in items]
 
     def pod(self, name: str) -> dict[str, Any] | None:
         """The pod as it is now; None when there is none."""

@@ -28,7 +28,7 @@ TOOLS = {
 
 CNI_PLUGINS = ("bridge", "host-local")
 CNI_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin")
-MAX_SCRATCH = 48
+MAX_SCRATCH = 36
 
 INIT_PID = "init.pid"
 """The file with the demo's PID outside, for the printed commands."""

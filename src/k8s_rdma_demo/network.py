@@ -1,7 +1,7 @@
 """The demo's network and processes: two nodes, a management network and a switch, in namespaces of its own.
 
-| control ── mgmt (10.250.0.0/24) ──┬── w1 ── enp1s0f0, enp1s0f1 ──┐
-| API server, scheduler, extender   └── w2 ── enp1s0f0, enp1s0f1 ──┴── fabric (a bridge: the switch)
+| control ── mgmt (10.250.0.0/24) ──┬── w1 ── enp1s0f0, enp1s0f1, enp1s0f2 ──┐
+| API server, scheduler, extender   └── w2 ── enp1s0f0, enp1s0f1 ────────────┴── fabric (a bridge: the switch)
 """
 
 from __future__ import annotations
@@ -78,8 +78,12 @@ class Processes:
         return stubborn
 
 
-PFS_PER_NODE = 2
-VFS_PER_PF = 64
+VFS = (64, 64)
+"""The number of VFs of each PF that pods ask for by annotation."""
+
+CLAIM_VFS = 8
+"""The number of VFs of the PF for claims, where there is one."""
+
 LINK_MBPS = 1000
 """The rate that two cores can fill."""
 
@@ -88,17 +92,26 @@ CONTROL_ADDRESS = "10.250.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoNode:
-    """A node: its name, network namespace, directory of its own, and number from 1."""
+    """A node: its name, network namespace, directory of its own, and number from 1.
+
+    has_claims: whether its last PF is for claims.
+    """
 
     name: str
     netns: Path
     directory: Path
     number: int
+    has_claims: bool
 
     @property
     def address(self) -> str:
         """The node's address on the management network."""
         return f"10.250.0.{10 + self.number}"
+
+    @property
+    def vfs(self) -> tuple[int, ...]:
+        """The number of VFs of each PF."""
+        return (*VFS, CLAIM_VFS) if self.has_claims else VFS
 
     def pf(self, index: int) -> tuple[str, str, str]:
         """Name, PCI address and uplink of a PF."""
@@ -129,7 +142,7 @@ def _build_node(node: DemoNode) -> None:
         *_cable(node, "mgmt", f"m{node.number}", "mgmt0"),
         *(
             line
-            for index in range(PFS_PER_NODE)
+            for index in range(len(node.vfs))
             for line in _cable(node, "fabric", f"f{node.number}-{index}", node.pf(index)[2])
         ),
     )

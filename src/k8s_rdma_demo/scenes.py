@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.netns import entered
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request, request_text
+from k8s_rdma.wire.claim_template import TemplateNames, claim_templates, with_claims
 from k8s_rdma_demo.kubectl import POLL_S, unschedulable
 from k8s_rdma_demo.network import LINK_MBPS, DemoNode
 from k8s_rdma_demo.outcome import TCP_SHARE, TOLERANCE, FlowShown, Outcome, PodShown
@@ -45,6 +47,10 @@ LEGACY_REFUSAL = "RDMA Scheduler Extension: Node did not have enough free RDMA r
 SIXTY = 60
 CAPPED = "reservations-and-caps"
 
+CLAIMED = ({"min_tx_rate": 300, "max_tx_rate": 500}, {"min_tx_rate": 200, "max_tx_rate": 300})
+WAITING_MBPS = 600
+"""More than a link has left beside `CLAIMED`."""
+
 COMPETING = {"gold": 500, "silver": 200, "bronze": 110}
 """Reservations, Mb/s; 190 Mb/s of the link are left."""
 
@@ -58,6 +64,7 @@ class Scenes:
         self._outcome = outcome
         self._examples = examples
         self._created: list[str] = []
+        self._claims: dict[str, str] = {}
 
     # Scenes
 
@@ -139,6 +146,37 @@ class Scenes:
             ", ".join(f"{part:.0f}" for part in excess) + " Mb/s",
         )
 
+    def claims(self) -> None:
+        """A pod by ResourceClaim has what it asks for; another one starts when that is free again."""
+        check = self._outcome.check_equal
+        self._apply("peer", {}, {}, node="w2")
+        self._await("peer")
+        self._apply_claim("by-claim", *CLAIMED)
+        self._await("by-claim")
+        interfaces = self._allocation_of("by-claim").interfaces
+        rates = [rates_text(interface.min_tx_rate, interface.max_tx_rate) for interface in interfaces]
+        requested = [rates_text(entry["min_tx_rate"], entry["max_tx_rate"]) for entry in CLAIMED]
+        check("by-claim has the reservations and caps of its claim", requested, rates)
+        devices = self._world.devices("by-claim")
+        check("CDI devices of its container, one an interface", len(CLAIMED), len(devices))
+        self._apply_claim("waits", {"min_tx_rate": WAITING_MBPS})
+        refusal = self._world.kubectl.refused("waits", timeout_s=POD_TIMEOUT_S)
+        self._outcome.refusals["waits"] = refusal
+        check("waits stays Pending", True, "cannot allocate all claims" in refusal)
+        self._measure(
+            "claims",
+            *(
+                Flow(
+                    name=f"rdma{index}, to the other node",
+                    source=self._endpoint("by-claim", index),
+                    destination=self._endpoint("peer", index),
+                )
+                for index in range(len(CLAIMED))
+            ),
+        )
+        self.finish("by-claim")
+        self._await("waits")
+
     def sixty(self) -> None:
         """Two pods of 60 interfaces each: every one named, addressed and reaching its peer."""
         check = self._outcome.check_equal
@@ -211,18 +249,38 @@ class Scenes:
         self._created.append(name or example)  # first: what is under way is deleted as well
         return self._world.kubectl.apply(self._manifest(example), name=name, node=node)
 
-    def _apply(self, name: str, *interfaces: Mapping[str, int]) -> None:
-        manifest = self._manifest("without-rdma")
-        manifest["metadata"]["annotations"] = {ANNOTATION: json.dumps(interfaces)}
+    def _apply(self, name: str, *interfaces: Mapping[str, int], node: str | None = None) -> None:
+        manifest = self._annotated(*interfaces)
+        if node is not None:
+            manifest["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
         self._created.append(name)
         self._world.kubectl.apply(manifest, name=name)
+
+    def _apply_claim(self, name: str, *interfaces: Mapping[str, int]) -> None:
+        """Ask by a ResourceClaimTemplate, as `k8s-rdma claim` makes it of an annotation."""
+        manifest = self._annotated(*interfaces)
+        self._claims[name] = f"claim: {describe(manifest)}"
+        request = parse_request(request_text(manifest["metadata"]["annotations"]))
+        templates = claim_templates(request, TemplateNames(name=name)).templates
+        for template in templates:
+            self._world.kubectl.create(template.document)
+        self._created.append(name)
+        self._world.kubectl.apply(with_claims(manifest, templates, SLOT_RESOURCE), name=name)
+
+    def _annotated(self, *interfaces: Mapping[str, int]) -> dict[str, Any]:
+        manifest = self._manifest("without-rdma")
+        manifest["metadata"]["annotations"] = {ANNOTATION: json.dumps(interfaces)}
+        return manifest
 
     def _await(self, name: str) -> None:
         """Wait until a pod runs, and note where and with what."""
         pod = self._world.kubectl.running(name, timeout_s=POD_TIMEOUT_S)
         node = self._world.node(pod["spec"]["nodeName"])
         shown = PodShown(
-            name=name, requested=describe(pod), node=node.name, allocated=self._allocation_text(name, node)
+            name=name,
+            requested=self._claims.get(name) or describe(pod),
+            node=node.name,
+            allocated=self._allocation_text(name, node),
         )
         self._outcome.pods.append(shown)
 
@@ -347,10 +405,17 @@ def describe(pod: Mapping[str, Any]) -> str:
     request = parse_request(request_text(pod["metadata"].get("annotations", {})))
     groups: dict[str, int] = {}
     for interface in request.interfaces:
-        low, high = interface.min_tx_rate_mbps, interface.max_tx_rate_mbps
-        rates = " ".join(filter(None, (f"min {low}" if low else "", f"max {high}" if high else ""))) or "any"
+        rates = rates_text(interface.min_tx_rate_mbps, interface.max_tx_rate_mbps)
         groups[rates] = groups.get(rates, 0) + 1
     return ", ".join(f"{count} x {text}" if count > 1 else text for text, count in groups.items()) or "-"
+
+
+def rates_text(min_tx_rate_mbps: int, max_tx_rate_mbps: int) -> str:
+    """Describe an interface's reservation and cap; 0 for none."""
+    texts = (
+        f"{name} {mbps}" for name, mbps in (("min", min_tx_rate_mbps), ("max", max_tx_rate_mbps)) if mbps
+    )
+    return " ".join(texts) or "any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,14 +23,14 @@ import httpx2
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.wire.claim_template import DEVICE_CLASS
+from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.rest import NodeReport, decode_report
-from k8s_rdma_demo.cluster.containers import SandboxDirectory
+from k8s_rdma_demo.cluster.containers import ContainerDirectory, SandboxDirectory
 from k8s_rdma_demo.kubectl import Kubectl
 from k8s_rdma_demo.network import (
     CONTROL_ADDRESS,
     LINK_MBPS,
-    PFS_PER_NODE,
-    VFS_PER_PF,
     DemoNode,
     Processes,
     build,
@@ -51,6 +51,13 @@ PERIOD_S = 0.05
 
 _POLICIES = 'policies: [{name: everything, namespaces: ["*"], allow: ["*"]}]\n'
 """A policy that allows everything: the pods show what the annotation offers, and there are no others."""
+
+_DEVICE_CLASS = {
+    "kind": "DeviceClass",
+    "metadata": {"name": DEVICE_CLASS},
+    "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]},
+}
+"""The class of PFs for claims, as the chart makes it."""
 
 _LEAF = re.compile(r" leaf \S+")
 """The number of a class's queue, which says nothing about its rates."""
@@ -89,6 +96,7 @@ class World:
                 number=number,
                 netns=paths.directory / "nodes" / f"w{number}.netns",
                 directory=paths.directory / "nodes" / f"w{number}",
+                has_claims=number == 1,
             )
             for number in (1, 2)
         )
@@ -106,7 +114,7 @@ class World:
         """Make namespaces, links and functions."""
         build(self.nodes)
         for node in self.nodes:
-            for index in range(PFS_PER_NODE):
+            for index in range(len(node.vfs)):
                 self._create_pf(node, index)
             self._write_files(node)
         (self.paths.directory / "placement.key").write_text(secrets.token_hex(32))
@@ -116,6 +124,7 @@ class World:
         """Every process, and the nodes known to the API server; returns when all answer."""
         self._start_component("api", "--host", CONTROL_ADDRESS, "--port", str(API_PORT), *self._kubeconfig())
         self._wait("API server", lambda: self._http.get(f"{API_URL}/healthz").is_success)
+        self.kubectl.create(_DEVICE_CLASS)
         for node in self.nodes:
             self.start_agent(node)
             self._start_k8s_rdma("server", node, {"runDir": str(self.run_dir(node))})
@@ -130,13 +139,16 @@ class World:
         }
         self._start_k8s_rdma("extender", None, extender)
         self._wait("extender", lambda: self._http.get(f"{EXTENDER_URL}/readyz").is_success)
+        self._start_component("controllers", *self._api())
         self._start_component("scheduler", *self._api(), "--extender", f"{EXTENDER_URL}/scheduler")
         for node in self.nodes:
             self._start_kubelet(node)
+            if node.has_claims:
+                self._start_driver(node)
 
     def start_agent(self, node: DemoNode) -> None:
         """The node's agent; returns at once."""
-        config = {
+        config: dict[str, Any] = {
             "node": node.name,
             "kernel": "virtual",
             "kubeconfig": str(self.paths.directory / "kubeconfig"),
@@ -144,7 +156,11 @@ class World:
             "stateDir": str(node.directory / "lib"),
             "placementKeyFile": str(self.paths.directory / "placement.key"),
             "policyFile": str(self.paths.directory / "policies.yaml"),
+            "cdiDir": str(node.directory / "cdi"),
         }
+        if node.has_claims:
+            rule = {"names": [node.pf(len(node.vfs) - 1)[0]], "use": "claims"}
+            config["hardware"] = {"pfs": [rule], "all": True}
         self._start_k8s_rdma("agent", node, config)
 
     def restart_agents(self) -> None:
@@ -186,6 +202,17 @@ class World:
         msg = f"pod {name}: no node runs it"
         raise K8sRdmaError(msg)
 
+    def devices(self, name: str) -> tuple[str, ...]:
+        """The CDI devices of a pod's containers."""
+        records = (ContainerDirectory(node.directory / "containers") for node in self.nodes)
+        pods = (record.find("default", name) for record in records)
+        return tuple(
+            device
+            for pod in pods
+            for container in (pod.containers if pod is not None else ())
+            for device in container.cdi_devices
+        )
+
     def leftover_sandboxes(self, node: DemoNode) -> list[str]:
         """Namespaces and records of pods on a node."""
         paths = [*(node.directory / "netns").glob("*"), *(node.directory / "sandboxes").glob("*.json")]
@@ -195,7 +222,7 @@ class World:
         """Count the VFs' interfaces that are in pods now."""
         with node.netns.open("rb") as netns, Rtnl(netns.fileno()) as rtnl:
             home = sum(_is_vf(link.name) for link in rtnl.links())
-        return PFS_PER_NODE * VFS_PER_PF - home
+        return sum(node.vfs) - home
 
     def receipts(self, node: DemoNode) -> list[str]:
         """The phases of the receipts in the ledger of a node whose agent does not run."""
@@ -235,7 +262,7 @@ class World:
     def _create_pf(self, node: DemoNode, index: int) -> None:
         name, pci, uplink = node.pf(index)
         arguments = ["--name", name, "--pci", pci, "--uplink", uplink]
-        sizes = ["--link-mbps", str(LINK_MBPS), "--vfs", str(VFS_PER_PF)]
+        sizes = ["--link-mbps", str(LINK_MBPS), "--vfs", str(node.vfs[index])]
         command = [sys.executable, "-m", "k8s_rdma.linux.virtual", "create", *arguments, *sizes]
         ended = subprocess.run(
             ["nsenter", f"--net={node.netns}", "--", *command], capture_output=True, text=True, check=False
@@ -289,8 +316,37 @@ class World:
             *("--cni-path", str(node.directory / "cni"), "--netns-dir", str(node.directory / "netns")),
             *("--state-dir", str(node.directory / "sandboxes"), "--late-delete-s", "1"),
             *("--node-ip", node.address),
+            *(self._claim_directories(node) if node.has_claims else ()),
             node=node,
         )
+
+    def _claim_directories(self, node: DemoNode) -> tuple[str, ...]:
+        directories = {"device-plugin-dir": "device-plugins", "registry": "registry", "cdi-dir": "cdi"}
+        return tuple(
+            part
+            for option, name in directories.items()
+            for part in (f"--{option}", str(node.directory / name))
+        )
+
+    def _start_driver(self, node: DemoNode) -> None:
+        """The device plugin, which offers nothing here but is the driver of claims."""
+        directory = node.directory
+        claims = {
+            "registryDir": str(directory / "registry"),
+            "pluginsDir": str(directory / "plugins"),
+            "uid": "1",
+        }
+        config: dict[str, Any] = {
+            "node": node.name,
+            "kubeconfig": str(self.paths.directory / "kubeconfig"),
+            "runDir": str(self.run_dir(node)),
+            "kubeletDir": str(directory / "device-plugins"),
+            "resources": [],
+            "port": None,
+            "claims": claims,
+        }
+        self._start_k8s_rdma("device-plugin", node, config)
+        self._wait(f"{node.name}'s driver", lambda: bool(self.kubectl.items("resourceslices")))
 
     def _start_component(self, part: str, *arguments: str, node: DemoNode | None = None) -> None:
         name = f"{node.name}-{part}" if node else part

@@ -138,8 +138,8 @@ def test_demo_passes_every_check_is_as_in_the_tutorial_and_leaves_nothing(
     assert len(document["checks"]) > 30
     [pod] = yaml.safe_load_all(document["manifest"])
     assert list(pod["metadata"]["annotations"]) == ["rdma_interfaces_required"]
-    assert {"fits-nowhere"} < set(document["refusals"])
-    assert len(document["flows"]) == 6
+    assert {"fits-nowhere", "waits"} < set(document["refusals"])
+    assert len(document["flows"]) == 8
     for check in document["checks"]:
         assert check["passed"], check
     assert list(scratch.iterdir()) == []

@@ -109,10 +109,11 @@ def _devices(slices: Iterable[JsonObject], node: str) -> list[_Device]:
     found = []
     for pool, members in pools:
         definitions = list(_definitions(list(members)))
-        if max(Counter(each["name"] for each in definitions).values(), default=1) == 1:
-            found += [((*pool, each["name"]), each) for each in definitions]
+        if max(Counter(definition["name"] for definition in definitions).values(), default=1) == 1:
+            found += [((*pool, definition["name"]), definition) for definition in definitions]
     return [
-        _Device(id=device_id, order=order, definition=each) for order, (device_id, each) in enumerate(found)
+        _Device(id=device_id, order=order, definition=definition)
+        for order, (device_id, definition) in enumerate(found)
     ]
 
 
@@ -131,7 +132,7 @@ def _definitions(specs: Sequence[JsonObject]) -> Iterator[JsonObject]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slot:
-    """A device to be found. claim: its index. drivers: of which it must be, all of them."""
+    """A device to be found. claim: its index. drivers: names that its driver must have, all of them."""
 
     claim: int
     request: str
@@ -199,8 +200,8 @@ class _Constraint:
             return False
         if self.equal:
             return all(value == found[0][1] for _, value in found)
-        others = dict(found[:-1])  # of several devices of a request only the last one counts
-        return not found or found[-1][1] not in others.values()
+        earlier = dict(found[:-1])  # of several devices of a request only the last one counts
+        return not found or found[-1][1] not in earlier.values()
 
 
 def _constraints(claim: JsonObject) -> Iterator[_Constraint]:
@@ -218,7 +219,7 @@ def _constraints(claim: JsonObject) -> Iterator[_Constraint]:
 
 @dataclass(slots=True)
 class _Usage:
-    """What results consume: by device their number, and by device and capacity an amount."""
+    """Consumption: the number of results by device, and an amount by device and capacity."""
 
     results: Counter[DeviceId] = field(default_factory=Counter)
     amounts: dict[tuple[DeviceId, str], Fraction] = field(default_factory=dict)
@@ -227,9 +228,9 @@ class _Usage:
         """Count a result; with sign -1 no longer."""
         self.results[device] += sign
         for name, text in consumed.items():
-            self.amounts[device, name] = self.of(device, name) + sign * quantity(text)
+            self.amounts[device, name] = self.amount(device, name) + sign * quantity(text)
 
-    def of(self, device: DeviceId, capacity: str) -> Fraction:
+    def amount(self, device: DeviceId, capacity: str) -> Fraction:
         """The amount of a device's capacity."""
         return self.amounts.get((device, capacity), Fraction(0))
 
@@ -285,21 +286,21 @@ class _Search:
         if self.used.results[device.id] and not device.is_shared:
             return False
         has_room = all(
-            self.used.of(device.id, name) + quantity(consumed[name]) <= quantity(entry["value"])
+            self.used.amount(device.id, name) + quantity(consumed[name]) <= quantity(entry["value"])
             for name, entry in device.capacity.items()
         )
         return has_room and self._meets_constraints(slot, device)
 
     def _meets_constraints(self, slot: _Slot, device: _Device) -> bool:
         pairs = [*zip(self.slots, self.chosen, strict=False), (slot, device)]
-        chosen = [(each.request, found) for each, found in pairs if each.claim == slot.claim]
+        chosen = [(entry.request, found) for entry, found in pairs if entry.claim == slot.claim]
         return all(constraint.holds(chosen) for constraint in self.constraints[slot.claim])
 
 
 def consumed_capacity(
     requested: Mapping[str, str], capacity: Mapping[str, JsonObject]
 ) -> dict[str, str] | None:
-    """What a request consumes of each capacity of a shared device, or None where a policy forbids it.
+    """Calculate the capacity that a request consumes of a shared device; None where a policy forbids it.
 
     By `requestPolicy`: the default where nothing is requested, else the next valid value or step. Quantities
     as the API server stores what kube-scheduler writes: rounded ones in binary units where that is exact.
@@ -315,15 +316,15 @@ def _amount(requested: str | None, capacity: JsonObject) -> str:
     policy = capacity.get("requestPolicy") or {}
     if requested is None:
         return str(policy.get("default", capacity["value"]))
-    wanted = quantity(requested)
+    amount = quantity(requested)
     if allowed := policy.get("validRange"):
         least = quantity(allowed["min"])
-        if wanted < least:
+        if amount < least:
             return str(allowed["min"])
         if step := allowed.get("step"):
-            steps = -(-(-(-wanted // 1) - least) // quantity(step))
+            steps = -(-(-(-amount // 1) - least) // quantity(step))
             return _rounded(int(least + steps * quantity(step)))
-    greater = [value for value in policy.get("validValues") or () if wanted <= quantity(value)]
+    greater = [value for value in policy.get("validValues") or () if amount <= quantity(value)]
     return str(greater[0]) if greater else canonical(requested)
 
 

@@ -26,14 +26,12 @@ from k8s_rdma_demo.cluster.dynamic_resources import controlling_claims
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
 from k8s_rdma_demo.cluster.node_devices import CDI_DIRS, DevicesConfig, KubeletConfig
-from k8s_rdma_demo.cluster.objects import parse_resource_type
+from k8s_rdma_demo.cluster.objects import JsonObject, parse_resource_type
 from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling
 from k8s_rdma_demo.kubelet.device_manager import KUBELET_SOCKET, DeviceManagerConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
-
-    from k8s_rdma_demo.cluster.objects import JsonObject
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}

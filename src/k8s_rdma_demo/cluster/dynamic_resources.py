@@ -85,7 +85,7 @@ def _consumer(pod: JsonObject) -> JsonObject:
 
 
 def _owners(claim: JsonObject) -> list[JsonObject]:
-    return [each for each in metadata(claim).get("ownerReferences") or () if each["kind"] == "Pod"]
+    return [owner for owner in metadata(claim).get("ownerReferences") or () if owner["kind"] == "Pod"]
 
 
 # The controller
@@ -153,7 +153,7 @@ class ClaimController:
             template = self._templates.objects.get(template_key)
             if not names[entry["name"]] and template is not None:
                 names[entry["name"]] = await self._claim_of(pod, entry["name"], template)
-        reported = {each["name"] for each in status_of(pod).get("resourceClaimStatuses") or ()}
+        reported = {entry["name"] for entry in status_of(pod).get("resourceClaimStatuses") or ()}
         from_templates = {
             entry["name"] for entry in spec_of(pod)["resourceClaims"] if not entry.get("resourceClaimName")
         }
@@ -182,8 +182,8 @@ class ClaimController:
                 "annotations": {**annotations_of(content), POD_CLAIM: entry},
                 "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
             }
-            made = await self._client.create(RESOURCE_CLAIMS, {"metadata": meta, "spec": spec_of(content)})
-            self._generated[key] = name_of(made)
+            claim = await self._client.create(RESOURCE_CLAIMS, {"metadata": meta, "spec": spec_of(content)})
+            self._generated[key] = name_of(claim)
         return self._generated[key]
 
     async def _free(self, claim: JsonObject) -> None:
@@ -197,10 +197,10 @@ class ClaimController:
         status = status_of(claim)
         reserved = status.get("reservedFor") or []
         active = [consumer for consumer in reserved if await self._is_active(claim, consumer)]
-        if active != reserved:
-            kept = {**status, "reservedFor": active} if active else {}
+        if active != reserved or (status.get("allocation") and not active):
+            remaining = {**status, "reservedFor": active} if active else {}
             await self._ignoring_absence(
-                self._client.update_status(RESOURCE_CLAIMS, {**claim, "status": kept})
+                self._client.update_status(RESOURCE_CLAIMS, {**claim, "status": remaining})
             )
 
     async def _is_active(self, claim: JsonObject, reference: JsonObject) -> bool:
@@ -249,7 +249,7 @@ class DynamicResources:
 
     @property
     def informers(self) -> tuple[Informer, ...]:
-        """What the plugin follows."""
+        """The informers that are to run."""
         return self._claims, self._slices, self._classes
 
     def waits(self, pod: JsonObject) -> bool:
@@ -284,17 +284,14 @@ class DynamicResources:
     async def bind(self, pod: JsonObject) -> None:
         """Write the allocations, and reserve the claims for the pod; ApiError."""
         for claim in self._claims_of(pod):
-            if claim is None:
+            allocation = self._allocation(claim) if claim is not None else None
+            if claim is None or allocation is None:
                 raise ApiError(f"pod {name_of(pod)}: a claim was deleted", code=_NOT_FOUND)
             status, consumer = status_of(claim), _consumer(pod)
             reserved = status.get("reservedFor") or []
-            if not status.get("allocation") or consumer not in reserved:
-                now = timestamp(self._clock())
-                allocation = status.get("allocation") or {
-                    **self._assumed[uid_of(claim)],
-                    "allocationTimestamp": now,
-                }
-                added = {"allocation": allocation, "reservedFor": [*reserved, consumer]}
+            if consumer not in reserved:
+                moment = {"allocationTimestamp": timestamp(self._clock())}
+                added = {"allocation": moment | allocation, "reservedFor": [*reserved, consumer]}
                 await self._client.update_status(RESOURCE_CLAIMS, {**claim, "status": {**status, **added}})
 
     def _claims_of(self, pod: JsonObject) -> list[JsonObject | None]:
@@ -329,8 +326,8 @@ class DynamicResources:
 
 def _is_on(allocation: JsonObject, node: str) -> bool:
     terms = (allocation.get("nodeSelector") or {}).get("nodeSelectorTerms") or ()
-    fields = [each for term in terms for each in term.get("matchFields") or ()]
-    return all(node in each["values"] for each in fields)
+    entries = [entry for term in terms for entry in term.get("matchFields") or ()]
+    return all(node in entry["values"] for entry in entries)
 
 
 # Kubelet
@@ -417,7 +414,7 @@ class ClaimManager:
         """The qualified names of a container's devices, as the pod's claims have been prepared."""
         names = claim_names(pod)
         containers = [*(spec_of(pod).get("initContainers") or ()), *spec_of(pod)["containers"]]
-        resources = next(each.get("resources") or {} for each in containers if each["name"] == container)
+        resources = next(entry.get("resources") or {} for entry in containers if entry["name"] == container)
         devices: dict[str, None] = {}
         for entry in resources.get("claims") or ():
             claim = self._find(pod, names[entry["name"]])
@@ -430,7 +427,7 @@ class ClaimManager:
     def _find(self, pod: JsonObject, name: str) -> _PodClaim | None:
         claims = self._claims.values()
         key = namespace_of(pod), name
-        return next((each for each in claims if (each.name.namespace, each.name.name) == key), None)
+        return next((claim for claim in claims if (claim.name.namespace, claim.name.name) == key), None)
 
     async def _read(self, pod: JsonObject, name: str) -> _PodClaim:
         try:

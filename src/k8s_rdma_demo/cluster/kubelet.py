@@ -22,19 +22,22 @@ import structlog
 from k8s_rdma_demo.cluster.client import ApiClient, ApiError, EventRecorder, Informer
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
-from k8s_rdma_demo.cluster.containers import PodRef, Runtime, Sandbox, SandboxDirectory
+from k8s_rdma_demo.cluster.containers import (
+    Container,
+    ContainerCreator,
+    PodRef,
+    Runtime,
+    Sandbox,
+    SandboxDirectory,
+)
 from k8s_rdma_demo.cluster.cri_runtime import CriContainers, CriRuntime
-from k8s_rdma_demo.cluster.node_devices import KubeletConfig, NodeServices, running_node_devices
+from k8s_rdma_demo.cluster.node_devices import KubeletConfig, NodeDevices, NodeServices, running_node_devices
 from k8s_rdma_demo.cluster.objects import NODES, PODS, JsonObject, condition_of, status_of, timestamp, uid_of
 from k8s_rdma_demo.cluster.pod_worker import PodWorker
-from k8s_rdma_demo.kubelet.device_manager import in_background
+from k8s_rdma_demo.kubelet.device_manager import DeviceManager, in_background
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from k8s_rdma_demo.cluster.containers import Container, ContainerCreator
-    from k8s_rdma_demo.cluster.node_devices import NodeDevices
-    from k8s_rdma_demo.kubelet.device_manager import DeviceManager
 
 _CONFLICT = 409
 _NOT_FOUND = 404

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import structlog
 
-from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
+from k8s_rdma.core.devices.pod_devices import (
+    AllocateResponse,
+    ContainerDevices,
+    OfferedDevice,
+    PluginRegistration,
+    PodDevices,
+)
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import Handler, RefusedCallError, StatusCode
 from k8s_rdma.wire.kubelet import GET_ALLOCATABLE_RESOURCES, GET_METHOD, LIST, REGISTER, PodName
@@ -29,7 +35,6 @@ from k8s_rdma_demo.kubelet.pods import CHECKPOINT, Capacity, ContainerKind, Devi
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from k8s_rdma.core.devices.pod_devices import AllocateResponse, OfferedDevice, PluginRegistration
     from k8s_rdma.wire.protobuf import Method
 
 RequestT = TypeVar("RequestT")
