@@ -234,7 +234,15 @@ class AllocationRecorder:
         await self._create_node(name)
         made = [await self._create_slice(name, *each) for each in case.slices]
         pods = [await self._allocate(f"{name}-{index}", name, pod) for index, pod in enumerate(case.pods)]
-        return {"node": name, "slices": made, "pods": pods}
+        found = (await self.http.get(f"{API}/deviceclasses")).json()["items"]
+        named = {
+            each["exactly"]["deviceClassName"]
+            for pod in case.pods
+            for spec in pod
+            for each in spec["devices"]["requests"]
+        }
+        used = [kept(each) for each in found if each["metadata"]["name"] in named]
+        return {"node": name, "classes": used, "slices": made, "pods": pods}
 
     async def _create_node(self, name: str) -> None:
         room = {"cpu": "8", "memory": "8Gi", "pods": "110"}

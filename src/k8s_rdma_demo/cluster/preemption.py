@@ -157,8 +157,8 @@ class _Later:
 
 _DISRUPTION = "DisruptionTarget"
 _BY_PREEMPTION = "PreemptionByScheduler"
-_NO_CLAIMS = "no new claims to deallocate"
-"""The message of the plugin DynamicResources, which runs first, on a pod without resource claims."""
+_NO_CLAIMS, _CLAIMS = "no new claims to deallocate", "still not schedulable"
+"""The messages of the plugin DynamicResources, which runs first, on pods without and with claims."""
 
 _NOT_FOUND = 404
 _log = structlog.get_logger()
@@ -189,8 +189,9 @@ class Preemptor:
     async def make_room(self, pod: JsonObject, refusals: Mapping[str, Refusal], nodes: int) -> Outcome:
         """Evict what it takes on the node where that hurts least."""
         obstacle = self._ineligibility(pod, refusals)
+        claims = _CLAIMS if spec_of(pod).get("resourceClaims") else _NO_CLAIMS
         if obstacle:
-            return Outcome(None, f"{_NO_CLAIMS}, preemption: {obstacle}")
+            return Outcome(None, f"{claims}, preemption: {obstacle}")
         resolvable = [node for node, refusal in refusals.items() if not refusal.unresolvable]
         try:
             found = dry_run(
@@ -204,10 +205,10 @@ class Preemptor:
             if not found.candidates:
                 helpless = {node: found.refusals.get(node, NOT_HELPFUL) for node in refusals}
                 why = Unfit(nodes=nodes, refusals=helpless).message
-                return Outcome("", f"{_NO_CLAIMS}, preemption: {why}")
+                return Outcome("", f"{claims}, preemption: {why}")
             candidates = await self.extenders.preempt(pod, found.candidates, self.assignments.on)
             if not candidates:
-                return Outcome(None, f"{_NO_CLAIMS}, preemption: no candidate node for preemption")
+                return Outcome(None, f"{claims}, preemption: no candidate node for preemption")
             node = pick_node(candidates)
             await self._evict(pod, node, candidates[node])
         except (ExtenderError, ApiError) as error:
