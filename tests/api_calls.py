@@ -84,6 +84,7 @@ EXAMPLES: dict[str, tuple[Callable[[Client], Any], ...]] = {
     "follow_rdma_nodes": (lambda c: c.follow_rdma_nodes(),),
     "follow_slices": (lambda c: c.follow_slices(NODE, DRIVER),),
     "get_claim_document": (lambda c: c.get_claim_document("ns", "c"),),
+    "apply_claim_status": (lambda c: c.apply_claim_status("ns", "c", {}, "u"),),
     "get_lease": (lambda c: c.get_lease("ns", "l"),),
     "get_min_count": tuple(
         lambda c, api=api: c.get_min_count(Gang(api=api, namespace="ns", name="g")) for api in GangApi

@@ -83,12 +83,12 @@ def test_every_method_of_the_client_is_asked_here():
     assert set(EXAMPLES) == METHODS
 
 
-STATUS = {
-    (EVERYWHERE, "resource.k8s.io", "resourceclaims/status", "patch"),
+DRIVER_VERBS = {
     (EVERYWHERE, "resource.k8s.io", "resourceclaims/driver", "associated-node:update"),
     (EVERYWHERE, "resource.k8s.io", "resourceclaims/driver", "associated-node:patch"),
 }
-"""What a DRA driver needs to write `status.devices` of a claim."""
+"""What the API server requires of a DRA driver that writes a claim's status, besides the right to do so."""
+STATUS = {(EVERYWHERE, "resource.k8s.io", "resourceclaims/status", "patch"), *DRIVER_VERBS}
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -100,7 +100,7 @@ async def test_role_grants_every_verb_that_is_used_and_no_other(name: str, tmp_p
         for example in EXAMPLES[method]
         for asked in await asked_of_the_api_server(example, tmp_path)
     }
-    assert granted(*process.account) - STATUS == needed
+    assert granted(*process.account) - DRIVER_VERBS == needed
 
 
 def test_no_role_is_for_anybody_else_or_names_what_matches_more():
