@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from errno import EACCES, ENOENT
 
@@ -59,6 +60,11 @@ def absent():
 def test_being_root_is_advised_only_where_a_right_is_missing(look, as_root):
     [found] = run_check("modules", look)
     assert found.fix.startswith("run it as root") == as_root
+
+
+def test_document_beyond_the_stack_is_not_looked_at():
+    [found] = run_check("claims", lambda: json.loads("[" * 5_000))
+    assert (found.id, found.subject) == ("not-looked-at", "claims")
 
 
 def test_counts_are_told_in_plural_but_for_one():

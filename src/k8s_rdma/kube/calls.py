@@ -31,6 +31,7 @@ from k8s_rdma.kube.api import (
     Page,
 )
 from k8s_rdma.kube.credentials import authenticate, credentials, usable_credentials
+from k8s_rdma.wire.json import decode_lossy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -186,7 +187,11 @@ class Documents:
             document = self.get(path, {"limit": str(_PAGE), **(query or {}), **continuation})
             if document is None:
                 return
-            yield from document.get("items") or ()
+            items = document.get("items") or ()
+            if not all(isinstance(item, dict) for item in items):
+                msg = f"list {path}: items: expected objects"
+                raise ApiUncertainError(msg)
+            yield from items
             following = (document.get("metadata") or {}).get("continue", "")
             if not following:
                 return
@@ -200,7 +205,7 @@ class Documents:
         if date := response.headers.get("date"):
             self._now = parsedate_to_datetime(date)
         response.raise_for_status()
-        found = response.json()
+        found = decode_lossy(response.content)
         if not isinstance(found, dict):
             msg = f"expected an object, got {type(found).__name__}"
             raise ValueError(msg)  # noqa: TRY004 - as the JSON decoder says it

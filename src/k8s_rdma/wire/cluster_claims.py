@@ -44,6 +44,9 @@ SLICES_QUERY = {"fieldSelector": f"spec.driver={DRIVER}"}
 MAX_DEVICES_OF_CLAIM = 32
 """Results of an allocation (`AllocationResultsMaxSize`, k8s.io/api/resource/v1/types.go, 1.36)."""
 
+_MAX_LEVELS = 12
+"""The deepest field that is read: `spec.devices.requests[].firstAvailable[].selectors[].cel.expression`."""
+
 _MAX_INTERFACES = 512
 _MAX_VFS = 1 << 16
 _BITS_PER_MB = 1_000_000
@@ -552,11 +555,13 @@ def _read(document: Mapping[str, Any], kind: type[T], subject: str) -> T:
         raise MalformedError(msg) from error
 
 
-def _without_nulls(value: Any) -> Any:
-    """A null is as good as an absent field."""
+def _without_nulls(value: Any, levels: int = _MAX_LEVELS) -> Any:
+    """A null is as good as an absent field, as far down as fields are read."""
+    if not levels:
+        return value
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_nulls(item, levels - 1) for key, item in value.items() if item is not None}
+    return [_without_nulls(item, levels - 1) for item in value] if isinstance(value, list) else value
 
 
 def _refuse(path: str, why: str) -> NoReturn:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -76,6 +77,39 @@ def decode(
         is_json = isinstance(error, msgspec.ValidationError) or not isinstance(error, msgspec.DecodeError)
         msg = f"{subject}: {error if is_json else f'no valid JSON: {_syntax(data) or error}'}"
         raise MalformedError(msg, reason=reason) from error
+
+
+_DEEPEST = 100
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
+
+
+def decode_lossy(data: bytes) -> Any:
+    """Decode a document of which several authors wrote parts; ValueError when it is none.
+
+    Kubernetes keeps some of an author's bytes as they came (opaque parameters, managed fields): bytes that
+    are no UTF-8 become U+FFFD, and values below `_DEEPEST` levels null where the interpreter's stack is too
+    small for them. One object then cannot hide the list that it is in.
+    """
+    text = data.decode(errors="replace")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        return json.loads(_pruned(text))
+
+
+def _pruned(text: str) -> str:
+    parts, depth, begin = [], 0, 0
+    for token in _NESTING.finditer(text):
+        if token[0] in "[{":
+            depth += 1
+            if depth == _DEEPEST:
+                parts += [text[begin : token.start()], "null"]
+                begin = len(text)
+        elif token[0] in "]}":
+            if depth == _DEEPEST:
+                begin = token.end()
+            depth -= 1
+    return "".join([*parts, text[begin:]])
 
 
 def describe_unknown(key: str, allowed: Iterable[str]) -> str:

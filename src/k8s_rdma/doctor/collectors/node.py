@@ -265,7 +265,7 @@ def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> tuple[Fin
     """A subject's findings; one that says why when it cannot be looked at."""
     try:
         return tuple(check())
-    except (OSError, K8sRdmaError) as error:
+    except (OSError, K8sRdmaError, RecursionError) as error:  # of documents, what others wrote as well
         denied = any(isinstance(cause, PermissionError) for cause in (error, error.__cause__))
         return (not_looked_at(subject, str(error), denied=denied),)
 
