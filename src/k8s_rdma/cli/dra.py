@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf, ClaimsRequest, claims_fit
+from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf, ClaimsRequest, judge
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.kube.calls import Documents, segment
@@ -34,7 +34,7 @@ from k8s_rdma.wire.views import ClaimsExplanation, Group, NodeExplanation, PfExp
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from k8s_rdma.core.claim_fit import DeviceRequest
+    from k8s_rdma.core.request import DeviceRequest
 
     Verdict: TypeAlias = Literal["fits", "refused", "unreadable", "unknown"]
 
@@ -131,7 +131,7 @@ def _explain(
     if head.node or not request.requests:
         return replace(head, notes=tuple(notes))
     cluster = read_cluster(api)
-    judged = [_judge(request, node) for node in cluster.nodes if not nodes or node.node in nodes]
+    judged = list(judge(request, (node for node in cluster.nodes if not nodes or node.node in nodes)))
     details = [_details(request, *pair) for pair in judged] if nodes or every else []
     return replace(
         head,
@@ -153,10 +153,6 @@ def _claim_document(api: Documents, namespace: str, entry: PodClaim) -> tuple[di
         return None, f"there is no resourceclaimtemplate {namespace}/{entry.template}"
     note = f"claim {entry.name} is not generated yet of template {entry.template} (kube-controller-manager)"
     return template.get("spec") or {}, note
-
-
-def _judge(request: ClaimsRequest, node: ClaimNode) -> tuple[ClaimNode, Placement | Rejection]:
-    return node, claims_fit(request, node)
 
 
 def _verdict(found: Placement | Rejection) -> Verdict:

@@ -7,145 +7,35 @@ of its allocator (Kubernetes 1.36, k8s.io/dynamic-resource-allocation/structured
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
-from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.offers import room_of
-from k8s_rdma.core.packing import OutOfWorkError, Room, Work
-from k8s_rdma.core.placement import DEFAULT_BUDGET, PlacedInterface, Placement, Rejection, place
-from k8s_rdma.core.refusal import Free, RefusalMessage, explain, is_empty
-from k8s_rdma.core.request import InterfaceRequest, Request, class_of
-from k8s_rdma.core.types import InterfaceOptions, NodeName, PciAddress, PfSelector
+from k8s_rdma.core.packing import OutOfWorkError, Room, Verdict, Work
+from k8s_rdma.core.placement import DEFAULT_BUDGET, PlacedInterface, Placement, Rejection
+from k8s_rdma.core.placement_problem import PlacementProblem, choose
+from k8s_rdma.core.refusal import Free, RefusalMessage, explain, explain_refusal, is_empty
+from k8s_rdma.core.request import (
+    Attribute,
+    Constraint,
+    DeviceRequest,
+    DeviceTaint,
+    InterfaceRequest,
+    Request,
+    class_of,
+)
+from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, NodeName, PciAddress, PfSelector
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-Attribute: TypeAlias = str | int | bool
-
-_ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
-    ">=": ge,
-    "<=": le,
-    ">": gt,
-    "<": lt,
-    "startsWith": str.startswith,
-}
-
-MAX_COMBINATIONS = 64
-"""Combinations of alternatives (`firstAvailable`) that are tried."""
+    from collections.abc import Hashable, Iterable, Iterator
 
 _MAX_CLAUSES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceTaint:
-    """A taint of a device; new pods need a toleration unless its effect is `None`."""
-
-    key: str
-    value: str = ""
-    effect: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Toleration:
-    """A toleration of a request; an empty key or effect tolerates every one."""
-
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-    def tolerates(self, taint: DeviceTaint) -> bool:
-        """Report whether the taint is no obstacle."""
-        return (
-            self.effect in ("", taint.effect)
-            and self.key in ("", taint.key)
-            and (self.operator == "Exists" or self.value == taint.value)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A comparison with an attribute's fully qualified name; false where the device has no such attribute.
-
-    operator: of CEL, or `startsWith`. values: one, or with `in` any number.
-    """
-
-    attribute: str
-    operator: str
-    values: tuple[Attribute, ...]
-
-    def holds(self, attributes: Mapping[str, Attribute]) -> bool:
-        """Report whether it holds for a device."""
-        value = attributes.get(self.attribute)
-        if value is None:
-            return False
-        equal = any(type(value) is type(operand) and value == operand for operand in self.values)
-        if self.operator in ("==", "in"):
-            return equal
-        if self.operator == "!=":
-            return not equal
-        operand = self.values[0]
-        return type(value) is type(operand) and _ORDERS[self.operator](value, operand)
-
-
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """A CEL selector. alternatives: all comparisons of one hold; None where the expression is not judged."""
-
-    expression: str
-    alternatives: tuple[tuple[Comparison, ...], ...] | None = None
-
-    def accepts(self, attributes: Mapping[str, Attribute]) -> bool:
-        """Report whether it selects a device; what is not judged does."""
-        return self.alternatives is None or any(
-            all(comparison.holds(attributes) for comparison in comparisons)
-            for comparisons in self.alternatives
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRequest:
-    """A request of a claim, or an alternative of `firstAvailable`. count: how many different PFs.
-
-    claim, name: where it stands; constraints refer to a request whichever alternative is taken.
-    """
-
-    claim: str
-    name: str
-    mbps: int = 0
-    count: int = 1
-    selectors: tuple[Selector, ...] = ()
-    tolerations: tuple[Toleration, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constraint:
-    """Devices of these requests of a claim (all if empty) have one value of the attribute, or all different.
-
-    A device without the attribute is none for them.
-    """
-
-    claim: str
-    attribute: str
-    distinct: bool
-    requests: frozenset[str] = frozenset()
-
-    def includes(self, unit: DeviceRequest) -> bool:
-        """Report whether it is for a request, which it may name by an alternative, too."""
-        names = {unit.name, unit.name.partition("/")[0]}
-        return unit.claim == self.claim and (not self.requests or not names.isdisjoint(self.requests))
-
-    def __str__(self) -> str:
-        """Return its words in the claim, and the requests."""
-        kind = "distinctAttribute" if self.distinct else "matchAttribute"
-        names = f" of requests {', '.join(sorted(self.requests))}" if self.requests else ""
-        return f"{kind} {self.attribute}{names}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +49,17 @@ class ClaimsRequest:
     constraints: tuple[Constraint, ...] = ()
     allocated: Mapping[str, frozenset[NodeName]]
 
-    def combinations(self) -> Iterator[tuple[DeviceRequest, ...]]:
-        """Return one alternative of each request, the preferred ones first."""
-        return product(*self.requests)
+    @property
+    def attributes(self) -> frozenset[str]:
+        """The attributes of PFs that matter to it."""
+        return frozenset(
+            comparison.attribute
+            for alternatives in self.requests
+            for request in alternatives
+            for selector in request.selectors
+            for comparisons in selector.alternatives or ()
+            for comparison in comparisons
+        ).union(constraint.attribute for constraint in self.constraints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,10 +83,12 @@ class ClaimPf:
     @property
     def room(self) -> Room:
         """The free capacity."""
-        return room_of(self.as_pf(), self.used)
+        return Room(max(0, self.mbps - self.used.mbps), max(0, self.vfs - self.used.vfs))
 
     def objection(self, request: DeviceRequest) -> str:
         """Describe in a clause what keeps the request from this PF, whatever is free; empty for nothing."""
+        if self.used.mbps > self.mbps or self.used.vfs > self.vfs:
+            return "claims have more than it has now"  # kube-scheduler then refuses a request of 0, too
         for taint in self.taints:
             if taint.effect != "None" and not any(
                 toleration.tolerates(taint) for toleration in request.tolerations
@@ -217,11 +117,54 @@ class ClaimNode:
         """The use of each PF."""
         return {PciAddress(pf.name): pf.used for pf in self.pfs}
 
+    @cached_property
+    def inventory(self) -> Inventory:
+        """The PFs for placement."""
+        return Inventory(node=self.node, pfs=tuple(pf.as_pf() for pf in self.pfs))
 
-def claims_fit(request: ClaimsRequest, node: ClaimNode) -> Placement | Rejection:
+    def kind(self, attributes: Iterable[str]) -> Hashable:
+        """A value that is equal for nodes which give equal answers, where these attributes matter."""
+        return self.problem, tuple(
+            (
+                pf.name,
+                pf.mbps,
+                pf.vfs,
+                pf.used,
+                pf.taints,
+                *(repr(pf.attributes.get(name)) for name in attributes),
+            )
+            for pf in self.pfs
+        )
+
+
+MAX_WORK = 3_000_000
+"""Work units for all nodes of an answer: about a second, see `core.packing.Work`."""
+
+_NODE_WORK = 100
+"""Work units that a node costs beside the search."""
+
+
+def judge(
+    request: ClaimsRequest, nodes: Iterable[ClaimNode], max_work: int = MAX_WORK
+) -> Iterator[tuple[ClaimNode, Placement | Rejection]]:
+    """Judge nodes by `claims_fit`, those that are alike once; `UNDECIDED` from where the work is used up."""
+    attributes = sorted(request.attributes)
+    answers: dict[Hashable, Placement | Rejection] = {}
+    for node in nodes:
+        kind = node.node if request.allocated else node.kind(attributes)
+        if kind not in answers and max_work > 0:
+            work = Work(DEFAULT_BUDGET)
+            answers[kind] = claims_fit(request, node, work)
+            max_work -= _NODE_WORK + DEFAULT_BUDGET - max(0, work.remaining)
+        found = answers.get(kind) or _undecided(node, "not searched: the work for this answer was used up")
+        yield node, replace(found, node=node.node)
+
+
+def claims_fit(request: ClaimsRequest, node: ClaimNode, work: Work | None = None) -> Placement | Rejection:
     """Find PFs for all that the pod asks for, or say why there are none.
 
-    `UNDECIDED` where that takes too much work. With alternatives, a rejection tells of the last ones.
+    `UNDECIDED` where that takes more than the work. With alternatives a rejection is of the least that they
+    ask for, and a placement of the preferred ones as far as the work allows.
     """
     if node.problem:
         return _rejection(node, Reason.UNREADABLE_NODE, RefusalMessage.nameless(node.problem, node.problem))
@@ -229,16 +172,137 @@ def claims_fit(request: ClaimsRequest, node: ClaimNode) -> Placement | Rejection
         if node.node not in nodes:
             why = f"claim {claim} is allocated on node {', '.join(sorted(nodes))}"
             return _rejection(node, Reason.CONFLICT, RefusalMessage.nameless(why, why))
-    found: Placement | Rejection = Placement(node=node.node, interfaces=())
-    for combination in islice(request.combinations(), MAX_COMBINATIONS):
-        found = _Problem(combination, request.constraints, node).solve()
-        if isinstance(found, Placement):
-            break
-    else:
-        if next(islice(request.combinations(), MAX_COMBINATIONS, None), None) is not None:
-            why = f"the first {MAX_COMBINATIONS} combinations of firstAvailable do not fit"
-            return _rejection(node, Reason.UNDECIDED, RefusalMessage.nameless(why, why))
-    return found
+    work = Work(DEFAULT_BUDGET) if work is None else work
+    requests = _candidates(request, node)
+    if any(len(alternatives) > 1 for alternatives in requests):
+        return _Alternatives(requests, request.constraints, node, work).solve()
+    problem = _Problem([only for [only] in requests], request.constraints, node, work)
+    found = problem.solve()
+    return problem.rejection(found) if isinstance(found, _Failure) else found
+
+
+class _Candidate(NamedTuple):
+    """A request, and the indexes of PFs that take it."""
+
+    request: DeviceRequest
+    takers: tuple[int, ...]
+
+
+def _candidates(request: ClaimsRequest, node: ClaimNode) -> list[tuple[_Candidate, ...]]:
+    takers: dict[Hashable, tuple[int, ...]] = {}
+
+    def candidate(request: DeviceRequest) -> _Candidate:
+        terms = request.selectors, request.tolerations
+        if terms not in takers:
+            takers[terms] = tuple(index for index, pf in enumerate(node.pfs) if not pf.objection(request))
+        return _Candidate(request, takers[terms])
+
+    return [tuple(map(candidate, alternatives)) for alternatives in request.requests]
+
+
+class _Failure(NamedTuple):
+    """PFs were not found. why: what is wrong with constraints, where PFs would do without them."""
+
+    verdict: Verdict
+    why: str = ""
+
+
+class _Alternatives:
+    """Requests with alternatives (`firstAvailable`), of which any combination will do."""
+
+    def __init__(
+        self,
+        requests: Sequence[Sequence[_Candidate]],
+        constraints: Sequence[Constraint],
+        node: ClaimNode,
+        work: Work,
+    ) -> None:
+        self._requests = requests
+        self._constraints = constraints
+        self._node = node
+        self._work = work
+        self._free_mbps = sum(pf.room.mbps for pf in node.pfs)
+
+    def solve(self) -> Placement | Rejection:
+        """Refuse what not even the least alternatives allow; else look for the preferred combination.
+
+        The last combination, usually the least one, is tried before the work ends.
+        """
+        least = list(map(_least, self._requests))
+        with self._work.share(_LEAST_PERCENT) as share:
+            problem = _Problem(least, self._constraints, self._node, share)
+            found = problem.solve()
+        if isinstance(found, _Failure) and found.verdict is Verdict.IMPOSSIBLE:
+            return problem.rejection(found, "with the least alternatives of firstAvailable: ")
+        with suppress(OutOfWorkError), self._work.share(_PREFERRED_PERCENT) as share:
+            return self._preferred(least, share) or self._any(share)
+        with suppress(OutOfWorkError):
+            found = self._solve([alternatives[-1] for alternatives in self._requests], self._work)
+            if isinstance(found, Placement):
+                return found
+        return _undecided(self._node, "the search for alternatives of firstAvailable that fit together ended")
+
+    def _preferred(self, least: list[_Candidate], work: Work) -> Placement | None:
+        """Choose one alternative after the other: the first that leaves room for the least of the others.
+
+        None where each choice seemed possible, and all together are not. OutOfWorkError.
+        """
+        chosen = list(least)
+        for index, alternatives in enumerate(self._requests):
+            for candidate in alternatives:
+                chosen[index] = candidate
+                if self._equals(candidate, least[index]) or isinstance(self._solve(chosen, work), Placement):
+                    break
+            else:
+                return None
+        found = self._solve(chosen, work)
+        return found if isinstance(found, Placement) else None
+
+    def _equals(self, candidate: _Candidate, least: _Candidate) -> bool:
+        """Report whether an alternative is the least one, for which there is room."""
+        renamed = replace(candidate.request, name=least.request.name)
+        return not self._constraints and candidate._replace(request=renamed) == least
+
+    def _any(self, work: Work) -> Placement | Rejection:
+        """Try all combinations. OutOfWorkError."""
+        for combination in product(*self._requests):
+            found = self._solve(combination, work)
+            if isinstance(found, Placement):
+                return found
+        why = "no combination of the alternatives of firstAvailable fits"
+        return _rejection(self._node, Reason.INSUFFICIENT, RefusalMessage.nameless(why, why))
+
+    def _solve(self, candidates: Sequence[_Candidate], work: Work) -> Placement | _Failure:
+        work.spend(len(candidates))
+        if sum(request.mbps * request.count for request, _ in candidates) > self._free_mbps:
+            return _Failure(Verdict.IMPOSSIBLE)
+        found = _Problem(candidates, self._constraints, self._node, work).solve()
+        if isinstance(found, _Failure) and found.verdict is Verdict.UNDECIDED:
+            raise OutOfWorkError
+        return found
+
+
+_PROBLEM_WORK, _UNIT_WORK = 100, 10
+"""Work units to pose a problem, and for each interface of it."""
+
+_LEAST_PERCENT, _PREFERRED_PERCENT = 40, 70
+"""Shares of the work, each of what is left."""
+
+
+def _least(alternatives: Sequence[_Candidate]) -> _Candidate:
+    """The least that any of a request's alternatives asks for, of all PFs that any of them takes.
+
+    No constraint is on a certain alternative of it. Where this does not fit, none does.
+    """
+    requests = [candidate.request for candidate in alternatives]
+    request = replace(
+        requests[-1],
+        name=requests[-1].name.partition("/")[0],
+        mbps=min(request.mbps for request in requests),
+        count=min(request.count for request in requests),
+    )
+    takers = {index for candidate in alternatives for index in candidate.takers}
+    return _Candidate(request, tuple(sorted(takers)))
 
 
 class _Rule(NamedTuple):
@@ -257,44 +321,45 @@ class _Problem:
     """The interfaces of one combination, the largest first, each with the PFs that take it."""
 
     def __init__(
-        self, requests: Sequence[DeviceRequest], constraints: Sequence[Constraint], node: ClaimNode
+        self,
+        candidates: Sequence[_Candidate],
+        constraints: Sequence[Constraint],
+        node: ClaimNode,
+        work: Work,
     ) -> None:
         self._node = node
-        self._requests = requests
+        self._work = work
+        self._candidates = candidates
         self._units = sorted(
-            (request for request in requests for _ in range(request.count)),
-            key=lambda request: -request.mbps,
+            (candidate for candidate in candidates for _ in range(candidate.request.count)),
+            key=lambda candidate: -candidate.request.mbps,
         )
-        self._takers = {
-            request: [index for index, pf in enumerate(node.pfs) if not pf.objection(request)]
-            for request in requests
-        }
-        self._usable_pfs = sorted({index for takers in self._takers.values() for index in takers})
+        self._usable_pfs = sorted({index for candidate in candidates for index in candidate.takers})
         self._rules = [
             *(self._rule_of(constraint) for constraint in constraints),
-            *(self._rule_of_count(request) for request in requests if request.count > 1),
+            *(self._rule_of_count(candidate) for candidate in candidates if candidate.request.count > 1),
         ]
 
-    def solve(self) -> Placement | Rejection:
+    def solve(self) -> Placement | _Failure:
         """Search without rules, then by each rule alone, then by all of them.
 
         What fails sooner has the better reason.
         """
-        all_units = range(len(self._units))
-        placed = self._place(all_units, self._usable_pfs)
-        if isinstance(placed, Reason):
-            return self._rejection(placed)
         try:
+            self._work.spend(_PROBLEM_WORK + _UNIT_WORK * len(self._units))
+            placed = self._place(range(len(self._units)), self._usable_pfs)
+            if isinstance(placed, Verdict):
+                return _Failure(placed)
             chosen = self._meet_all(placed)
         except OutOfWorkError:
             why = "the search for an arrangement that meets all constraints ended at its work budget"
-            return _rejection(self._node, Reason.UNDECIDED, RefusalMessage.nameless(why, why))
+            return _Failure(Verdict.UNDECIDED, why)
         if isinstance(chosen, str):
-            return self._rejection(Reason.INSUFFICIENT, RefusalMessage.nameless(chosen, chosen))
+            return _Failure(Verdict.IMPOSSIBLE, chosen)
         return Placement(
             node=self._node.node,
             interfaces=tuple(
-                PlacedInterface(pf=PciAddress(self._node.pfs[index].name), min_tx_rate_mbps=unit.mbps)
+                PlacedInterface(pf=PciAddress(self._node.pfs[index].name), min_tx_rate_mbps=unit.request.mbps)
                 for unit, index in zip(self._units, chosen, strict=True)
             ),
         )
@@ -309,40 +374,57 @@ class _Problem:
         complete = next((found for found in met.values() if found and len(found) == len(chosen)), None)
         if complete and len(met) == 1:
             return complete
-        search = _Search(self._units, [self._takers[unit] for unit in self._units], list(met), self._node)
+        search = _Search(self._units, list(met), self._node, self._work)
         return search.chosen if search.run(0) else f"{_texts(list(met))} cannot be met together"
 
     def _rule_of(self, constraint: Constraint) -> _Rule:
         return _Rule(
             str(constraint),
-            tuple(index for index, unit in enumerate(self._units) if constraint.includes(unit)),
+            tuple(index for index, unit in enumerate(self._units) if constraint.includes(unit.request)),
             tuple(pf.attributes.get(constraint.attribute) for pf in self._node.pfs),
             constraint.distinct,
         )
 
-    def _rule_of_count(self, request: DeviceRequest) -> _Rule:
-        units = tuple(index for index, unit in enumerate(self._units) if unit is request)
-        return _Rule(f"count {request.count}", units, tuple(pf.name for pf in self._node.pfs), distinct=True)
+    def _rule_of_count(self, candidate: _Candidate) -> _Rule:
+        units = tuple(index for index, unit in enumerate(self._units) if unit is candidate)
+        text = f"count {candidate.request.count}"
+        return _Rule(text, units, tuple(pf.name for pf in self._node.pfs), distinct=True)
 
-    def _place(self, units: Sequence[int], pfs: Sequence[int]) -> list[int] | Reason:
-        """Find a PF of these for each of these interfaces, whatever the rules; or the reason for none."""
-        chosen = [self._node.pfs[index] for index in pfs]
-        interfaces = tuple(self._interface(self._units[unit], chosen) for unit in units)
-        inventory = Inventory(node=self._node.node, pfs=tuple(pf.as_pf() for pf in chosen))
-        found = place(Request(interfaces), inventory, self._node.used)
-        if isinstance(found, Rejection):
-            return found.reason
-        indexes = {pf.name: index for index, pf in enumerate(self._node.pfs)}
-        return [indexes[interface.pf] for interface in found.interfaces]
+    def _place(self, units: Sequence[int], pfs: Sequence[int]) -> list[int] | Verdict:
+        """Find a PF of these for each of these interfaces, whatever the rules."""
+        task, order = self._task(units, pfs)
+        chosen = choose(task, self._node.used, self._work)
+        if isinstance(chosen, Verdict):
+            return chosen
+        placed = dict(zip(order, chosen, strict=True))
+        return [pfs[placed[position]] for position in range(len(units))]
 
-    def _interface(self, unit: DeviceRequest, pfs: Sequence[ClaimPf]) -> InterfaceRequest:
-        takers = {self._node.pfs[index].name for index in self._takers[unit]}
-        names = frozenset(pf.name for pf in pfs if pf.name in takers)
-        if len(names) == len(pfs):
-            return InterfaceRequest(min_tx_rate_mbps=unit.mbps)
-        # No names would select every PF.
-        options = InterfaceOptions(pf=PfSelector(names=names or frozenset({""})))
-        return InterfaceRequest(min_tx_rate_mbps=unit.mbps, options=options)
+    def _task(self, units: Sequence[int], pfs: Sequence[int]) -> tuple[PlacementProblem, list[int]]:
+        """Pose the problem of these interfaces on these PFs; with their order in it."""
+        shape = self._request(units, pfs).shape
+        order = sorted(range(len(units)), key=shape.kind_at.__getitem__)
+        inventory = tuple(self._node.inventory.pfs[index] for index in pfs)
+        task = PlacementProblem(
+            shape.kinds,
+            [shape.kind_at[position] for position in order],
+            Inventory(node=self._node.node, pfs=inventory),
+        )
+        return task, order
+
+    def _request(self, units: Sequence[int], pfs: Sequence[int]) -> Request:
+        interfaces: dict[Hashable, InterfaceRequest] = {}
+
+        def interface(unit: _Candidate) -> InterfaceRequest:
+            key = unit.request.mbps, unit.takers
+            if key not in interfaces:
+                names = frozenset(self._node.pfs[index].name for index in set(unit.takers).intersection(pfs))
+                # No names would select every PF.
+                selector = PfSelector(names=names or frozenset({""}))
+                options = NO_OPTIONS if len(names) == len(pfs) else InterfaceOptions(pf=selector)
+                interfaces[key] = InterfaceRequest(min_tx_rate_mbps=unit.request.mbps, options=options)
+            return interfaces[key]
+
+        return Request(tuple(interface(self._units[unit]) for unit in units))
 
     def _meet(self, rule: _Rule) -> list[int] | None:
         """Find a PF for each interface of a rule, as if there were no other rules and interfaces.
@@ -353,21 +435,24 @@ class _Problem:
             return self._match(rule)
         undecided = False
         for value in dict.fromkeys(rule.values[index] for index in self._usable_pfs):
-            pfs = [index for index in self._usable_pfs if value is not None and rule.values[index] == value]
-            found = self._place(rule.units, pfs) if pfs else Reason.NO_SUCH_PF
-            if not isinstance(found, Reason):
+            if value is None:
+                continue
+            pfs = [index for index in self._usable_pfs if rule.values[index] == value]
+            found = self._place(rule.units, pfs)
+            if not isinstance(found, Verdict):
                 return found
-            undecided = undecided or found is Reason.UNDECIDED
+            undecided = undecided or found is Verdict.UNDECIDED
         if undecided:
             raise OutOfWorkError
         return None
 
     def _match(self, rule: _Rule) -> list[int] | None:
         """Match interfaces with values, each of them once: bipartite matching (Kuhn 1955)."""
+        self._work.spend(2 * sum(len(self._units[unit].takers) for unit in rule.units))
         candidates = [
             {
                 value: index
-                for index in reversed(self._takers[self._units[unit]])
+                for index in reversed(self._units[unit].takers)
                 if (value := rule.values[index]) is not None and self._has_room(index, self._units[unit])
             }
             for unit in rule.units
@@ -389,30 +474,41 @@ class _Problem:
         matched = {position: candidates[position][value] for value, position in owners.items()}
         return [matched[position] for position in range(len(candidates))]
 
-    def _has_room(self, index: int, unit: DeviceRequest) -> bool:
+    def _has_room(self, index: int, unit: _Candidate) -> bool:
         room = self._node.pfs[index].room
-        return room.vfs > 0 and room.mbps >= unit.mbps
+        return room.vfs > 0 and room.mbps >= unit.request.mbps
 
-    def _rejection(self, reason: Reason, *causes: RefusalMessage) -> Rejection:
-        """The sentence with the node's numbers, and in clauses what keeps requests from PFs."""
+    def rejection(self, failure: _Failure, condition: str = "") -> Rejection:
+        """The sentence with the node's numbers, and in clauses what keeps requests from PFs.
+
+        condition: that the sentence is to begin with.
+        """
+        if failure.why:
+            reason = Reason.INSUFFICIENT if failure.verdict is Verdict.IMPOSSIBLE else Reason.UNDECIDED
+        else:
+            task, _ = self._task(range(len(self._units)), self._usable_pfs)
+            reason, _ = explain_refusal(task, self._node.used, failure.verdict, self._work)
         used = {} if is_empty(reason) else self._node.used
-        pfs = (
-            [self._node.pfs[index].as_pf() for index in self._usable_pfs]
-            if all(self._takers.values())
-            else []
-        )
-        free = [Free(pf, room_of(pf, used.get(pf.pci, NOTHING_USED))) for pf in pfs]
-        if causes and not any(unit.mbps for unit in self._units):
+        pfs = self._node.inventory.pfs
+        free = [
+            Free(pfs[index], room_of(pfs[index], used.get(pfs[index].pci, NOTHING_USED)))
+            for index in self._usable_pfs
+        ]
+        if not all(candidate.takers for candidate in self._candidates) or (
+            failure.why and not any(unit.request.mbps for unit in self._units)
+        ):
             free = []  # without reservations a sentence with numbers would say that VFs are missing
-        classes = [class_of(InterfaceRequest(min_tx_rate_mbps=unit.mbps)) for unit in self._units]
-        return _rejection(self._node, reason, explain(classes, free, reason, [*causes, *self._objections()]))
+        classes = [class_of(InterfaceRequest(min_tx_rate_mbps=unit.request.mbps)) for unit in self._units]
+        causes = [RefusalMessage.nameless(failure.why, failure.why)] if failure.why else []
+        message = explain(classes, free, reason, [*causes, *self._objections()])
+        return _rejection(self._node, reason, RefusalMessage(*(condition + text for text in message)))
 
     def _objections(self) -> list[RefusalMessage]:
         clauses: dict[str, dict[str, None]] = {}
-        for request in self._requests:
-            for pf in self._node.pfs:
-                if why := pf.objection(request):
-                    clauses.setdefault(why, {})[pf.name] = None
+        for request, takers in self._candidates:
+            for index, pf in enumerate(self._node.pfs):
+                if index not in takers:
+                    clauses.setdefault(pf.objection(request), {})[pf.name] = None
         return [
             RefusalMessage(
                 f"{', '.join(names)}: {why}",
@@ -433,43 +529,39 @@ class _Search:
     """A search for PFs that meet all rules. chosen: a PF's index for each interface so far."""
 
     def __init__(
-        self,
-        units: Sequence[DeviceRequest],
-        takers: Sequence[Sequence[int]],
-        rules: Sequence[_Rule],
-        node: ClaimNode,
+        self, units: Sequence[_Candidate], rules: Sequence[_Rule], node: ClaimNode, work: Work
     ) -> None:
         self.chosen: list[int] = []
         self._units = units
-        self._takers = takers
         self._rooms = [list(pf.room) for pf in node.pfs]
         self._rules = [[rule for rule in rules if index in rule.units] for index in range(len(units))]
-        self._work = Work(DEFAULT_BUDGET)
+        self._work = work
 
     def run(self, depth: int) -> bool:
         """Complete `chosen`, depth first; False when that is impossible. OutOfWorkError."""
         if depth == len(self._units):
             return True
-        unit = self._units[depth]
+        mbps = self._units[depth].request.mbps
         first = self.chosen[-1] if depth and self._is_alike(depth) else 0
-        for index in self._takers[depth]:
+        for index in self._units[depth].takers:
             self._work.spend(1 + len(self._rules[depth]))
             room = self._rooms[index]
-            if index < first or room[0] < unit.mbps or room[1] < 1 or not self._meets(depth, index):
+            if index < first or room[0] < mbps or room[1] < 1 or not self._meets(depth, index):
                 continue
-            room[0], room[1] = room[0] - unit.mbps, room[1] - 1
+            room[0], room[1] = room[0] - mbps, room[1] - 1
             self.chosen.append(index)
             if self.run(depth + 1):
                 return True
             self.chosen.pop()
-            room[0], room[1] = room[0] + unit.mbps, room[1] + 1
+            room[0], room[1] = room[0] + mbps, room[1] + 1
         return False
 
     def _is_alike(self, depth: int) -> bool:
         """Report whether an interface and the one before it may change places."""
+        unit, before = self._units[depth], self._units[depth - 1]
         return (
-            self._units[depth].mbps == self._units[depth - 1].mbps
-            and self._takers[depth] == self._takers[depth - 1]
+            unit.request.mbps == before.request.mbps
+            and unit.takers == before.takers
             and self._rules[depth] == self._rules[depth - 1]
         )
 
@@ -484,6 +576,10 @@ class _Search:
                 if (rule.values[self.chosen[earlier]] == value) is rule.distinct:
                     return False
         return True
+
+
+def _undecided(node: ClaimNode, why: str) -> Rejection:
+    return _rejection(node, Reason.UNDECIDED, RefusalMessage.nameless(why, why))
 
 
 def _rejection(node: ClaimNode, reason: Reason, message: RefusalMessage) -> Rejection:

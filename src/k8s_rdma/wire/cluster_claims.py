@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
-from k8s_rdma.core.claim_fit import (
+from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf, ClaimsRequest
+from k8s_rdma.core.inventory import NOTHING_USED, Used
+from k8s_rdma.core.request import (
     Attribute,
-    ClaimNode,
-    ClaimPf,
-    ClaimsRequest,
     Comparison,
     Constraint,
     DeviceRequest,
@@ -23,7 +22,6 @@ from k8s_rdma.core.claim_fit import (
     Selector,
     Toleration,
 )
-from k8s_rdma.core.inventory import NOTHING_USED, Used
 from k8s_rdma.core.types import MAX_RATE_MBPS, NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER
