@@ -302,7 +302,7 @@ async def test_explanation_agrees_with_kube_scheduler(tmp_path: Path):
                     assert pod is not None
                     explained = explain_claims(api, pod, nodes=("w1",), every=False)
                     assert explained is not None
-                    [node] = explained.explanation.nodes
+                    [node] = explained.nodes
                     await c.patch(
                         f"/api/v1/namespaces/default/pods/{name}", {"spec": {"schedulingGates": None}}
                     )

@@ -353,7 +353,7 @@ def test_nodes_that_the_work_does_not_suffice_for_are_undecided():
     searched = sum(isinstance(found, Placement) for found in judged)
     assert 1 < searched < 50
     assert {(refused(found).reason, refused(found).message) for found in judged[searched:]} == {
-        (Reason.UNDECIDED, "not searched: the work for this answer was used up")
+        (Reason.UNDECIDED, "the work for this answer was used up before it")
     }
 
 

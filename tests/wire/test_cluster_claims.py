@@ -22,6 +22,7 @@ from k8s_rdma.wire.cluster_claims import (
     pod_claims,
     read_claims,
 )
+from k8s_rdma.wire.json import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,9 +171,28 @@ def test_claim_of_more_devices_than_an_allocation_has_is_refused():
         read_claims({"net": claim(request("a", count=32), request("b"))}, CLASSES)
 
 
-def test_allocated_claim_names_its_nodes():
-    found = read_claims({"net": allocated(result())}, CLASSES)
+def test_allocated_claim_has_its_node_pfs_and_pods():
+    document = allocated(result(bandwidth="25G"), result(), result("f1", "10G"), pod="other")
+    found = read_claims({"net": document}, CLASSES, "uid-p")
     assert (found.request.requests, found.request.allocated) == ((), {"net": {"w1"}})
+    pfs = [(pf.name, pf.interfaces, pf.reserved_mbps) for pf in found.allocated["net"].pfs]
+    assert pfs == [("f0", 2, 25_000), ("f1", 1, 10_000)]
+    assert found.allocated["net"].other_pods == ("other",)
+    assert read_claims({"net": document}, CLASSES, "uid-other").allocated["net"].other_pods == ()
+
+
+def test_selector_of_any_length_is_clipped_and_escaped():
+    expression = "device.driver == '\x1b[2J' || " + "true && " * 1_000 + "true"
+    document = claim(request(selectors=[{"cel": {"expression": expression}}]))
+    [found] = read_claims({"net": document}, CLASSES).unjudged
+    assert found.isprintable()
+    assert len(found) < 80
+
+
+def test_class_is_ours_however_late_its_selector_names_the_driver():
+    spaces = " " * 100
+    ours = {"spec": {"selectors": [{"cel": {"expression": f"{spaces}device.driver == '{DRIVER}'"}}]}}
+    assert our_classes({"rdma": ours}).selectors["rdma"] is not None
 
 
 @pytest.mark.parametrize(
@@ -210,7 +230,7 @@ def selected(expression: str, attributes: Json) -> bool | None:
     found = read_claims({"net": document}, CLASSES)
     [[only]] = found.request.requests
     if found.unjudged:
-        assert found.unjudged == (expression,)
+        assert found.unjudged == (shown(expression),)
         return None
     return not node.pfs[0].objection(only)
 

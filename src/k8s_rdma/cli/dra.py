@@ -15,7 +15,6 @@ from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf, ClaimsRequest, judge
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.kube.calls import Documents, segment
-from k8s_rdma.wire.annotation import requests_interfaces
 from k8s_rdma.wire.cluster_claims import (
     API,
     BUS_ID,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
     Verdict: TypeAlias = Literal["fits", "refused", "unreadable", "unknown"]
 
+MAX_GROUPS = 20
 _EXAMPLES = 3
 _MOST_NOTES = 3
 PF_ATTRIBUTE = "rdma.k8s-rdma.io/pf"
@@ -46,14 +46,6 @@ PF_ATTRIBUTE = "rdma.k8s-rdma.io/pf"
 _NUMA_NODE = "resource.kubernetes.io/numaNode"
 _VERDICTS: dict[Reason, Verdict] = {Reason.UNDECIDED: "unknown", Reason.UNREADABLE_NODE: "unreadable"}
 _KUBE_SCHEDULER = "what else the pod needs of a node is not judged: kubectl describe pod"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodByClaims:
-    """A pod, its ResourceClaims, and whether it asks by annotation as well."""
-
-    explanation: ClaimsExplanation
-    annotated: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +70,7 @@ def read_pod(api: Documents, namespace: str, name: str) -> dict[str, Any] | None
 
 def explain_claims(
     api: Documents, pod: dict[str, Any], *, nodes: Collection[str], every: bool
-) -> PodByClaims | None:
+) -> ClaimsExplanation | None:
     """Explain a pod's claims of our driver; None where it has none.
 
     nodes: those to show in detail; every: all. K8sRdmaError as `read_pod`.
@@ -86,73 +78,104 @@ def explain_claims(
     entries = pod_claims(pod)
     if not entries:
         return None
-    meta = pod["metadata"]
+    meta, status = pod["metadata"], pod.get("status") or {}
+    node = str((pod.get("spec") or {}).get("nodeName") or "")
+    finished = status.get("phase") in ("Succeeded", "Failed")
     head = ClaimsExplanation(
         namespace=meta["namespace"],
         name=meta["name"],
         uid=str(meta.get("uid", "")),
-        node=str((pod.get("spec") or {}).get("nodeName") or ""),
+        state="finished" if finished else "bound" if node else "waiting",
+        node=node,
     )
-    found = _explain(api, head, entries, nodes=nodes, every=every)
-    annotated = requests_interfaces(meta.get("annotations") or {})
-    return PodByClaims(explanation=found, annotated=annotated) if found is not None else None
-
-
-def _explain(
-    api: Documents,
-    head: ClaimsExplanation,
-    entries: Iterable[PodClaim],
-    *,
-    nodes: Collection[str],
-    every: bool,
-) -> ClaimsExplanation | None:
-    documents, notes = {}, []
-    for entry in entries:
-        document, note = _claim_document(api, head.namespace, entry)
-        notes += [note] if note else []
-        if document is not None:
-            documents[entry.name] = document
+    documents, obstacles, notes = _claim_documents(api, head.namespace, entries)
+    head = replace(head, obstacles=() if finished else obstacles, notes=notes)
     try:
         names = class_names(documents.values())
         classes = {name: api.get(f"{API}/deviceclasses/{segment(name)}") for name in names}
-        claims = read_claims(documents, our_classes(classes))
+        claims = read_claims(documents, our_classes(classes), head.uid)
     except MalformedError as error:
-        return replace(head, malformed=error.message, notes=tuple(notes))
-    request = claims.request
-    if not (request.requests or request.allocated or notes):
+        return replace(head, malformed=error.message)
+    if not (claims.request.requests or claims.allocated or obstacles or notes):
         return None
-    units = [unit for unit in next(request.combinations()) for _ in range(unit.count)]
-    head = replace(
+    head = _with_claims(head, claims)
+    return head if node or not claims.request.requests else _with_nodes(head, claims, api, nodes, every=every)
+
+
+def _with_claims(head: ClaimsExplanation, claims: Claims) -> ClaimsExplanation:
+    """Add what the pod asks for, what it has, and what keeps it from starting."""
+    units = [unit for preferred, *_ in claims.request.requests for unit in [preferred] * preferred.count]
+    return replace(
         head,
         interfaces=len(units),
         reserved_mbps=sum(unit.mbps for unit in units),
-        allocated={claim: tuple(sorted(pools)) for claim, pools in request.allocated.items()},
+        allocated=dict(claims.allocated),
+        obstacles=(*head.obstacles, *(_obstacles(head, claims) if head.state != "finished" else ())),
     )
-    if head.node or not request.requests:
-        return replace(head, notes=tuple(notes))
-    cluster = read_cluster(api)
-    judged = list(judge(request, (node for node in cluster.nodes if not nodes or node.node in nodes)))
+
+
+def _obstacles(head: ClaimsExplanation, claims: Claims) -> Iterator[str]:
+    for name, claim in claims.allocated.items():
+        if claim.other_pods:
+            pods = _listed([f"{head.namespace}/{pod}" for pod in claim.other_pods])
+            yield (
+                f"claim {name} is reserved for pod {pods}, and an interface is of one pod: "
+                "use resourceClaimTemplateName"
+            )
+    if head.node and claims.request.requests:
+        yield (
+            f"spec.nodeName {head.node} was set past kube-scheduler, which allocates claims: "
+            "kubelet waits for them for ever"
+        )
+
+
+def _with_nodes(
+    head: ClaimsExplanation, claims: Claims, api: Documents, nodes: Collection[str], *, every: bool
+) -> ClaimsExplanation:
+    """Add the verdicts on nodes."""
+    cluster, request = read_cluster(api), claims.request
+    judged = list(judge(request, [node for node in cluster.nodes if not nodes or node.node in nodes]))
     details = [_details(request, *pair) for pair in judged] if nodes or every else []
     return replace(
         head,
         nodes_known=len(cluster.nodes),
         groups=() if details else tuple(_groups(request, judged)),
         nodes=tuple(details),
-        notes=(*notes, *_notes(claims, cluster, nodes)),
+        notes=(*head.notes, *_notes(claims, cluster, nodes)),
     )
 
 
-def _claim_document(api: Documents, namespace: str, entry: PodClaim) -> tuple[dict[str, Any] | None, str]:
-    """Return a pod's claim, or the template of one that is not generated yet; and what is missing."""
+def _claim_documents(
+    api: Documents, namespace: str, entries: Iterable[PodClaim]
+) -> tuple[dict[str, dict[str, Any]], tuple[str, ...], tuple[str, ...]]:
+    """Read a pod's claims, or the templates of those that are not generated; what is missing; and notes."""
+    documents, missing, notes = {}, [], []
     in_namespace = f"{API}/namespaces/{segment(namespace)}"
-    if entry.claim:
-        found = api.get(f"{in_namespace}/resourceclaims/{segment(entry.claim)}")
-        return found, "" if found is not None else f"there is no resourceclaim {namespace}/{entry.claim}"
-    template = api.get(f"{in_namespace}/resourceclaimtemplates/{segment(entry.template)}")
-    if template is None:
-        return None, f"there is no resourceclaimtemplate {namespace}/{entry.template}"
-    note = f"claim {entry.name} is not generated yet of template {entry.template} (kube-controller-manager)"
-    return template.get("spec") or {}, note
+    for entry in entries:
+        if entry.claim:
+            kind, name = "resourceclaim", entry.claim
+        elif entry.template:
+            kind, name = "resourceclaimtemplate", entry.template
+        else:
+            notes.append(f"claim {entry.name} has no name yet")
+            continue
+        found = api.get(f"{in_namespace}/{kind}s/{segment(name)}")
+        if found is None:
+            missing.append(f"there is no {kind} {namespace}/{name}")
+        elif entry.claim:
+            documents[entry.name] = found
+        else:
+            documents[entry.name] = found.get("spec") or {}
+            notes.append(
+                f"claim {entry.name} is not generated yet of template {name} (kube-controller-manager)"
+            )
+    return documents, tuple(missing), tuple(notes)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Some of these, and how many more there are."""
+    more = f" and {len(texts) - _MOST_NOTES} more" if len(texts) > _MOST_NOTES else ""
+    return f"{', '.join(texts[:_MOST_NOTES])}{more}"
 
 
 def _verdict(found: Placement | Rejection) -> Verdict:
@@ -162,14 +185,17 @@ def _verdict(found: Placement | Rejection) -> Verdict:
 def _groups(
     request: ClaimsRequest, judged: Iterable[tuple[ClaimNode, Placement | Rejection]]
 ) -> Iterator[Group]:
-    """Group nodes that say the same; those that fit come first."""
+    """Group nodes that say the same; those that fit come first, the largest group first."""
     alike: dict[tuple[Verdict, str], list[tuple[ClaimNode, Placement | Rejection]]] = {}
     for node, found in judged:
-        cause = "" if isinstance(found, Placement) else found.cause
-        alike.setdefault((_verdict(found), cause), []).append((node, found))
-    for (verdict, cause), members in sorted(alike.items()):
+        key = _verdict(found), "" if isinstance(found, Placement) else found.cause
+        if key not in alike and len(alike) >= MAX_GROUPS:
+            key = key[0], "for other reasons"
+        alike.setdefault(key, []).append((node, found))
+    for (verdict, cause), members in sorted(alike.items(), key=lambda item: (item[0][0], -len(item[1]))):
         examples = tuple(_details(request, *member) for member in members[:_EXAMPLES])
-        why = examples[0].why if len(members) == 1 else cause
+        texts = {found.message for _, found in members if isinstance(found, Rejection)}
+        why = texts.pop() if len(texts) == 1 else cause
         yield Group(verdict=verdict, count=len(members), why=why, examples=examples)
 
 
@@ -219,7 +245,7 @@ def _room_for(rates: Iterable[int], mbps: int, vfs: int) -> int:
 def _notes(claims: Claims, cluster: ClusterClaims, nodes: Collection[str]) -> Iterator[str]:
     """Say what the answer lacks."""
     if claims.foreign:
-        yield f"requests for devices of other drivers are not judged: {', '.join(claims.foreign)}"
+        yield f"requests for devices of other drivers are not judged: {_listed(claims.foreign)}"
     for expression in claims.unjudged[:_MOST_NOTES]:
         yield f"a selector is not judged, as if every PF met it: {expression}"
     for why in cluster.unread[:_MOST_NOTES]:

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 from rich.markup import escape
 
 from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_json
-from k8s_rdma.cli.dra import PodByClaims, explain_claims, read_pod
+from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
-from k8s_rdma.errors import MalformedError, visible
+from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
+from k8s_rdma.wire.annotation import requests_interfaces
 from k8s_rdma.wire.views import (
     EXPLAIN_PATH,
     ClaimsExplanation,
@@ -43,7 +45,7 @@ _VERDICTS = {
     "fits": "[green]fits[/]",
     "refused": "[red]no[/]",
     "unreadable": "[yellow]cannot be read[/]",
-    "unknown": "[yellow]not searched yet[/]",
+    "unknown": "[yellow]not decided[/]",
 }
 _NOT_ASKED = (
     "[yellow]no scheduler has asked this extender about it yet[/]; where that stays so: no node has what "
@@ -64,64 +66,101 @@ class ExplainOptions:
     as_json: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ByClaims:
+    """A pod by the API server. explanation: None where it has no claims of ours, or with a problem.
+
+    annotated: whether it requests interfaces by annotation as well; None where the pod could not be read.
+    """
+
+    explanation: ClaimsExplanation | None = None
+    annotated: bool | None = None
+    problem: str = ""
+
+
 def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None:
     """Print what explains a pod, `namespace/name`; MalformedError when it is none.
 
+    Of a pod that requests interfaces both ways, a part that cannot be explained is a note beside the other.
     Where the API server cannot be asked, the extender is asked about every pod.
     """
     namespace, slash, name = pod.partition("/")
     if not (namespace and slash and name) or "/" in name:
         msg = f"{pod}: wanted NAMESPACE/NAME, such as default/{pod.strip('/').rpartition('/')[2] or 'mypod'}"
         raise MalformedError(msg)
-    found, problem = _by_claims(namespace, name, options)
+    claims = _by_claims(namespace, name, options)
     body = None
-    if found is None or found.annotated:
+    if claims.explanation is None or claims.annotated:
         query: dict[str, str | list[str]] = {
             "pod": pod,
             "node": list(options.nodes),
             "all": "1" if options.every else "0",
         }
-        with ExtenderClient(address) as extender:
-            try:
+        try:
+            with ExtenderClient(address) as extender:
                 body = extender.get(EXPLAIN_PATH, query)
-            except NoAnswerError as error:
-                if problem:
-                    raise NoAnswerError(f"{error.message}; {problem}", details=error.details) from error
-                raise
+        except K8sRdmaError as error:
+            if claims.explanation is None:
+                raise _with_problem(error, claims.problem) from error
+            note = f"what it requests by annotation is not explained: {error.message}"
+            noted = replace(claims.explanation, notes=(*claims.explanation.notes, note))
+            claims = _ByClaims(explanation=noted, annotated=True)
     if options.as_json:
-        write_json(_document(body, found) + b"\n")
+        write_json(_document(body, claims) + b"\n")
         return
     page = _Page(console())
     if body is not None:
         explanation = for_terminal(decode_explanation(body))
         page.show(explanation)
-        if problem and not (explanation.interfaces or explanation.malformed):
-            page.note(f"whether it requests any by ResourceClaim is not known: {visible(problem)}")
-    if found is not None:
-        page.show_claims(for_terminal(found.explanation))
+        requests = explanation.interfaces or explanation.malformed
+        if claims.problem and not (requests and claims.annotated is None):
+            page.note(visible(_note(claims)))
+    if claims.explanation is not None:
+        page.show_claims(for_terminal(claims.explanation))
 
 
-def _by_claims(namespace: str, name: str, options: ExplainOptions) -> tuple[PodByClaims | None, str]:
-    """Explain the pod's claims; None where it has none, or with a problem where that is not known."""
+def _by_claims(namespace: str, name: str, options: ExplainOptions) -> _ByClaims:
+    """Ask the API server. MalformedError for a kubeconfig that is named and cannot be used."""
+    annotated = None
     with ExitStack() as stack:
         try:
             api = stack.enter_context(Documents(options.kubeconfig))
-            pod = read_pod(api, namespace, name)
-        except (MalformedError, *API_ERRORS) as error:
+        except MalformedError as error:
             if options.kubeconfig:
                 raise
-            return None, error.message
-        if pod is None:
-            return None, f"the API server at {api.url} has no pod {namespace}/{name}"
-        return explain_claims(api, pod, nodes=options.nodes, every=options.every), ""
+            return _ByClaims(problem=error.message)
+        try:
+            pod = read_pod(api, namespace, name)
+            if pod is None:
+                return _ByClaims(problem=f"the API server at {api.url} has no pod {namespace}/{name}")
+            annotated = requests_interfaces(pod["metadata"].get("annotations") or {})
+            found = explain_claims(api, pod, nodes=options.nodes, every=options.every)
+        except (MalformedError, *API_ERRORS) as error:
+            return _ByClaims(annotated=annotated, problem=error.message)
+    return _ByClaims(explanation=found, annotated=annotated)
 
 
-def _document(body: bytes | None, found: PodByClaims | None) -> bytes:
+def _with_problem(error: K8sRdmaError, problem: str) -> K8sRdmaError:
+    """The extender's error, with the API server's."""
+    if not problem or not isinstance(error, NoAnswerError):
+        return error
+    return NoAnswerError(f"{error.message}; {problem}", details=error.details)
+
+
+def _note(claims: _ByClaims) -> str:
+    if claims.annotated is None:
+        return f"whether it requests any by ResourceClaim is not known: {claims.problem}"
+    return f"its ResourceClaims are not explained: {claims.problem}"
+
+
+def _document(body: bytes | None, claims: _ByClaims) -> bytes:
     """The extender's document, with the claims in it where the pod has any."""
-    if found is None:
-        return body or b"{}"
     document: dict[str, Any] = msgspec.json.decode(body) if body is not None else {}
-    return msgspec.json.encode({**document, "claims": found.explanation})
+    if claims.problem:
+        document["notes"] = [*document.get("notes", ()), _note(claims)]
+    if claims.explanation is not None:
+        document["claims"] = claims.explanation
+    return msgspec.json.encode(document)
 
 
 class _Page:
@@ -243,17 +282,22 @@ def _about(explanation: Explanation) -> Iterator[str]:
 
 def _about_claims(claims: ClaimsExplanation) -> Iterator[str]:
     """Describe the pod and its claims."""
-    state = "bound" if claims.node else "waiting"
     pod = f"{escape(claims.namespace)}/{escape(claims.name)}"
-    yield f"[bold]pod {pod}[/] ({escape(claims.uid)}): [bold]{state}[/]"
+    yield f"[bold]pod {pod}[/] ({escape(claims.uid)}): [bold]{claims.state}[/]"
     if claims.malformed:
         yield f"[red]never allocated[/]: {escape(claims.malformed)}"
-    for claim, nodes in claims.allocated.items():
-        yield f"claim {escape(claim)}: allocated on {escape(', '.join(nodes))}"
+    for obstacle in claims.obstacles:
+        yield f"[red]cannot start[/]: {escape(obstacle)}"
+    for name, claim in claims.allocated.items():
+        pfs = ", ".join(
+            f"{escape(pf.name)} {pf.interfaces} VF{'s' if pf.interfaces != 1 else ''} {pf.reserved_mbps} Mb/s"
+            for pf in claim.pfs
+        )
+        yield f"claim {escape(name)}: allocated on {escape(', '.join(claim.nodes))}: {pfs}"
     if claims.interfaces:
         noun = "interface" if claims.interfaces == 1 else "interfaces"
         yield f"asks by claims for {claims.interfaces} {noun}; {claims.reserved_mbps} Mb/s reserved\n"
-    if claims.node:
+    if claims.state == "bound":
         yield (
             f"on {escape(claims.node)}; where it does not start: `kubectl -n {escape(claims.namespace)} "
             f"describe pod {escape(claims.name)}`"

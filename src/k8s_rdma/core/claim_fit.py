@@ -156,7 +156,7 @@ def judge(
             work = Work(DEFAULT_BUDGET)
             answers[kind] = claims_fit(request, node, work)
             max_work -= _NODE_WORK + DEFAULT_BUDGET - max(0, work.remaining)
-        found = answers.get(kind) or _undecided(node, "not searched: the work for this answer was used up")
+        found = answers.get(kind) or _undecided(node, "the work for this answer was used up before it")
         yield node, replace(found, node=node.node)
 
 

@@ -7,6 +7,8 @@ claim` writes them.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
@@ -28,6 +30,7 @@ from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.pod_spec import quantity
 from k8s_rdma.wire.resource_slice import SliceSpec
+from k8s_rdma.wire.views import AllocatedClaim, AllocatedPf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -126,6 +129,7 @@ class _Allocation(msgspec.Struct, frozen=True):
 
 
 class _PodReference(msgspec.Struct, frozen=True):
+    name: str = ""
     uid: str = ""
 
 
@@ -245,9 +249,12 @@ def _consumed(result: _Result, path: str) -> Used:
     return Used(vfs=int(vfs), mbps=_mbps(mbps))
 
 
+_quantity = lru_cache(maxsize=4096)(quantity)
+
+
 def _amount(text: str, path: str) -> Fraction:
     try:
-        amount = quantity(text)
+        amount = _quantity(text)
     except ValueError:
         _refuse(path, f"{shown(text)} is no quantity")
     if amount < 0:
@@ -364,7 +371,7 @@ def our_classes(classes: Mapping[str, Mapping[str, Any] | None]) -> OurClasses:
 
 def _class_selectors(class_: _Class) -> tuple[Selector, ...] | None:
     selectors = tuple(map(_selector, class_.spec.selectors))
-    names_us = any(DRIVER in selector.expression for selector in selectors)
+    names_us = any(DRIVER in selector.cel.expression for selector in class_.spec.selectors)
     if not names_us or not all(
         selector.accepts({_DRIVER: DRIVER}) for selector in selectors if _is_of_driver(selector)
     ):
@@ -380,17 +387,18 @@ def _is_of_driver(selector: Selector) -> bool:
 
 
 class Claims(NamedTuple):
-    """request: what a pod asks of our driver. foreign: its requests for devices of other drivers.
+    """request: what a pod asks of our driver. allocated: what it has of it, by its names of claims.
 
-    unjudged: selectors that are taken to accept every PF.
+    foreign: its requests for devices of other drivers. unjudged: selectors that are taken to accept every PF.
     """
 
     request: ClaimsRequest
+    allocated: Mapping[str, AllocatedClaim]
     foreign: tuple[str, ...]
     unjudged: tuple[str, ...]
 
 
-def read_claims(claims: Mapping[str, Mapping[str, Any]], classes: OurClasses) -> Claims:
+def read_claims(claims: Mapping[str, Mapping[str, Any]], classes: OurClasses, pod_uid: str = "") -> Claims:
     """Read what a pod asks for.
 
     claims: ResourceClaims, or the `spec` of a template for one that is not generated, by the pod's names.
@@ -399,12 +407,12 @@ def read_claims(claims: Mapping[str, Mapping[str, Any]], classes: OurClasses) ->
     requests: list[tuple[DeviceRequest, ...]] = []
     constraints: list[Constraint] = []
     foreign: list[str] = []
-    allocated: dict[str, frozenset[NodeName]] = {}
+    allocated: dict[str, AllocatedClaim] = {}
     for name, document in claims.items():
         claim = _read(document, _Claim, f"claim {name}")
         if claim.status.allocation is not None:
-            if pools := frozenset(NodeName(result.pool) for result, _ in _results(claim, f"claim {name}")):
-                allocated[name] = pools
+            if results := _results(claim, f"claim {name}"):
+                allocated[name] = _allocated(results, claim.status.reserved_for, pod_uid)
             continue
         ours = []
         for request in claim.spec.devices.requests:
@@ -430,10 +438,28 @@ def read_claims(claims: Mapping[str, Mapping[str, Any]], classes: OurClasses) ->
         for selector in request.selectors
         if selector.alternatives is None
     )
+    nodes = {name: frozenset(map(NodeName, claim.nodes)) for name, claim in allocated.items()}
     return Claims(
-        ClaimsRequest(requests=tuple(requests), constraints=tuple(constraints), allocated=allocated),
+        ClaimsRequest(requests=tuple(requests), constraints=tuple(constraints), allocated=nodes),
+        allocated,
         tuple(foreign),
         tuple(dict.fromkeys(unjudged)),
+    )
+
+
+def _allocated(
+    results: Sequence[tuple[_Result, Used]], consumers: Iterable[_PodReference], pod_uid: str
+) -> AllocatedClaim:
+    used: dict[str, Used] = {}
+    for result, additional in results:
+        used[result.device] = used.get(result.device, NOTHING_USED) + additional
+    return AllocatedClaim(
+        nodes=tuple(sorted({result.pool for result, _ in results})),
+        pfs=tuple(
+            AllocatedPf(name=name, interfaces=amount.vfs, reserved_mbps=amount.mbps)
+            for name, amount in used.items()
+        ),
+        other_pods=tuple(pod.name for pod in consumers if pod.uid != pod_uid),
     )
 
 
@@ -518,14 +544,14 @@ def _selector(selector: _Selector) -> Selector:
         alternatives[-1].append(_comparison(found))
         position = found.end()
         if position == len(expression):
-            return Selector(expression, tuple(map(tuple, alternatives)))
+            return Selector(shown(expression), tuple(map(tuple, alternatives)))
         joint = expression[position : position + 2]
         if joint not in ("&&", "||"):
             break
         if joint == "||":
             alternatives.append([])
         position += len(joint)
-    return Selector(expression)
+    return Selector(shown(expression))
 
 
 def _comparison(found: re.Match[str]) -> Comparison:
@@ -546,6 +572,8 @@ def _value(literal: str) -> Attribute:
 
 
 def _read(document: Mapping[str, Any], kind: type[T], subject: str) -> T:
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(document, kind)
     try:
         return msgspec.convert(_without_nulls(document), kind)
     except msgspec.ValidationError as error:

@@ -169,20 +169,39 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     notes: tuple[str, ...] = ()
 
 
+class AllocatedPf(msgspec.Struct, frozen=True, kw_only=True):
+    """The interfaces of an allocated claim on one PF."""
+
+    name: str
+    interfaces: int
+    reserved_mbps: int
+
+
+class AllocatedClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A claim that is allocated. other_pods: that it is reserved for, besides the one it is listed for."""
+
+    nodes: tuple[str, ...]
+    pfs: tuple[AllocatedPf, ...] = ()
+    other_pods: tuple[str, ...] = ()
+
+
 class ClaimsExplanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A pod's ResourceClaims of our driver, by the API server: `claims` of the document of `explain`.
 
-    node: that the pod is bound to. interfaces, reserved_mbps: of claims that are not allocated yet.
-    allocated: nodes of the others, by the pod's names. Other fields as in `Explanation`.
+    node: that the pod is bound to. interfaces, reserved_mbps: of claims that are not allocated yet, with the
+        preferred alternatives. allocated: the others, by the pod's names.
+    obstacles: what keeps it from starting on any node. Other fields as in `Explanation`.
     """
 
     namespace: str
     name: str
     uid: str
+    state: Literal["waiting", "bound", "finished"] = "waiting"
     node: str = ""
     interfaces: int = 0
     reserved_mbps: int = 0
-    allocated: dict[str, tuple[str, ...]] = {}
+    allocated: dict[str, AllocatedClaim] = {}
+    obstacles: tuple[str, ...] = ()
     malformed: str = ""
     nodes_known: int = 0
     groups: tuple[Group, ...] = ()
