@@ -12,6 +12,7 @@ import struct
 import termios
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -36,6 +37,10 @@ from k8s_rdma.wire.views import (
     Totals,
     decode_view,
 )
+from kube.stored_objects import serving_objects
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LEAVES_SCREEN = "\x1b[?1049l"
 BEGINS_PAGE = "\x1b[H"
@@ -119,29 +124,116 @@ def test_exclusive_devices_are_told_beside_the_vfs_of_their_pf():
     )
 
 
+def device(name: str, used_mbps: int = 400, **attributes: str) -> ClaimPf:
+    return ClaimPf(
+        name=name,
+        mbps=950,
+        vfs=4,
+        used=Used(1, used_mbps),
+        attributes={f"rdma.k8s-rdma.io/{key}": value for key, value in attributes.items()},
+    )
+
+
+def merged(told: ClusterView, *nodes: ClaimNode, sort: Sort = Sort.NAME, rows: int = 10) -> ClusterView:
+    return with_claims(told, ClusterClaims(nodes=nodes, unread=()), sort, rows)
+
+
 def test_pfs_for_claims_are_those_of_slices_and_claims_where_these_are_known():
     reported = PfRow(name="enp1s0", link_mbps=1000, reserved_mbps=0, vfs=4, free_vfs=4, use="claims")
     lone = msgspec.structs.replace(reported, name="enp9s0")
     told = msgspec.structs.replace(
         view(1), nodes=(NodeRow(name="w1", pfs=(*view(1).nodes[0].pfs, reported, lone)),)
     )
-    device = ClaimPf(
-        name="pf0", mbps=950, vfs=4, used=Used(1, 400), attributes={"rdma.k8s-rdma.io/pf": "enp1s0"}
+    nodes = tuple(
+        ClaimNode(node=NodeName(name), pfs=(device("pf0", pf="enp1s0"),), pods=1) for name in ("w1", "w2")
     )
-    nodes = tuple(ClaimNode(node=NodeName(name), pfs=(device,), pods=1) for name in ("w1", "w2"))
     unread = ("resourceclaim a/b: bandwidth: -1 is negative", "another")
-    merged = with_claims(told, ClusterClaims(nodes=nodes, unread=unread), Sort.RESERVED, 10)
-    assert [(pf.name, pf.reserved_mbps, pf.use) for pf in merged.nodes[0].pfs] == [
+    found = with_claims(told, ClusterClaims(nodes=nodes, unread=unread), Sort.RESERVED, 10)
+    assert [(pf.name, pf.reserved_mbps, pf.use) for pf in found.nodes[0].pfs] == [
         ("enp0s0", 60_000, "annotation"),
         ("enp1s0", 60_000, "annotation"),
         ("enp9s0", 0, "claims"),
         ("enp1s0", 400, "claims"),
     ]
-    assert (merged.nodes[1].name, merged.nodes[1].pods, merged.totals.nodes) == ("w2", 1, 2)
-    assert (merged.claims.pfs, merged.claims.reserved_mbps, merged.totals.pfs) == (2, 800, 2)
-    lines = drawn(page(merged, plain=True, lines=None), 200)
-    assert "for claims: 2 PFs; reserved 800 of 1900 Mb/s (42%); 6 of 8 VFs free" in lines[2]
+    assert (found.nodes[1].name, found.nodes[1].pods, found.totals.nodes) == ("w2", 1, 2)
+    lines = drawn(page(found, plain=True, lines=None), 200)
+    assert lines[1] == "2 PFs; reserved 120000 of 200000 Mb/s (60%); 80 of 128 VFs free"
+    assert "for claims: 3 PFs; reserved 800 of 2900 Mb/s (27%); 10 of 12 VFs free" in lines[2]
     assert lines[3] == "not counted: resourceclaim a/b: bandwidth: -1 is negative and 1 more"
+
+
+def test_each_use_of_a_nodes_pfs_has_a_line_of_its_own():
+    """A split PF is on both, with the part that each has."""
+    split = view(1).nodes[0].pfs[:1]
+    told = msgspec.structs.replace(view(1), nodes=(NodeRow(name="w1", pods=3, heard_s=1.0, pfs=split),))
+    found = merged(told, ClaimNode(node=NodeName("w1"), pfs=(device("pf0", pf="enp0s0"),), problem="late"))
+    lines = [" ".join(line.split()) for line in drawn(page(found, plain=True, lines=None), 200)]
+    assert [line for line in lines if line.startswith(("node", "w1"))] == [
+        "node use PFs reserved Mb/s VFs free pods heard PF by PF problems",
+        "w1 annotation 1 60000/100000 60% 40/64 3 1s enp0s0 60% 40 free late",
+        "w1 claims 1 400/950 42% 3/4 enp0s0 42% 3 free",
+    ]
+
+
+def test_counts_are_those_of_all_rows():
+    told = msgspec.structs.replace(view(3, pods=1), nodes=view(3).nodes)
+    nodes = [
+        ClaimNode(node=NodeName("node-0000"), pfs=(device("pf0"),), problem="1 of 2 slices exists"),
+        ClaimNode(node=NodeName("x"), pods=5, problem="its ResourceSlice: cannot be read"),
+        ClaimNode(node=NodeName("y"), pods=2, pfs=(device("pf0"),)),
+    ]
+    found = merged(told, *nodes, rows=2)
+    assert len(found.nodes) == 2
+    totals = found.totals
+    assert (totals.nodes, totals.unreadable, totals.with_problems, totals.pods) == (5, 1, 2, 3 * 24 + 7)
+    assert (found.claims.pfs, found.claims.reserved_mbps) == (2, 800)
+    everything = merged(told, *nodes)
+    assert sum(row.pods for row in everything.nodes) == totals.pods
+    assert sum(bool(row.problems) for row in everything.nodes) == totals.with_problems
+
+
+@pytest.mark.parametrize(
+    ("sort", "names"),
+    [
+        (Sort.RESERVED, ["full", "node-0000", "idle"]),
+        (Sort.PODS, ["node-0000", "full", "idle"]),
+        (Sort.NAME, ["full", "idle", "node-0000"]),
+    ],
+)
+def test_nodes_are_ordered_by_all_of_their_pfs(sort: Sort, names: list[str]):
+    nodes = [
+        ClaimNode(node=NodeName("idle"), pfs=(device("pf0", 0),)),
+        ClaimNode(node=NodeName("full"), pfs=(device("pf0", 950),), pods=1),
+    ]
+    assert [row.name for row in merged(view(1), *nodes, sort=sort).nodes] == names
+
+
+@pytest.mark.parametrize("height", [14, 24])
+def test_lines_of_both_uses_fit_on_the_screen(height: int):
+    nodes = [ClaimNode(node=row.name, pfs=(device("pf0"),)) for row in view(60).nodes]
+    told = msgspec.structs.replace(view(60, pods=9), nodes=view(60).nodes)
+    lines = drawn(page(merged(told, *nodes, rows=60), plain=False, lines=height))
+    assert len(lines) <= height
+    assert any("claims" in line and "400/950" in line for line in lines)
+
+
+@pytest.mark.anyio
+async def test_api_server_that_may_not_be_read_is_a_note_beside_the_extenders_view(tmp_path: Path):
+    async with cluster("w1") as c, served(c) as s:
+        await s.ready()
+        refusing = {"/apis/resource.k8s.io/v1/resourceclaims": 403}
+        with serving_objects(refusing, tmp_path) as kubeconfig:
+            ran = await k8s_rdma("top", "--extender", s.url, "--kubeconfig", kubeconfig)
+            alone = await k8s_rdma("top", "--extender", "http://127.0.0.1:1", "--kubeconfig", kubeconfig)
+        without = await k8s_rdma("top", "--extender", s.url)
+    [note] = [line for line in ran.out.splitlines() if line.startswith("note: ")]
+    assert note.startswith(
+        "note: PFs for claims show what pods have, as the extender reports it: "
+        "get /apis/resource.k8s.io/v1/resourceclaims: "
+    )
+    assert note.endswith("(HTTP 403)")
+    assert (alone.status, "(HTTP 403)" in alone.err) == (1, True)
+    assert "note: " not in without.out
 
 
 def test_screen_keeps_what_it_knows_while_the_extender_is_away_and_says_so():

@@ -200,7 +200,7 @@ async def test_top_shows_pfs_for_claims_without_an_extender(kind: str, tmp_path:
     lines = ran.out.splitlines()
     assert lines[0] == "1 node, 0 with problems; 0 placements, 0 pods wait; extender absent"
     assert lines[1] == "for claims: 2 PFs; reserved 30000 of 200000 Mb/s (15%); 15 of 16 VFs free"
-    assert "f0 0% 8 free for claims, f1 30% 7 free for claims" in ran.out
+    assert "f0 0% 8 free, f1 30% 7 free" in ran.out
     assert document["claims"]["free_vfs"] == 15
     assert {pf["use"] for pf in document["nodes"][0]["pfs"]} == {"claims"}
 

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from math import inf
+from typing import TYPE_CHECKING, get_args
 
 from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
@@ -35,11 +37,14 @@ from k8s_rdma.wire.views import (
     PfTotals,
     Sort,
     Totals,
+    Use,
     decode_view,
     encode_view,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from rich.table import Table
 
     from k8s_rdma.core.claim_fit import ClaimNode
@@ -52,6 +57,7 @@ _OTHER_ROWS = 11
 
 _NODES = ("node", "PFs", "reserved Mb/s", "", "VFs free", "pods", "heard", "PF by PF", "problems")
 _PODS = ("waiting pod", "interfaces", "Mb/s", "waits", "tried", "why")
+_USES: tuple[Use, ...] = get_args(Use)
 _BAR = 10
 _FULL = 0.9
 
@@ -78,8 +84,7 @@ def top(address: ExtenderAddress, options: TopOptions) -> None:
     """
     terminal = console()
     with ExitStack() as stack:
-        extender = stack.enter_context(ExtenderClient(address))
-        source = Source(extender=extender, api=_api(stack, options.kubeconfig), sort=options.sort)
+        source = Source.connect(stack, address, options)
         if options.as_json:
             write_json(encode_view(source.view(MAX_ROWS)) + b"\n")
         elif options.one_shot or not terminal.is_terminal:
@@ -89,19 +94,9 @@ def top(address: ExtenderAddress, options: TopOptions) -> None:
             _watch(source, terminal)
 
 
-def _api(stack: ExitStack, kubeconfig: str | None) -> Documents | None:
-    """Connect to the API server; None without credentials, unless a file is named."""
-    try:
-        return stack.enter_context(Documents(kubeconfig))
-    except MalformedError:
-        if kubeconfig:
-            raise
-        return None
-
-
 @dataclass(slots=True, kw_only=True)
 class Source:
-    """Views of extender and API server. api: None where there are no credentials.
+    """Views of extender and API server. api: None where there are no credentials, for `problem`.
 
     An extender that has answered is missed when it does not: without it the view is of claims alone.
     """
@@ -109,19 +104,37 @@ class Source:
     extender: ExtenderClient
     api: Documents | None
     sort: Sort
+    problem: str = ""
     _claims: ClusterClaims | None = None
     _read_at: float = -CLAIMS_EVERY_S
     _has_answered: bool = False
 
+    @classmethod
+    def connect(cls, stack: ExitStack, address: ExtenderAddress, options: TopOptions) -> Source:
+        """Connect to both. MalformedError for a kubeconfig that is named and cannot be used."""
+        extender, api, problem = stack.enter_context(ExtenderClient(address)), None, ""
+        try:
+            api = stack.enter_context(Documents(options.kubeconfig))
+        except MalformedError as error:
+            if options.kubeconfig:
+                raise
+            problem = error.message
+        return cls(extender=extender, api=api, sort=options.sort, problem=problem)
+
     def view(self, rows: int) -> ClusterView:
         """Get a view of so many nodes; NoAnswerError where neither answers."""
         claims = self._read_claims()
+        merge = claims is not None and bool(claims.nodes)
         try:
-            query = {"sort": self.sort.value, "limit": str(rows)}
+            # A node's order depends on its claims, too.
+            query = {"sort": self.sort.value, "limit": str(MAX_ROWS if merge else rows)}
             view = decode_view(self.extender.get(CLUSTER_PATH, query))
             self._has_answered = True
-        except NoAnswerError:
-            if self._has_answered or claims is None or not claims.nodes:
+        except NoAnswerError as error:
+            if claims is None and self.problem:
+                msg = f"{error.message}; {self.problem}"
+                raise NoAnswerError(msg, details=error.details) from error
+            if self._has_answered or not merge:
                 raise
             view = ClusterView(
                 extender=ExtenderState(role="absent"),
@@ -130,41 +143,73 @@ class Source:
                 pending=(),
                 pending_total=0,
             )
-        return with_claims(view, claims, self.sort, rows) if claims and claims.nodes else view
+        if claims is None:
+            return self._with_note(view)
+        return with_claims(view, claims, self.sort, rows) if merge else view
+
+    def _with_note(self, view: ClusterView) -> ClusterView:
+        """Say where PFs for claims are from, unless there are none and nobody said where to read them."""
+        if not view.claims.pfs and self.api is None:
+            return view
+        note = f"PFs for claims show what pods have, as the extender reports it: {self.problem}"
+        return replace(view, notes=(*view.notes, note))
 
     def _read_claims(self) -> ClusterClaims | None:
-        """Read slices and claims, not too often; None where that is not possible."""
+        """Read slices and claims, not too often; None where that is not possible, for `problem`."""
         now_s = time.monotonic()
         if self.api is not None and now_s - self._read_at >= CLAIMS_EVERY_S:
             self._read_at = now_s
             try:
                 self._claims = read_cluster(self.api)
-            except API_ERRORS:
-                self._claims = None
+            except API_ERRORS as error:
+                self._claims, self.problem = None, error.message
         return self._claims
 
 
 def with_claims(view: ClusterView, claims: ClusterClaims, sort: Sort, rows: int) -> ClusterView:
     """Show PFs for claims by slices and claims, in place of what the extender knows of them.
 
-    Nodes that the extender does not know come last.
+    view: of all nodes, but for those beyond `MAX_ROWS`.
     """
     by_node: dict[str, ClaimNode] = {node.node: node for node in claims.nodes}
     nodes = [_merged(row, by_node.pop(row.name, None)) for row in view.nodes]
-    beyond = (_merged(NodeRow(name=name, pods=node.pods), node) for name, node in by_node.items())
-    # Nodes beyond the extender's first rows may be in its totals.
-    lone = sorted(beyond, key=_ORDERS[sort]) if len(view.nodes) == view.totals.nodes else []
-    totals = replace(view.totals, nodes=view.totals.nodes + len(lone))
-    all_pfs = [pf for node in claims.nodes for pf in _claim_rows(node)]
-    sums = PfTotals(
-        pfs=len(all_pfs),
-        link_mbps=sum(pf.link_mbps or 0 for pf in all_pfs),
-        reserved_mbps=sum(pf.reserved_mbps for pf in all_pfs),
-        vfs=sum(pf.vfs for pf in all_pfs),
-        free_vfs=sum(pf.free_vfs for pf in all_pfs),
+    if len(view.nodes) == view.totals.nodes:
+        nodes += [_merged(NodeRow(name=name, pods=node.pods), node) for name, node in by_node.items()]
+
+    def added(count: Callable[[NodeRow], int]) -> int:
+        return sum(map(count, nodes)) - sum(map(count, view.nodes))
+
+    totals = replace(
+        view.totals,
+        nodes=view.totals.nodes + len(nodes) - len(view.nodes),
+        unreadable=view.totals.unreadable + added(lambda row: row.unreadable),
+        with_problems=view.totals.with_problems + added(lambda row: bool(row.problems)),
+        pods=view.totals.pods + added(lambda row: row.pods),
     )
+    published = {node.node for node in claims.nodes}
+    for_claims = [
+        pf
+        for row in nodes
+        if row.name in published or not row.unreadable
+        for pf in row.pfs
+        if pf.use == "claims"
+    ]
     return replace(
-        view, nodes=tuple([*nodes, *lone][:rows]), totals=totals, claims=sums, unread=claims.unread
+        view,
+        nodes=tuple(sorted(nodes, key=_ORDERS[sort])[:rows]),
+        totals=totals,
+        claims=_total(for_claims),
+        unread=claims.unread,
+    )
+
+
+def _total(pfs: Collection[PfRow]) -> PfTotals:
+    return PfTotals(
+        pfs=len(pfs),
+        link_mbps=sum(pf.link_mbps or 0 for pf in pfs),
+        reserved_mbps=sum(pf.reserved_mbps for pf in pfs),
+        vfs=sum(pf.vfs for pf in pfs),
+        free_vfs=sum(pf.free_vfs for pf in pfs),
     )
 
 
@@ -210,11 +255,14 @@ def _vfs_share(row: NodeRow) -> float:
 
 
 _ORDERS: dict[Sort, Callable[[NodeRow], tuple[object, ...]]] = {
-    **{sort: lambda row: (row.name,) for sort in Sort},
     Sort.RESERVED: lambda row: (-_reserved_share(row), row.name),
     Sort.VFS: lambda row: (-_vfs_share(row), row.name),
+    Sort.PODS: lambda row: (-row.pods, row.name),
+    Sort.AGE: lambda row: (-(inf if row.heard_s is None else row.heard_s), row.name),
+    Sort.PROBLEMS: lambda row: (not row.problems, -_reserved_share(row), row.name),
+    Sort.NAME: lambda row: (row.name,),
 }
-"""The order of nodes that the extender does not know; by other orders their names count."""
+"""The extender's orders, of nodes with their PFs for claims."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -278,7 +326,7 @@ def page(view: ClusterView, *, plain: bool, lines: int | None) -> Group:
     """The whole view; as much of it as fits into so many lines, None for all."""
     room = None if lines is None else max(2, lines - _OTHER_ROWS)
     for_pods = len(view.pending) if room is None else min(len(view.pending), max(1, room // 3))
-    for_nodes = len(view.nodes) if room is None else min(len(view.nodes), room - for_pods)
+    for_nodes = _first(view.nodes, None if room is None else room - for_pods)
     parts: list[RenderableType] = [line(Text.from_markup(text)) for text in _head(view)]
     parts.append(Text())
     parts.append(_nodes(view.nodes[:for_nodes], plain=plain))
@@ -308,51 +356,68 @@ def _head(view: ClusterView) -> Iterator[str]:
     if view.unread:
         beyond = f" and {len(view.unread) - 1} more" if len(view.unread) > 1 else ""
         yield f"[yellow]not counted[/]: {escape(view.unread[0])}{beyond}"
+    for note in view.notes:
+        yield f"[yellow]note[/]: {escape(note)}"
     if extender.missing:
         yield f"[yellow]waits for[/]: {escape('; '.join(extender.missing))}"
 
 
 def _sums(total: PfTotals) -> str:
+    pfs = "1 PF" if total.pfs == 1 else f"{total.pfs} PFs"
     return (
-        f"{total.pfs} PFs; reserved {total.reserved_mbps} of {total.link_mbps} Mb/s "
+        f"{pfs}; reserved {total.reserved_mbps} of {total.link_mbps} Mb/s "
         f"({_percent(total.reserved_mbps, total.link_mbps)}); {total.free_vfs} of {total.vfs} VFs free"
     )
 
 
+def _uses(row: NodeRow) -> list[Use]:
+    """The uses of a node's PFs, each of which is a line with sums of its own."""
+    uses = {pf.use: None for pf in row.pfs}
+    return [use for use in _USES if use in uses] or ["annotation"]
+
+
+def _first(rows: Sequence[NodeRow], lines: int | None) -> int:
+    """Count the rows that fit into so many lines, None for all; one at least."""
+    if lines is None:
+        return len(rows)
+    last = accumulate(len(_uses(row)) for row in rows)
+    return max(min(1, len(rows)), sum(1 for line_number in last if line_number <= lines))
+
+
 def _nodes(rows: tuple[NodeRow, ...], *, plain: bool) -> Table:
-    shown = table(*_NODES, right=("PFs", "reserved Mb/s", "", "VFs free", "pods", "heard"))
+    with_use = any("claims" in _uses(row) for row in rows)
+    headings = (_NODES[0], *(("use",) if with_use else ()), *_NODES[1:])
+    shown = table(*headings, right=("PFs", "reserved Mb/s", "", "VFs free", "pods", "heard"))
     for row in rows:
-        reserved, link = sum(pf.reserved_mbps for pf in row.pfs), sum(pf.link_mbps or 0 for pf in row.pfs)
-        free, vfs = sum(pf.free_vfs for pf in row.pfs), sum(pf.vfs for pf in row.pfs)
-        shown.add_row(
-            line(row.name),
-            *(
-                ("?", "?", "?", "?")
-                if row.unreadable and not row.pfs
-                else (
-                    str(len(row.pfs)),
-                    f"{reserved}/{link}",
-                    _percent(reserved, link) if plain else _bar(reserved, link),
-                    f"{free}/{vfs}",
-                )
-            ),
-            str(row.pods),
-            seconds(row.heard_s),
-            line(_by_pf(row)),
-            line("; ".join(row.problems)),
-        )
+        for use in _uses(row):
+            total = _total([pf for pf in row.pfs if pf.use == use])
+            reserved, link = total.reserved_mbps, total.link_mbps
+            shown.add_row(
+                line(row.name),
+                *((use if row.pfs else "",) if with_use else ()),
+                *(
+                    ("?", "?", "?", "?")
+                    if row.unreadable and not row.pfs
+                    else (
+                        str(total.pfs),
+                        f"{reserved}/{link}",
+                        _percent(reserved, link) if plain else _bar(reserved, link),
+                        f"{total.free_vfs}/{total.vfs}",
+                    )
+                ),
+                *((str(row.pods), seconds(row.heard_s)) if use == _uses(row)[0] else ("", "")),
+                line(_by_pf(row, use)),
+                line("; ".join(row.problems) if use == _uses(row)[0] else ""),
+            )
     return shown
 
 
-def _by_pf(row: NodeRow) -> str:
-    """Each PF's share: `enp1s0f0 40% 3 free`; with exclusive devices `... 3 free 1/4 devices held`.
-
-    With claims `... 3 free for claims`.
-    """
+def _by_pf(row: NodeRow, use: Use) -> str:
+    """Each PF's share: `enp1s0f0 40% 3 free`; with exclusive devices `... 3 free 1/4 devices held`."""
     return ", ".join(
         f"{pf.name} {_percent(pf.reserved_mbps, pf.link_mbps or 0)} {pf.free_vfs} free{_devices(pf)}"
-        f"{' for claims' if pf.use == 'claims' else ''}"
         for pf in row.pfs
+        if pf.use == use
     )
 
 

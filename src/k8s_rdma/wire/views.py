@@ -9,7 +9,7 @@ Rates in Mb/s, times in seconds ago. Readers tolerate fields that they do not kn
 from __future__ import annotations
 
 from enum import StrEnum, unique
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -243,6 +243,9 @@ class Sort(StrEnum):
     NAME = "name"
 
 
+Use: TypeAlias = Literal["annotation", "claims"]
+
+
 class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A PF in one of its uses; link_mbps: null when unknown.
 
@@ -258,7 +261,7 @@ class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     free_vfs: int
     devices: int = 0
     held_devices: int = 0
-    use: Literal["annotation", "claims"] = "annotation"
+    use: Use = "annotation"
 
 
 class PfTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,7 +312,8 @@ class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The document: the first nodes by `Sort` and the pods that wait longest; the totals count all.
 
-    claims: the sums over PFs for claims. unread: claims that could not be counted, and why.
+    claims: the sums over PFs for claims. unread: claims that could not be counted, and why. notes: what the
+        view lacks, one sentence each.
     """
 
     extender: ExtenderState
@@ -319,6 +323,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     pending_total: int
     claims: PfTotals = PfTotals()
     unread: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 _view_decoder = msgspec.json.Decoder(ClusterView)
