@@ -226,7 +226,10 @@ async def test_doctor_sees_what_claims_lack(kind: str, tmp_path: Path):
         await c.create_claim("two", request())
         await c.create_pod("p", "one")
         await c.create_pod("q", "two", scheduler="second")
-        assert "default-scheduler (1), second (1)" in (await claims_findings(c))["claims-two-schedulers"]
+        assert "claims-schedulers-unknown" not in await claims_findings(c)
+        for name in ("p", "q"):
+            await c.create(f"{PODS}/{name}/binding", {"target": {"kind": "Node", "name": "w1"}})
+        assert "default-scheduler (1), second (1)" in (await claims_findings(c))["claims-schedulers-unknown"]
         await c.published.http.delete(f"{API}/deviceclasses/rdma")
         assert "claims-no-class" in await claims_findings(c)
 

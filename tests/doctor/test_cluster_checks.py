@@ -84,6 +84,9 @@ def test_profiles_of_one_kube_scheduler_are_one_scheduler():
     profiles = [Profile(name=name, has_extender=False, location="a.yaml") for name in schedulers]
     assert ids_of(claims(schedulers=schedulers, profiles=profiles)) == {"claims-ok"}
     assert "claims-two-schedulers" in ids_of(claims(schedulers=schedulers, profiles=profiles[:1]))
+    elsewhere = [profiles[0], replace(profiles[1], location="b.yaml")]
+    assert "claims-two-schedulers" in ids_of(claims(schedulers=schedulers, profiles=elsewhere))
+    assert ids_of(claims(schedulers=schedulers)) == {"claims-ok", "claims-schedulers-unknown"}
 
 
 def test_only_profiles_that_schedule_pods_with_claims_are_judged():

@@ -30,6 +30,8 @@ NO_CLASS = CLAIMS.error("no-class")
 NOT_PUBLISHED = CLAIMS.warning("not-published")
 SLICE_UNUSED = CLAIMS.error("slice-unused")
 TWO_SCHEDULERS = CLAIMS.warning("two-schedulers")
+SCHEDULERS_UNKNOWN = CLAIMS.note("schedulers-unknown")
+UNREAD = CLAIMS.warning("unread")
 LEAST_ALLOCATED = CLAIMS.note("least-allocated")
 FILTER_TIMEOUT = CLAIMS.note("filter-timeout")
 
@@ -46,9 +48,10 @@ class ClaimFacts:
 
     served: whether there is `resource.k8s.io/v1`. gate: whether DRAConsumableCapacity is on; None where
         unknown. classes: DeviceClasses of our driver.
-    agents_pfs: PFs for claims by RdmaNodes. slices_pfs: by ResourceSlices. unused: nodes whose slices
-        kube-scheduler does not use, and why.
-    schedulers: names of schedulers, with the number of unfinished pods with claims that name each.
+    agents_pfs: PFs that are to be published, by RdmaNodes. slices_pfs: by ResourceSlices. unused: nodes whose
+        slices kube-scheduler does not use, and why.
+    schedulers: names of schedulers, with the number of bound, unfinished pods with claims that name each.
+    unread: ResourceClaims and pods that cannot be read, and why.
     profiles, files: as far as kube-scheduler's configuration can be read.
     """
 
@@ -59,6 +62,7 @@ class ClaimFacts:
     slices_pfs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
     schedulers: Mapping[str, int] = field(default_factory=dict)
+    unread: Sequence[str] = ()
     profiles: Sequence[Profile] = ()
     files: Sequence[SchedulerFile] = ()
 
@@ -68,7 +72,12 @@ def check_claims(facts: ClaimFacts) -> Iterator[Finding]:
     if not (facts.agents_pfs or facts.slices_pfs or facts.unused or facts.schedulers or facts.classes):
         yield CLAIMS_OK("no node has PFs for claims", source="resourceslices; rdmanodes")
         return
-    found = (*_check_api(facts), *_check_slices(facts), *_check_schedulers(facts))
+    found = (
+        *_check_api(facts),
+        *_check_slices(facts),
+        *_check_unread(facts),
+        *_check_schedulers(facts),
+    )
     yield from found
     if worst(found).rank <= Severity.NOTE.rank:
         pfs, nodes = sum(map(len, facts.slices_pfs.values())), len(facts.slices_pfs)
@@ -76,6 +85,16 @@ def check_claims(facts: ClaimFacts) -> Iterator[Finding]:
             f"PFs in ResourceSlices: {pfs}, of {nodes} node{'' if nodes == 1 else 's'}; "
             f"DeviceClass {', '.join(sorted(facts.classes))}",
             source="resourceslices; deviceclasses",
+        )
+
+
+def _check_unread(facts: ClaimFacts) -> Iterator[Finding]:
+    for why in facts.unread[:_MOST_SHOWN]:
+        yield UNREAD(
+            f"not counted: {why}",
+            source="resourceclaims; pods",
+            expected="objects of the API's schema",
+            fix="correct what the message names, or a newer release",
         )
 
 
@@ -127,22 +146,34 @@ def _check_slices(facts: ClaimFacts) -> Iterator[Finding]:
             f"{names}: for claims, and in no ResourceSlice, so that no pod can have VFs of it",
             about=node,
             source=f"rdmanode {node}; resourceslices",
-            expected="every PF with use: claims that has VFs and whose link was up",
+            expected="every PF with use: claims that has free VFs, a link and no problem",
             fix="claims: {} in the device plugin's file (the chart's dra.enabled: true); its log there",
         )
 
 
 def _check_schedulers(facts: ClaimFacts) -> Iterator[Finding]:
     locations = {profile.name: profile.location for profile in facts.profiles}
-    processes = {locations.get(name, name) for name in facts.schedulers}
-    if len(processes) > 1:
-        names = ", ".join(f"{name} ({count})" for name, count in sorted(facts.schedulers.items()))
+    processes = {locations[name] for name in facts.schedulers if name in locations}
+    unknown = facts.schedulers.keys() - locations.keys()  # in none of these processes
+    names = ", ".join(f"{name} ({count})" for name, count in sorted(facts.schedulers.items()))
+    source = "pods, spec.schedulerName; kube-scheduler's configurations"
+    expected = "one kube-scheduler for all pods with claims"
+    fix = "one schedulerName, or profiles of one kube-scheduler"
+    if len(processes) + bool(unknown) > 1:
         yield TWO_SCHEDULERS(
             f"pods with claims have several schedulers: {names}; two processes give a PF's bandwidth away "
             "twice, and pods stay on nodes that refuse them",
-            source="pods, spec.schedulerName; kube-scheduler's configurations",
-            expected="one kube-scheduler for all pods with claims",
-            fix="one schedulerName, or profiles of one kube-scheduler",
+            source=source,
+            expected=expected,
+            fix=fix,
+        )
+    elif len(unknown) > 1:
+        yield SCHEDULERS_UNKNOWN(
+            f"pods with claims have several schedulers: {names}; whether these are profiles of one "
+            "kube-scheduler is in a configuration that was not found",
+            source=source,
+            expected=expected,
+            fix=f"{fix}; --scheduler-config FILE",
         )
     for file in facts.files:
         try:

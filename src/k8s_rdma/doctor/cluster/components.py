@@ -74,6 +74,7 @@ EXTENDER = Subject("extender", "Scheduler extender")
 EXTENDER_OK = EXTENDER.ok()
 NOT_ASKED = EXTENDER.note("not-asked")
 NO_POD = EXTENDER.error("no-pod")
+NOT_NEEDED = EXTENDER.note("not-needed")
 UNREACHABLE = EXTENDER.error("unreachable")
 NOT_READY = EXTENDER.error("not-ready")
 STANDBY = EXTENDER.note("standby")
@@ -87,6 +88,7 @@ class ExtenderFacts:
     version: as it says it itself; empty where it does not, or not to us. warning: what it warns of, although
     it is ready. key_usage: whose keys signed bound pods' placements, None where it does not say.
     pods: names and whether they are ready, of the cluster's extender pods; None where that is not known.
+    needed: whether pods or PFs are for annotations, or that is not known.
     """
 
     url: str = ""
@@ -96,10 +98,17 @@ class ExtenderFacts:
     warning: str = ""
     key_usage: tuple[KeyUsage, ...] | None = None
     pods: tuple[tuple[str, bool], ...] | None = None
+    needed: bool = True
 
 
 def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
-    """Check that the extender runs, is reachable and is ready to bind."""
+    """Check that the extender runs, is reachable and is ready to bind, where it is needed."""
+    if facts.pods == () and not facts.url and not facts.needed:
+        yield NOT_NEEDED(
+            "no extender pod runs, and none is needed: no pod asks by annotation, and all PFs are for claims",
+            source="pods; rdmanodes",
+        )
+        return
     for name, ready in facts.pods or ():
         if ready:
             yield EXTENDER_OK("the pod is ready", about=name, source="pods")

@@ -37,10 +37,14 @@ class SchedulerFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFacts:
-    """extender: its configuration where that is known; else its defaults count."""
+    """extender: its configuration where that is known; else its defaults count.
+
+    needed: whether pods or PFs are for annotations, or that is not known.
+    """
 
     files: tuple[SchedulerFile, ...]
     extender: ExtenderConfig
+    needed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +145,7 @@ NO_CONFIGURATION = SCHEDULER.error("no-configuration")
 OLD_API = SCHEDULER.error("old-api")
 NO_EXTENDER = SCHEDULER.error("no-extender")
 NOT_ASKING = SCHEDULER.note("not-asking")
+NOT_NEEDED = SCHEDULER.note("not-needed")
 WRONG_PATH = SCHEDULER.error("wrong-path")
 NO_FILTER = SCHEDULER.error("no-filter")
 NO_BIND = SCHEDULER.warning("no-bind")
@@ -163,7 +168,7 @@ _ADVICE = "examples/scheduler/recommended.yaml"
 
 def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
     """Each configuration that was found; that one asks the extender is enough, as there may be several."""
-    if not facts.files:
+    if not facts.files and facts.needed:
         yield NOT_SEEN(
             "no kube-scheduler configuration was found",
             source="/etc/kubernetes/manifests/kube-scheduler.yaml; pods of kube-system; ConfigMaps",
@@ -171,6 +176,12 @@ def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
             fix="run it on a control-plane node, or with --scheduler-config FILE",
         )
     extended = tuple(dict.fromkeys(profile.name for profile in profiles(facts) if profile.has_extender))
+    if not extended and not facts.needed:
+        yield NOT_NEEDED(
+            "asks no extender, and none is needed: no pod asks by annotation, and all PFs are for claims",
+            source="; ".join(file.location for file in facts.files) or "pods; rdmanodes",
+        )
+        return
     for file in facts.files:
         yield from _check_file(file, facts.extender, extended)
 

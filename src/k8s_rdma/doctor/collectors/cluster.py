@@ -22,6 +22,7 @@ import yaml
 from k8s_rdma import __version__
 from k8s_rdma.config.files import fit, read_yaml
 from k8s_rdma.config.namespace_policies import PoliciesFile
+from k8s_rdma.core.ledger import CLAIMS_POOL
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.doctor.cluster.claims import ClaimFacts, check_claims
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts, check_extender, check_keys
@@ -56,6 +57,7 @@ from k8s_rdma.doctor.collectors.processes import (
     api_version,
     claim_facts,
     crd_facts,
+    full_name,
     mounts_of,
     of_images,
     versions_of,
@@ -236,11 +238,6 @@ def asking_pods(
     )
 
 
-def full_name(obj: dict[str, Any]) -> str:
-    """`namespace/name` of an object."""
-    return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
-
-
 def _annotations(pod: dict[str, Any]) -> dict[str, str]:
     return pod["metadata"].get("annotations") or {}
 
@@ -350,7 +347,7 @@ class ClusterCollector:
         """Yield all findings, subject by subject; what cannot be read is a finding, too."""
         subjects: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
             ("versions", self._check_versions),
-            ("scheduler", lambda: check_scheduler(self._scheduler)),
+            ("scheduler", lambda: check_scheduler(replace(self._scheduler, needed=self._extender_needed))),
             ("extender", lambda: check_extender(self._extender_facts())),
             ("crd", lambda: check_crd(crd_facts(self.api, needed=self._crd_needed))),
             ("rights", lambda: check_rights(self._rights())),
@@ -439,7 +436,19 @@ class ClusterCollector:
 
     def _extender_facts(self) -> ExtenderFacts:
         pods = tuple((full_name(pod), _is_ready(pod)) for pod in self._component("extender"))
-        return replace(self._query_extender, pods=pods)
+        return replace(self._query_extender, pods=pods, needed=self._extender_needed)
+
+    @cached_property
+    def _extender_needed(self) -> bool:
+        """Report whether pods or PFs are for annotations; also where that is not known."""
+        try:
+            nodes = {_name(node): node.get("status") or {} for node in self._rdma_nodes}
+            with_claims = self._claims.slices_pfs.keys()
+            if not with_claims or with_claims - nodes.keys():
+                return True
+            return any(map(_has_pf_for_annotations, nodes.values())) or bool(self._pods.pods)
+        except (OSError, K8sRdmaError):
+            return True
 
     def _rights(self) -> RightsFacts:
         config = self._extender or ExtenderConfig()
@@ -447,7 +456,9 @@ class ClusterCollector:
         found = []
         for process, account in ACCOUNTS.items():
             namespace = self._namespace_of(account)
-            if not namespace and process in OPTIONAL:
+            if not namespace and (
+                process in OPTIONAL or (process == "extender" and not self._extender_needed)
+            ):
                 continue
             required = rights(
                 process, leases=self._leases, lease_of_binder=binder, crd=self._crd_needed is not False
@@ -510,25 +521,32 @@ class ClusterCollector:
             scheduler = self._scheduler
         except (OSError, K8sRdmaError):
             scheduler = SchedulerFacts(files=(), extender=ExtenderConfig())
-        return claim_facts(self.api, self._rdma_nodes, scheduler)
+        alive = self._alive
+        nodes = (node for node in self._rdma_nodes if alive is None or _name(node) in alive)
+        return claim_facts(self.api, nodes, scheduler)
 
     @cached_property
     def _rdma_nodes(self) -> tuple[dict[str, Any], ...]:
         return tuple(self.api.items(f"/apis/{GROUP}/{VERSION}/{PLURAL}"))
 
-    def _holding(self) -> dict[str, frozenset[str]]:
-        """UIDs of pods that hold interfaces, by node; of nodes that are alive and see all of their cards."""
+    @cached_property
+    def _alive(self) -> frozenset[str] | None:
+        """Nodes that are alive and see all of their cards; None where that is not known."""
         try:
             facts = self._nodes
         except (OSError, K8sRdmaError):
-            return {}
-        alive = {node.name for node in facts.published if node.is_alive(facts.stale_s)}
+            return None
+        return frozenset(node.name for node in facts.published if node.is_alive(facts.stale_s))
+
+    def _holding(self) -> dict[str, frozenset[str]]:
+        """UIDs of pods that hold interfaces, by node; of nodes whose report is known to be true."""
         return {
             _name(node): frozenset(
-                str(allocation["pod"]["uid"]) for allocation in node["status"].get("allocations", ())
+                str(allocation["pod"]["uid"])
+                for allocation in (node.get("status") or {}).get("allocations") or ()
             )
             for node in self._rdma_nodes
-            if _name(node) in alive
+            if _name(node) in (self._alive or ())
         }
 
     @cached_property
@@ -592,6 +610,13 @@ class ClusterCollector:
         for pod in self._own_pods:
             if (pod["metadata"].get("labels") or {}).get(_COMPONENT) == name:
                 yield pod
+
+
+def _has_pf_for_annotations(status: Mapping[str, Any]) -> bool:
+    return any(
+        pf.get("capacityVfs") or any(pool.get("resource") != CLAIMS_POOL for pool in pf.get("pools") or ())
+        for pf in status.get("pfs") or ()
+    )
 
 
 def _name(obj: dict[str, Any]) -> str:

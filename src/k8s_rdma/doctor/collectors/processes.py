@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts
     from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.wire.rdma_node import PfStatus
 
 _OBJECT = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"
 _SCHEMAS = f"/openapi/v3/apis/{GROUP}/{VERSION}"
@@ -196,16 +197,30 @@ def claim_facts(
     )
     if not (facts.classes or facts.agents_pfs or nodes):
         return facts
-    return replace(facts, gate=_gate(api), schedulers=_schedulers(api, facts.classes))
+    schedulers, unread = _schedulers(api, facts.classes)
+    return replace(facts, gate=_gate(api), schedulers=schedulers, unread=unread)
 
 
 def _pfs_for_claims(node: Mapping[str, Any]) -> dict[str, str]:
-    """PFs of an RdmaNode with VFs for claims: names by PCI address."""
+    """PFs of an RdmaNode that a slice is to have: names by PCI address.
+
+    Those without a free VF for claims or a known link are left out of slices, and those with a problem, such
+    as a use that waits for the end of the former one, which another finding tells.
+    """
+    try:
+        status = msgspec.convert(node.get("status"), RdmaNodeStatus)
+    except msgspec.ValidationError:  # a finding of nodes
+        return {}
     return {
-        str(pf.get("pci")): str(pf.get("name"))
-        for pf in (node.get("status") or {}).get("pfs") or ()
-        if any(pool.get("resource") == CLAIMS_POOL for pool in pf.get("pools") or ())
+        pf.pci: pf.name
+        for pf in status.pfs
+        if _vfs_for_claims(pf) > 0 and pf.link_mbps is not None and not pf.problems
     }
+
+
+def _vfs_for_claims(pf: PfStatus) -> int:
+    foreign = sum(use.vfs for use in pf.foreign if use.pool == CLAIMS_POOL)
+    return sum(pool.vfs for pool in pf.pools if pool.resource == CLAIMS_POOL) - foreign
 
 
 def _gate(api: Documents) -> bool | None:
@@ -217,19 +232,33 @@ def _gate(api: Documents) -> bool | None:
     return gates[GATE] == "1" if GATE in gates else None
 
 
-def _schedulers(api: Documents, classes: frozenset[str]) -> dict[str, int]:
-    """Count unfinished pods with claims of our classes by the name of their scheduler."""
-    ours = {
-        (str(claim["metadata"]["namespace"]), str(claim["metadata"]["name"]))
-        for claim in api.items(f"{CLAIMS_API}/resourceclaims")
-        if not classes.isdisjoint(class_names([claim]))
-    }
-    names = (
-        str(pod["spec"].get("schedulerName") or DEFAULT_NAME)
-        for pod in (api.items("/api/v1/pods", UNFINISHED) if ours else ())
-        if any((str(pod["metadata"]["namespace"]), entry.claim) in ours for entry in pod_claims(pod))
-    )
-    return dict(Counter(names))
+def _schedulers(api: Documents, classes: frozenset[str]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Count bound, unfinished pods with claims of our classes by the name of their scheduler.
+
+    Pods that wait may name a scheduler that there is not. Returns also what cannot be read, and why.
+    """
+    ours, names, unread = set(), Counter[str](), []
+    for claim in api.items(f"{CLAIMS_API}/resourceclaims"):
+        try:
+            if not classes.isdisjoint(class_names([claim])):
+                ours.add(full_name(claim))
+        except MalformedError as error:
+            unread.append(error.message)
+    for pod in api.items("/api/v1/pods", UNFINISHED) if ours else ():
+        namespace, spec = pod["metadata"]["namespace"], pod["spec"]
+        try:
+            claims = {f"{namespace}/{entry.claim}" for entry in pod_claims(pod)}
+        except MalformedError as error:
+            unread.append(f"{full_name(pod)}: {error.message}")
+            continue
+        if spec.get("nodeName") and not ours.isdisjoint(claims):
+            names[str(spec.get("schedulerName") or DEFAULT_NAME)] += 1
+    return dict(names), tuple(unread)
+
+
+def full_name(obj: Mapping[str, Any]) -> str:
+    """`namespace/name` of an object."""
+    return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
 
 
 UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -258,10 +287,9 @@ def nodes_of(api: Documents, name: str = "") -> tuple[NodeVersions, ...]:
 def of_images(pods: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """The tags of our image in pods, by `namespace/pod`."""
     for pod in pods:
-        name = f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
         for container in pod["spec"]["containers"]:
             if _IMAGE in (image := str(container["image"])).rpartition("/")[2]:
-                yield name, tag_of(image)
+                yield full_name(pod), tag_of(image)
 
 
 def in_metrics(text: str) -> str:

@@ -1,0 +1,126 @@
+"""What doctor collects of ResourceClaims in a cluster, as an API server has it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from claim_cases import claim, devices, request
+from deviceplugin.test_dra import offer
+from extender.node_server import PF0, PF1, pf, report
+from k8s_rdma.core.ledger import CLAIMS_POOL
+from k8s_rdma.doctor.collectors.cluster import ClusterCollector
+from k8s_rdma.doctor.collectors.host import Host
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.kube.calls import Documents
+from k8s_rdma.wire.claims import DRIVER, Offers
+from k8s_rdma.wire.rdma_node import encode_status, status_of
+from k8s_rdma.wire.resource_slice import slice_specs
+from k8s_rdma.wire.rest import ForeignVf
+from kube.stored_objects import serving_objects
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from k8s_rdma.wire.rest import PfReport
+
+    Json = dict[str, Any]
+
+LEASES = ExtenderConfig().node_lease_namespace
+API = "/apis/resource.k8s.io/v1"
+OUR_DRIVER = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+
+
+def for_claims(pci: str, **fields: Any) -> PfReport:
+    return pf(pci, vfs=0, pools={CLAIMS_POOL: 4}, **fields)
+
+
+def found_by_doctor(
+    tmp_path: Path, *pfs: PfReport, pods: tuple[Json, ...] = (), claims: tuple[Json, ...] = ()
+) -> dict[str, str]:
+    """Findings on a cluster with a node w1 of these PFs, of which the first is published."""
+    status = json.loads(encode_status(status_of(report("w1", *pfs))))
+    [spec] = slice_specs(Offers(node="w1", pfs=(offer("f0", pci=PF0),)))
+    meta = {"name": "w1"}
+    lease = {"metadata": meta, "spec": {"renewTime": datetime.now(UTC).isoformat()}}
+    objects = {
+        "/version": {"gitVersion": "v1.36.2"},
+        "/apis/k8s-rdma.io/v1alpha1/rdmanodes": {"items": [{"metadata": meta, "status": status}]},
+        f"/apis/coordination.k8s.io/v1/namespaces/{LEASES}/leases": {"items": [lease]},
+        "/api/v1/pods": {"items": list(pods)},
+        f"{API}/deviceclasses": {
+            "items": [{"metadata": {"name": "rdma"}, "spec": {"selectors": [OUR_DRIVER]}}]
+        },
+        f"{API}/resourceslices": {"items": [{"spec": spec | {"pool": spec["pool"] | {"generation": 1}}}]},
+        f"{API}/resourceclaims": {"items": list(claims)},
+    }
+    documents: dict[str, bytes | int] = {path: json.dumps(each).encode() for path, each in objects.items()}
+    with serving_objects(documents, tmp_path) as kubeconfig, Documents(kubeconfig) as api:
+        collector = ClusterCollector(api=api, host=Host(tmp_path), namespaces=("k8s-rdma", "kube-system"))
+        return {found.id: found.found for found in collector.findings()}
+
+
+@pytest.mark.parametrize(
+    ("second", "missed"),
+    [
+        (for_claims(PF1), True),
+        (for_claims(PF1, mbps=None), False),
+        (for_claims(PF1, problems=("PF eth1: hardware.pfs[].use: annotation waits until no ...",)), False),
+        (pf(PF1, vfs=0, pools={CLAIMS_POOL: 0}), False),
+        (pf(PF1), False),
+    ],
+    ids=["ready", "link down", "waits", "no VFs", "annotation"],
+)
+def test_pf_that_is_left_out_on_purpose_is_not_missed(tmp_path: Path, second: PfReport, *, missed: bool):
+    found = found_by_doctor(tmp_path, for_claims(PF0), second)
+    assert ("claims-not-published" in found) is missed, found
+
+
+def test_pf_whose_vfs_others_have_is_not_missed(tmp_path: Path):
+    taken = tuple(
+        ForeignVf(vf=at, why="held", min_tx_rate=0, max_tx_rate=0, pool=CLAIMS_POOL) for at in range(4)
+    )
+    second = msgspec.structs.replace(for_claims(PF1), foreign=taken)
+    assert "claims-not-published" not in found_by_doctor(tmp_path, for_claims(PF0), second)
+
+
+def pod(name: str, scheduler: str, **spec: Any) -> Json:
+    entry = {"name": "net", "resourceClaimName": name}
+    spec = {"schedulerName": scheduler, "resourceClaims": [entry], "containers": [], **spec}
+    return {"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": spec}
+
+
+def test_schedulers_are_those_of_bound_pods(tmp_path: Path):
+    claims = tuple(claim(devices(request()), name) for name in ("a", "b", "c"))
+    bound = (pod("a", "one", nodeName="w1"), pod("b", "two", nodeName="w1"))
+    found = found_by_doctor(tmp_path, for_claims(PF0), pods=bound, claims=claims)
+    assert "one (1), two (1)" in found["claims-schedulers-unknown"]
+    waiting = (bound[0], pod("c", "of-a-tenant"))
+    assert "claims-schedulers-unknown" not in found_by_doctor(
+        tmp_path, for_claims(PF0), pods=waiting, claims=claims
+    )
+
+
+def test_claim_that_cannot_be_read_leaves_the_others_counted(tmp_path: Path):
+    claims = (claim(devices(request()), "a"), claim(devices(request(count="many")), "b"))
+    pods = (pod("a", "one", nodeName="w1"), pod("b", "two", nodeName="w1"))
+    found = found_by_doctor(tmp_path, for_claims(PF0), pods=pods, claims=claims)
+    assert found["claims-unread"].startswith(
+        "not counted: resourceclaim default/b: Expected `int`, got `str`"
+    )
+    assert "claims-ok" not in found
+    assert "not-looked-at" not in found
+
+
+def test_extender_is_needed_for_annotations_alone(tmp_path: Path):
+    found = found_by_doctor(tmp_path, for_claims(PF0))
+    assert {"extender-not-needed", "scheduler-not-needed"} <= found.keys()
+    assert not {"extender-no-pod", "extender-not-asked", "scheduler-not-seen"} & found.keys()
+    assert "extender-no-pod" in found_by_doctor(tmp_path, for_claims(PF0), pf(PF1))
+    annotated = pod("a", "one")
+    annotated["metadata"]["annotations"] = {"rdma_interfaces_required": "[{}]"}
+    assert "extender-no-pod" in found_by_doctor(tmp_path, for_claims(PF0), pods=(annotated,))
