@@ -6,6 +6,7 @@ import socket
 from contextlib import aclosing
 
 import pytest
+from structlog.testing import capture_logs
 
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
@@ -206,6 +207,83 @@ async def test_follow_pods_ends_with_an_error_when_the_answer_is_no_list(answeri
     async with answering(handle) as client, aclosing(client.follow_pods()) as events:
         with pytest.raises(ApiUncertainError, match="list pods"):
             await anext(events)
+
+
+def pod_document(name: str, **meta: object) -> dict[str, object]:
+    metadata = {"name": name, "namespace": "d", "uid": name, "resourceVersion": "8", **meta}
+    return {"metadata": metadata, "spec": {"nodeName": "w1"}, "status": {"phase": "Running"}}
+
+
+@pytest.mark.parametrize("levels", [100, 950, 9_990])
+async def test_pods_are_followed_however_deep_one_of_them_is_nested(answering, levels):
+    """kube-apiserver 1.36 takes `metadata.managedFields` of so many levels from whoever may create a pod."""
+    fields = b'{"f:a":' * levels + b"{}" + b"}" * levels
+    nested = json.dumps(pod_document("p", managedFields=["FIELDS"])).encode().replace(b'"FIELDS"', fields)
+    plain = json.dumps(pod_document("q")).encode()
+
+    async def handle(request):
+        if "watch" in request.query:
+            return Response(status=200, body=b'{"type":"MODIFIED","object":%b}\n' % nested)
+        return Response(
+            status=200, body=b'{"metadata":{"resourceVersion":"7"},"items":[%b,%b]}' % (nested, plain)
+        )
+
+    async with answering(handle) as client, aclosing(client.follow_pods()) as events:
+        listed, changed = await anext(events), await anext(events)
+    assert [(each.name, each.node) for each in listed.items] == [("p", "w1"), ("q", "w1")]
+    assert changed == Changed(listed.items[0])
+
+
+UNREADABLE = [
+    (pod_document("bad", annotations={"a": 1}), "d/bad"),
+    ({"metadata": {"name": "bad"}, "spec": []}, "bad"),
+    ({"metadata": []}, ""),
+    ("no object", ""),
+]
+
+
+@pytest.mark.parametrize(("bad", "name"), UNREADABLE)
+async def test_object_that_cannot_be_read_is_left_out_of_list_and_watch_and_logged(answering, bad, name):
+    good, later = pod_document("p"), pod_document("q", resourceVersion="9")
+    listing = {"metadata": {"resourceVersion": "7"}, "items": [bad, good]}
+    versions = []
+
+    async def handle(request):
+        if "watch" not in request.query:
+            return Response(status=200, body=json.dumps(listing).encode())
+        versions.extend(request.query["resourceVersion"])
+        changes = [{"type": "ADDED", "object": each} for each in (bad, later)]
+        return Response(status=200, body=b"".join(json.dumps(each).encode() + b"\n" for each in changes))
+
+    with capture_logs() as logs:
+        async with answering(handle) as client, aclosing(client.follow_pods()) as events:
+            assert [each.name for each in (await anext(events)).items] == ["p"]
+            assert (await anext(events)).item.name == "q"
+            assert (await anext(events)).item.name == "q"  # of the next watch
+    assert versions[:2] == ["7", "9"]
+    unreadable = [line for line in logs if line["event"] == "object_unreadable"]
+    assert [(line["what"], line["object"]) for line in unreadable[:2]] == [("pods", name)] * 2
+
+
+async def test_list_in_pages_is_asked_for_while_the_page_before_is_used(answering):
+    asked = [asyncio.Event() for _ in range(3)]
+
+    async def handle(request):
+        page = int(request.query.get("continue", ["0"])[0])
+        asked[page].set()
+        items = [pod_document(f"p{page}")]
+        meta = {"resourceVersion": "7", **({"continue": str(page + 1)} if page < 2 else {})}
+        return Response(status=200, body=json.dumps({"metadata": meta, "items": items}).encode())
+
+    async with answering(handle) as client, aclosing(client.follow_pods()) as events:
+        names = []
+        for following in (*asked[1:], asked[-1]):
+            event = await anext(events)
+            async with asyncio.timeout(DEADLINE_S):
+                await following.wait()
+            names += [each.name for each in event.items]
+        assert isinstance(event, Listed)
+    assert names == ["p0", "p1", "p2"]
 
 
 async def test_follow_pods_ends_with_an_error_when_the_watch_falls_silent(answering):

@@ -1,4 +1,4 @@
-"""Calls of the API server through lightkube: names in paths, errors, list and watch.
+"""Calls of the API server through lightkube: names in paths, errors.
 
 `Documents` are the API server's objects of any kind as they are, for doctor; through lightkube's connection,
 which knows the forms that credentials have.
@@ -6,16 +6,15 @@ which knows the forms that credentials have.
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx2  # what lightkube 1.x raises
 import msgspec
-from lightkube import ApiError, AsyncClient, NotReadyError
+from lightkube import ApiError, NotReadyError
 from lightkube import Client as LightkubeClient
 from lightkube.core.exceptions import ConfigError
 
@@ -24,20 +23,15 @@ from k8s_rdma.kube.api import (
     ApiRefusedError,
     ApiUncertainError,
     ApiUnreachableError,
-    Changed,
-    Deleted,
-    Event,
-    Listed,
-    Page,
 )
 from k8s_rdma.kube.credentials import authenticate, credentials, usable_credentials
 from k8s_rdma.wire.json import decode_lossy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 
-_PAGE = 500
+PAGE = 500
 """Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""
 
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
@@ -50,33 +44,6 @@ _TOO_LARGE_CODES = (HTTPStatus.CONFLICT, HTTPStatus.INTERNAL_SERVER_ERROR)
 _NO_ANSWER_OF_ITS = (msgspec.MsgspecError, KeyError, ValueError, NotReadyError, RecursionError)
 """The errors of lightkube for an answer that is not the API server's own, such as a proxy's page;
 NotReadyError for a list without a version."""
-
-
-async def watch_objects(
-    client: AsyncClient, kind: Any, subject: str, *, silence_s: float, paged: bool = False, **selectors: Any
-) -> AsyncIterator[Event[Any]]:
-    """List and watch objects of a kind, as values; raises when the watch is lost or silent for so long.
-
-    kind: a lightkube resource with a method `view`. paged: whether what is listed may come in pages: a large
-    list then takes the memory of a page only. selectors: of lightkube's `list` and `watch`.
-    """
-    with named_errors(f"list {subject}"):
-        listing = client.list(kind, chunk_size=_PAGE, **selectors)
-        items: list[Any] = []
-        async for item in listing:
-            if paged and len(items) == _PAGE:
-                yield Page(tuple(items))
-                items.clear()
-            items.append(item.view())
-        version = listing.resourceVersion
-    yield Listed(tuple(items))
-    with named_errors(f"watch {subject}"):
-        changes = client.watch(kind, resource_version=version, **selectors)
-        async with aclosing(cast("Any", changes)) as stream:
-            while True:
-                async with asyncio.timeout(silence_s):
-                    operation, item = await anext(stream)
-                yield Deleted(item.view()) if operation == "DELETED" else Changed(item.view())
 
 
 def segment(name: str) -> str:
@@ -97,10 +64,10 @@ def named_errors(operation: str) -> Iterator[None]:
         yield
     except ApiError as error:
         why = error.status.message or error.status.reason or ""
-        raise _api_error(operation, error.status.code or 0, why) from error
-    except httpx2.HTTPStatusError as error:  # of a watch, whose answers lightkube does not look into
+        raise api_error(operation, error.status.code or 0, why) from error
+    except httpx2.HTTPStatusError as error:  # of a list or a watch, which lightkube does not look into
         response = error.response
-        raise _api_error(operation, response.status_code, _message(response)) from error
+        raise api_error(operation, response.status_code, _message(response)) from error
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
         msg = f"{operation}: no connection to the API server: {str(error) or type(error).__name__}"
         raise ApiUnreachableError(msg) from error
@@ -118,7 +85,8 @@ async def read_refusal(response: httpx2.Response) -> None:
         await response.aread()
 
 
-def _api_error(operation: str, code: int, why: str) -> ApiRefusedError | ApiUncertainError:
+def api_error(operation: str, code: int, why: str) -> ApiRefusedError | ApiUncertainError:
+    """The error for an answer with that code; it was refused, or may have been carried out."""
     message = f"{operation}: {why} (HTTP {code})"
     if code in _TOO_LARGE_CODES and any(text in why for text in _TOO_LARGE):
         hint = "with this it would be longer than etcd takes, 1.5 MiB by default; make it shorter"
@@ -130,7 +98,7 @@ def _message(response: httpx2.Response) -> str:
     """The message of the Status object, or HTTP's phrase for the code."""
     try:
         return str(response.json()["message"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return response.reason_phrase or "refused"
 
 
@@ -184,7 +152,7 @@ class Documents:
         following = ""
         while True:
             continuation = {"continue": following} if following else {}
-            document = self.get(path, {"limit": str(_PAGE), **(query or {}), **continuation})
+            document = self.get(path, {"limit": str(PAGE), **(query or {}), **continuation})
             if document is None:
                 return
             items = document.get("items") or ()

@@ -35,7 +35,7 @@ from k8s_rdma.kube.api import (
     PodView,
     RdmaNodeView,
 )
-from k8s_rdma.kube.calls import named_errors, read_refusal, segment, watch_objects
+from k8s_rdma.kube.calls import named_errors, read_refusal, segment
 from k8s_rdma.kube.credentials import authenticate, credentials, usable_credentials
 from k8s_rdma.kube.objects import (
     BindingObject,
@@ -50,6 +50,7 @@ from k8s_rdma.kube.objects import (
     PodObject,
 )
 from k8s_rdma.kube.resource_slices import ResourceSlices
+from k8s_rdma.kube.watches import Selection, watch_objects
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
 
 if TYPE_CHECKING:
@@ -195,10 +196,14 @@ class NodeStatusObject(msgspec.Struct, GlobalSubResource):
 
 
 class RdmaNodes:
-    """Implements both Protocols except for the calls of Leases. silence_s: as in `kube.client`."""
+    """Implements both Protocols except for the calls of Leases.
 
-    def __init__(self, client: AsyncClient, *, silence_s: float) -> None:
+    http: the client's connections, for lists and watches. silence_s: as in `kube.client`.
+    """
+
+    def __init__(self, client: AsyncClient, http: httpx2.AsyncClient, *, silence_s: float) -> None:
         self._client = client
+        self._http = http
         self._silence_s = silence_s
 
     async def follow_rdma_nodes(self) -> AsyncIterator[Event[RdmaNodeView]]:
@@ -208,8 +213,8 @@ class RdmaNodes:
 
     async def follow_leases(self, namespace: str) -> AsyncIterator[Event[LeaseView]]:
         """List and watch the namespace's Leases."""
-        scope = {"namespace": segment(namespace)}
-        async for event in self._follow(LeaseObject, f"leases of namespace {namespace}", **scope):
+        subject = f"leases of namespace {namespace}"
+        async for event in self._follow(LeaseObject, subject, namespace=namespace):
             yield cast("Event[LeaseView]", event)
 
     async def follow_node(self, node: NodeName) -> AsyncIterator[Event[OwnNodeView]]:
@@ -265,8 +270,11 @@ class RdmaNodes:
         with named_errors(f"set capacity of node {node}"):
             await self._client.patch(NodeStatusObject, segment(node), patch, patch_type=PatchType.MERGE)
 
-    def _follow(self, kind: Any, subject: str, **selectors: Any) -> AsyncIterator[Event[Any]]:
-        return watch_objects(self._client, kind, subject, silence_s=self._silence_s, **selectors)
+    def _follow(
+        self, kind: Any, subject: str, *, paged: bool = False, **selectors: Any
+    ) -> AsyncIterator[Event[Any]]:
+        selection = Selection(kind=kind, subject=subject, **selectors)
+        return watch_objects(self._http, selection, silence_s=self._silence_s, paged=paged)
 
 
 async def get_lease(client: AsyncClient, namespace: str, name: str) -> LeaseView | None:
@@ -328,7 +336,7 @@ def connect(
     authenticate(http, config.user, timeout_s=timeout_s)
     http.event_hooks["request"].append(_Pace().begin)
     http.event_hooks["response"].append(read_refusal)
-    return Client(client, silence_s=silence_s)
+    return Client(client, http, silence_s=silence_s)
 
 
 def require_kubeconfig(path: str) -> None:
@@ -447,13 +455,13 @@ class Client(RdmaNodes, ResourceSlices):
 
     async def follow_pods(self) -> AsyncIterator[Event[PodView]]:
         """List and watch `/api/v1/pods`, unfinished ones."""
-        async for event in self._follow(PodObject, "pods", paged=True, namespace="*", fields=_UNFINISHED):
+        async for event in self._follow(PodObject, "pods", paged=True, fields=_UNFINISHED):
             yield cast("Event[PodView]", event)
 
     async def follow_pods_of(self, node: NodeName) -> AsyncIterator[Event[PodView]]:
         """List and watch `/api/v1/pods`, unfinished ones of a node."""
         fields = {**_UNFINISHED, "spec.nodeName": equal(node)}
-        async for event in self._follow(PodObject, f"pods of node {node}", namespace="*", fields=fields):
+        async for event in self._follow(PodObject, f"pods of node {node}", fields=fields):
             yield cast("Event[PodView]", event)
 
     async def follow_nodes(self) -> AsyncIterator[Event[NodeView]]:
@@ -463,7 +471,7 @@ class Client(RdmaNodes, ResourceSlices):
 
     async def follow_budgets(self) -> AsyncIterator[Event[BudgetView]]:
         """List and watch `/apis/policy/v1/poddisruptionbudgets`."""
-        async for event in self._follow(BudgetObject, "disruption budgets", namespace="*"):
+        async for event in self._follow(BudgetObject, "disruption budgets"):
             yield cast("Event[BudgetView]", event)
 
     async def _patch_pod(self, pod: Pod, meta: dict[str, dict[str, str]]) -> PodView:

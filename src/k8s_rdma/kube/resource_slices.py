@@ -16,13 +16,15 @@ from lightkube.core.resource import (
 from lightkube.types import PatchType
 
 from k8s_rdma.kube.api import ApiRefusedError, Event
-from k8s_rdma.kube.calls import named_errors, segment, watch_objects
+from k8s_rdma.kube.calls import named_errors, segment
 from k8s_rdma.kube.objects import Metadata, OwnedMetadata, OwnerReference
+from k8s_rdma.kube.watches import Selection, watch_objects
 from k8s_rdma.wire.claims import DRIVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    import httpx2
     from lightkube import AsyncClient
 
     from k8s_rdma.core.types import NodeName
@@ -140,15 +142,17 @@ class ResourceSlices:
     """Implements `SlicesApi` by a lightkube client; silence_s: as in `kube.client`."""
 
     _client: AsyncClient
+    _http: httpx2.AsyncClient
     _silence_s: float
 
     async def follow_slices(self, node: NodeName, driver: str) -> AsyncIterator[Event[SliceView]]:
         """List and watch `/apis/resource.k8s.io/v1/resourceslices` of a node and driver."""
-        fields = {"spec.nodeName": node, "spec.driver": driver}
-        subject = f"resourceslices of {driver} on node {node}"
-        objects = watch_objects(
-            self._client, ResourceSliceObject, subject, silence_s=self._silence_s, fields=fields
+        selection = Selection(
+            kind=ResourceSliceObject,
+            subject=f"resourceslices of {driver} on node {node}",
+            fields={"spec.nodeName": node, "spec.driver": driver},
         )
+        objects = watch_objects(self._http, selection, silence_s=self._silence_s)
         async for event in objects:
             yield event
 

@@ -84,7 +84,7 @@ _NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
 
 
 def decode_lossy(data: bytes) -> Any:
-    """Decode a document of which several authors wrote parts; ValueError when it is none.
+    """Decode a document that has several authors; ValueError when it is none.
 
     Kubernetes keeps some of an author's bytes as they came (opaque parameters, managed fields): bytes that
     are no UTF-8 become U+FFFD, and values below `_DEEPEST` levels null where the interpreter's stack is too
@@ -94,10 +94,11 @@ def decode_lossy(data: bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        return json.loads(_pruned(text))
+        return json.loads(pruned(text))
 
 
-def _pruned(text: str) -> str:
+def pruned(text: str) -> str:
+    """Replace by null what is nested deeper than anything that is read, for decoders that recurse."""
     parts, depth, begin = [], 0, 0
     for token in _NESTING.finditer(text):
         if token[0] in "[{":

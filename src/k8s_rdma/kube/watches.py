@@ -1,0 +1,237 @@
+"""List and watch: objects of the API server, decoded straight into the few fields that are read.
+
+Everyone who may create an object writes a part of every list that it is in: `metadata.managedFields` alone
+may be nested 10,000 levels deep. So an object that cannot be read is left out, and logged; the others are
+read. Sources: "Efficient detection of changes" and "Retrieving large results sets in chunks" of Kubernetes'
+API concepts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import httpx2
+import msgspec
+import structlog
+from lightkube.core.resource import api_info
+from lightkube.core.selector import build_selector
+
+from k8s_rdma.kube.api import Changed, Deleted, Event, Listed, Page
+from k8s_rdma.kube.calls import PAGE, api_error, named_errors, segment
+from k8s_rdma.wire.json import pruned
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator
+
+T = TypeVar("T")
+
+_NO_OBJECT = (msgspec.MsgspecError, UnicodeError, RecursionError)
+
+_log = structlog.get_logger()
+
+
+class _ListMetadata(msgspec.Struct, frozen=True):
+    resourceVersion: str = ""  # noqa: N815  the API's name
+    following: str = msgspec.field(name="continue", default="")
+
+
+class _List(msgspec.Struct, Generic[T], frozen=True):
+    items: list[T] | None
+    metadata: _ListMetadata = _ListMetadata()
+
+
+class _WatchEvent(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+class _Status(msgspec.Struct, frozen=True):
+    code: int = 0
+    message: str = ""
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    resourceVersion: str = ""  # noqa: N815  the API's name
+
+
+class _Identified(msgspec.Struct, frozen=True):
+    metadata: _Identity = _Identity()
+
+
+_raw_list = msgspec.json.Decoder(_List[msgspec.Raw])
+_event = msgspec.json.Decoder(_WatchEvent)
+_status = msgspec.json.Decoder(_Status)
+_identified = msgspec.json.Decoder(_Identified)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Objects to list and watch.
+
+    kind: a lightkube resource with a method `view`. subject: what they are, for errors and the log.
+    namespace: None for all. fields: as of lightkube's `list`.
+    """
+
+    kind: Any
+    subject: str
+    namespace: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def path(self) -> str:
+        """The path of the list, relative to the API server's URL."""
+        info = api_info(self.kind)
+        group, version, _ = info.resource
+        scope = f"namespaces/{segment(self.namespace)}/" if self.namespace is not None else ""
+        return f"{f'apis/{group}' if group else 'api'}/{version}/{scope}{info.plural}"
+
+    def query(self) -> dict[str, str]:
+        """The parameters that select them."""
+        return {"fieldSelector": build_selector(dict(self.fields), for_fields=True)} if self.fields else {}
+
+
+async def watch_objects(
+    http: httpx2.AsyncClient, selection: Selection, *, silence_s: float, paged: bool = False
+) -> AsyncIterator[Event[Any]]:
+    """List and watch objects, as values; raises when the watch is lost or silent for so long.
+
+    paged: whether what is listed may come in pages: a large list then takes the memory of two pages only.
+    """
+    subject, path, query = selection.subject, selection.path(), selection.query()
+    reader = _Reader(selection.kind, subject)
+    items: list[Any] = []
+    with named_errors(f"list {subject}"):
+        async with aclosing(cast("Any", _lists(http, path, query, reader))) as lists:
+            async for found in lists:
+                items += reader.views(found.items or ())
+                version = found.metadata.resourceVersion
+                if paged and found.metadata.following:
+                    yield Page(tuple(items))
+                    items.clear()
+        if not version:
+            msg = "a list without a version"
+            raise ValueError(msg)
+    yield Listed(tuple(items))
+    items.clear()
+    with named_errors(f"watch {subject}"):
+        changes = _changes(http, path, {**query, "watch": "true", "resourceVersion": version}, reader)
+        async with aclosing(cast("Any", changes)) as stream:
+            while True:
+                async with asyncio.timeout(silence_s):
+                    event = await anext(stream)
+                yield event
+
+
+async def _lists(
+    http: httpx2.AsyncClient, path: str, query: Mapping[str, str], reader: _Reader
+) -> AsyncIterator[_List[Any]]:
+    """The pages of a list; the API server makes the next one while this one is being used."""
+    following: asyncio.Task[httpx2.Response] | None = None
+
+    def request(continuation: Mapping[str, str]) -> asyncio.Task[httpx2.Response]:
+        call = http.get(path, params={**query, "limit": str(PAGE), **continuation})
+        return asyncio.get_running_loop().create_task(call)
+
+    following = request({})
+    try:
+        while following:
+            response = (await following).raise_for_status()
+            found = reader.read_list(response.content)
+            token = found.metadata.following
+            following = request({"continue": token}) if token else None
+            yield found
+    finally:
+        if following:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+async def _changes(
+    http: httpx2.AsyncClient, path: str, query: dict[str, str], reader: _Reader
+) -> AsyncIterator[Event[Any]]:
+    """The changes from a version on, by one watch after another."""
+    timeout = http.timeout
+    patient = httpx2.Timeout(connect=timeout.connect, read=None, write=timeout.write, pool=timeout.pool)
+    while True:
+        async with http.stream("GET", path, params=query, timeout=patient) as response:
+            response.raise_for_status()
+            rest = b""
+            async for chunk in response.aiter_bytes():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in filter(None, lines):
+                    event, version = reader.read_event(line)
+                    query["resourceVersion"] = version or query["resourceVersion"]
+                    if event is not None:
+                        yield event
+
+
+class _Reader:
+    """Reads lists and events of one kind of objects. subject: what is read, for the log."""
+
+    def __init__(self, kind: Any, subject: str) -> None:
+        self._subject = subject
+        self._list, self._item = _decoders(kind)
+
+    def read_list(self, data: bytes) -> _List[Any]:
+        """Decode a list, without the items that cannot be read. MsgspecError when it is no list."""
+        try:
+            return self._list.decode(data)
+        except _NO_OBJECT:
+            found = _tolerant(_raw_list, data)
+        items = [item for item in map(self._read_item, found.items or ()) if item is not None]
+        return _List(items, found.metadata)
+
+    def read_event(self, line: bytes) -> tuple[Event[Any] | None, str]:
+        """Decode a change, None where its object cannot be read; and the version after it."""
+        event = _tolerant(_event, line)
+        if event.type == "ERROR":
+            status = _status.decode(event.object)
+            raise api_error(f"watch {self._subject}", status.code, status.message)
+        item = self._read_item(event.object)
+        if item is None:
+            return None, self._identity(event.object).resourceVersion
+        version = item.metadata.resourceVersion or ""
+        kind = Deleted if event.type == "DELETED" else Changed
+        return next((kind(view) for view in self.views([item])), None), version
+
+    def views(self, items: Iterable[Any]) -> Iterator[Any]:
+        """The objects as values, but for those that make it fail, which is a defect."""
+        for item in items:
+            try:
+                yield item.view()
+            except Exception:
+                _log.exception("object_failed", what=self._subject)
+
+    def _read_item(self, item: msgspec.Raw) -> Any:
+        try:
+            return self._item.decode(item)
+        except _NO_OBJECT as error:
+            identity = self._identity(item)
+            name = f"{identity.namespace}/{identity.name}".removeprefix("/")
+            _log.warning("object_unreadable", what=self._subject, object=name, error=str(error))
+            return None
+
+    def _identity(self, item: msgspec.Raw) -> _Identity:
+        try:
+            return _identified.decode(item).metadata
+        except _NO_OBJECT:
+            return _Identity()
+
+
+@lru_cache(maxsize=64)
+def _decoders(kind: Any) -> tuple[msgspec.json.Decoder[_List[Any]], msgspec.json.Decoder[Any]]:
+    return msgspec.json.Decoder(_List[kind]), msgspec.json.Decoder(kind)
+
+
+def _tolerant(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+    """Decode what may be nested deeper than the interpreter's stack is."""
+    try:
+        return decoder.decode(data)
+    except RecursionError:
+        return decoder.decode(pruned(data.decode(errors="replace")))
