@@ -104,8 +104,8 @@ def node_object(index: int) -> dict[str, Any]:
 
 
 def pods_of(nodes: int, pods: int) -> Iterator[dict[str, Any]]:
-    """All that run."""
-    return (bound_pod(node, pod) for node in range(nodes) for pod in range(pods))
+    """All that run, in the order of a real list, by names that tell nothing of nodes: each on another one."""
+    return (bound_pod(node, pod) for pod in range(pods) for node in range(nodes))
 
 
 def report_of(index: int, pods: int, kind: str) -> NodeReport:

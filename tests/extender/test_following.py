@@ -12,15 +12,17 @@ import pytest
 from extender.caches import scheduler_cache
 from k8s_rdma.config.files import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
+from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import InterfaceOptions, NodeName, PciAddress, PodUid
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_source import NodeFacts
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
 from k8s_rdma.extender.pod_store import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
-from k8s_rdma.kube.api import ApiUncertainError, Changed, Deleted, Listed, NodeView, PodView, follow
+from k8s_rdma.kube.api import ApiUncertainError, Changed, Deleted, Listed, NodeView, Page, PodView, follow
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
@@ -129,6 +131,24 @@ def test_listed_pods_that_are_bound_hold_what_they_were_promised():
     assert w.pods.listed
     assert w.state.pods() == {"p"}
     assert w.state.reservation(W1, PodUid("p")).bound
+
+
+def test_changes_of_nodes_take_effect_at_the_end_of_the_first_list_and_later_with_each_page():
+    w = Watched()
+    pf = Pf(name="pf0", pci=PLACED[0].pf, capacity_vfs=8, link_mbps=100_000)
+    facts = NodeFacts(
+        generation="1", inventory=Inventory(node=W1, pfs=(pf,)), reported={}, foreign={}, entries={}
+    )
+    for attempt in range(2):  # the first list is lost half way
+        w.pods.stream(Lists())
+        w.state.observe(W1, facts, float(attempt))
+        w.pods.on_event(Page((pod("p", "w1"),)))
+        assert not w.state.snapshots
+    w.pods.on_event(Listed((pod("q", "w1"),)))
+    assert w.state.snapshots[W1].used[pf.pci].vfs == 2
+    w.pods.stream(Lists())
+    w.pods.on_event(Page((pod("r", "w1"),)))
+    assert w.state.snapshots[W1].used[pf.pci].vfs == 3
 
 
 @pytest.mark.parametrize(

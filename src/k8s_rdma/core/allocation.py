@@ -70,7 +70,14 @@ def used_on_node(  # noqa: PLR0913 - all that anyone says of the node
     claims = claims_on_node(reported=reported, promised=promised, entries=entries)
     for uid in excluding:
         claims.pop(uid, None)
-    return total(foreign, *(usage_of(interfaces, inventory) for interfaces in claims.values()))
+    plain: list[PlacedInterface] = []
+    devices: list[tuple[PlacedInterface, ...]] = []
+    for interfaces in claims.values():
+        if any(interface.pool for interface in interfaces):
+            devices.append(interfaces)
+        else:
+            plain += interfaces
+    return total(foreign, usage_of(plain, inventory), *(usage_of(each, inventory) for each in devices))
 
 
 def claims_on_node(

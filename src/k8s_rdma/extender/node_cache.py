@@ -226,19 +226,31 @@ class ClusterState:
             "pods_promised": ("Pods that hold a placement.", "gauge", lambda: len(self.pods())),
         }
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Have the changes within take effect at once, in the end; nothing else may run meanwhile.
+    def postpone_updates(self) -> None:
+        """Have changes take effect at `apply_updates`; until then nothing may be decided by the snapshots.
 
         What is used on a node is made anew with every change otherwise, for each of its pods.
         """
-        self._postponed = postponed = set[NodeName]()
+        if self._postponed is None:
+            self._postponed = set()
+
+    def apply_updates(self) -> None:
+        """Have all changes that were postponed take effect."""
+        postponed, self._postponed = self._postponed or (), None
+        for node in postponed:
+            self._update(node)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Have the changes within take effect at once, in the end; nothing else may run meanwhile."""
+        if self._postponed is not None:  # for longer
+            yield
+            return
+        self.postpone_updates()
         try:
             yield
         finally:
-            self._postponed = None
-            for node in postponed:
-                self._update(node)
+            self.apply_updates()
 
     # what nodes say
 

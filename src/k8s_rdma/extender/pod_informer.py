@@ -81,6 +81,8 @@ class PodInformer:
         self._listing_since = self.clock()
         self._paged.clear()
         self._judge_anew()
+        if not self.listed:  # then nothing is decided, and each of a node's pods is on another page
+            self.cache.state.postpone_updates()
         return self._stream(api)
 
     async def _stream(self, api: ClusterApi) -> AsyncIterator[Event[PodView]]:
@@ -135,6 +137,7 @@ class PodInformer:
             # A pod made, filtered and being bound while the list was under way need not be on it.
             if self.cache.state.assumed_since(uid) < self._listing_since:
                 self._on_delete(uid)
+        self.cache.state.apply_updates()
         self._listed.set()
         _log.info("pods_listed", pods=len(listed), reservations=len(self.cache.state.pods()))
 

@@ -50,7 +50,7 @@ from k8s_rdma.kube.objects import (
     PodObject,
 )
 from k8s_rdma.kube.resource_slices import ResourceSlices
-from k8s_rdma.kube.watches import Selection, watch_objects
+from k8s_rdma.kube.watches import Selection, connections_of, watch_objects
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
 
 if TYPE_CHECKING:
@@ -196,14 +196,11 @@ class NodeStatusObject(msgspec.Struct, GlobalSubResource):
 
 
 class RdmaNodes:
-    """Implements both Protocols except for the calls of Leases.
+    """Implements both Protocols except for the calls of Leases. silence_s: as in `kube.client`."""
 
-    http: the client's connections, for lists and watches. silence_s: as in `kube.client`.
-    """
-
-    def __init__(self, client: AsyncClient, http: httpx2.AsyncClient, *, silence_s: float) -> None:
+    def __init__(self, client: AsyncClient, *, silence_s: float) -> None:
         self._client = client
-        self._http = http
+        self._http = connections_of(client)
         self._silence_s = silence_s
 
     async def follow_rdma_nodes(self) -> AsyncIterator[Event[RdmaNodeView]]:
@@ -332,11 +329,11 @@ def connect(
     with usable_credentials(kubeconfig, in_cluster=in_cluster):
         config = credentials(kubeconfig, in_cluster=in_cluster)
         client = AsyncClient(config, timeout=httpx2.Timeout(timeout_s))
-    http = client._client._client  # no other way in
+    http = connections_of(client)
     authenticate(http, config.user, timeout_s=timeout_s)
     http.event_hooks["request"].append(_Pace().begin)
     http.event_hooks["response"].append(read_refusal)
-    return Client(client, http, silence_s=silence_s)
+    return Client(client, silence_s=silence_s)
 
 
 def require_kubeconfig(path: str) -> None:

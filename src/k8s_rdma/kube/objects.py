@@ -94,7 +94,12 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
     def view(self) -> PodView:
         """Return the object as a value."""
         annotations = self.metadata.annotations or {}
-        return self._view({key: value for key, value in annotations.items() if _is_own(key)})
+        own = {
+            key: value
+            for key, value in annotations.items()
+            if key.startswith(_OWN_PREFIX) or key == ANNOTATION
+        }
+        return self._view(own)
 
     def whole(self) -> PodView:
         """Return the object as a value, with all annotations."""
@@ -133,10 +138,6 @@ def _devices(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
 def _claims(spec: PodSpecDemand, status: _PodStatus) -> tuple[str, ...]:
     entries = (*(spec.resource_claims or ()), *(status.resourceClaimStatuses or ()))
     return tuple(sorted({entry.resource_claim_name for entry in entries if entry.resource_claim_name}))
-
-
-def _is_own(key: str) -> bool:
-    return key.startswith(_OWN_PREFIX) or key == ANNOTATION
 
 
 class _Address(msgspec.Struct):

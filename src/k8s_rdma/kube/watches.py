@@ -28,6 +28,8 @@ from k8s_rdma.wire.json import pruned
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
+    from lightkube import AsyncClient
+
 T = TypeVar("T")
 
 _NO_OBJECT = (msgspec.MsgspecError, UnicodeError, RecursionError)
@@ -94,6 +96,11 @@ class Selection:
     def query(self) -> dict[str, str]:
         """The parameters that select them."""
         return {"fieldSelector": build_selector(dict(self.fields), for_fields=True)} if self.fields else {}
+
+
+def connections_of(client: AsyncClient) -> httpx2.AsyncClient:
+    """The connections of a lightkube client, with its credentials."""
+    return cast("httpx2.AsyncClient", client._client._client)  # no other way in
 
 
 async def watch_objects(
