@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e.node import ANNOTATIONS, LINK_MBPS, Node
+from k8s_rdma.agent.reconciler import SETTLE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +22,8 @@ PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 CONTAINER = "c0ffee"
 VFS = 32
 MIN_MBPS = LINK_MBPS // VFS
-QUIET_S = 0.15
-"""Longer than the agent waits (`agent.reconciler.SETTLE_S`) before it looks at changes it was told of."""
+QUIET_S = SETTLE_S + 0.2
+"""So long after a change the agent has looked at it."""
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, or a user namespace (`make bench`)")
 
@@ -64,7 +65,7 @@ class Rounds:
     def __init__(self) -> None:
         self._times: dict[str, list[float]] = {}
 
-    def time(self, what: str, work: Callable[[], None]) -> None:
+    def time(self, what: str, work: Callable[[], object]) -> None:
         """Do it, and leave the agent time to look at it."""
         started = time.perf_counter()
         work()
