@@ -65,7 +65,7 @@ class RealNode:
     async def stop(self) -> None:
         """As the process ends: those who wait are answered, connections are closed."""
         self.app.stopping.set()
-        self.server.should_exit = True
+        self.server.stop()
         await self.serving
 
     def connections(self) -> int:

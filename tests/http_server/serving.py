@@ -118,7 +118,7 @@ async def served(paths: Paths | None = None, **settings: Any) -> AsyncIterator[S
                 tasks.create_task(server.serve(listener))
                 yield served
                 paths.may.set()
-                server.should_exit = True
+                server.stop()
         finally:
             for client in served.clients:
                 client.close()

@@ -503,7 +503,7 @@ class DevicePlugin:
             for task in running:
                 task.cancel()
             if http_server is not None and serving is not None:
-                http_server.should_exit = True
+                http_server.stop()
                 await serving
         await self._neighbours.close()
         if self._failure is not None:

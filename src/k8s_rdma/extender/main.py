@@ -322,7 +322,7 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
         await stop.wait()
         knowing.cancel()
         stopped_at = boottime_s()
-        server.should_exit = True
+        server.stop()
         await serving
         await extender.binder.binding_writer.finish(stopped_at + config.shutdown_s - boottime_s())
     _log.info("extender_stopped")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -37,6 +38,9 @@ BACKLOG = 2048
 TICK_S = 0.1
 """Interval of the check of all connections, in place of a timer for each."""
 
+IDLE_TICK_S = 1.0
+"""The same while there are none: a server without clients sleeps."""
+
 ACCEPT_RETRY_S = 0.1
 """Delay after a connection could not be accepted, usually for lack of descriptors."""
 
@@ -44,7 +48,7 @@ ACCEPT_RETRY_S = 0.1
 class HttpServer:
     """Server of an application on a listening socket; signals are left to the process.
 
-    started: whether it accepts connections. should_exit: set it to end the server.
+    started: whether it accepts connections.
     """
 
     def __init__(
@@ -56,12 +60,17 @@ class HttpServer:
         tls: ServerTls | None = None,
     ) -> None:
         """shutdown_s: for the requests under way when stopped. tls: None for plain HTTP."""
-        self.started = self.should_exit = False
+        self.started = False
         self.state = ServerState(app=app, connections=Connections(limits or Limits()), tls=tls)
         self._shutdown_s = shutdown_s
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Have `serve` finish the requests under way, and return."""
+        self._stopping.set()
 
     async def serve(self, listener: socket.socket) -> None:
-        """Serve until `should_exit`, then finish the requests under way.
+        """Serve until `stop`, then finish the requests under way.
 
         Every connection is closed, also when this is cancelled or when requests outlast `shutdown_s`: a loop
         of uvloop's that is closed over open connections can wait for them for ever (seen when a test fails
@@ -71,8 +80,7 @@ class HttpServer:
         accepting = await self._accept(listener)
         self.started = True
         try:
-            while not self.should_exit:
-                await asyncio.sleep(TICK_S)
+            while not await self._stopped_within(TICK_S if self.state.connections else IDLE_TICK_S):
                 self._tick()
         finally:
             accepting.close()
@@ -80,6 +88,12 @@ class HttpServer:
                 await self._drain(accepting)
             finally:
                 self.state.connections.abort()
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        return self._stopping.is_set()
 
     async def _accept(self, listener: socket.socket) -> asyncio.Server | TlsListener:
         if self.state.tls is not None:

@@ -100,7 +100,7 @@ class Selection:
 
 def connections_of(client: AsyncClient) -> httpx2.AsyncClient:
     """The connections of a lightkube client, with its credentials."""
-    return cast("httpx2.AsyncClient", client._client._client)  # no other way in
+    return client._client._client  # no other way in
 
 
 async def watch_objects(

@@ -98,7 +98,7 @@ async def serve(
         _log.info("server_ready", address=host, port=port, tls=access.tls is not None)
         await stop.wait()
         app.stopping.set()
-        server.should_exit = True
+        server.stop()
         await serving
         following.cancel()
     _log.info("server_stopped")

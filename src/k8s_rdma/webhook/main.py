@@ -127,7 +127,7 @@ async def _serve(
         tasks.create_task(server.serve(listener))
         _log.info("webhook_ready", address=host, port=port, tls=tls is not None)
         await stop.wait()
-        server.should_exit = True
+        server.stop()
     _log.info("webhook_stopped")
 
 
