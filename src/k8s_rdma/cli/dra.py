@@ -174,8 +174,8 @@ def _claim_documents(
 
 def _listed(texts: Sequence[str]) -> str:
     """Some of these, and how many more there are."""
-    more = f" and {len(texts) - _MOST_NOTES} more" if len(texts) > _MOST_NOTES else ""
-    return f"{', '.join(texts[:_MOST_NOTES])}{more}"
+    omitted = f" and {len(texts) - _MOST_NOTES} more" if len(texts) > _MOST_NOTES else ""
+    return f"{', '.join(texts[:_MOST_NOTES])}{omitted}"
 
 
 def _verdict(found: Placement | Rejection) -> Verdict:

@@ -148,7 +148,7 @@ class Source:
         return with_claims(view, claims, self.sort, rows) if merge else view
 
     def _with_note(self, view: ClusterView) -> ClusterView:
-        """Say where PFs for claims are from, unless there are none and nobody said where to read them."""
+        """Say where PFs for claims are from, unless there are none and no API server to read them from."""
         if not view.claims.pfs and self.api is None:
             return view
         note = f"PFs for claims show what pods have, as the extender reports it: {self.problem}"
@@ -371,7 +371,7 @@ def _sums(total: PfTotals) -> str:
 
 
 def _uses(row: NodeRow) -> list[Use]:
-    """The uses of a node's PFs, each of which is a line with sums of its own."""
+    """The uses of a node's PFs; each is a line with sums of its own."""
     uses = {pf.use: None for pf in row.pfs}
     return [use for use in _USES if use in uses] or ["annotation"]
 

@@ -71,13 +71,15 @@ def used_on_node(  # noqa: PLR0913 - all that anyone says of the node
     for uid in excluding:
         claims.pop(uid, None)
     plain: list[PlacedInterface] = []
-    devices: list[tuple[PlacedInterface, ...]] = []
+    alone: list[Sequence[PlacedInterface]] = []
     for interfaces in claims.values():
         if any(interface.pool for interface in interfaces):
-            devices.append(interfaces)
+            alone.append(interfaces)
         else:
             plain += interfaces
-    return total(foreign, usage_of(plain, inventory), *(usage_of(each, inventory) for each in devices))
+    if plain:
+        alone.append(plain)
+    return total(foreign, *(usage_of(interfaces, inventory) for interfaces in alone))
 
 
 def claims_on_node(

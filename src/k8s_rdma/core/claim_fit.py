@@ -208,7 +208,7 @@ class _Failure(NamedTuple):
 
 
 class _Alternatives:
-    """Requests with alternatives (`firstAvailable`), of which any combination will do."""
+    """Requests with alternatives (`firstAvailable`); any combination will do."""
 
     def __init__(
         self,
@@ -558,10 +558,10 @@ class _Search:
 
     def _is_alike(self, depth: int) -> bool:
         """Report whether an interface and the one before it may change places."""
-        unit, before = self._units[depth], self._units[depth - 1]
+        unit, previous = self._units[depth], self._units[depth - 1]
         return (
-            unit.request.mbps == before.request.mbps
-            and unit.takers == before.takers
+            unit.request.mbps == previous.request.mbps
+            and unit.takers == previous.takers
             and self._rules[depth] == self._rules[depth - 1]
         )
 

@@ -518,6 +518,6 @@ class Constraint:
         """Return its words in the claim, and the requests."""
         kind = "distinctAttribute" if self.distinct else "matchAttribute"
         names = sorted(self.requests)
-        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        requests = f" of requests {', '.join(names[:_MAX_NAMES])}{more}" if names else ""
+        omitted = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        requests = f" of requests {', '.join(names[:_MAX_NAMES])}{omitted}" if names else ""
         return f"{kind} {self.attribute}{requests}"

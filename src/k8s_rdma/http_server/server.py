@@ -39,7 +39,7 @@ TICK_S = 0.1
 """Interval of the check of all connections, in place of a timer for each."""
 
 IDLE_TICK_S = 1.0
-"""The same while there are none: a server without clients sleeps."""
+"""Interval of the check while there are none: a server without clients sleeps."""
 
 ACCEPT_RETRY_S = 0.1
 """Delay after a connection could not be accepted, usually for lack of descriptors."""

@@ -168,9 +168,9 @@ async def _changes(
     while True:
         async with http.stream("GET", path, params=query, timeout=patient) as response:
             response.raise_for_status()
-            rest = b""
+            incomplete = b""
             async for chunk in response.aiter_bytes():
-                *lines, rest = (rest + chunk).split(b"\n")
+                *lines, incomplete = (incomplete + chunk).split(b"\n")
                 for line in filter(None, lines):
                     event, version = reader.read_event(line)
                     query["resourceVersion"] = version or query["resourceVersion"]
