@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from extender.node_server import PF0, PF1, pf, rates, report
 from k8s_rdma.core.inventory import Used
-from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_cache import NOT_ASKED, ClusterState, Reservation
-from k8s_rdma.extender.node_source import facts_of
+from k8s_rdma.extender.node_source import NodeFacts, facts_of
 from k8s_rdma.wire.rest import GpuReport
 
 W1, W2 = NodeName("w1"), NodeName("w2")
@@ -129,6 +129,39 @@ def test_first_promise_stands_when_the_annotation_says_something_else_later():
     assert state.reservation(W1, P).interfaces == reservation(1_000).interfaces
 
 
+def changed(generation: int, mbps: int, previous_mbps: int) -> Reservation:
+    placed = PlacedInterface(
+        pf=PciAddress(PF0), min_tx_rate_mbps=mbps, previous_min_tx_rate_mbps=previous_mbps
+    )
+    return Reservation(interfaces=(placed,), pod="default/p", created_at=0.0, generation=generation)
+
+
+def programmed(generation: int, mbps: int) -> NodeFacts:
+    found = report("w1", pf(PF0), held={"p": mbps})
+    allocations = tuple(replace(each, generation=generation) for each in found.allocations)
+    return facts_of(replace(found, allocations=allocations), W1)
+
+
+@pytest.mark.parametrize(("mbps", "previous_mbps"), [(7_000, 5_000), (3_000, 5_000)])
+def test_larger_of_two_reservations_counts_until_the_node_has_programmed_the_later_one(mbps, previous_mbps):
+    state = ClusterState()
+    state.bound(W1, P, reservation(previous_mbps))
+    state.observe(W1, programmed(0, previous_mbps), 1.0)
+    state.bound(W1, P, changed(1, mbps, previous_mbps))
+    assert used(state) == Used(1, max(mbps, previous_mbps))
+    state.observe(W1, programmed(0, previous_mbps), 2.0)
+    assert used(state) == Used(1, max(mbps, previous_mbps))
+    state.observe(W1, programmed(1, mbps), 3.0)
+    assert used(state) == Used(1, mbps)
+
+
+def test_earlier_generation_changes_no_promise():
+    state = ClusterState()
+    state.bound(W1, P, changed(2, 3_000, 5_000))
+    state.bound(W1, P, changed(1, 9_000, 3_000))
+    assert state.reservation(W1, P).generation == 2
+
+
 def test_promise_is_the_one_that_was_written_when_the_bind_decided_here_was_another_ones():
     state = ClusterState()
     state.reserve(W1, P, reservation(1_000, in_doubt=True))
@@ -164,7 +197,7 @@ def test_answer_of_a_write_keeps_the_end_and_takes_over_what_was_written():
     state = ClusterState()
     state.reserve(W1, P, reservation(1_000, in_doubt=True))
     state.on_delete(P, 5.0)
-    state.written(W1, P, reservation(2_000).interfaces)
+    state.written(W1, P, Placement(node=W1, interfaces=reservation(2_000).interfaces))
     held = state.reservation(W1, P)
     assert (held.bound, held.in_doubt, held.ended_at) == (True, False, 5.0)
     assert held.interfaces == reservation(2_000).interfaces

@@ -31,7 +31,14 @@ from k8s_rdma.core.types import (
     pci_address,
 )
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode, decode_promise, encode
+from k8s_rdma.wire.placement_annotation import (
+    PLACEMENT_ANNOTATION,
+    Promise,
+    decode,
+    decode_promise,
+    encode,
+    generation_in,
+)
 from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
 
 SECRET = b"a key of this test"
@@ -52,6 +59,32 @@ UNSIGNED = (
 )
 
 FREE = {"pf": "0000:03:00.0", "min_tx_rate": 0, "max_tx_rate": 0}
+
+
+CHANGED = replace(
+    PLACEMENT,
+    interfaces=(replace(PLACEMENT.interfaces[0], previous_min_tx_rate_mbps=0), PLACEMENT.interfaces[1]),
+    generation=3,
+)
+
+
+def test_change_of_rates_is_a_later_generation_with_the_reservation_before():
+    text = encode(CHANGED, UID, KEY)
+    assert decode(text, uid=UID, node=W1, keys=KEY) == CHANGED
+    assert text.startswith(f'{{"version":1,"node":"w1","uid":"{UID}","generation":3,"interfaces":[')
+    assert generation_in(text) == 3
+    assert generation_in(encode(PLACEMENT, UID, KEY)) == 0
+
+
+def test_generation_cannot_be_changed_without_the_key():
+    text = encode(CHANGED, UID, KEY).replace('"generation":3', '"generation":4')
+    assert generation_in(text) == 4
+    assert "the placement was changed afterwards" in refusal(text).message
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"generation":5}', ' {"version":1', '{"version":1,"node":"\\"}'])
+def test_text_of_no_placement_has_no_generation(text: str):
+    assert generation_in(text) == 0
 
 
 def changed(text: str, **fields: object) -> str:

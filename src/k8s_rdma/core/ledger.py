@@ -151,6 +151,7 @@ class Receipt:
     unanswered: by interface, where another plugin's ADD failed or was not begun, so that nothing is known to
         be held there; the delegate's is the attachment's own.
     slots: what kubelet gave the pod's containers to be filled in, each of one sandbox at a time.
+    generation: of the pod's placement whose rates are programmed.
     """
 
     attachment: Attachment
@@ -165,6 +166,7 @@ class Receipt:
     device_info_file: str = ""
     unanswered: tuple[str, ...] = ()
     slots: tuple[SlotInUse, ...] = ()
+    generation: int = 0
 
     @property
     def network(self) -> str:

@@ -79,6 +79,7 @@ class PlacedInterface:
         that pods ask for by annotation.
     entry: which of the pod's interfaces it is, where one may come to any of several PFs and is placed on each
         (`core.devices.placement`); None where it is the one at its place.
+    previous_min_tx_rate_mbps: the reservation of the generation before; None in a pod's first placement.
     """
 
     pf: PciAddress
@@ -88,10 +89,19 @@ class PlacedInterface:
     options: InterfaceOptions = NO_OPTIONS
     pool: str = ""
     entry: int | None = None
+    previous_min_tx_rate_mbps: int | None = None
 
     def entry_at(self, position: int) -> int:
         """The entry of the pod's interface at that index of all that are placed."""
         return position if self.entry is None else self.entry
+
+    def until_programmed(self) -> PlacedInterface:
+        """The interface as it counts until its generation is programmed: the larger of two reservations."""
+        previous = self.previous_min_tx_rate_mbps
+        if previous is None:
+            return self
+        larger = max(self.min_tx_rate_mbps, previous)
+        return replace(self, min_tx_rate_mbps=larger, previous_min_tx_rate_mbps=None)
 
     def as_request(self) -> InterfaceRequest:
         """The interface that it serves."""
@@ -110,11 +120,13 @@ class Placement:
     Of a pod that holds exclusive devices they are all that kubelet may choose (`core.devices.placement`),
     and of one with interfaces near GPUs all that its choice may bring (`core.devices.near_gpus`).
     nearness: of these to the GPUs, where it has just been found.
+    generation: the number of changes of its rates while the pod runs.
     """
 
     node: NodeName
     interfaces: tuple[PlacedInterface, ...]
     policy: PfPolicy = PfPolicy.ANY
+    generation: int = 0
     nearness: near_gpus.Nearness | None = field(default=None, compare=False)
 
     def usage(self, inventory: Inventory) -> dict[PciAddress, Used]:
@@ -428,7 +440,7 @@ def narrow_to_gpus(
         else replace(next(placed_anywhere), entry=None)
         for index, interface in enumerate(request.interfaces)
     )
-    return Placement(node=promised.node, interfaces=interfaces)
+    return Placement(node=promised.node, interfaces=interfaces, generation=promised.generation)
 
 
 def _place_devices(

@@ -330,7 +330,7 @@ class PendingBindings:
             return ""
         promise = promised_to(pod, self.keys(), self.policies()) if on_this_node else None
         if promise is not None:
-            self.state.written(node, bind.uid, promise.placement.interfaces)
+            self.state.written(node, bind.uid, promise.placement)
             return ""
         self.drop(bind.uid)
         suffix = ", without a placement of this extender" if on_this_node else ""

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.inventory import NOTHING_USED, Gpu, Inventory, Pf, Used, total
 from k8s_rdma.core.macs import NO_MAC, MacRanges
-from k8s_rdma.core.placement import PlacedInterface, usage_of
+from k8s_rdma.core.placement import PlacedInterface, Placement, usage_of
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, NodeName, PciAddress, PodUid
 from k8s_rdma.errors import visible
@@ -108,6 +108,7 @@ class Reservation:
     pod: `namespace/name`.
     created_at: when it was decided. policy: how, where it was decided here.
     version: of the pod that it was decided on, whose Binding it is written in; empty when that is not known.
+    generation: of the placement, see there.
     bound: the API server has said, or the pod watch has shown, that the pod is bound here.
     in_doubt: a write that would bind the pod here got no answer, and may still take effect.
     ended_at: when the pod was seen finished or gone; None before.
@@ -118,9 +119,16 @@ class Reservation:
     created_at: float
     policy: PfPolicy = PfPolicy.ANY
     version: str = ""
+    generation: int = 0
     bound: bool = False
     in_doubt: bool = False
     ended_at: float | None = None
+
+    def counted(self, programmed: int) -> Interfaces:
+        """The interfaces as they count while the node reports that generation as programmed."""
+        if programmed >= self.generation:
+            return self.interfaces
+        return tuple(interface.until_programmed() for interface in self.interfaces)
 
 
 @dataclass(slots=True)
@@ -139,7 +147,7 @@ class _Node:
         facts = self.facts
         promised = self.promised()
         return used_on_node(
-            reported=facts.reported if facts else {},
+            reported=self._reported(facts) if facts else {},
             foreign=facts.foreign if facts else {},
             promised={**holding, **promised},
             entries=facts.entries if facts else {},
@@ -148,7 +156,24 @@ class _Node:
         )
 
     def promised(self) -> dict[PodUid, Interfaces]:
-        return {uid: reservation.interfaces for uid, reservation in self.reservations.items()}
+        return {
+            uid: reservation.counted(self.programmed(uid)) for uid, reservation in self.reservations.items()
+        }
+
+    def programmed(self, uid: PodUid) -> int:
+        """The generation of a pod's rates that the last report says to be programmed."""
+        return self.facts.generations.get(uid, 0) if self.facts else 0
+
+    def _reported(self, facts: NodeFacts) -> Mapping[PodUid, Interfaces]:
+        """What the report says of pods, but for those whose last change of rates it does not show yet."""
+        changing = {
+            uid
+            for uid, reservation in self.reservations.items()
+            if reservation.generation > facts.generations.get(uid, 0)
+        }
+        if changing.isdisjoint(facts.reported):
+            return facts.reported
+        return {uid: interfaces for uid, interfaces in facts.reported.items() if uid not in changing}
 
     def claims(self, unpromised: Mapping[PodUid, BoundPod] | None) -> list[Claim]:
         """List what counts for each pod's namespace, by the last report even where the node cannot be read.
@@ -158,7 +183,7 @@ class _Node:
         promised nothing the node's word counts as far as the pod asks for that much.
         """
         promised = (
-            (uid, reservation.pod.partition("/")[0], reservation.interfaces)
+            (uid, reservation.pod.partition("/")[0], reservation.counted(self.programmed(uid)))
             for uid, reservation in self.reservations.items()
         )
         reported = self._reported_claims(unpromised)
@@ -378,31 +403,44 @@ class ClusterState:
         """The pod is bound to the node; it holds nothing anywhere else.
 
         promised: by its placement annotation, None when it has none that counts. What the pod was known to
-        be bound with first stands whatever the annotation says later: its owner may edit it. What is only
-        decided here may not be what was written: another extender may have bound it to the same node.
+        be bound with first stands until the annotation has a later generation: its owner may edit it, and
+        only this system signs one. What is only decided here may not be what was written: another extender
+        may have bound it to the same node.
         """
         self._leave_others(node, uid)
         reservation = self.reservation(node, uid)
         if reservation is None and promised is not None:
             self.reserve(node, uid, promised if promised.bound else replace(promised, bound=True))
-        elif reservation is not None and not reservation.bound:
-            interfaces = (promised or reservation).interfaces
-            self.reserve(node, uid, replace(reservation, interfaces=interfaces, bound=True, in_doubt=False))
+        elif reservation is not None and (
+            not reservation.bound or (promised is not None and promised.generation > reservation.generation)
+        ):
+            found = promised or reservation
+            bound = replace(
+                reservation,
+                interfaces=found.interfaces,
+                generation=found.generation,
+                bound=True,
+                in_doubt=False,
+            )
+            self.reserve(node, uid, bound)
 
-    def written(
-        self, node: NodeName, uid: PodUid, interfaces: tuple[PlacedInterface, ...] | None = None
-    ) -> None:
+    def written(self, node: NodeName, uid: PodUid, placement: Placement | None = None) -> None:
         """The API server answered that the pod is bound to the node; it holds nothing anywhere else.
 
-        interfaces: what was written; None when it is what is held. The answer may come after the pod's
+        placement: what was written; None when it is what is held. The answer may come after the pod's
         end: what has ended stays ended, and what is no longer held is not created again, since nothing would
         end it.
         """
         self._leave_others(node, uid)
         reservation = self.reservation(node, uid)
         if reservation is not None:
+            found = placement or reservation
             changed = replace(
-                reservation, interfaces=interfaces or reservation.interfaces, bound=True, in_doubt=False
+                reservation,
+                interfaces=found.interfaces,
+                generation=found.generation,
+                bound=True,
+                in_doubt=False,
             )
             self.reserve(node, uid, changed)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from sys import intern
 from typing import TYPE_CHECKING, NoReturn, Protocol, Self
@@ -132,6 +132,7 @@ class NodeFacts:
     namespaces: of these pods, in their order.
     foreign: VFs that someone else holds or rated.
     macs: of its PFs and VFs, and those that VFs have in pods.
+    generations: of placements whose rates are programmed, of pods with another than the first.
     problems: what its agent says that an operator should know, one sentence each.
     """
 
@@ -142,6 +143,7 @@ class NodeFacts:
     entries: Mapping[PodUid, frozenset[int]]
     namespaces: tuple[str, ...] = ()
     macs: MacRanges = NO_MACS
+    generations: Mapping[PodUid, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
 
@@ -207,6 +209,11 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
         entries=entries,
         namespaces=_namespaces(tuple(spaces.values())),
         macs=_macs(status.macs),
+        generations={
+            PodUid(allocation.pod.uid): allocation.generation
+            for allocation in status.allocations
+            if allocation.generation
+        },
         problems=(*status.problems, *(f"{pf.name}: {why}" for pf in status.pfs for why in pf.problems)),
     )
 

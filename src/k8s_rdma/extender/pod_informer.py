@@ -31,7 +31,7 @@ from k8s_rdma.kube.api import (
     handle_item,
 )
 from k8s_rdma.kube.promises import promised_to
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, generation_in
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
 
 _REMEMBERED = 1_000
@@ -174,22 +174,36 @@ class PodInformer:
         self.attempts.on_delete(pod.uid)
         reservation, keys = self.cache.state.reservation(node, pod.uid), self.keys()
         counted = reservation is not None and reservation.bound
+        later = counted and keys is not None and self._is_later(pod, reservation)
         if pod.uid in self._unpromised or (
-            counted and (keys is None or self.cache.pods.has_signature(pod.uid))
+            counted and not later and (keys is None or self.cache.pods.has_signature(pod.uid))
         ):
             return
         promise = promised_to(pod, keys, self.cache.requests.policies())
+        if later and promise is None:
+            return  # forged: what it was promised before stands
         if keys is not None and PLACEMENT_ANNOTATION in pod.annotations:
             self.cache.pods.on_signature(pod.uid, promise.key_id if promise else None)
-        if not counted:
+        if later or not counted:
             self._promised(pod, node, promise)
+
+    def _is_later(self, pod: PodView, reservation: Reservation | None) -> bool:
+        """Report whether the placement says that the pod's rates were changed since."""
+        generation = generation_in(pod.annotations.get(PLACEMENT_ANNOTATION, ""))
+        return reservation is not None and generation > reservation.generation
 
     def _promised(self, pod: PodView, node: NodeName, promise: Promise | None) -> None:
         promised = None
         if promise is not None:
             name = f"{pod.namespace}/{pod.name}"
-            interfaces = promise.placement.interfaces
-            promised = Reservation(interfaces=interfaces, pod=name, created_at=self.clock(), bound=True)
+            placement = promise.placement
+            promised = Reservation(
+                interfaces=placement.interfaces,
+                generation=placement.generation,
+                pod=name,
+                created_at=self.clock(),
+                bound=True,
+            )
         self.cache.state.bound(node, pod.uid, promised)
         if self.cache.state.reservation(node, pod.uid) is None:
             self._promised_nothing(pod, node)

@@ -227,6 +227,7 @@ def _allocation(receipt: Receipt, hardware: Hardware, caps_lost: Mapping[VfRef, 
             for interface in receipt.interfaces
         ),
         slots=tuple(slot.device for slot in receipt.slots),
+        generation=receipt.generation,
     )
 
 

@@ -42,6 +42,7 @@ from k8s_rdma.core.types import (
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode as decode_json
 from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.rest import RatesGeneration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -151,11 +152,13 @@ class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """An interface of a placement. pf, pool: indexes; of a pool, kubelet chooses the device.
 
     entry: which of the pod's interfaces it is, where some may come to any of several PFs.
+    previous_min_tx_rate: the reservation of the generation before, in every generation but the first.
     """
 
     pf: str = ""
     min_tx_rate: _Rate
     max_tx_rate: _Rate
+    previous_min_tx_rate: _Rate | None = None
     enforce: Enforce = Enforce.AUTO
     options: _Index | None = None
     pool: _Index | None = None
@@ -173,8 +176,9 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Version 1, in the order that signatures cover; a field more or less is another version.
 
     But for an interface's `enforce`, which is there only where it is not `auto`, for `options` and `pools`,
-    for `policy`, which is there only where it is not `any`, and for `signature`, in the place of `hmac`: a
-    reader that does not know them refuses what it could not keep or verify, and reads all others.
+    for `policy`, which is there only where it is not `any`, for `generation`, which is there only after a
+    change of rates, and for `signature`, in the place of `hmac`: a reader that does not know them refuses
+    what it could not keep or verify, and reads all others.
 
     options: the different ones that interfaces ask for, each once however many interfaces ask for it (so that
         the text is hardly longer than the request's); an interface's `options` is an index into it.
@@ -184,6 +188,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     version: Literal[1]
     node: str
     uid: str
+    generation: RatesGeneration = 0
     interfaces: Annotated[tuple[_Interface, ...], msgspec.Meta(min_length=1, max_length=MAX_INTERFACES)]
     options: Annotated[tuple[Options, ...], msgspec.Meta(max_length=MAX_INTERFACES)] = ()
     policy: PfPolicy = PfPolicy.ANY
@@ -192,6 +197,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     signature: str = ""
 
 
+_GENERATION = re.compile(r'\{"version":1,"node":"[^"]*","uid":"[^"]*","generation":([0-9]{1,16}),')
 _NAMES_KEY = re.compile(r'"signature":"ed25519:([0-9a-f]{16}):[^"]*"\}$')
 _HAS_HMAC = re.compile(r'"hmac":"[^"]+"\}$')
 
@@ -208,11 +214,13 @@ def encode(placement: Placement, uid: PodUid, keys: PlacementKeys | None) -> str
         version=PLACEMENT_VERSION,
         node=placement.node,
         uid=uid,
+        generation=placement.generation,
         interfaces=tuple(
             _Interface(
                 pf="" if interface.pool else interface.pf,
                 min_tx_rate=interface.min_tx_rate_mbps,
                 max_tx_rate=interface.max_tx_rate_mbps,
+                previous_min_tx_rate=interface.previous_min_tx_rate_mbps,
                 enforce=interface.enforce,
                 options=_index(table, interface.options),
                 pool=pool_index.get(interface.pool),
@@ -269,8 +277,19 @@ def decode_promise(text: str, *, keys: PlacementKeys | None) -> Promise:
         interfaces = tuple(
             _read(interface, index, table) for index, interface in enumerate(document.interfaces)
         )
-    placement = Placement(node=NodeName(document.node), interfaces=interfaces, policy=document.policy)
+    placement = Placement(
+        node=NodeName(document.node),
+        interfaces=interfaces,
+        policy=document.policy,
+        generation=document.generation,
+    )
     return Promise(uid=PodUid(document.uid), placement=placement, key_id=key_id)
+
+
+def generation_in(text: str) -> int:
+    """Read the generation that a placement says it is of, unverified; 0 in any writing but the signers'."""
+    found = _GENERATION.match(text)
+    return int(found[1]) if found else 0
 
 
 def key_named_in(text: str) -> str:
@@ -394,6 +413,7 @@ def _to_core(interface: _Interface, index: int, table: Sequence[InterfaceOptions
         enforce=interface.enforce,
         options=NO_OPTIONS if interface.options is None else table[interface.options],
         entry=interface.entry,
+        previous_min_tx_rate_mbps=interface.previous_min_tx_rate,
     )
 
 

@@ -34,6 +34,7 @@ from k8s_rdma.wire.rest import (
     PfReport,
     Pod,
     Problem,
+    RatesGeneration,
     Resource,
     SomeVfs,
     Vfs,
@@ -137,11 +138,15 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     uid: Name
 
 
-class PodAllocation(msgspec.Struct, frozen=True, kw_only=True):
-    """The interfaces of a pod on the node, in all of its sandboxes."""
+class PodAllocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The interfaces of a pod on the node, in all of its sandboxes.
+
+    generation: of its placement, whose rates they all have; absent while they have those of the first.
+    """
 
     pod: Holder
     interfaces: Annotated[tuple[HeldInterfaces, ...], Meta(max_length=bounds.MAX_VFS)]
+    generation: RatesGeneration = 0
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -331,6 +336,7 @@ def _allocations(report: NodeReport) -> tuple[PodAllocation, ...]:
     """Group allocations by pod; pods with only their ordinary interface are left out."""
     pfs = {pf.pci: pf for pf in report.pfs}
     pods: dict[str, Pod] = {}
+    generations: dict[str, int] = {}
     alike: dict[str, dict[_Kind, list[int | None]]] = {}
     for allocation in report.allocations:
         for interface in allocation.interfaces:
@@ -340,10 +346,12 @@ def _allocations(report: NodeReport) -> tuple[PodAllocation, ...]:
                 reserved = _for_annotations(pf, interface.pool, reserved)
             kind = (interface.pf, interface.pool, reserved, interface.max_tx_rate)
             alike.setdefault(uid, {}).setdefault(kind, []).append(interface.entry)
+            generations[uid] = min(generations.get(uid, allocation.generation), allocation.generation)
     return tuple(
         PodAllocation(
             pod=Holder(namespace=pod.namespace, name=pod.name, uid=uid),
             interfaces=tuple(_interfaces(kind, entries) for kind, entries in alike[uid].items()),
+            generation=generations[uid],
         )
         for uid, pod in pods.items()
     )

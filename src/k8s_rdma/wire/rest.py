@@ -91,6 +91,9 @@ SomeVfs = Annotated[int, Meta(ge=1, le=MAX_VFS)]
 Weight = Annotated[int, Meta(ge=1, le=65_535)]
 Entry = Annotated[int, Meta(ge=0, le=MAX_INTERFACES - 1)]
 
+RatesGeneration = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+"""The number of changes of a running pod's rates; every JSON reader keeps such numbers."""
+
 Label = Annotated[str, Meta(max_length=MAX_LABEL, pattern=LABEL)]
 Name = Annotated[str, Meta(max_length=MAX_NAME, pattern=LABEL)]
 Resource = Annotated[str, Meta(max_length=MAX_RESOURCE, pattern=LABEL)]
@@ -241,6 +244,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """The interfaces of one sandbox; `phase` as in `core.ledger.Phase`.
 
     slots: CDI devices that were written for it (`core.devices.pod_devices`).
+    generation: of the pod's placement whose rates are programmed.
     """
 
     pod: Pod
@@ -248,6 +252,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     interfaces: tuple[Interface, ...]
     slots: tuple[str, ...] = ()
+    generation: int = 0
 
 
 class VfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
