@@ -12,7 +12,14 @@ import yaml
 
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid
-from k8s_rdma.kube.api import API_ERRORS, LeaseView, ObjectEvent, PodBinding, RdmaNodeView, about_node
+from k8s_rdma.kube.api import (
+    API_ERRORS,
+    LeaseView,
+    ObjectEvent,
+    PodBinding,
+    RdmaNodeView,
+    about_node,
+)
 from k8s_rdma.kube.client import Client, connect
 from k8s_rdma.kube.objects import OwnerReference
 from k8s_rdma.kube.resource_slices import SliceView
@@ -64,6 +71,7 @@ REPORT = RdmaNodeView(node=NODE, version="1", status=b"{}")
 EXAMPLES: dict[str, tuple[Callable[[Client], Any], ...]] = {
     "annotate_node": (lambda c: c.annotate_node(NODE, "k", "v"),),
     "annotate_slice": (lambda c: c.annotate_slice("s", "k", "v"),),
+    "annotate_version": (lambda c: c.annotate_version(POD, "1", {"k": "v"}),),
     "annotate_pod": (lambda c: c.annotate_pod(POD, "k", "v"),),
     "bind_pod": (
         lambda c: c.bind_pod(

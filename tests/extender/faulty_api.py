@@ -22,7 +22,7 @@ from k8s_rdma.kube.api import (
 from k8s_rdma.kube.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine, Mapping
 
     from k8s_rdma.core.ledger import Pod
 
@@ -51,12 +51,13 @@ def open_gate() -> asyncio.Event:
 class FaultyApi:
     """`ClusterApi` that hands on to another one.
 
-    faults: of the binds to come, in order. unread: that many reads of a pod fail. touchable: whether pods
-    may be touched (else 403); labelled: whether pods may be labelled. untouched: that many touches fail.
-    writing: binds wait for it before they are handed on. answering, reading: binds wait before they are
-    answered, reads of a pod before they are. started, begun: binds that began, and an event for the first.
-    watching: cleared to hold back the lists of pods. budgets_refused: so are disruption budgets (403), each
-    watch of them after its next event. pod_groups_refused: they may not be read (403).
+    faults: of the binds to come, in order. rate_faults: of changes of rates. unread: that many reads of a
+    pod fail. touchable: whether pods may be touched (else 403); labelled: whether pods may be labelled.
+    untouched: that many touches fail. writing: binds wait for it before they are handed on. answering,
+    reading: binds wait before they are answered, reads of a pod before they are. started, begun: binds that
+    began, and an event for the first. watching: cleared to hold back the lists of pods. budgets_refused: so
+    are disruption budgets (403), each watch of them after its next event. pod_groups_refused: they may not
+    be read (403).
     """
 
     real: Client
@@ -78,6 +79,7 @@ class FaultyApi:
     budgets_refused: bool = False
     pod_groups_refused: bool = False
     pod_group_reads: int = 0
+    rate_faults: list[Fault] = field(default_factory=list)
     late: asyncio.Event = field(default_factory=asyncio.Event)
     late_writes: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -107,7 +109,7 @@ class FaultyApi:
         if fault is Fault.UNREACHABLE:
             raise ApiUnreachableError("bind pod: no connection")
         if fault is Fault.LATE:
-            self.late_writes.append(asyncio.create_task(self._write_late(binding)))
+            self.late_writes.append(asyncio.create_task(self._write_late(self.real.bind_pod(binding))))
         elif fault is not Fault.DROPPED:
             await self.real.bind_pod(binding)
         await self.answering.wait()
@@ -123,6 +125,22 @@ class FaultyApi:
         seen = await self.real.touch_pod(pod, key, value)
         self.fenced.append(pod.name)
         return seen
+
+    async def annotate_version(self, pod: Pod, version: str, annotations: Mapping[str, str]) -> None:
+        fault = self.rate_faults.pop(0) if self.rate_faults else None
+        if fault is Fault.REFUSED:
+            raise ApiRefusedError("annotate pod: forbidden", status=403)
+        if fault is Fault.UNREACHABLE:
+            raise ApiUnreachableError("annotate pod: no connection")
+        write = self.real.annotate_version(pod, version, annotations)
+        if fault is Fault.LATE:
+            self.late_writes.append(asyncio.create_task(self._write_late(write)))
+        elif fault is Fault.DROPPED:
+            write.close()
+        else:
+            await write
+        if fault:
+            raise ApiUncertainError("annotate pod: no answer")
 
     async def label_pod(self, pod: Pod, key: str, value: str) -> PodView:
         if not self.labelled:
@@ -156,7 +174,7 @@ class FaultyApi:
         async for event in self.real.follow_nodes():
             yield event
 
-    async def _write_late(self, binding: PodBinding) -> None:
+    async def _write_late(self, write: Coroutine[None, None, None]) -> None:
         await self.late.wait()
         with contextlib.suppress(ApiRefusedError):  # nobody hears of it any more
-            await self.real.bind_pod(binding)
+            await write

@@ -95,6 +95,7 @@ class NamespacePolicyConfig(
     max_reserved_mbps, max_cap_mbps: the largest `min_tx_rate` and `max_tx_rate` of an interface; with the
         second, an interface must have a cap. max_interfaces: of a pod.
     max_memlock: the memory that a container with a slot may lock, such as `64Gi`.
+    live_rates: whether rates of running pods may change.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
@@ -113,6 +114,7 @@ class NamespacePolicyConfig(
     max_cap_mbps: Annotated[int, msgspec.Meta(ge=1, le=MAX_RATE_MBPS)] | None = None
     max_interfaces: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTERFACES)] | None = None
     max_memlock: MemlockText | None = None
+    live_rates: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself, and values that a pattern does not tell."""
@@ -148,6 +150,7 @@ class NamespacePolicyConfig(
             max_cap_mbps=self.max_cap_mbps,
             max_interfaces=self.max_interfaces,
             max_memlock=None if self.max_memlock is None else memlock_bytes("maxMemlock", self.max_memlock),
+            live_rates=self.live_rates,
         )
 
 

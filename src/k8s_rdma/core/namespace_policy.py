@@ -65,6 +65,7 @@ class NamespacePolicy:
     pfs: those that interfaces may be on, whether the pod selects PFs or not.
     max_reserved_mbps, max_cap_mbps: of an interface; with a greatest cap, one without a cap is refused.
     max_interfaces: of a pod. max_memlock: the bytes that a container with a slot may lock.
+    live_rates: whether rates of running pods may change.
     """
 
     name: str
@@ -79,6 +80,7 @@ class NamespacePolicy:
     max_cap_mbps: int | None = None
     max_interfaces: int | None = None
     max_memlock: int | None = None
+    live_rates: bool = True
 
     def narrowed(self, options: InterfaceOptions) -> InterfaceOptions:
         """The options with the PFs that the policy leaves of those that they select."""

@@ -144,6 +144,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     placement_key_file: keys, as in `config.placement_keys`; without them a placement is a hint only.
     policy_file: the operator's policies, see `config.namespace_policies`; without, no namespace may have what
         needs one. Read again when it changes.
+    live_rates: whether rates of running pods may change, see `extender.rate_changes`.
     strict: whether unknown keys in a pod's annotation refuse it; else they are logged.
     disruption_budgets: whether preemption respects PodDisruptionBudgets, and evicts no pod before they have
         been read; `ignore` if the extender must not read them: the scheduler's own count of violations is
@@ -198,6 +199,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     kubeconfig: str | None = None
     placement_key_file: str | None = None
     policy_file: AbsolutePath | None = None
+    live_rates: bool = True
     strict: bool = True
     source: Literal["http", "crd"] = "crd"
     stale_s: Seconds = 60.0

@@ -24,6 +24,7 @@ from k8s_rdma.extender.node_source import ObservableNodeSource, source_readings
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
 from k8s_rdma.extender.pod_store import PodRequestCache
 from k8s_rdma.extender.preempt import Budgets, Preempting, follow_budgets
+from k8s_rdma.extender.rate_changes import RateChanges
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.requeue import Pace, Requeuer, UnschedulablePods
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
@@ -129,6 +130,10 @@ class Extender:
         self.scheduling = self._scheduling()
         self.preempting = self._preempting()
         self.binder = self._binder()
+        self.rate_changes = self._rate_changes()
+        if config.binder == "extender":
+            self.leadership.pods.rate_changes = self.rate_changes
+            self.leadership.changing = self.rate_changes.pods
         self.views = self._views()
         self.metrics = self._metrics()
 
@@ -141,7 +146,7 @@ class Extender:
                 yield
                 for task in tasks:
                     task.cancel()
-            if not self.binder.binding_writer.undecided():
+            if not (self.binder.binding_writer.undecided() or self.rate_changes.undecided()):
                 await self.leadership.release()
 
     async def filter(self, body: Buffer) -> Buffer:
@@ -246,6 +251,22 @@ class Extender:
             confirm=self.leadership.confirm,
         )
 
+    def _rate_changes(self) -> RateChanges:
+        return RateChanges(
+            cache=self.cache,
+            states=self._states,
+            api=self._api,
+            fence=self._fence,
+            decision_log=self._decision_log,
+            clock=self._clock,
+            ready=self.readiness.ready,
+            confirm=self.leadership.confirm,
+            lock=self.binder.binding_writer.lock,
+            keys=self._identity.keys,
+            enabled=self._config.live_rates,
+            api_request_timeout_s=self._config.api_request_timeout_s,
+        )
+
     def _views(self) -> Views:
         pods = PodExplainer(
             cache=self.cache,
@@ -292,6 +313,7 @@ class Extender:
         metrics.add(self.cache.readings())
         metrics.add(self._requeuer.readings())
         metrics.add(self._decision_log.readings())
+        metrics.add(self.rate_changes.readings())
         metrics.add(self.leadership.readings())
         metrics.add(self._readings())
         return metrics
@@ -323,6 +345,8 @@ class Extender:
         yield self._requeuer.poll(self._states, self.cache.limits)
         yield self._requeuer.touch(self.cache.state, self.cache.limits, self.readiness.ready)
         yield self._wake_when_ready_again()
+        if self._config.binder == "extender":
+            yield self.rate_changes.run()
 
     async def _wake_when_ready_again(self) -> NoReturn:
         """Have waiting pods tried when this process is ready again, as after an API server's outage.

@@ -95,12 +95,25 @@ _AGAIN_S = 1.0
 _log = structlog.get_logger()
 
 
+class _Fencing(NamedTuple):
+    """A pod to be touched, its version on the list that was read with the Lease, and whether it is bound."""
+
+    pod: Pod
+    version: str
+    bound: bool
+
+    @property
+    def named(self) -> str:
+        return f"{self.pod.namespace}/{self.pod.name}"
+
+
 @dataclass(slots=True, kw_only=True)
 class Leadership:
     """Takes the Lease, and lets binds begin and end with it.
 
     lease: None when no other process ever binds. fence: None when this process binds nothing. follow: keeps
     `pods` up to date, from a new list on; without end. api_request_timeout_s: as in `BindingWriter`.
+    changing: lists the bound pods whose rates an earlier holder may be about to change, with their versions.
     on_ready: called whenever binds may begin, and again when no other can take itself for the holder any
     more. obstacle: why nothing is bound yet although the Lease is held.
     """
@@ -113,6 +126,7 @@ class Leadership:
     api_request_timeout_s: float = 60.0
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     on_ready: Callable[[], None] = lambda: None
+    changing: Callable[[], list[tuple[Pod, str]]] = list
     obstacle: str = "pods"
     _ready: bool = field(default=False, init=False)
 
@@ -197,32 +211,42 @@ class Leadership:
             self.on_ready()
 
     async def _touch_all(self, fence: Fence, deadline: float) -> list[str]:
-        """Touch all unbound pods that ask; the names of those that earlier binds may still take effect of."""
-        pods, slots = self.pods.cache.pods.unbound_pods(), asyncio.Semaphore(_MAX_PARALLEL)
+        """Touch all unbound pods that ask, and those whose rates change.
 
-        async def fenced(pod: PodView) -> bool:
+        Return the names of those that earlier writes may still take effect of.
+        """
+        pods = [
+            _Fencing(Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid), pod.version, bound=False)
+            for pod in self.pods.cache.pods.unbound_pods()
+        ]
+        pods += [_Fencing(pod, version, bound=True) for pod, version in self.changing()]
+        slots = asyncio.Semaphore(_MAX_PARALLEL)
+
+        async def fenced(pod: _Fencing) -> bool:
             async with slots:
                 return await self._touch(fence, pod, deadline)
 
         async with asyncio.TaskGroup() as touching:
             tasks = [touching.create_task(fenced(pod)) for pod in pods]
         results = zip(pods, tasks, strict=True)
-        return [f"{pod.namespace}/{pod.name}" for pod, task in results if not task.result()]
+        return [pod.named for pod, task in results if not task.result()]
 
-    async def _touch(self, fence: Fence, pod: PodView, deadline: float) -> bool:
+    async def _touch(self, fence: Fence, pod: _Fencing, deadline: float) -> bool:
         """Touch one, until the API server answers or it is too late to matter; whether it is fenced."""
         while True:
             try:
-                pod_now, full = await fence.read(Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
+                pod_now, full = await fence.read(pod.pod)
             except API_ERRORS as error:
-                _log.warning("pod_not_fenced", pod=f"{pod.namespace}/{pod.name}", error=error.message)
+                _log.warning("pod_not_fenced", pod=pod.named, error=error.message)
                 if self.clock() >= deadline:
                     return False
                 await self.sleep(_AGAIN_S)
                 continue
             if pod_now is not None:
                 self.pods.on_update(pod_now)
-            return full or pod_now is None or pod_now.node is not None or pod_now.version != pod.version
+            if full or pod_now is None or pod_now.version != pod.version:
+                return True
+            return not pod.bound and pod_now.node is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

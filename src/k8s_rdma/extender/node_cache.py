@@ -481,6 +481,11 @@ class ClusterState:
         entry = self._nodes.get(node)
         return entry.reservations if entry else {}
 
+    def programmed(self, node: NodeName, uid: PodUid) -> int:
+        """Return the generation of the pod's rates that the node's last report says to be programmed."""
+        entry = self._nodes.get(node)
+        return entry.programmed(uid) if entry else 0
+
     def nodes_of(self, uid: PodUid) -> frozenset[NodeName]:
         """The nodes on which the pod has a reservation."""
         return frozenset(self._places.get(uid, ()))

@@ -279,6 +279,10 @@ class ClusterApi(Protocol):
         """
         ...
 
+    async def annotate_version(self, pod: Pod, version: str, annotations: Mapping[str, str]) -> None:
+        """Set annotations of that version of a pod; 409 when anybody wrote to it since."""
+        ...
+
     async def label_pod(self, pod: Pod, key: str, value: str) -> PodView:
         """Touch a pod as `touch_pod`, by a label."""
         ...
@@ -431,6 +435,10 @@ class AbsentApi:
         _refuse(f"bind pod {binding.namespace}/{binding.name}")
 
     async def touch_pod(self, pod: Pod, key: str, value: str) -> PodView:  # noqa: ARG002 - the Protocol's
+        """Raise ApiUnreachableError."""
+        _refuse(f"annotate pod {pod.namespace}/{pod.name}")
+
+    async def annotate_version(self, pod: Pod, version: str, annotations: Mapping[str, str]) -> None:  # noqa: ARG002 - the Protocol's
         """Raise ApiUnreachableError."""
         _refuse(f"annotate pod {pod.namespace}/{pod.name}")
 

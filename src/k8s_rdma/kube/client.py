@@ -54,7 +54,7 @@ from k8s_rdma.kube.watches import Selection, connections_of, watch_objects
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from k8s_rdma.core.ledger import Pod
 
@@ -400,6 +400,11 @@ class Client(RdmaNodes, ResourceSlices):
         with named_errors(f"annotate pod {pod.namespace}/{pod.name}"):
             return await self._patch_pod(pod, {"annotations": {key: value}})
 
+    async def annotate_version(self, pod: Pod, version: str, annotations: Mapping[str, str]) -> None:
+        """Patch the pod as `touch_pod`; a `resourceVersion` in it must be the pod's."""
+        with named_errors(f"annotate pod {pod.namespace}/{pod.name}"):
+            await self._patch_pod(pod, {"annotations": dict(annotations)}, resourceVersion=version)
+
     async def label_pod(self, pod: Pod, key: str, value: str) -> PodView:
         """Patch the pod as `touch_pod`."""
         with named_errors(f"label pod {pod.namespace}/{pod.name}"):
@@ -471,8 +476,8 @@ class Client(RdmaNodes, ResourceSlices):
         async for event in self._follow(BudgetObject, "disruption budgets"):
             yield cast("Event[BudgetView]", event)
 
-    async def _patch_pod(self, pod: Pod, meta: dict[str, dict[str, str]]) -> PodView:
-        patch = {"metadata": {"uid": pod.uid, **meta}}
+    async def _patch_pod(self, pod: Pod, meta: dict[str, dict[str, str]], **preconditions: str) -> PodView:
+        patch = {"metadata": {"uid": pod.uid, **preconditions, **meta}}
         name, namespace = segment(pod.name), segment(pod.namespace)
         changed = await self._client.patch(
             PodObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE

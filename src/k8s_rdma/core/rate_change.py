@@ -1,0 +1,124 @@
+"""A change of a running pod's rates: admitted on the PFs that its interfaces are on, or refused with numbers.
+
+Nothing but rates changes while a pod runs. Until the node has programmed the new rates, the larger of an
+interface's two reservations counts (`PlacedInterface.until_programmed`), so that a raise is reserved before
+it is programmed, and what a cut frees is given to others only after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, by_entry, usage_of
+from k8s_rdma.core.programming import RoundRobin, objection
+from k8s_rdma.errors import MalformedError, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from k8s_rdma.core.request import Request
+    from k8s_rdma.core.types import PciAddress
+
+
+def changed_rates(placement: Placement, request: Request) -> Placement | None:
+    """Return the next generation of a placement, with the rates of a request; None if they are the same.
+
+    MalformedError (`NOT_ALLOWED`) names the first interface in which something else differs.
+    """
+    before = by_entry(placement.interfaces)
+    if len(request.interfaces) != len(before):
+        msg = (
+            f"the pod runs with {len(before)} interfaces, and its annotation asks for "
+            f"{len(request.interfaces)}; only min_tx_rate and max_tx_rate of a running pod may change"
+        )
+        raise MalformedError(msg, reason=Reason.NOT_ALLOWED)
+    wanted = dict(zip(before, request.interfaces, strict=True))
+    for entry, interface in wanted.items():
+        placed = before[entry]
+        if (placed.options, placed.enforce) != (interface.options, interface.enforce):
+            msg = (
+                f"interface {entry} differs in more than its rates from what the pod runs with; only "
+                "min_tx_rate and max_tx_rate of a running pod may change"
+            )
+            raise MalformedError(msg, reason=Reason.NOT_ALLOWED)
+    interfaces = tuple(
+        replace(
+            placed,
+            min_tx_rate_mbps=wanted[placed.entry_at(index)].min_tx_rate_mbps,
+            max_tx_rate_mbps=wanted[placed.entry_at(index)].max_tx_rate_mbps,
+            previous_min_tx_rate_mbps=placed.min_tx_rate_mbps,
+        )
+        for index, placed in enumerate(placement.interfaces)
+    )
+    if all(map(_has_rates_of, interfaces, placement.interfaces)):
+        return None
+    return replace(placement, interfaces=interfaces, generation=placement.generation + 1)
+
+
+def _has_rates_of(interface: PlacedInterface, other: PlacedInterface) -> bool:
+    return (interface.min_tx_rate_mbps, interface.max_tx_rate_mbps) == (
+        other.min_tx_rate_mbps,
+        other.max_tx_rate_mbps,
+    )
+
+
+def admit(
+    change: Placement, current: Placement, inventory: Inventory, used: Mapping[PciAddress, Used]
+) -> Rejection | None:
+    """Decide on a change; None if its PFs and their drivers keep it.
+
+    current: the generation before. used: by other pods. A PF on which the pod reserves no more than before is
+    not asked for room: its link may have got slower since.
+    """
+    refused = next(_objections(change, current, inventory), None) or next(
+        _shortages(change, current, inventory, used), None
+    )
+    if refused is None:
+        return None
+    reason, message = refused
+    return Rejection(node=change.node, reason=reason, message=message)
+
+
+def _objections(change: Placement, current: Placement, inventory: Inventory) -> Iterator[tuple[Reason, str]]:
+    for index, (interface, before) in enumerate(zip(change.interfaces, current.interfaces, strict=True)):
+        pf = inventory.pf(interface.pf)
+        if pf is None:
+            yield Reason.UNREADABLE_NODE, f"its node does not report PF {interface.pf} now"
+        elif not _has_rates_of(interface, before) and (why := objection(pf, interface.as_request())):
+            yield Reason.DRIVER_REFUSES, f"interface {interface.entry_at(index)} on PF {pf.name}: {why}"
+
+
+def _shortages(
+    change: Placement, current: Placement, inventory: Inventory, used: Mapping[PciAddress, Used]
+) -> Iterator[tuple[Reason, str]]:
+    wanted = usage_of([interface.until_programmed() for interface in change.interfaces], inventory)
+    held = current.usage(inventory)
+    for pci, needs in wanted.items():
+        pf, others = inventory.pf(pci), used.get(pci, NOTHING_USED)
+        if pf is None or needs.mbps <= held[pci].mbps:
+            continue
+        if why := _shortage(pf, needs, others):
+            link_mbps = pf.link_mbps or 0
+            reason = Reason.INSUFFICIENT if needs.mbps <= link_mbps else Reason.EXCEEDS_CAPACITY
+            yield reason, f"{why}; the pod has {held[pci].mbps} Mb/s there now"
+
+
+def _shortage(pf: Pf, needs: Used, others: Used) -> str:
+    link_mbps = pf.link_mbps
+    if link_mbps is None:
+        return f"PF {pf.name}: the speed of its link is unknown now"
+    if needs.mbps + others.mbps > link_mbps:
+        free_mbps = max(0, link_mbps - others.mbps)
+        return (
+            f"PF {pf.name}: {needs.mbps} Mb/s needed, and others leave {free_mbps} of {link_mbps} Mb/s "
+            "to the pod"
+        )
+    round_robin = RoundRobin.for_pf(pf, others + needs)
+    if round_robin is not None and not round_robin.load().is_within_limit:
+        return (
+            f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some of its VFs in use would "
+            "get less than is reserved for them"
+        )
+    return ""

@@ -1,0 +1,489 @@
+"""Changes of running pods' rates: decided by the one binder, held, and written as a placement's generation.
+
+The order is that of a bind (`extender.bind`): take the pod's version; confirm with the API server that this
+process holds the Lease; decide, and hold what was decided; write, of that version. Who takes the Lease
+touches the pods whose changes an earlier holder may have decided (`Leadership`), so that such a write fails.
+
+A pod has one change at a time: the next is decided when its node has reported this one as programmed. Hence
+two generations at most are in force, and the signed placement has the reservations of both.
+
+Verbs: get and patch on `pods`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, NoReturn
+
+import structlog
+
+from k8s_rdma.core.backoff import Backoff
+from k8s_rdma.core.ledger import Pod
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, by_entry
+from k8s_rdma.core.rate_change import admit, changed_rates
+from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.decision_log import BOUND, DecisionLog, Outcome
+from k8s_rdma.extender.node_cache import NodeSnapshot, Reservation
+from k8s_rdma.extender.pod_store import PendingPod, PodIndex
+from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ClusterApi, PodView
+from k8s_rdma.wire.annotation import read_request, request_text
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode, generation_in
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
+from k8s_rdma.wire.rates_status import (
+    MAX_MESSAGE,
+    RATES_STATUS_ANNOTATION,
+    RatesStatus,
+    State,
+    decode_rates_status,
+    digest,
+    encode_rates_status,
+)
+
+if TYPE_CHECKING:
+    from k8s_rdma.extender.leadership import Fence
+    from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.extender.node_source import NodeSource
+    from k8s_rdma.extender.scheduler_cache import SchedulerCache
+
+_POLL_S = 0.2
+_FIRST_RETRY_S = 1.0
+_LAST_RETRY_S = 300.0
+_MAX_PODS = 10_000
+"""The limit for remembered changes; pods' owners decide how many there are, and the oldest goes."""
+
+_SHORT_TEXT = 2048
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A pod whose annotation asks for other rates than it has, or whose status is not the last word.
+
+    version: of the pod. text: of its annotation. refused_on: the snapshot that refused it. awaited: the
+    generation that its node is to program first. write: a write without an answer.
+    """
+
+    pod: Pod
+    version: str
+    node: NodeName
+    text: str
+    backoff: Backoff
+    due_at: float = 0.0
+    tried_at: float = float("-inf")
+    refused_on: NodeSnapshot | None = None
+    awaited: int | None = None
+    write: _Write | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Write:
+    """A write of a generation: of which version of the pod, and the reservation that it replaces.
+
+    late_at: from when on it can take no effect even if nobody touches the pod.
+    """
+
+    version: str
+    generation: int
+    previous: Reservation
+    late_at: float
+
+
+class RateChanges(PodIndex):
+    """Decides changes; fed by the pod informer with every bound pod that was promised something.
+
+    keys: sign placements; without them no running pod's rates change, as anybody could have written them.
+    enabled: whether the operator allows changes. clock: seconds, monotonic. ready, confirm: as of `Binder`.
+    lock: of a pod, see `BindingWriter.lock`. api_request_timeout_s: as of `BindingWriter`.
+    """
+
+    def __init__(  # noqa: PLR0913 - what decisions and writes need
+        self,
+        *,
+        cache: SchedulerCache,
+        states: NodeSource,
+        api: ClusterApi,
+        fence: Fence,
+        decision_log: DecisionLog,
+        clock: Callable[[], float],
+        ready: Callable[[], bool],
+        confirm: Callable[[], Coroutine[None, None, str]],
+        lock: Callable[[PodUid], asyncio.Lock],
+        keys: KeySource = UNSIGNED,
+        enabled: bool = True,
+        api_request_timeout_s: float = 60.0,
+    ) -> None:
+        """Decide nothing until `run`."""
+        self._cache, self._states, self._api, self._fence = cache, states, api, fence
+        self._decision_log, self._clock, self._ready, self._confirm = decision_log, clock, ready, confirm
+        self._lock, self._keys, self._enabled = lock, keys, enabled
+        self._api_request_timeout_s = api_request_timeout_s
+        self._pending: dict[PodUid, _Pending] = {}
+        self._long_texts: dict[PodUid, int] = {}
+        self._changed = asyncio.Event()
+
+    def uids(self) -> Iterable[PodUid]:
+        """The pods with a change that is not over, or a text that is long to read."""
+        return {*self._pending, *self._long_texts}
+
+    def on_delete(self, uid: PodUid) -> None:
+        """Forget the pod; a write without an answer is settled by its end."""
+        self._pending.pop(uid, None)
+        self._long_texts.pop(uid, None)
+
+    def pods(self) -> list[tuple[Pod, str]]:
+        """The pods whose changes an earlier binder may have decided as well, and their versions."""
+        return [(pending.pod, pending.version) for pending in self._pending.values()]
+
+    def undecided(self) -> list[str]:
+        """The pods, `namespace/name`, with a write of this process that may yet take effect."""
+        waiting = (pending.pod for pending in self._pending.values() if pending.write is not None)
+        return sorted(f"{pod.namespace}/{pod.name}" for pod in waiting)
+
+    def readings(self) -> dict[str, Reading]:
+        """Readings for metrics."""
+        return {
+            "rate_changes_pending": (
+                "Running pods whose annotation asks for other rates than they have.",
+                "gauge",
+                lambda: len(self._pending),
+            ),
+        }
+
+    def on_update(self, pod: PodView, reservation: Reservation) -> None:
+        """The bound pod as the API server shows it, with what it was promised."""
+        if self._keys() is None:
+            return
+        try:
+            text = request_text(pod.annotations) or ""
+        except MalformedError:
+            text = ""
+        pending = self._pending.get(pod.uid)
+        if pending is not None:
+            pending.version = pod.version
+            if pending.write is not None:
+                return
+        if not self._is_open(pod, reservation, text):
+            self._pending.pop(pod.uid, None)
+        elif pod.node is not None and (pending is None or pending.text != text):
+            self._pending.pop(pod.uid, None)
+            identity = Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+            self._pending[pod.uid] = _Pending(
+                identity, pod.version, pod.node, text, Backoff(_FIRST_RETRY_S, _LAST_RETRY_S)
+            )
+            self._trim()
+            self._changed.set()
+
+    def _trim(self) -> None:
+        if len(self._pending) > _MAX_PODS:
+            oldest = next((uid for uid, pending in self._pending.items() if pending.write is None), None)
+            if oldest is not None:
+                del self._pending[oldest]
+
+    def _is_open(self, pod: PodView, reservation: Reservation, text: str) -> bool:
+        """Report whether the pod asks for other rates, has an earlier generation, or a status to be written.
+
+        A long text is read when it is another one than before: each event of the pod comes by here.
+        """
+        if generation_in(pod.annotations.get(PLACEMENT_ANNOTATION, "")) < reservation.generation:
+            return True
+        if (reservation.generation or RATES_STATUS_ANNOTATION in pod.annotations) and not _is_last_word(
+            pod, reservation, text
+        ):
+            return True
+        if len(text) <= _SHORT_TEXT:
+            return _differs(reservation.interfaces, _rates_in(text))
+        if self._long_texts.get(pod.uid) == (key := hash((text, reservation.generation))):
+            return pod.uid in self._pending
+        self._long_texts[pod.uid] = key
+        return _differs(reservation.interfaces, _read_rates(text))
+
+    async def run(self) -> NoReturn:
+        """Decide changes as they come, and again when their nodes or their time come."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_S if self._pending else None):
+                    await self._changed.wait()
+            self._changed.clear()
+            for uid in [uid for uid, pending in self._pending.items() if self._is_due(pending)]:
+                pending = self._pending.get(uid)
+                if pending is not None:
+                    await self._handle(pending)
+
+    def _is_due(self, pending: _Pending) -> bool:
+        now = self._clock()
+        if now >= pending.due_at:
+            return pending.write is not None or self._ready()
+        if pending.write is not None or now < pending.tried_at + _FIRST_RETRY_S or not self._ready():
+            return False
+        state = self._cache.state
+        if pending.awaited is not None:
+            return state.programmed(pending.node, pending.pod.uid) >= pending.awaited
+        refused_on = pending.refused_on
+        return refused_on is not None and state.snapshots.get(pending.node, refused_on) is not refused_on
+
+    async def _handle(self, pending: _Pending) -> None:
+        uid = pending.pod.uid
+        async with self._lock(uid):
+            if self._pending.get(uid) is not pending:
+                return
+            try:
+                if pending.write is not None:
+                    await self._settle(pending, pending.write)
+                else:
+                    await self._decide(pending)
+            except API_ERRORS as error:
+                _log.warning("rate_change_delayed", pod=_named(pending.pod), error=error.message)
+            except Exception:  # a defect, which one pod's data must not make that of all
+                _log.exception("rate_change_fault", pod=_named(pending.pod))
+            pending.tried_at = self._clock()
+            pending.due_at = pending.tried_at + pending.backoff.fail()
+
+    async def _decide(self, pending: _Pending) -> None:
+        pod = await self._api.get_pod(pending.pod.namespace, pending.pod.name)
+        if pod is None or not _is_same(pod, pending):
+            self.on_delete(pending.pod.uid)
+            return
+        async with asyncio.TaskGroup() as questions:
+            confirming = questions.create_task(self._confirm())
+            questions.create_task(self._states.request_report(pending.node))
+        if confirming.result() or not self._ready():
+            return
+        # From here to the write nothing is awaited: what others hold cannot change meanwhile.
+        decided = self._decided(pod, pending)
+        if decided is None:
+            return
+        if decided.change is None:
+            await self._write_status(pod, pending, decided)
+        else:
+            await self._write_change(pod, pending, decided, decided.change)
+
+    def _decided(self, pod: PodView, pending: _Pending) -> _Decision | None:
+        """Decide on this version of the pod; None where the pod ended meanwhile."""
+        reservation = self._cache.state.reservation(pending.node, pod.uid)
+        if reservation is None or not reservation.bound or reservation.ended_at is not None:
+            return None
+        pending.refused_on = pending.awaited = None
+        try:
+            return self._judged(pod, pending, reservation)
+        except MalformedError as error:
+            return _Decision(
+                state="refused", message=error.message, reason=error.reason, reservation=reservation
+            )
+
+    def _judged(self, pod: PodView, pending: _Pending, reservation: Reservation) -> _Decision:
+        """Decide; MalformedError where the pod asks for what no running pod gets."""
+        current = Placement(
+            node=pending.node,
+            interfaces=reservation.interfaces,
+            policy=reservation.policy,
+            generation=reservation.generation,
+        )
+        programmed = self._cache.state.programmed(pending.node, pod.uid) >= reservation.generation
+        if not programmed:
+            pending.awaited = reservation.generation
+        if generation_in(pod.annotations.get(PLACEMENT_ANNOTATION, "")) < reservation.generation:
+            message = "an earlier placement was written over this one, which is put back"
+            return _Decision(state="refused", message=message, reservation=reservation, change=current)
+        request = self._cache.requests.read(pod)
+        change = changed_rates(current, request)
+        if change is None:
+            return _Decision(state="programmed" if programmed else "admitted", reservation=reservation)
+        if not self._enabled or not self._cache.requests.policies().policy_for(pod.namespace).live_rates:
+            msg = "rates of running pods do not change here (liveRates)"
+            raise MalformedError(msg, reason=Reason.NOT_ALLOWED)
+        if not programmed:
+            message = f"generation {reservation.generation} is not programmed on node {pending.node} yet"
+            return _Decision(state="waiting", message=message, reservation=reservation)
+        refusal = self._refusal(PendingPod.of_view(pod, request), pending, change, current)
+        if refusal is not None:
+            return _Decision(
+                state="refused", message=refusal.message, reason=refusal.reason, reservation=reservation
+            )
+        return _Decision(state="admitted", reservation=reservation, change=change)
+
+    def _refusal(
+        self, pod: PendingPod, pending: _Pending, change: Placement, current: Placement
+    ) -> Rejection | None:
+        """Decide beside what others hold, are promised, and are expected to take."""
+        grows = sum(_reserved(change)) > sum(_reserved(current))
+        if grows and (beyond := self._cache.limits.refusal(pod.namespace, pod.uid, pod.request)):
+            return Rejection(node=pending.node, reason=Reason.NAMESPACE_LIMIT, message=beyond)
+        assumed = self._cache.assumed_pods.promised(pending.node, pod)
+        snapshot = self._cache.snapshot(pod, pending.node, assumed=assumed)
+        if snapshot is None:
+            why = f"node {pending.node}: {self._cache.state.why_unreadable(pending.node)}"
+            return Rejection(node=pending.node, reason=Reason.UNREADABLE_NODE, message=why)
+        pending.refused_on = self._cache.state.snapshots.get(pending.node)
+        return admit(change, current, snapshot.inventory, snapshot.used)
+
+    async def _write_status(self, pod: PodView, pending: _Pending, decision: _Decision) -> None:
+        """Write the status if it is another one; the pod's next event ends what is over."""
+        text = encode_rates_status(decision.status(pod))
+        if pod.annotations.get(RATES_STATUS_ANNOTATION) == text:
+            return
+        if decision.state == "refused":
+            self._record(pod, decision)
+        await self._api.annotate_version(pending.pod, pod.version, {RATES_STATUS_ANNOTATION: text})
+
+    async def _write_change(
+        self, pod: PodView, pending: _Pending, decision: _Decision, change: Placement
+    ) -> None:
+        """Hold the change, and write placement and status in one write of this version of the pod."""
+        previous = decision.reservation
+        held = replace(previous, interfaces=change.interfaces, generation=change.generation)
+        annotations = {
+            PLACEMENT_ANNOTATION: encode(change, pod.uid, self._keys()),
+            RATES_STATUS_ANNOTATION: encode_rates_status(decision.status(pod)),
+        }
+        self._cache.state.reserve(pending.node, pod.uid, held)
+        pending.write = _Write(
+            version=pod.version,
+            generation=change.generation,
+            previous=previous,
+            late_at=self._clock() + self._api_request_timeout_s,
+        )
+        try:
+            await self._api.annotate_version(pending.pod, pod.version, annotations)
+        except ApiUncertainError:
+            _log.warning("rate_change_in_doubt", pod=_named(pending.pod), generation=change.generation)
+            await self._settle(pending, pending.write)
+            return
+        except API_ERRORS as error:
+            self._withdraw(pending, pending.write)
+            if not isinstance(error, ApiRefusedError) or error.status != _CONFLICT:
+                raise
+            return
+        self._written(pod, pending, decision)
+
+    def _written(self, pod: PodView, pending: _Pending, decision: _Decision) -> None:
+        pending.awaited, pending.write = decision.generation, None
+        pending.backoff.reset()
+        self._record(pod, decision)
+
+    async def _settle(self, pending: _Pending, write: _Write) -> None:
+        """Have a write without an answer settled: the pod is touched, or the write's time is over."""
+        late = self._clock() >= write.late_at
+        found, full = await self._fence.read(pending.pod)
+        if found is None:
+            self.on_delete(pending.pod.uid)
+        elif generation_in(found.annotations.get(PLACEMENT_ANNOTATION, "")) >= write.generation:
+            pending.awaited, pending.write = write.generation, None
+            pending.backoff.reset()
+        elif late or full or found.version != write.version:
+            self._withdraw(pending, write)
+
+    def _withdraw(self, pending: _Pending, write: _Write) -> None:
+        """The write takes no effect: the pod has what it had."""
+        pending.write = None
+        state, uid = self._cache.state, pending.pod.uid
+        held = state.reservation(pending.node, uid)
+        if held is not None and held.generation == write.generation:
+            before = write.previous
+            state.reserve(
+                pending.node, uid, replace(held, interfaces=before.interfaces, generation=before.generation)
+            )
+
+    def _record(self, pod: PodView, decision: _Decision) -> None:
+        reason = decision.reason or BOUND
+        self._decision_log.record(
+            Outcome(
+                verb="rates",
+                pod=f"{pod.namespace}/{pod.name}",
+                uid=pod.uid,
+                candidates=1,
+                reason=reason,
+                reasons={reason: 1},
+                node=pod.node,
+                error=decision.message if decision.state == "refused" else "",
+                duration_s=0.0,
+            )
+        )
+
+
+_CONFLICT = 409
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decision:
+    """What becomes of a change. change: the placement to be written; None for none."""
+
+    state: State
+    reservation: Reservation
+    message: str = ""
+    reason: str = ""
+    change: Placement | None = None
+
+    @property
+    def generation(self) -> int:
+        """The generation of the placement that counts from here on."""
+        return (self.change or self.reservation).generation
+
+    def status(self, pod: PodView) -> RatesStatus:
+        """The status that says so."""
+        return RatesStatus(
+            state=self.state,
+            generation=self.generation,
+            request=_digest_of(pod),
+            message=self.message[:MAX_MESSAGE],
+        )
+
+
+def _digest_of(pod: PodView) -> str:
+    try:
+        return digest(request_text(pod.annotations) or "")
+    except MalformedError:
+        return ""
+
+
+def _is_same(pod: PodView, pending: _Pending) -> bool:
+    return pod.uid == pending.pod.uid and pod.node == pending.node and not (pod.finished or pod.terminating)
+
+
+def _is_last_word(pod: PodView, reservation: Reservation, text: str) -> bool:
+    """Report whether the status says that this annotation's rates are programmed."""
+    try:
+        status = decode_rates_status(pod.annotations.get(RATES_STATUS_ANNOTATION, ""))
+    except MalformedError:
+        return False
+    return (status.state, status.generation, status.request) == (
+        "programmed",
+        reservation.generation,
+        digest(text),
+    )
+
+
+_Rates = Collection[tuple[int, int]]
+
+
+def _differs(interfaces: tuple[PlacedInterface, ...], wanted: _Rates | None) -> bool:
+    """Report whether other rates are wanted; where they cannot be read, too."""
+    if wanted is None:
+        return True
+    placed = tuple((each.min_tx_rate_mbps, each.max_tx_rate_mbps) for each in by_entry(interfaces).values())
+    return wanted != (frozenset(placed) if isinstance(wanted, frozenset) else placed)
+
+
+def _read_rates(text: str) -> _Rates | None:
+    """Read minimum and maximum rate of each interface; a set where one may stand for several GPUs'."""
+    try:
+        request = read_request(text, strict=False).request
+    except MalformedError:
+        return None
+    rates = tuple((each.min_tx_rate_mbps, each.max_tx_rate_mbps) for each in request.interfaces)
+    return frozenset(rates) if request.shape.near_gpus else rates
+
+
+_rates_in = lru_cache(maxsize=4096)(_read_rates)
+
+
+def _reserved(placement: Placement) -> list[int]:
+    return [each.min_tx_rate_mbps for each in by_entry(placement.interfaces).values()]
+
+
+def _named(pod: Pod) -> str:
+    return f"{pod.namespace}/{pod.name}"

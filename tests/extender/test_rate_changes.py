@@ -1,0 +1,291 @@
+"""Rates of running pods: a raise is reserved before it is programmed, a cut is released after it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from extender.faulty_api import Fault, FaultyApi
+from extender.node_server import PF0, pf, report
+from extender.world import World, extending, until, world
+from k8s_rdma.core.types import PciAddress
+from k8s_rdma.extender.config import NamespaceLimit
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
+from k8s_rdma.wire.placement_keys import PlacementKeys
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status, digest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+KEY = PlacementKeys.shared(b"a key of this test, long enough")
+ANNOTATION = "rdma_interfaces_required"
+LINK_MBPS = 1_000
+
+
+def asked(*rates: tuple[int, int]) -> str:
+    return json.dumps([{"min_tx_rate": least, "max_tx_rate": most} for least, most in rates])
+
+
+async def annotations(c: World, name: str) -> dict[str, str]:
+    return (await c.read_pod(name))["metadata"]["annotations"]
+
+
+async def ask(c: World, name: str, *rates: tuple[int, int]) -> None:
+    await edit(c, name, asked(*rates))
+
+
+async def edit(c: World, name: str, text: str) -> None:
+    await c.patch_pod(name, {"metadata": {"annotations": {ANNOTATION: text}}})
+
+
+async def status(c: World, name: str, state: str) -> RatesStatus:
+    """Wait for the state of the annotation as it is now."""
+    while True:
+        found = await annotations(c, name)
+        if text := found.get(RATES_STATUS_ANNOTATION):
+            decoded = decode_rates_status(text)
+            if decoded.state == state and decoded.request == digest(found[ANNOTATION]):
+                return decoded
+        await asyncio.sleep(0.01)
+
+
+async def placed(c: World, name: str) -> dict[str, Any]:
+    return json.loads((await annotations(c, name))[PLACEMENT_ANNOTATION])
+
+
+def programs(c: World, *pods: tuple[str, int, int]) -> None:
+    """The node has programmed these: pod, generation, reservation."""
+    node = c.nodes["w1"]
+    number = int(node.report.generation.partition(".")[2]) + 1
+    held = {c.pods[name]["metadata"]["uid"]: mbps for name, _, mbps in pods}
+    found = report("w1", *node.report.pfs, generation=number, held=held)
+    generations = {c.pods[name]["metadata"]["uid"]: generation for name, generation, _ in pods}
+    node.report = replace(
+        found,
+        allocations=tuple(replace(each, generation=generations[each.pod.uid]) for each in found.allocations),
+    )
+
+
+async def used_mbps(c: World) -> int:
+    await c.fitting("probe")  # reads the node
+    return c.extender.cache.state.snapshots["w1"].used[PciAddress(PF0)].mbps
+
+
+@pytest.fixture
+async def c() -> AsyncIterator[World]:
+    async with world("w1", key=KEY) as made:
+        await start(made)
+        yield made
+
+
+async def start(made: World) -> None:
+    """Gold runs with 500 Mb/s of 1,000, silver with 300."""
+    made.nodes["w1"].report = report("w1", pf(PF0, mbps=LINK_MBPS))
+    await made.create_pod("probe", 1)
+    for name, rates in (("gold", (500, 600)), ("silver", (300, 0))):
+        await made.create_pod(name, annotation=asked(rates))
+        assert await made.bind(name, "w1") == ""
+    programs(made, ("gold", 0, 500), ("silver", 0, 300))
+    assert await used_mbps(made) == 800
+
+
+async def test_raise_is_reserved_before_it_is_programmed_and_signed_as_the_next_generation(c: World):
+    await ask(c, "gold", (700, 900))
+    found = await status(c, "gold", "admitted")
+    assert (found.generation, found.message) == (1, "")
+    document = await placed(c, "gold")
+    [interface] = document["interfaces"]
+    assert document["generation"] == 1
+    assert (interface["min_tx_rate"], interface["max_tx_rate"]) == (700, 900)
+    assert interface["previous_min_tx_rate"] == 500
+    assert await used_mbps(c) == 1_000
+    programs(c, ("gold", 1, 700), ("silver", 0, 300))
+    await c.fitting("probe")
+    assert (await status(c, "gold", "programmed")).generation == 1
+    assert await used_mbps(c) == 1_000
+
+
+async def test_raise_beyond_the_link_is_refused_with_numbers_and_admitted_when_there_is_room(c: World):
+    await ask(c, "gold", (701, 900))
+    found = await status(c, "gold", "refused")
+    assert found.message == (
+        "PF enp3s0f0: 701 Mb/s needed, and others leave 700 of 1000 Mb/s to the pod; "
+        "the pod has 500 Mb/s there now"
+    )
+    assert generation_in((await annotations(c, "gold"))[PLACEMENT_ANNOTATION]) == 0
+    assert await used_mbps(c) == 800
+    await c.delete_pod("silver")
+    programs(c, ("gold", 0, 500))
+    await c.fitting("probe")
+    assert (await status(c, "gold", "admitted")).generation == 1
+
+
+async def test_what_a_cut_frees_is_not_given_before_the_node_has_programmed_it(c: World):
+    await c.create_pod("next", 400)
+    await ask(c, "gold", (300, 600))
+    await status(c, "gold", "admitted")
+    assert await c.fitting("next") == []
+    programs(c, ("gold", 1, 300), ("silver", 0, 300))
+    assert await c.fitting("next") == ["w1"]
+
+
+async def test_change_waits_for_the_one_before_to_be_programmed(c: World):
+    await ask(c, "gold", (300, 0))
+    await status(c, "gold", "admitted")
+    await ask(c, "gold", (600, 0))
+    found = await status(c, "gold", "waiting")
+    assert found.message == "generation 1 is not programmed on node w1 yet"
+    assert (await placed(c, "gold"))["generation"] == 1
+    programs(c, ("gold", 1, 300), ("silver", 0, 300))
+    await c.fitting("probe")
+    assert (await status(c, "gold", "admitted")).generation == 2
+    [interface] = (await placed(c, "gold"))["interfaces"]
+    assert (interface["min_tx_rate"], interface["previous_min_tx_rate"]) == (600, 300)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (asked((500, 600), (1, 0)), "runs with 1 interfaces, and its annotation asks for 2"),
+        ("[]", "runs with 1 interfaces, and its annotation asks for 0"),
+        ('[{"min_tx_rate": 700, "vlan": 5}]', "interface 0 differs in more than its rates"),
+        ('[{"min_tx_rate": 700, "pf": "enp9s0"}]', "interface 0 differs in more than its rates"),
+        ('[{"min_tx_rate": 700, "enforce": "hardware"}]', "interface 0 differs in more than its rates"),
+        ('[{"min_tx_rate": 700', "not JSON"),
+        ('[{"min_tx_rate": -1}]', "-1 is negative"),
+        ('[{"min_tx_rate": 5, "max_tx_rate": 4}]', "5 is above max_tx_rate 4"),
+        (asked((5_000, 0)), "PF enp3s0f0: 5000 Mb/s needed"),
+    ],
+)
+async def test_edit_that_is_no_change_of_rates_is_refused_and_changes_nothing(
+    c: World, text: str, message: str
+):
+    before = await placed(c, "gold")
+    await edit(c, "gold", text)
+    assert message in (await status(c, "gold", "refused")).message
+    assert await placed(c, "gold") == before
+    assert await used_mbps(c) == 800
+
+
+async def test_reverted_edit_leaves_the_pod_as_it_is(c: World):
+    await ask(c, "gold", (5_000, 0))
+    await status(c, "gold", "refused")
+    await ask(c, "gold", (500, 600))
+    found = await status(c, "gold", "programmed")
+    assert (found.generation, found.message) == (0, "")
+    await until(c.expect(rate_changes_pending=0))
+
+
+@pytest.mark.parametrize("fault", Fault)
+async def test_write_that_goes_wrong_is_settled_and_the_change_is_made_once(c: World, fault: Fault):
+    c.api.rate_faults.append(fault)
+    await ask(c, "gold", (700, 0))
+    found = await status(c, "gold", "admitted")
+    c.api.late.set()
+    await asyncio.gather(*c.api.late_writes)
+    assert found.generation == 1
+    assert (await placed(c, "gold"))["generation"] == 1
+    assert await used_mbps(c) == 1_000
+
+
+async def test_write_in_doubt_is_reserved_until_it_is_settled(c: World):
+    c.api.rate_faults.append(Fault.LATE)
+    c.api.untouched = 10_000
+    await ask(c, "gold", (700, 0))
+    await until(lambda: bool(c.extender.rate_changes.undecided()))
+    assert await used_mbps(c) == 1_000
+    c.api.late.set()
+    await asyncio.gather(*c.api.late_writes)
+    c.api.untouched = 0
+    assert (await status(c, "gold", "admitted")).generation == 1
+    assert await used_mbps(c) == 1_000
+
+
+async def test_earlier_placement_that_is_written_over_a_later_one_is_put_back(c: World):
+    first = (await annotations(c, "gold"))[PLACEMENT_ANNOTATION]
+    await ask(c, "gold", (300, 0))
+    await status(c, "gold", "admitted")
+    programs(c, ("gold", 1, 300), ("silver", 0, 300))
+    await c.fitting("probe")
+    await status(c, "gold", "programmed")
+    await c.patch_pod("gold", {"metadata": {"annotations": {PLACEMENT_ANNOTATION: first}}})
+    while generation_in((await annotations(c, "gold"))[PLACEMENT_ANNOTATION]) != 1:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert await used_mbps(c) == 600
+
+
+async def test_forged_generation_changes_nothing(c: World):
+    text = (await annotations(c, "gold"))[PLACEMENT_ANNOTATION]
+    forged = text.replace(',"interfaces"', ',"generation":7,"interfaces"').replace("500", "5")
+    await c.patch_pod("gold", {"metadata": {"annotations": {PLACEMENT_ANNOTATION: forged}}})
+    await ask(c, "silver", (1, 0))
+    await status(c, "silver", "admitted")
+    assert await used_mbps(c) == 800
+
+
+async def test_operator_may_forbid_changes():
+    async with world("w1", key=KEY, live_rates=False) as c:
+        await start(c)
+        await ask(c, "gold", (700, 0))
+        assert (await status(c, "gold", "refused")).message == (
+            "rates of running pods do not change here (liveRates)"
+        )
+
+
+async def test_policy_of_a_namespace_may_forbid_changes(tmp_path: Path):
+    policies = tmp_path / "policies.yaml"
+    policies.write_text("policies: [{name: fixed, namespaces: [default], liveRates: false}]")
+    async with world("w1", key=KEY, policy_file=str(policies)) as c:
+        await start(c)
+        await ask(c, "gold", (700, 0))
+        assert "liveRates" in (await status(c, "gold", "refused")).message
+
+
+async def test_limit_of_the_namespace_holds_for_changes():
+    limits = (NamespaceLimit(namespace="default", reserved_mbps=900),)
+    async with world("w1", key=KEY, limits=limits) as c:
+        await start(c)
+        await ask(c, "gold", (601, 0))
+        found = await status(c, "gold", "refused")
+        assert found.message == "namespace default holds 300 of 900 reserved Mb/s; needs 601"
+        await ask(c, "gold", (600, 0))
+        await status(c, "gold", "admitted")
+
+
+async def test_next_extender_counts_both_generations_and_goes_on(c: World):
+    await ask(c, "gold", (200, 0))
+    await status(c, "gold", "admitted")
+    async with extending(c, KEY):
+        assert await used_mbps(c) == 800
+        programs(c, ("gold", 1, 200), ("silver", 0, 300))
+        await c.fitting("probe")
+        assert (await status(c, "gold", "programmed")).generation == 1
+        assert await used_mbps(c) == 500
+
+
+async def test_next_binder_touches_pods_whose_change_the_one_before_may_have_decided(c: World):
+    c.api.rate_faults.append(Fault.LATE)
+    c.api.untouched = 10_000
+    await ask(c, "gold", (700, 0))
+    await until(lambda: bool(c.extender.rate_changes.undecided()))
+    other = World(
+        api=FaultyApi(c.api.real, rate_faults=[Fault.UNREACHABLE] * 100),
+        server=c.server,
+        http=c.http,
+        nodes=c.nodes,
+        port=c.port,
+        pods=c.pods,
+    )
+    async with extending(other, KEY):
+        assert set(other.api.fenced) == {"gold", "probe"}
+        c.api.late.set()
+        await asyncio.gather(*c.api.late_writes)
+        assert generation_in((await annotations(c, "gold"))[PLACEMENT_ANNOTATION]) == 0
+    c.api.untouched = 0
