@@ -39,7 +39,10 @@ PRIVILEGED = {
     },
 }
 EVIL = {"spec": {"containers": [{**PRIVILEGED["spec"]["containers"][0], "image": "registry.invalid/evil:1"}]}}
-OF_POD = "the extender writes nothing of a pod but the annotation or label k8s-rdma.io/fence"
+OF_POD = (
+    "the extender writes nothing of a pod but the annotation or label k8s-rdma.io/fence and the annotations "
+    "k8s-rdma.io/placement and k8s-rdma.io/rates-status"
+)
 OF_NODE = "the extender writes nothing of a Node but the annotation or label k8s-rdma.io/capacity-freed"
 OF_STATUS = (
     "a scheduler writes nothing of a pod's status but its own conditions, nominatedNodeName and claims"
@@ -77,6 +80,8 @@ async def test_token_of_the_extender_changes_no_pod_and_no_node(tmp_path: Path):
         for path, patch in (
             (POD, {"metadata": {"annotations": {"k8s-rdma.io/fence": "0123456789ab"}}}),
             (POD, {"metadata": {"labels": {"k8s-rdma.io/fence": "0123456789ab"}}}),
+            (POD, {"metadata": {"annotations": {"k8s-rdma.io/placement": '{"interfaces": []}'}}}),
+            (POD, {"metadata": {"annotations": {"k8s-rdma.io/rates-status": "{}"}}}),
             (NODE, {"metadata": {"annotations": {"k8s-rdma.io/capacity-freed": TIME}}}),
             (NODE, {"metadata": {"labels": {"k8s-rdma.io/capacity-freed": TIME}}}),
         ):
@@ -86,6 +91,8 @@ async def test_token_of_the_extender_changes_no_pod_and_no_node(tmp_path: Path):
             (POD, {"metadata": {"labels": {"app": "victim"}}}, OF_POD),
             (POD, {"metadata": {"annotations": {"a": "b"}}}, OF_POD),
             (POD, {"metadata": {"finalizers": ["example.com/x"]}}, OF_POD),
+            (POD, {"metadata": {"annotations": {"k8s-rdma.io/fence": "x"}}}, OF_POD),
+            (POD, {"metadata": {"annotations": {"k8s-rdma.io/placement": None}}}, OF_POD),
             (NODE, {"metadata": {"labels": {"a": "b"}}}, OF_NODE),
             (NODE, {"metadata": {"annotations": {"k8s-rdma.io/capacity-freed": "x"}}}, OF_NODE),
             (NODE, {"spec": {"unschedulable": True}}, OF_NODE),

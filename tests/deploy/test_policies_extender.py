@@ -13,6 +13,7 @@ from k8s_rdma.extender.leadership import FENCE_ANNOTATION, fence_token
 from k8s_rdma.extender.requeue import ANNOTATION as FREED
 from k8s_rdma.extender.requeue import touch_time
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION
 
 EXTENDER = "system:serviceaccount:kube-system:k8s-rdma-extender"
 TOKEN = fence_token()
@@ -23,8 +24,11 @@ NODE = {
     "status": {"capacity": {"cpu": "4"}},
 }
 POD = {
-    "metadata": {"name": "p", "annotations": {"rdma_interfaces_required": "[{}]"}},
-    "spec": {"containers": [{"name": "c", "image": "i:1"}]},
+    "metadata": {
+        "name": "p",
+        "annotations": {"rdma_interfaces_required": "[{}]", PLACEMENT_ANNOTATION: '{"version":1}'},
+    },
+    "spec": {"nodeName": "w1", "containers": [{"name": "c", "image": "i:1"}]},
     "status": {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}]},
 }
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -73,6 +77,8 @@ BOOKKEEPING = (
 BY_ITSELF = {
     "fence": ("pods", ("metadata", "annotations", FENCE_ANNOTATION, TOKEN)),
     "fence by label": ("pods", ("metadata", "labels", FENCE_ANNOTATION, TOKEN)),
+    "change of rates": ("pods", ("metadata", "annotations", PLACEMENT_ANNOTATION, "{}")),
+    "status of a change": ("pods", ("metadata", "annotations", RATES_STATUS_ANNOTATION, "{}")),
     "wake by annotation": ("nodes", ("metadata", "annotations", FREED, NOW)),
     "wake by label": ("nodes", ("metadata", "labels", FREED, NOW)),
     "says why a pod waits": ("pods/status", ("status", "conditions", [UNSCHEDULABLE, READY])),
@@ -113,7 +119,10 @@ def test_conditions_of_others_may_come_in_another_order():
 
 
 OF_NODE = "the extender writes nothing of a Node but the annotation or label k8s-rdma.io/capacity-freed"
-OF_POD = "the extender writes nothing of a pod but the annotation or label k8s-rdma.io/fence"
+OF_POD = (
+    "the extender writes nothing of a pod but the annotation or label k8s-rdma.io/fence and the annotations "
+    "k8s-rdma.io/placement and k8s-rdma.io/rates-status"
+)
 OF_STATUS = (
     "a scheduler writes nothing of a pod's status but its own conditions, nominatedNodeName and claims"
 )
@@ -141,7 +150,7 @@ WRITTEN = [
     ("pods", OF_POD, ("spec", "schedulingGates", [])),
     ("pods", OF_POD, ("status", "phase", "Failed")),
     ("pods", OF_POD, ("metadata", "annotations", "rdma_interfaces_required", None)),
-    ("pods", OF_POD, ("metadata", "annotations", PLACEMENT_ANNOTATION, "{}")),
+    ("pods", OF_POD, ("metadata", "annotations", PLACEMENT_ANNOTATION, None)),
     ("pods", OF_POD, ("metadata", "annotations", FENCE_ANNOTATION, "x" * 100_000)),
     ("pods", OF_POD, ("metadata", "labels", FENCE_ANNOTATION, "true")),
     *(("pods/status", OF_STATUS, change) for change in ANYWHERE),
@@ -162,6 +171,12 @@ WRITTEN = [
 def test_extender_writes_nothing_else(what: str, told: str, change: tuple[Any, ...]):
     old = NODE if what.startswith("nodes") else POD
     assert refusals(asked("UPDATE", what), changed(old, change), old) == [told]
+
+
+def test_pod_that_is_not_bound_gets_no_placement_but_by_its_binding():
+    unbound = changed(POD, ("spec", "nodeName", None))
+    new = changed(unbound, ("metadata", "annotations", PLACEMENT_ANNOTATION, "{}"))
+    assert refusals(asked("UPDATE", "pods"), new, unbound) == [OF_POD]
 
 
 def test_fence_and_wake_are_not_taken_away():
