@@ -48,6 +48,7 @@ Kubeconfig = Annotated[
 DoctorJson = Annotated[bool, typer.Option("--json", help="Print a document; docs/doctor.md has its form.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 1 on warnings, too.")]
 explain_app = typer.Typer(no_args_is_help=True, help="Explain decisions of the extender.")
+rates_app = typer.Typer(no_args_is_help=True, help="Reservations and caps of running pods.")
 doctor_app = typer.Typer(
     no_args_is_help=True, help="Find problems of a node or a cluster, and their remedies."
 )
@@ -129,6 +130,71 @@ def top(  # noqa: PLR0913 - typer's options
     )
     options = TopOptions(kubeconfig=kubeconfig, one_shot=one_shot, as_json=as_json, sort=sort)
     show(endpoint, options)
+
+
+@rates_app.callback()
+def rates() -> None:
+    """Change rates of running pods."""
+
+
+@rates_app.command("set")
+def set_rates(  # noqa: PLR0913 - typer's options
+    pod: Annotated[str | None, typer.Argument(metavar="NAMESPACE/NAME", help="The pod.")] = None,
+    *,
+    selector: Annotated[
+        str | None,
+        typer.Option("--selector", "-l", metavar="LABELS", help="Pods with these labels, one by one."),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", metavar="NAME", help="With --selector: the pods' namespace.")
+    ] = "default",
+    interface: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--interface",
+            metavar="NAME",
+            help="Its name or its index, from 0; may be repeated. Default: all.",
+        ),
+    ] = None,
+    min_mbps: Annotated[
+        int | None, typer.Option("--min", metavar="MBPS", help="The reservation; 0 for none.", min=0)
+    ] = None,
+    max_mbps: Annotated[
+        int | None, typer.Option("--max", metavar="MBPS", help="The cap; 0 for none.", min=0)
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Until the node has programmed them, not only until admitted.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="For each pod.", min=0.0)
+    ] = 30.0,
+    as_json: Json = False,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Change reservation and cap of a running pod's interfaces.
+
+    Edits the pod's annotation; the extender admits or refuses it. The exit status is 1 when a pod does not
+    have the rates afterwards.
+    """
+    from k8s_rdma.cli.rates import RatesOptions
+    from k8s_rdma.cli.rates import set_rates as run
+
+    if (pod is None) == (selector is None):
+        msg = "NAMESPACE/NAME or --selector: one of them is needed"
+        raise typer.BadParameter(msg)
+    options = RatesOptions(
+        pod=pod,
+        selector=selector,
+        namespace=namespace,
+        interfaces=tuple(interface or ()),
+        min_mbps=min_mbps,
+        max_mbps=max_mbps,
+        wait=wait,
+        timeout_s=timeout,
+        kubeconfig=kubeconfig,
+        as_json=as_json,
+    )
+    raise typer.Exit(run(options))
 
 
 @doctor_app.callback()

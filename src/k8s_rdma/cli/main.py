@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, top
+from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, rates_app, top
 from k8s_rdma.cli.process_commands import (
     ConfigFile,
     GoCommand,
@@ -55,6 +55,7 @@ app.command()(webhook)
 app.command("device-plugin", cls=GoCommand)(device_plugin)
 app.add_typer(explain_app, name="explain")
 app.command()(top)
+app.add_typer(rates_app, name="rates")
 app.add_typer(doctor_app, name="doctor")
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 PAGE = 500
 """Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""
 
+_MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
 """The errors of kube-apiserver for an object that is too large for etcd: nothing was written. Source:
 `ErrGRPCRequestTooLarge` (etcd, api/v3rpc/rpctypes/error.go); grpc-go, stream.go."""
@@ -168,6 +169,11 @@ class Documents:
         """The answer to a document that is posted and kept nowhere, such as an access review."""
         with named_errors(f"post {path}"):
             return self._document(self._http.post(path, json=dict(document)))
+
+    def patch(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """The object after a JSON merge patch; 409 where that has another `resourceVersion`."""
+        with named_errors(f"patch {path}"):
+            return self._document(self._http.patch(path, json=dict(document), headers=_MERGE_PATCH))
 
     def _document(self, response: httpx2.Response) -> dict[str, Any]:
         if date := response.headers.get("date"):

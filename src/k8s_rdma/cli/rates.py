@@ -1,0 +1,272 @@
+"""`k8s-rdma rates set`: changes reservations and caps of running pods, and tells what became of it.
+
+It edits the pods' annotation as `kubectl annotate` would, of the version that it read, and waits for the
+status that the extender writes. Pods are changed one by one: each is judged beside those before it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.markup import escape
+
+from k8s_rdma.cli.console import console, table, write_json
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
+from k8s_rdma.kube.api import ApiRefusedError
+from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.wire.annotation import format_request, read_request, request_name, request_text
+from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from k8s_rdma.core.request import InterfaceRequest, Request
+
+_CONFLICT = 409
+_TRIES = 5
+_POLL_S = 0.2
+_DECIDED = frozenset({"refused", "admitted", "programmed"})
+_MARKS = {
+    "programmed": "[green]programmed[/]",
+    "admitted": "[green]admitted[/]",
+    "refused": "[red]refused[/]",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatesOptions:
+    """Options of the command.
+
+    pod: `NAMESPACE/NAME`; None with a selector, of pods of the namespace. interfaces: by name or by index in
+    the annotation; none for all. min_mbps, max_mbps: None leaves a rate as it is. wait: until the rates are
+    programmed, and not only decided on. timeout_s: for each pod.
+    """
+
+    pod: str | None
+    selector: str | None
+    namespace: str
+    interfaces: tuple[str, ...]
+    min_mbps: int | None
+    max_mbps: int | None
+    wait: bool
+    timeout_s: float
+    kubeconfig: str | None
+    as_json: bool
+
+
+class RatesResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one pod's change. state: of `RatesStatus`, `unchanged`, `undecided` or `failed`."""
+
+    pod: str
+    state: str
+    generation: int = 0
+    message: str = ""
+
+
+def set_rates(options: RatesOptions) -> int:
+    """Change the rates; return the exit status: 0 if all pods have what was wanted, else 1."""
+    if options.min_mbps is None and options.max_mbps is None:
+        msg = "--min or --max: say which rate changes, in Mb/s"
+        raise MalformedError(msg)
+    results = []
+    page = console()
+    with Documents(options.kubeconfig) as api:
+        names = list(_pods(api, options))
+        if not names:
+            msg = f"no pod of namespace {options.namespace} has labels {options.selector}"
+            raise MalformedError(msg)
+        for number, (namespace, name) in enumerate(names, 1):
+            result = _result(api, namespace, name, options)
+            results.append(result)
+            if len(names) > 1 and not options.as_json:
+                page.print(f"{number}/{len(names)} {_line(result)}")
+    if options.as_json:
+        write_json(msgspec.json.encode(results) + b"\n")
+    elif len(results) == 1:
+        page.print(_line(results[0]))
+    else:
+        _summarize(results)
+    satisfied = {"programmed", "unchanged"} | (set() if options.wait else {"admitted"})
+    return 0 if all(result.state in satisfied for result in results) else 1
+
+
+def _pods(api: Documents, options: RatesOptions) -> Iterator[tuple[str, str]]:
+    """Name the pods, in the order of their names."""
+    if options.pod is not None:
+        namespace, slash, name = options.pod.partition("/")
+        if not (namespace and slash and name) or "/" in name:
+            msg = f"{options.pod}: wanted NAMESPACE/NAME, such as default/{options.pod.strip('/') or 'mypod'}"
+            raise MalformedError(msg)
+        yield namespace, name
+        return
+    path = f"/api/v1/namespaces/{segment(options.namespace)}/pods"
+    found = [item["metadata"]["name"] for item in api.items(path, {"labelSelector": options.selector or ""})]
+    for name in sorted(found):
+        yield options.namespace, name
+
+
+def _result(api: Documents, namespace: str, name: str, options: RatesOptions) -> RatesResult:
+    """Change one pod. Of one pod alone a failure is raised; of several it is one's result."""
+    pod = f"{namespace}/{name}"
+    try:
+        return _change(api, namespace, name, options)
+    except K8sRdmaError as error:
+        if options.pod is not None:
+            raise
+        return RatesResult(pod=pod, state="failed", message=error.message)
+
+
+def _change(api: Documents, namespace: str, name: str, options: RatesOptions) -> RatesResult:
+    pod, path = f"{namespace}/{name}", f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}"
+    for tries_left in reversed(range(_TRIES)):
+        document = api.get(path)
+        if document is None:
+            raise MalformedError(f"pod {pod} does not exist")
+        metadata = document["metadata"]
+        annotations = metadata.get("annotations") or {}
+        text = _edited(pod, document, annotations, options)
+        if text == request_text(annotations):
+            status = _status(annotations, text)
+            return RatesResult(pod=pod, state="unchanged", generation=status.generation if status else 0)
+        patch = {
+            "metadata": {
+                "uid": metadata["uid"],
+                "resourceVersion": metadata["resourceVersion"],
+                "annotations": {request_name(annotations): text},
+            }
+        }
+        try:
+            api.patch(path, patch)
+        except ApiRefusedError as refused:
+            if refused.status != _CONFLICT or not tries_left:
+                raise
+            continue
+        return _outcome(api, path, pod, text, options)
+    raise AssertionError  # the last try raises
+
+
+def _edited(
+    pod: str, document: Mapping[str, Any], annotations: Mapping[str, str], options: RatesOptions
+) -> str:
+    """The annotation with the wanted rates. MalformedError names what does not fit."""
+    text = request_text(annotations)
+    request = read_request(text, strict=False, name=request_name(annotations)).request
+    if not request:
+        if (document.get("spec") or {}).get("resourceClaims"):
+            msg = (
+                f"pod {pod} has its interfaces by ResourceClaim: what a claim was allocated cannot change; "
+                "start the pod anew with another claim"
+            )
+            raise MalformedError(msg, reason=Reason.NOT_ALLOWED)
+        raise MalformedError(f"pod {pod} asks for no RDMA interfaces")
+    if not (document.get("spec") or {}).get("nodeName"):
+        raise MalformedError(f"pod {pod} is not bound yet: edit its annotation, or its template")
+    chosen = _chosen(pod, request, annotations, options.interfaces)
+    changed = replace(
+        request,
+        interfaces=tuple(
+            _with_rates(index, interface, options) if index in chosen else interface
+            for index, interface in enumerate(request.interfaces)
+        ),
+    )
+    if changed == request:
+        return text or ""
+    edited = format_request(changed)
+    read_request(edited, strict=False, name=request_name(annotations))  # rates beyond the largest
+    return edited
+
+
+def _with_rates(index: int, interface: InterfaceRequest, options: RatesOptions) -> InterfaceRequest:
+    least, most = options.min_mbps, options.max_mbps
+    try:
+        return replace(
+            interface,
+            min_tx_rate_mbps=interface.min_tx_rate_mbps if least is None else least,
+            max_tx_rate_mbps=interface.max_tx_rate_mbps if most is None else most,
+        )
+    except ValueError as error:
+        raise MalformedError(f"interface {index}: {error}") from error
+
+
+def _chosen(
+    pod: str, request: Request, annotations: Mapping[str, str], wanted: tuple[str, ...]
+) -> frozenset[int]:
+    """The indexes of the interfaces by their names in the annotation or in the pod, or by their index."""
+    if not wanted:
+        return frozenset(range(len(request.interfaces)))
+    names: dict[str, int] = {str(index): index for index in range(len(request.interfaces))}
+    present = _names_in_pod(annotations)
+    if len(present) == len(request.interfaces):
+        names |= {name: index for index, name in enumerate(present)}
+    names |= {
+        interface.options.name: index
+        for index, interface in enumerate(request.interfaces)
+        if interface.options.name
+    }
+    for name in wanted:
+        if name not in names:
+            known = ", ".join(key for key in names if not key.isdigit()) or f"0 to {len(names) - 1}"
+            raise MalformedError(f"--interface {name}: pod {pod} has no such interface; it has {known}")
+    return frozenset(names[name] for name in wanted)
+
+
+def _names_in_pod(annotations: Mapping[str, str]) -> list[str]:
+    """The names that the agent gave the interfaces, in the order of the request; none where unknown."""
+    try:
+        entries = msgspec.json.decode(annotations.get(NETWORK_STATUS_ANNOTATION, "[]"), type=list[_Named])
+    except msgspec.MsgspecError:
+        return []
+    return [entry.interface for entry in entries]
+
+
+class _Named(msgspec.Struct):
+    interface: str
+
+
+def _outcome(api: Documents, path: str, pod: str, text: str, options: RatesOptions) -> RatesResult:
+    """Wait for the extender's status of this edit."""
+    over = time.monotonic() + options.timeout_s
+    final = {"refused", "programmed"} if options.wait else _DECIDED
+    status = None
+    while time.monotonic() < over:
+        document = api.get(path)
+        if document is None:
+            raise MalformedError(f"pod {pod} does not exist any more")
+        status = _status(document["metadata"].get("annotations") or {}, text)
+        if status is not None and status.state in final:
+            break
+        time.sleep(_POLL_S)
+    if status is None:
+        message = (
+            f"no extender has decided within {options.timeout_s:g} s; "
+            f"see `k8s-rdma explain pod {pod}`, and whether placements are signed"
+        )
+        return RatesResult(pod=pod, state="undecided", message=message)
+    return RatesResult(pod=pod, state=status.state, generation=status.generation, message=status.message)
+
+
+def _status(annotations: Mapping[str, str], text: str) -> RatesStatus | None:
+    """The status of that very text."""
+    try:
+        status = decode_rates_status(annotations.get(RATES_STATUS_ANNOTATION, ""))
+    except MalformedError:
+        return None
+    return status if status.request == digest(text) else None
+
+
+def _line(result: RatesResult) -> str:
+    generation = f" (generation {result.generation})" if result.generation else ""
+    why = f": {escape(visible(result.message))}" if result.message else ""
+    state = _MARKS.get(result.state, f"[yellow]{escape(visible(result.state))}[/]")
+    return f"{escape(visible(result.pod))}: {state}{generation}{why}"
+
+
+def _summarize(results: list[RatesResult]) -> None:
+    rows = table("state", "pods", right=("pods",))
+    for state in sorted({result.state for result in results}):
+        rows.add_row(state, str(sum(result.state == state for result in results)))
+    console().print(rows)

@@ -1,0 +1,139 @@
+"""`k8s-rdma rates set`, against an API server and an extender."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.asking import k8s_rdma
+from extender.node_server import PF0, pf, report
+from extender.test_rate_changes import KEY, asked, programs, status
+from extender.world import World, world
+from k8s_rdma_demo.cluster.command import write_kubeconfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def c() -> AsyncIterator[World]:
+    """Gold, silver and bronze run with 300, 300 and 100 Mb/s of 1,000; gold has two interfaces."""
+    async with world("w1", key=KEY) as made:
+        made.nodes["w1"].report = report("w1", pf(PF0, mbps=1_000))
+        await made.create_pod("probe", 1)
+        pods = {"gold": ((200, 0), (100, 0)), "silver": ((300, 0),), "bronze": ((100, 0),)}
+        for name, rates in pods.items():
+            await made.create_pod(name, annotation=asked(*rates), labels={"app": "train"})
+            assert await made.bind(name, "w1") == ""
+        yield made
+
+
+async def rates(c: World, directory: Path, *arguments: str) -> tuple[int, str]:
+    """Run `k8s-rdma rates set`; its status and output."""
+    kubeconfig = write_kubeconfig(directory / "kubeconfig", c.server.url)
+    ran = await k8s_rdma("rates", "set", *arguments, KUBECONFIG=str(kubeconfig))
+    return ran.status, ran.out + ran.err
+
+
+async def annotation(c: World, name: str) -> list[dict[str, int]]:
+    return json.loads((await c.read_pod(name))["metadata"]["annotations"]["rdma_interfaces_required"])
+
+
+async def test_rates_of_one_interface_change_and_the_outcome_is_printed(c: World, tmp_path: Path):
+    code, output = await rates(
+        c, tmp_path, "default/gold", "--interface", "1", "--min", "250", "--max", "400"
+    )
+    assert (code, output) == (0, "default/gold: admitted (generation 1)\n")
+    assert await annotation(c, "gold") == [{"min_tx_rate": 200}, {"min_tx_rate": 250, "max_tx_rate": 400}]
+
+
+async def test_refusal_is_printed_with_its_reason(c: World, tmp_path: Path):
+    code, output = await rates(c, tmp_path, "default/silver", "--min", "601")
+    assert code == 1
+    assert output == (
+        "default/silver: refused: PF enp3s0f0: 601 Mb/s needed, and others leave 600 of 1000 Mb/s to the "
+        "pod; the pod has 300 Mb/s there now\n"
+    )
+
+
+async def test_command_waits_until_the_node_has_programmed_the_rates(c: World, tmp_path: Path):
+    changing = asyncio.create_task(rates(c, tmp_path, "default/silver", "--max", "500", "--wait"))
+    await status(c, "silver", "admitted")
+    programs(c, ("silver", 1, 300))
+    await c.fitting("probe")
+    assert await changing == (0, "default/silver: programmed (generation 1)\n")
+
+
+async def test_pods_are_changed_one_by_one_and_summed_up(c: World, tmp_path: Path):
+    code, output = await rates(c, tmp_path, "-l", "app=train", "--min", "300")
+    lines = output.splitlines()
+    assert code == 1
+    assert lines[0] == "1/3 default/bronze: admitted (generation 1)"
+    assert lines[1].startswith("2/3 default/gold: refused: PF enp3s0f0: 600 Mb/s needed")
+    assert lines[2] == "3/3 default/silver: unchanged"
+    assert [line.split() for line in lines[3:]] == [
+        ["state", "pods"],
+        ["admitted", "1"],
+        ["refused", "1"],
+        ["unchanged", "1"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("default/gold",), "--min or --max: say which rate changes, in Mb/s"),
+        (("gold", "--min", "1"), "gold: wanted NAMESPACE/NAME, such as default/gold"),
+        (("default/none", "--min", "1"), "pod default/none does not exist"),
+        (("default/probe", "--min", "2"), "pod default/probe is not bound yet"),
+        (
+            ("default/gold", "--interface", "rdma7", "--min", "1"),
+            "--interface rdma7: pod default/gold has no such interface; it has 0 to 1",
+        ),
+        (("default/gold", "--max", "150"), "interface 0: reservation 200 above cap 150 Mb/s"),
+        (("-l", "app=none", "--min", "1"), "no pod of namespace default has labels app=none"),
+    ],
+)
+async def test_what_cannot_be_is_refused_before_anything_is_written(
+    c: World, tmp_path: Path, arguments: tuple[str, ...], message: str
+):
+    before = await c.read_pod("gold")
+    code, output = await rates(c, tmp_path, *arguments)
+    assert code == 1
+    assert message in output
+    assert await c.read_pod("gold") == before
+
+
+async def test_pod_with_claims_is_refused_with_the_reason(c: World, tmp_path: Path):
+    pod = {
+        "metadata": {"name": "claims"},
+        "spec": {
+            "nodeName": "w1",
+            "containers": [{"name": "c", "image": "lab.local/busybox:1"}],
+            "resourceClaims": [{"name": "rdma", "resourceClaimName": "r"}],
+        },
+    }
+    created = await c.http.post("/api/v1/namespaces/default/pods", json=pod)
+    assert created.status_code == 201, created.text
+    code, output = await rates(c, tmp_path, "default/claims", "--min", "1")
+    assert code == 1
+    assert "what a claim was allocated cannot change" in output
+
+
+async def test_command_says_that_nobody_decided(tmp_path: Path):
+    async with world("w1") as c:  # placements are not signed
+        c.nodes["w1"].report = report("w1", pf(PF0, mbps=1_000))
+        await c.create_pod("silver", 300)
+        assert await c.bind("silver", "w1") == ""
+        code, output = await rates(
+            c, tmp_path, "default/silver", "--min", "200", "--timeout", "0.5", "--json"
+        )
+    [result] = json.loads(output)
+    assert (code, result["state"]) == (1, "undecided")
+    assert "no extender has decided within 0.5 s" in result["message"]
