@@ -14,9 +14,15 @@ from extender.node_server import PF0, pf, report
 from extender.world import World, extending, until, world
 from k8s_rdma.core.types import PciAddress
 from k8s_rdma.extender.config import NamespaceLimit
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
+from k8s_rdma.wire.placement_annotation import (
+    PLACEMENT_ANNOTATION,
+    RATES_STATUS_ANNOTATION,
+    RatesStatus,
+    decode_rates_status,
+    digest,
+    generation_in,
+)
 from k8s_rdma.wire.placement_keys import PlacementKeys
-from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status, digest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,7 +39,7 @@ def asked(*rates: tuple[int, int]) -> str:
     return json.dumps([{"min_tx_rate": least, "max_tx_rate": most} for least, most in rates])
 
 
-async def annotations(c: World, name: str) -> dict[str, str]:
+async def annotations_of(c: World, name: str) -> dict[str, str]:
     return (await c.read_pod(name))["metadata"]["annotations"]
 
 
@@ -48,7 +54,7 @@ async def edit(c: World, name: str, text: str) -> None:
 async def status(c: World, name: str, state: str) -> RatesStatus:
     """Wait for the state of the annotation as it is now."""
     while True:
-        found = await annotations(c, name)
+        found = await annotations_of(c, name)
         if text := found.get(RATES_STATUS_ANNOTATION):
             decoded = decode_rates_status(text)
             if decoded.state == state and decoded.request == digest(found[ANNOTATION]):
@@ -57,7 +63,7 @@ async def status(c: World, name: str, state: str) -> RatesStatus:
 
 
 async def placed(c: World, name: str) -> dict[str, Any]:
-    return json.loads((await annotations(c, name))[PLACEMENT_ANNOTATION])
+    return json.loads((await annotations_of(c, name))[PLACEMENT_ANNOTATION])
 
 
 def programs(c: World, *pods: tuple[str, int, int]) -> None:
@@ -119,7 +125,7 @@ async def test_raise_beyond_the_link_is_refused_with_numbers_and_admitted_when_t
         "PF enp3s0f0: 701 Mb/s needed, and others leave 700 of 1000 Mb/s to the pod; "
         "the pod has 500 Mb/s there now"
     )
-    assert generation_in((await annotations(c, "gold"))[PLACEMENT_ANNOTATION]) == 0
+    assert generation_in((await annotations_of(c, "gold"))[PLACEMENT_ANNOTATION]) == 0
     assert await used_mbps(c) == 800
     await c.delete_pod("silver")
     programs(c, ("gold", 0, 500))
@@ -209,20 +215,20 @@ async def test_write_in_doubt_is_reserved_until_it_is_settled(c: World):
 
 
 async def test_earlier_placement_that_is_written_over_a_later_one_is_put_back(c: World):
-    first = (await annotations(c, "gold"))[PLACEMENT_ANNOTATION]
+    first = (await annotations_of(c, "gold"))[PLACEMENT_ANNOTATION]
     await ask(c, "gold", (300, 0))
     await status(c, "gold", "admitted")
     programs(c, ("gold", 1, 300), ("silver", 0, 300))
     await c.fitting("probe")
     await status(c, "gold", "programmed")
     await c.patch_pod("gold", {"metadata": {"annotations": {PLACEMENT_ANNOTATION: first}}})
-    while generation_in((await annotations(c, "gold"))[PLACEMENT_ANNOTATION]) != 1:  # noqa: ASYNC110
+    while generation_in((await annotations_of(c, "gold"))[PLACEMENT_ANNOTATION]) != 1:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert await used_mbps(c) == 600
 
 
 async def test_forged_generation_changes_nothing(c: World):
-    text = (await annotations(c, "gold"))[PLACEMENT_ANNOTATION]
+    text = (await annotations_of(c, "gold"))[PLACEMENT_ANNOTATION]
     forged = text.replace(',"interfaces"', ',"generation":7,"interfaces"').replace("500", "5")
     await c.patch_pod("gold", {"metadata": {"annotations": {PLACEMENT_ANNOTATION: forged}}})
     await ask(c, "silver", (1, 0))
@@ -287,5 +293,5 @@ async def test_next_binder_touches_pods_whose_change_the_one_before_may_have_dec
         assert set(other.api.fenced) == {"gold", "probe"}
         c.api.late.set()
         await asyncio.gather(*c.api.late_writes)
-        assert generation_in((await annotations(c, "gold"))[PLACEMENT_ANNOTATION]) == 0
+        assert generation_in((await annotations_of(c, "gold"))[PLACEMENT_ANNOTATION]) == 0
     c.api.untouched = 0

@@ -19,7 +19,12 @@ from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.wire.annotation import format_request, read_request, request_name, request_text
 from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
-from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status, digest
+from k8s_rdma.wire.placement_annotation import (
+    RATES_STATUS_ANNOTATION,
+    RatesStatus,
+    decode_rates_status,
+    digest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,7 +64,7 @@ class RatesOptions:
 
 
 class RatesResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one pod's change. state: of `RatesStatus`, `unchanged`, `undecided` or `failed`."""
+    """Outcome of one pod's change. state: of `RatesStatus`, `unchanged`, `undecided` or `failed`."""
 
     pod: str
     state: str
@@ -181,22 +186,22 @@ def _edited(
 
 
 def _with_rates(index: int, interface: InterfaceRequest, options: RatesOptions) -> InterfaceRequest:
-    least, most = options.min_mbps, options.max_mbps
+    minimum, maximum = options.min_mbps, options.max_mbps
     try:
         return replace(
             interface,
-            min_tx_rate_mbps=interface.min_tx_rate_mbps if least is None else least,
-            max_tx_rate_mbps=interface.max_tx_rate_mbps if most is None else most,
+            min_tx_rate_mbps=interface.min_tx_rate_mbps if minimum is None else minimum,
+            max_tx_rate_mbps=interface.max_tx_rate_mbps if maximum is None else maximum,
         )
     except ValueError as error:
         raise MalformedError(f"interface {index}: {error}") from error
 
 
 def _chosen(
-    pod: str, request: Request, annotations: Mapping[str, str], wanted: tuple[str, ...]
+    pod: str, request: Request, annotations: Mapping[str, str], selected: tuple[str, ...]
 ) -> frozenset[int]:
     """The indexes of the interfaces by their names in the annotation or in the pod, or by their index."""
-    if not wanted:
+    if not selected:
         return frozenset(range(len(request.interfaces)))
     names: dict[str, int] = {str(index): index for index in range(len(request.interfaces))}
     present = _names_in_pod(annotations)
@@ -207,11 +212,11 @@ def _chosen(
         for index, interface in enumerate(request.interfaces)
         if interface.options.name
     }
-    for name in wanted:
+    for name in selected:
         if name not in names:
-            known = ", ".join(key for key in names if not key.isdigit()) or f"0 to {len(names) - 1}"
-            raise MalformedError(f"--interface {name}: pod {pod} has no such interface; it has {known}")
-    return frozenset(names[name] for name in wanted)
+            choices = ", ".join(key for key in names if not key.isdigit()) or f"0 to {len(names) - 1}"
+            raise MalformedError(f"--interface {name}: pod {pod} has no such interface; it has {choices}")
+    return frozenset(names[name] for name in selected)
 
 
 def _names_in_pod(annotations: Mapping[str, str]) -> list[str]:

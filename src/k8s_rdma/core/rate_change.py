@@ -27,16 +27,16 @@ def changed_rates(placement: Placement, request: Request) -> Placement | None:
 
     MalformedError (`NOT_ALLOWED`) names the first interface in which something else differs.
     """
-    before = by_entry(placement.interfaces)
-    if len(request.interfaces) != len(before):
+    placed_by_entry = by_entry(placement.interfaces)
+    if len(request.interfaces) != len(placed_by_entry):
         msg = (
-            f"the pod runs with {len(before)} interfaces, and its annotation asks for "
+            f"the pod runs with {len(placed_by_entry)} interfaces, and its annotation asks for "
             f"{len(request.interfaces)}; only min_tx_rate and max_tx_rate of a running pod may change"
         )
         raise MalformedError(msg, reason=Reason.NOT_ALLOWED)
-    wanted = dict(zip(before, request.interfaces, strict=True))
-    for entry, interface in wanted.items():
-        placed = before[entry]
+    requested = dict(zip(placed_by_entry, request.interfaces, strict=True))
+    for entry, interface in requested.items():
+        placed = placed_by_entry[entry]
         if (placed.options, placed.enforce) != (interface.options, interface.enforce):
             msg = (
                 f"interface {entry} differs in more than its rates from what the pod runs with; only "
@@ -46,8 +46,8 @@ def changed_rates(placement: Placement, request: Request) -> Placement | None:
     interfaces = tuple(
         replace(
             placed,
-            min_tx_rate_mbps=wanted[placed.entry_at(index)].min_tx_rate_mbps,
-            max_tx_rate_mbps=wanted[placed.entry_at(index)].max_tx_rate_mbps,
+            min_tx_rate_mbps=requested[placed.entry_at(index)].min_tx_rate_mbps,
+            max_tx_rate_mbps=requested[placed.entry_at(index)].max_tx_rate_mbps,
             previous_min_tx_rate_mbps=placed.min_tx_rate_mbps,
         )
         for index, placed in enumerate(placement.interfaces)
@@ -57,10 +57,10 @@ def changed_rates(placement: Placement, request: Request) -> Placement | None:
     return replace(placement, interfaces=interfaces, generation=placement.generation + 1)
 
 
-def _has_rates_of(interface: PlacedInterface, other: PlacedInterface) -> bool:
+def _has_rates_of(interface: PlacedInterface, second: PlacedInterface) -> bool:
     return (interface.min_tx_rate_mbps, interface.max_tx_rate_mbps) == (
-        other.min_tx_rate_mbps,
-        other.max_tx_rate_mbps,
+        second.min_tx_rate_mbps,
+        second.max_tx_rate_mbps,
     )
 
 
@@ -82,40 +82,40 @@ def admit(
 
 
 def _objections(change: Placement, current: Placement, inventory: Inventory) -> Iterator[tuple[Reason, str]]:
-    for index, (interface, before) in enumerate(zip(change.interfaces, current.interfaces, strict=True)):
+    for index, (interface, previous) in enumerate(zip(change.interfaces, current.interfaces, strict=True)):
         pf = inventory.pf(interface.pf)
         if pf is None:
             yield Reason.UNREADABLE_NODE, f"its node does not report PF {interface.pf} now"
-        elif not _has_rates_of(interface, before) and (why := objection(pf, interface.as_request())):
+        elif not _has_rates_of(interface, previous) and (why := objection(pf, interface.as_request())):
             yield Reason.DRIVER_REFUSES, f"interface {interface.entry_at(index)} on PF {pf.name}: {why}"
 
 
 def _shortages(
     change: Placement, current: Placement, inventory: Inventory, used: Mapping[PciAddress, Used]
 ) -> Iterator[tuple[Reason, str]]:
-    wanted = usage_of([interface.until_programmed() for interface in change.interfaces], inventory)
-    held = current.usage(inventory)
-    for pci, needs in wanted.items():
-        pf, others = inventory.pf(pci), used.get(pci, NOTHING_USED)
-        if pf is None or needs.mbps <= held[pci].mbps:
+    needed = usage_of([interface.until_programmed() for interface in change.interfaces], inventory)
+    current_usage = current.usage(inventory)
+    for pci, needs in needed.items():
+        pf, of_others = inventory.pf(pci), used.get(pci, NOTHING_USED)
+        if pf is None or needs.mbps <= current_usage[pci].mbps:
             continue
-        if why := _shortage(pf, needs, others):
+        if why := _shortage(pf, needs, of_others):
             link_mbps = pf.link_mbps or 0
             reason = Reason.INSUFFICIENT if needs.mbps <= link_mbps else Reason.EXCEEDS_CAPACITY
-            yield reason, f"{why}; the pod has {held[pci].mbps} Mb/s there now"
+            yield reason, f"{why}; the pod has {current_usage[pci].mbps} Mb/s there now"
 
 
-def _shortage(pf: Pf, needs: Used, others: Used) -> str:
+def _shortage(pf: Pf, needs: Used, of_others: Used) -> str:
     link_mbps = pf.link_mbps
     if link_mbps is None:
         return f"PF {pf.name}: the speed of its link is unknown now"
-    if needs.mbps + others.mbps > link_mbps:
-        free_mbps = max(0, link_mbps - others.mbps)
+    if needs.mbps + of_others.mbps > link_mbps:
+        free_mbps = max(0, link_mbps - of_others.mbps)
         return (
             f"PF {pf.name}: {needs.mbps} Mb/s needed, and others leave {free_mbps} of {link_mbps} Mb/s "
             "to the pod"
         )
-    round_robin = RoundRobin.for_pf(pf, others + needs)
+    round_robin = RoundRobin.for_pf(pf, of_others + needs)
     if round_robin is not None and not round_robin.load().is_within_limit:
         return (
             f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some of its VFs in use would "

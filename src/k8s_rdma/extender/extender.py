@@ -132,7 +132,8 @@ class Extender:
         self.binder = self._binder()
         self.rate_changes = self._rate_changes()
         if config.binder == "extender":
-            self.leadership.pods.rate_changes = self.rate_changes
+            self.leadership.pods.on_promised = self.rate_changes.on_update
+            self.leadership.pods.further_indexes = (self.rate_changes,)
             self.leadership.changing = self.rate_changes.pods
         self.views = self._views()
         self.metrics = self._metrics()

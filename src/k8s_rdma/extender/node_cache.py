@@ -165,7 +165,7 @@ class _Node:
         return self.facts.generations.get(uid, 0) if self.facts else 0
 
     def _reported(self, facts: NodeFacts) -> Mapping[PodUid, Interfaces]:
-        """What the report says of pods, but for those whose last change of rates it does not show yet."""
+        """The report on pods, but for those whose last change of rates it does not show yet."""
         changing = {
             uid
             for uid, reservation in self.reservations.items()

@@ -16,8 +16,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.decision_log import LastRefusals
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.pod_store import PendingPod
-from k8s_rdma.extender.rate_changes import RateChanges
+from k8s_rdma.extender.pod_store import PendingPod, PodIndex
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import (
@@ -47,8 +46,8 @@ class PodInformer:
     """Fills the scheduler cache with the pods that the API server shows, and takes out those that are gone.
 
     keys: as in `BindingWriter`. attempts: the last refusals of pods. holds_unplaced: whether bound pods
-    without a placement that counts get interfaces; otherwise their agents refuse them. rate_changes: decides
-    on changes of bound pods' rates; None where this process binds no pods.
+    without a placement that counts get interfaces; otherwise their agents refuse them. on_promised: called
+    with every bound pod that has a reservation. further_indexes: follow pods as those of the cache do.
     """
 
     cache: SchedulerCache
@@ -57,7 +56,8 @@ class PodInformer:
     attempts: LastRefusals = field(default_factory=LastRefusals)
     keys: KeySource = UNSIGNED
     holds_unplaced: bool = False
-    rate_changes: RateChanges | None = None
+    on_promised: Callable[[PodView, Reservation], None] = lambda _pod, _reservation: None
+    further_indexes: tuple[PodIndex, ...] = ()
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
     _listing_since: float = 0.0
     _paged: set[PodUid] = field(default_factory=set)
@@ -132,9 +132,13 @@ class PodInformer:
         self._paged.clear()
         self.requeuer.retain(listed, self._listing_since)
         self.attempts.retain(listed, self._listing_since)
-        for index in (self.cache.pods, self.cache.nominations, self.cache.unplaced, self.rate_changes):
-            if index is not None:
-                index.retain(listed)
+        for index in (
+            self.cache.pods,
+            self.cache.nominations,
+            self.cache.unplaced,
+            *self.further_indexes,
+        ):
+            index.retain(listed)
         self._unpromised &= listed
         self._missing = self.cache.state.pods() - listed
         for uid in self._missing:
@@ -173,8 +177,8 @@ class PodInformer:
             self._bound(pod, pod.node)
             self.cache.nominations.on_delete(pod.uid)
             reservation = self.cache.state.reservation(pod.node, pod.uid)
-            if self.rate_changes is not None and reservation is not None and reservation.bound:
-                self.rate_changes.on_update(pod, reservation)
+            if reservation is not None and reservation.bound:
+                self.on_promised(pod, reservation)
 
     def _bound(self, pod: PodView, node: NodeName) -> None:
         self.requeuer.on_delete(pod.uid)
@@ -250,10 +254,10 @@ class PodInformer:
             self.requeuer,
             self.attempts,
             self.cache.requests,
-            self.rate_changes,
         ):
-            if index is not None:
-                index.on_delete(uid)
+            index.on_delete(uid)
+        for further in self.further_indexes:
+            further.on_delete(uid)
         self._unpromised.discard(uid)
         self._ended.append(uid)
 

@@ -32,17 +32,19 @@ from k8s_rdma.extender.node_cache import NodeSnapshot, Reservation
 from k8s_rdma.extender.pod_store import PendingPod, PodIndex
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ClusterApi, PodView
 from k8s_rdma.wire.annotation import read_request, request_text
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode, generation_in
-from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
-from k8s_rdma.wire.rates_status import (
-    MAX_MESSAGE,
+from k8s_rdma.wire.placement_annotation import (
+    MAX_STATUS_MESSAGE,
+    PLACEMENT_ANNOTATION,
     RATES_STATUS_ANNOTATION,
+    RatesState,
     RatesStatus,
-    State,
     decode_rates_status,
     digest,
+    encode,
     encode_rates_status,
+    generation_in,
 )
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.leadership import Fence
@@ -82,9 +84,9 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Write:
-    """A write of a generation: of which version of the pod, and the reservation that it replaces.
+    """A write of a generation to a version of the pod, and the reservation that it replaces.
 
-    late_at: from when on it can take no effect even if nobody touches the pod.
+    late_at: the time after which it can take no effect, touched or not.
     """
 
     version: str
@@ -94,9 +96,10 @@ class _Write:
 
 
 class RateChanges(PodIndex):
-    """Decides changes; fed by the pod informer with every bound pod that was promised something.
+    """Decides changes, of the bound pods that the pod informer finds to have a reservation.
 
-    keys: sign placements; without them no running pod's rates change, as anybody could have written them.
+    keys: sign placements; without them the rates of running pods do not change, as their owners could write
+    any.
     enabled: whether the operator allows changes. clock: seconds, monotonic. ready, confirm: as of `Binder`.
     lock: of a pod, see `BindingWriter.lock`. api_request_timeout_s: as of `BindingWriter`.
     """
@@ -335,12 +338,12 @@ class RateChanges(PodIndex):
     ) -> None:
         """Hold the change, and write placement and status in one write of this version of the pod."""
         previous = decision.reservation
-        held = replace(previous, interfaces=change.interfaces, generation=change.generation)
+        reservation = replace(previous, interfaces=change.interfaces, generation=change.generation)
         annotations = {
             PLACEMENT_ANNOTATION: encode(change, pod.uid, self._keys()),
             RATES_STATUS_ANNOTATION: encode_rates_status(decision.status(pod)),
         }
-        self._cache.state.reserve(pending.node, pod.uid, held)
+        self._cache.state.reserve(pending.node, pod.uid, reservation)
         pending.write = _Write(
             version=pod.version,
             generation=change.generation,
@@ -381,12 +384,10 @@ class RateChanges(PodIndex):
         """The write takes no effect: the pod has what it had."""
         pending.write = None
         state, uid = self._cache.state, pending.pod.uid
-        held = state.reservation(pending.node, uid)
-        if held is not None and held.generation == write.generation:
-            before = write.previous
-            state.reserve(
-                pending.node, uid, replace(held, interfaces=before.interfaces, generation=before.generation)
-            )
+        current, previous = state.reservation(pending.node, uid), write.previous
+        if current is not None and current.generation == write.generation:
+            restored = replace(current, interfaces=previous.interfaces, generation=previous.generation)
+            state.reserve(pending.node, uid, restored)
 
     def _record(self, pod: PodView, decision: _Decision) -> None:
         reason = decision.reason or BOUND
@@ -410,9 +411,9 @@ _CONFLICT = 409
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decision:
-    """What becomes of a change. change: the placement to be written; None for none."""
+    """Decision on a change. change: the placement to be written; None for none."""
 
-    state: State
+    state: RatesState
     reservation: Reservation
     message: str = ""
     reason: str = ""
@@ -429,7 +430,7 @@ class _Decision:
             state=self.state,
             generation=self.generation,
             request=_digest_of(pod),
-            message=self.message[:MAX_MESSAGE],
+            message=self.message[:MAX_STATUS_MESSAGE],
         )
 
 
@@ -460,12 +461,15 @@ def _is_last_word(pod: PodView, reservation: Reservation, text: str) -> bool:
 _Rates = Collection[tuple[int, int]]
 
 
-def _differs(interfaces: tuple[PlacedInterface, ...], wanted: _Rates | None) -> bool:
+def _differs(interfaces: tuple[PlacedInterface, ...], rates: _Rates | None) -> bool:
     """Report whether other rates are wanted; where they cannot be read, too."""
-    if wanted is None:
+    if rates is None:
         return True
-    placed = tuple((each.min_tx_rate_mbps, each.max_tx_rate_mbps) for each in by_entry(interfaces).values())
-    return wanted != (frozenset(placed) if isinstance(wanted, frozenset) else placed)
+    placed = tuple(
+        (interface.min_tx_rate_mbps, interface.max_tx_rate_mbps)
+        for interface in by_entry(interfaces).values()
+    )
+    return rates != (frozenset(placed) if isinstance(rates, frozenset) else placed)
 
 
 def _read_rates(text: str) -> _Rates | None:
@@ -474,7 +478,9 @@ def _read_rates(text: str) -> _Rates | None:
         request = read_request(text, strict=False).request
     except MalformedError:
         return None
-    rates = tuple((each.min_tx_rate_mbps, each.max_tx_rate_mbps) for each in request.interfaces)
+    rates = tuple(
+        (interface.min_tx_rate_mbps, interface.max_tx_rate_mbps) for interface in request.interfaces
+    )
     return frozenset(rates) if request.shape.near_gpus else rates
 
 
@@ -482,7 +488,7 @@ _rates_in = lru_cache(maxsize=4096)(_read_rates)
 
 
 def _reserved(placement: Placement) -> list[int]:
-    return [each.min_tx_rate_mbps for each in by_entry(placement.interfaces).values()]
+    return [interface.min_tx_rate_mbps for interface in by_entry(placement.interfaces).values()]
 
 
 def _named(pod: Pod) -> str:

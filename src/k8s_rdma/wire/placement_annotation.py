@@ -9,6 +9,9 @@ How long a pod's annotations are, and may be: a Binding that makes them longer i
 
 The API server validates them at every write but a Binding (kube-apiserver, BindingREST). A pod that is bound
 with too long ones can never be written to again: its status stays, and its finalizers.
+
+`k8s-rdma.io/rates-status` is the outcome of a change of a running pod's rates. The extender writes it, people
+and `k8s-rdma rates` read it; nothing is decided by it.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import msgspec
@@ -488,3 +492,43 @@ def placement_room(request: Request) -> int:
 
 def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
+
+
+RATES_STATUS_ANNOTATION = "k8s-rdma.io/rates-status"
+
+MAX_STATUS_MESSAGE = 1024
+
+RatesState = Literal["waiting", "refused", "admitted", "programmed"]
+
+
+class RatesStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The status of the latest change.
+
+    state: `waiting` for an earlier change to be programmed; `refused`; `admitted`, reserved and signed, and
+        not reported as programmed by the node yet; `programmed`.
+    generation: of the placement that counts. request: `digest` of the annotation that this is about.
+    message: why, in words.
+    """
+
+    state: RatesState
+    generation: RatesGeneration = 0
+    request: Annotated[str, msgspec.Meta(max_length=16)] = ""
+    message: Annotated[str, msgspec.Meta(max_length=MAX_STATUS_MESSAGE)] = ""
+
+
+_status_decoder = msgspec.json.Decoder(RatesStatus)
+
+
+def digest(request_text: str) -> str:
+    """Identify the text of a request annotation."""
+    return sha256(request_text.encode()).hexdigest()[:16]
+
+
+def encode_rates_status(status: RatesStatus) -> str:
+    """Encode the status."""
+    return _encoder.encode(status).decode()
+
+
+def decode_rates_status(text: str) -> RatesStatus:
+    """Decode the status. MalformedError names the field: a pod's owner may have edited it."""
+    return decode_json(text, _status_decoder, RATES_STATUS_ANNOTATION)
