@@ -34,6 +34,7 @@ SCENES: tuple[tuple[str, str], ...] = (
     ("examples", "Pods of examples/: fitting, spread over both PFs, fitting nowhere"),
     ("caps", "Caps, measured"),
     ("contention", "Three reservations on one link, measured"),
+    ("live_rates", "A reservation raised while its pod runs, measured"),
     ("claims", "A pod by ResourceClaim, and one that waits for its bandwidth"),
     ("sixty", "Two pods of 60 interfaces each"),
     ("race", "Two pods at the same moment that fit only alone"),
@@ -42,7 +43,7 @@ SCENES: tuple[tuple[str, str], ...] = (
 WIDTH = 110
 """The width, in columns, of output to a file or a pipe."""
 
-KEEPS_PODS = frozenset({"examples", "sixty"})
+KEEPS_PODS = frozenset({"examples", "contention", "sixty"})
 """Scenes whose pods the next one goes on with."""
 
 

@@ -10,6 +10,13 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.placement_annotation import (
+    RATES_STATUS_ANNOTATION,
+    RatesStatus,
+    decode_rates_status,
+    digest,
+)
 from k8s_rdma_demo.cluster.objects import BUILT_IN
 
 if TYPE_CHECKING:
@@ -37,6 +44,22 @@ class Kubectl:
             pod["spec"]["nodeName"] = node
         self._call("POST", "/api/v1/namespaces/default/pods", pod)
         return str(pod["metadata"]["name"])
+
+    def annotate(self, name: str, key: str, value: str) -> None:
+        """Set an annotation of a pod."""
+        patch = {"metadata": {"annotations": {key: value}}}
+        headers = {"Content-Type": "application/merge-patch+json"}
+        path = f"/api/v1/namespaces/default/pods/{name}"
+        self._checked(self.client.patch(path, json=patch, headers=headers))
+
+    def rates_status(self, name: str, state: str, *, timeout_s: float) -> RatesStatus:
+        """Wait until the latest change of the pod's rates has come to a state."""
+
+        def reached(pod: dict[str, Any] | None) -> bool:
+            status = _rates_status(pod)
+            return status is not None and status.state == state
+
+        return _rates_status(self._wait_until(name, reached, timeout_s)) or RatesStatus(state="refused")
 
     def create(self, document: Mapping[str, Any]) -> None:
         """Create an object of any kind."""
@@ -117,6 +140,14 @@ def unschedulable(pod: Mapping[str, Any]) -> str:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message", ""))
     return ""
+
+
+def _rates_status(pod: Mapping[str, Any] | None) -> RatesStatus | None:
+    """The status of a change of rates, if it is about the annotation as it is now."""
+    annotations = pod["metadata"].get("annotations", {}) if pod else {}
+    text = annotations.get(RATES_STATUS_ANNOTATION)
+    status = decode_rates_status(text) if text else None
+    return status if status and status.request == digest(annotations[ANNOTATION]) else None
 
 
 def _status(pod: Mapping[str, Any] | None) -> Iterable[str]:

@@ -54,6 +54,9 @@ WAITING_MBPS = 600
 COMPETING = {"gold": 500, "silver": 200, "bronze": 110}
 """Reservations, Mb/s; 190 Mb/s of the link are left."""
 
+RAISED_MBPS, CUT_MBPS = 700, 100
+"""Of gold and of silver, while they run: more than is left, until silver has given some back."""
+
 
 class Scenes:
     """Plays scenes in a world and records what it finds."""
@@ -145,6 +148,36 @@ class Scenes:
             f"parts within {TOLERANCE * LINK_MBPS:.0f} Mb/s of each other",
             ", ".join(f"{part:.0f}" for part in excess) + " Mb/s",
         )
+
+    def live_rates(self) -> None:
+        """Gold's reservation grows while it runs: refused at first, admitted when silver gives some back."""
+        check, kubectl = self._outcome.check_equal, self._world.kubectl
+        self._request("gold", RAISED_MBPS)
+        refused = kubectl.rates_status("gold", "refused", timeout_s=POD_TIMEOUT_S)
+        self._outcome.refusals[f"gold: {RAISED_MBPS} Mb/s"] = refused.message
+        check(
+            "gold keeps its reservation while others hold the rest", COMPETING["gold"], self._reserved("gold")
+        )
+        self._request("silver", CUT_MBPS)
+        kubectl.rates_status("silver", "programmed", timeout_s=POD_TIMEOUT_S)
+        kubectl.rates_status("gold", "programmed", timeout_s=POD_TIMEOUT_S)
+        check("gold's raise is admitted when silver's cut is programmed", RAISED_MBPS, self._reserved("gold"))
+        self._measure(
+            "live rates",
+            *(
+                Flow(name=name, source=self._endpoint(name, 0), destination=self._endpoint("receiver", 0))
+                for name in COMPETING
+            ),
+        )
+
+    def _request(self, name: str, mbps: int) -> None:
+        """Edit the reservation in a running pod's annotation, as its owner does."""
+        self._world.kubectl.annotate(name, ANNOTATION, json.dumps([{"min_tx_rate": mbps}]))
+
+    def _reserved(self, name: str) -> int:
+        """The reservation of a pod's only interface, as programmed."""
+        [interface] = self._allocation_of(name).interfaces
+        return interface.min_tx_rate
 
     def claims(self) -> None:
         """A pod by ResourceClaim has what it asks for; another one starts when that is free again."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, cast
@@ -34,7 +34,8 @@ from k8s_rdma.kube.api import (
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.kube.objects import BindingObject, LeaseObject, PodObject
 from k8s_rdma.wire.extender import ExtenderBindingArgs, decode_args
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
+from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.api import merge_patch
 from k8s_rdma_demo.cluster.objects import LEASES, PODS, Target
 from k8s_rdma_demo.cluster.registry import Registry
@@ -140,6 +141,16 @@ class Wire:
             return view(self._registry.patch(pod(which.name), lambda old: merge_patch(old, patch)))
 
         return cast("PodView", await self.call(f"touch {which.name}", act))
+
+    async def annotate_version(self, which: Pod, version: str, annotations: Mapping[str, str]) -> None:
+        meta: dict[str, Any] = {"uid": which.uid, "annotations": dict(annotations)}
+        if self.cluster.versions:
+            meta["resourceVersion"] = version
+        patch = {"metadata": meta}
+        await self.call(
+            f"annotate {which.name}",
+            lambda: self._registry.patch(pod(which.name), lambda old: merge_patch(old, patch)),
+        )
 
     async def get_lease(self, _namespace: str, _name: str) -> LeaseView | None:
         def act() -> LeaseView:
@@ -253,7 +264,8 @@ class Replica:
 class Cluster:
     """Store, nodes with what they hold, and replicas.
 
-    pfs: of each node. versions: whether Bindings carry the pod's version. late: calls that nobody waits for
+    pfs: of each node. versions: whether Bindings carry the pod's version. keys: sign placements. generations:
+    of the rates that nodes have programmed, by pod. late: calls that nobody waits for
     any more, and that may be carried out at any time.
     """
 
@@ -261,6 +273,8 @@ class Cluster:
     pfs: tuple[str, ...] = (PF0,)
     store: Store = field(default_factory=Store)
     versions: bool = True
+    keys: PlacementKeys | None = None
+    generations: dict[str, int] = field(default_factory=dict)
     replicas: list[Replica] = field(default_factory=list)
     late: list[Call] = field(default_factory=list)
     made: int = 0
@@ -301,6 +315,16 @@ class Cluster:
         text = found["metadata"]["annotations"][PLACEMENT_ANNOTATION]
         return [(each["pf"], each["min_tx_rate"]) for each in json.loads(text)["interfaces"]]
 
+    def generation(self, name: str) -> int:
+        found = self.find(name)
+        return generation_in(found["metadata"]["annotations"][PLACEMENT_ANNOTATION]) if found else 0
+
+    def ask(self, name: str, rates: Sequence[int]) -> None:
+        """The pod's owner edits its reservations."""
+        asked = json.dumps([{"min_tx_rate": rate} for rate in rates])
+        patch = {"metadata": {"annotations": {"rdma_interfaces_required": asked}}}
+        self.registry.patch(pod(name), lambda old: merge_patch(old, patch))
+
     def delete(self, name: str) -> None:
         if self.find(name) is not None:
             self.registry.delete(pod(name), DeleteOptions(grace_period_s=0))
@@ -312,9 +336,10 @@ class Cluster:
             self.registry.patch(pod(name), lambda old: merge_patch(old, note))
 
     def start(self, name: str) -> None:
-        """The pod's node gives it what it was promised."""
+        """The pod's node gives it what it was promised, or programs a later generation of that."""
         if (node := self.node_of(name)) is not None:
             self.nodes[NodeName(node)][self.pods[name]] = self.promised(name)
+            self.generations[self.pods[name]] = self.generation(name)
 
     def stop(self, name: str) -> None:
         """The pod's sandbox is gone, for good or to be made again."""
@@ -326,7 +351,9 @@ class Cluster:
         told = report(node, *(pf(pci, vfs=VFS, mbps=MBPS) for pci in self.pfs), held=dict.fromkeys(held, ()))
         allocations = tuple(
             msgspec.structs.replace(
-                each, interfaces=tuple(held_interface(*taken) for taken in held[each.pod.uid])
+                each,
+                interfaces=tuple(held_interface(*taken) for taken in held[each.pod.uid]),
+                generation=self.generations.get(each.pod.uid, 0),
             )
             for each in told.allocations
         )
@@ -342,9 +369,18 @@ class Cluster:
             self.registry.patch(LEASE, lambda old: merge_patch(old, {"spec": {"holderIdentity": holder}}))
 
     def taken(self, node: NodeName) -> Held:
-        """What the API server and the node itself say that is taken there, each pod once."""
+        """What the API server and the node itself say that is taken there, the larger of both of each pod."""
         claims = {self.pods[name]: self.promised(name) for name in self.pods if self.node_of(name) == node}
-        return [each for held in {**claims, **self.nodes[node]}.values() for each in held]
+        taken: Held = []
+        for uid in {**claims, **self.nodes[node]}:
+            promised, held = claims.get(uid), self.nodes[node].get(uid)
+            if promised is None or held is None or uid not in self.generations:
+                taken += held or promised or []
+            else:
+                taken += [
+                    (pci, max(rate, other)) for (pci, rate), (_, other) in zip(promised, held, strict=True)
+                ]
+        return taken
 
     def check(self) -> None:
         for node, pci in product(self.nodes, self.pfs):
@@ -362,7 +398,11 @@ class Cluster:
         config = LeaderElectionConfig(namespace="n", name="l", holder=name)
         lease = LeaderElector(wire, config, loop.time)
         extender = Extender(
-            ExtenderConfig(), wire, BinderIdentity(lease=lease), clock=loop.time, source=wire.source
+            ExtenderConfig(),
+            wire,
+            BinderIdentity(lease=lease, keys=FixedKeys(self.keys)),
+            clock=loop.time,
+            source=wire.source,
         )
         extender.nodes.on_event(Listed(()))
         replica = Replica(name, wire, extender)
@@ -430,5 +470,6 @@ class Cluster:
 
 
 async def _process(extender: Extender) -> None:
-    async with extender.binder.binding_writer:
+    async with extender.binder.binding_writer, asyncio.TaskGroup() as tasks:
+        tasks.create_task(extender.rate_changes.run())
         await extender.leadership.run()

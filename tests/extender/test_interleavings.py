@@ -14,6 +14,7 @@ from extender.interleaved import Cluster, Replica
 from extender.node_server import PF0, PF1
 from extender.virtual_loop import VirtualLoop, run
 from k8s_rdma.core.types import NodeName
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 W1, W2 = NodeName("w1"), NodeName("w2")
 
@@ -204,8 +205,23 @@ def test_no_node_is_ever_promised_more_than_it_has_and_nothing_is_lost(acts, pfs
     run(_play(acts, pfs))
 
 
-async def _play(acts, pfs: tuple[str, ...]) -> None:
-    cluster = Cluster({W1: {}, W2: {}}, pfs)
+KEY = PlacementKeys.shared(b"a key of this test, long enough")
+CHANGES = st.sampled_from(
+    [*["rates", "start", "run"] * 6, "rates halfway and take over", "step", "late", "wait"]
+)
+WITH_CHANGES = st.lists(
+    st.tuples(st.one_of(WHAT, CHANGES), st.integers(0, 7), st.integers(0, 7)), min_size=20, max_size=100
+)
+
+
+@given(acts=WITH_CHANGES, pfs=st.sampled_from([(PF0,), (PF0, PF1)]))
+@settings(max_examples=100, deadline=None)
+def test_rates_of_running_pods_change_and_no_node_is_ever_promised_more_than_it_has(acts, pfs):
+    run(_play(acts, pfs, KEY))
+
+
+async def _play(acts, pfs: tuple[str, ...], keys: PlacementKeys | None = None) -> None:
+    cluster = Cluster({W1: {}, W2: {}}, pfs, keys=keys)
     for _ in range(2):
         cluster.start_replica()
         await cluster.run(*cluster.replicas)
@@ -224,6 +240,8 @@ async def _act(cluster: Cluster, what: str, which: int, other: int) -> None:
     replica = cluster.replicas[which % len(cluster.replicas)]
     if what.startswith(("bind", "schedule")):
         await _bind(cluster, what, which, other)
+    elif what.startswith("rates"):
+        await _change_rates(cluster, what, which, other)
     elif what in {"run", "step", "pause", "resume", "take over", "tell", "fail", "crash", "lose the watch"}:
         await _act_of(cluster, replica, what, other)
     elif what == "wait":
@@ -248,6 +266,24 @@ async def _bind(cluster: Cluster, what: str, which: int, other: int) -> None:
         await loop().settle()
         cluster.step(replica)
     if what.endswith("take over"):
+        replica.paused = True
+        await _another_leads(cluster, replica)
+
+
+async def _change_rates(cluster: Cluster, what: str, which: int, other: int) -> None:
+    """Of a bound pod, with as many interfaces as it has."""
+    bound = [name for name in cluster.alive() if cluster.node_of(name) is not None]
+    if not bound:
+        return
+    name = bound[which % len(bound)]
+    size = len(cluster.promised(name))
+    cluster.ask(name, [1_000 * (1 + (other + at * which) % 9) for at in range(size)])
+    leading = [each for each in cluster.replicas if each.leads]
+    for replica in leading if "halfway" in what else ():
+        replica.wire.tell(cluster.store.revision)
+        for _ in range(other + 1):
+            await loop().settle()
+            cluster.step(replica)
         replica.paused = True
         await _another_leads(cluster, replica)
 
