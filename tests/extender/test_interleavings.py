@@ -207,24 +207,51 @@ def test_no_node_is_ever_promised_more_than_it_has_and_nothing_is_lost(acts, pfs
 
 KEY = PlacementKeys.shared(b"a key of this test, long enough")
 CHANGES = st.sampled_from(
-    [*["rates", "start", "run"] * 6, "rates halfway and take over", "step", "late", "wait"]
+    [
+        *["rates", "start", "wait"] * 8,
+        *["rates halfway and take over", "rates halfway", "late"] * 4,
+        *["run", "resume", "step", "fail", "tell", "schedule"] * 2,
+        *["take over", "pause", "crash", "delete the lease", "edit", "lose the watch", "stop", "delete"],
+    ]
 )
-WITH_CHANGES = st.lists(
-    st.tuples(st.one_of(WHAT, CHANGES), st.integers(0, 7), st.integers(0, 7)), min_size=20, max_size=100
-)
+WITH_CHANGES = st.lists(st.tuples(CHANGES, st.integers(0, 7), st.integers(0, 7)), min_size=20, max_size=100)
 
 
-@given(acts=WITH_CHANGES, pfs=st.sampled_from([(PF0,), (PF0, PF1)]))
-@settings(max_examples=100, deadline=None)
-def test_rates_of_running_pods_change_and_no_node_is_ever_promised_more_than_it_has(acts, pfs):
-    run(_play(acts, pfs, KEY))
+@given(acts=WITH_CHANGES)
+@settings(max_examples=150, deadline=None)
+def test_rates_of_running_pods_change_and_no_node_is_ever_promised_more_than_it_has(acts):
+    run(_play_changes(acts))
 
 
-async def _play(acts, pfs: tuple[str, ...], keys: PlacementKeys | None = None) -> None:
-    cluster = Cluster({W1: {}, W2: {}}, pfs, keys=keys)
+async def _three_pods() -> Cluster:
+    """Pods that fill a node, but for a tenth of it, and two replicas of which the first binds."""
+    cluster = Cluster({W1: {}, W2: {}}, keys=KEY)
     for _ in range(2):
         cluster.start_replica()
         await cluster.run(*cluster.replicas)
+    for rate in (4_000, 3_000, 2_000):
+        name = cluster.create(rate)
+        await cluster.run(*cluster.replicas)
+        bind = cluster.bind(cluster.replicas[0], name, W1)
+        await cluster.run(*cluster.replicas)
+        assert bind.result() == ""
+        cluster.start(name)
+    return cluster
+
+
+async def _play_changes(acts) -> None:
+    await _act_and_check(await _three_pods(), acts)
+
+
+async def _play(acts, pfs: tuple[str, ...]) -> None:
+    cluster = Cluster({W1: {}, W2: {}}, pfs)
+    for _ in range(2):
+        cluster.start_replica()
+        await cluster.run(*cluster.replicas)
+    await _act_and_check(cluster, acts)
+
+
+async def _act_and_check(cluster: Cluster, acts) -> None:
     try:
         for what, which, other in acts:
             await _act(cluster, what, which, other)
@@ -271,21 +298,26 @@ async def _bind(cluster: Cluster, what: str, which: int, other: int) -> None:
 
 
 async def _change_rates(cluster: Cluster, what: str, which: int, other: int) -> None:
-    """Of a bound pod, with as many interfaces as it has."""
+    """Of a bound pod, with as many interfaces as it has; the binder decides, or stops in the middle of it."""
     bound = [name for name in cluster.alive() if cluster.node_of(name) is not None]
     if not bound:
         return
     name = bound[which % len(bound)]
     size = len(cluster.promised(name))
-    cluster.ask(name, [1_000 * (1 + (other + at * which) % 9) for at in range(size)])
-    leading = [each for each in cluster.replicas if each.leads]
-    for replica in leading if "halfway" in what else ():
+    cluster.ask(name, [1_000 * (1 + (other + at) % 5) for at in range(size)])
+    leading = [replica for replica in cluster.replicas if replica.leads and not replica.paused]
+    if "halfway" not in what:
+        await cluster.run(*leading)
+        await cluster.run(*leading)
+        return
+    for replica in leading:
         replica.wire.tell(cluster.store.revision)
-        for _ in range(other + 1):
+        for _ in range(4 + 2 * other):
             await loop().settle()
             cluster.step(replica)
-        replica.paused = True
-        await _another_leads(cluster, replica)
+        if what.endswith("take over"):
+            replica.paused = True
+            await _another_leads(cluster, replica)
 
 
 async def _act_of(cluster: Cluster, replica: Replica, what: str, other: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,9 +12,10 @@ from msgspec.structs import replace
 
 from extender.faulty_api import Fault, FaultyApi
 from extender.node_server import PF0, pf, report
-from extender.world import World, extending, until, world
+from extender.world import MERGE, World, cluster, extending, until, world
 from k8s_rdma.core.types import PciAddress
 from k8s_rdma.extender.config import NamespaceLimit
+from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.wire.placement_annotation import (
     PLACEMENT_ANNOTATION,
     RATES_STATUS_ANNOTATION,
@@ -295,3 +297,20 @@ async def test_next_binder_touches_pods_whose_change_the_one_before_may_have_dec
         await asyncio.gather(*c.api.late_writes)
         assert generation_in((await annotations_of(c, "gold"))[PLACEMENT_ANNOTATION]) == 0
     c.api.untouched = 0
+
+
+async def test_no_change_is_decided_while_another_holds_the_lease():
+    async with cluster("w1") as c:
+        config = LeaderElectionConfig(namespace="default", name="l", holder="us", lease_s=3600)
+        lease = LeaderElector(c.api.real, config, time.monotonic)
+        async with extending(c, KEY, lease):
+            await until(lambda: not c.extender.missing())
+            await start(c)
+            path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l"
+            taken = await c.http.patch(path, json={"spec": {"holderIdentity": "another"}}, headers=MERGE)
+            assert taken.status_code == 200
+            await ask(c, "gold", (700, 0))
+            reads = c.api.reads
+            await until(lambda: c.api.reads >= reads + 2)  # it was tried, and is tried again
+            assert RATES_STATUS_ANNOTATION not in await annotations_of(c, "gold")
+            assert await used_mbps(c) == 800
