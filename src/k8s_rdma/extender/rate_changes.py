@@ -192,7 +192,10 @@ class RateChanges(PodIndex):
 
         A long text is read when it is another one than before: each event of the pod comes by here.
         """
-        if generation_in(pod.annotations.get(PLACEMENT_ANNOTATION, "")) < reservation.generation:
+        if (
+            reservation.generation
+            and generation_in(pod.annotations.get(PLACEMENT_ANNOTATION, "")) < reservation.generation
+        ):
             return True
         if (reservation.generation or RATES_STATUS_ANNOTATION in pod.annotations) and not _is_last_word(
             pod, reservation, text
@@ -465,10 +468,8 @@ def _differs(interfaces: tuple[PlacedInterface, ...], rates: _Rates | None) -> b
     """Report whether other rates are wanted; where they cannot be read, too."""
     if rates is None:
         return True
-    placed = tuple(
-        (interface.min_tx_rate_mbps, interface.max_tx_rate_mbps)
-        for interface in by_entry(interfaces).values()
-    )
+    unique = interfaces if interfaces[0].entry is None else by_entry(interfaces).values()
+    placed = tuple((interface.min_tx_rate_mbps, interface.max_tx_rate_mbps) for interface in unique)
     return rates != (frozenset(placed) if isinstance(rates, frozenset) else placed)
 
 
