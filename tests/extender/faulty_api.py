@@ -22,7 +22,7 @@ from k8s_rdma.kube.api import (
 from k8s_rdma.kube.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 
     from k8s_rdma.core.ledger import Pod
 
@@ -109,7 +109,9 @@ class FaultyApi:
         if fault is Fault.UNREACHABLE:
             raise ApiUnreachableError("bind pod: no connection")
         if fault is Fault.LATE:
-            self.late_writes.append(asyncio.create_task(self._write_late(self.real.bind_pod(binding))))
+            self.late_writes.append(
+                asyncio.create_task(self._write_late(lambda: self.real.bind_pod(binding)))
+            )
         elif fault is not Fault.DROPPED:
             await self.real.bind_pod(binding)
         await self.answering.wait()
@@ -132,13 +134,11 @@ class FaultyApi:
             raise ApiRefusedError("annotate pod: forbidden", status=403)
         if fault is Fault.UNREACHABLE:
             raise ApiUnreachableError("annotate pod: no connection")
-        write = self.real.annotate_version(pod, version, annotations)
         if fault is Fault.LATE:
-            self.late_writes.append(asyncio.create_task(self._write_late(write)))
-        elif fault is Fault.DROPPED:
-            write.close()
-        else:
-            await write
+            late = self._write_late(lambda: self.real.annotate_version(pod, version, annotations))
+            self.late_writes.append(asyncio.create_task(late))
+        elif fault is not Fault.DROPPED:
+            await self.real.annotate_version(pod, version, annotations)
         if fault:
             raise ApiUncertainError("annotate pod: no answer")
 
@@ -174,7 +174,7 @@ class FaultyApi:
         async for event in self.real.follow_nodes():
             yield event
 
-    async def _write_late(self, write: Coroutine[None, None, None]) -> None:
+    async def _write_late(self, write: Callable[[], Coroutine[None, None, None]]) -> None:
         await self.late.wait()
         with contextlib.suppress(ApiRefusedError):  # nobody hears of it any more
-            await write
+            await write()
