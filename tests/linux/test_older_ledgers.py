@@ -22,6 +22,7 @@ from k8s_rdma.core.ledger import (
     Ledger,
     Phase,
     PromisedInterface,
+    RateChange,
 )
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.step import VfRef
@@ -36,7 +37,7 @@ RECORDINGS = Path(__file__).parents[1] / "recordings" / "ledgers"
 RECORDED = sorted(RECORDINGS.glob("*.json"))
 MOMENTS_S = [0.002 * number**2 for number in range(5)]
 Json = dict[str, Any]
-WITH_CAPS = 4
+WITH_CAPS, WITH_PROMISES = 4, 5
 
 
 @pytest.fixture(params=RECORDED, ids=lambda path: path.stem)
@@ -216,12 +217,30 @@ def test_file_with_promises_is_of_a_version_that_older_programs_refuse(tmp_path:
         receipts.put(receipt("capped", replace(interface(PF0, 2), software_max_tx_rate_mbps=9)))
         receipts.put_promise(promise)
         receipts.remove(receipt("capped").attachment)
-    assert version(path) == VERSION
+    assert version(path) == WITH_PROMISES
     assert opened(path) == Ledger().with_promise(promise)
     with closing(Receipts(path)) as receipts:
         receipts.remove_promise(promise.uid)
     assert version(path) == OLDEST
     assert opened(path) == Ledger()
+
+
+@pytest.mark.parametrize(
+    "of_change", [{"generation": 1}, {"change": RateChange(generation=1, interfaces=())}]
+)
+def test_file_with_changed_rates_is_of_a_version_that_older_programs_refuse(
+    tmp_path: Path, of_change: dict[str, Any]
+) -> None:
+    path, plain = tmp_path / "ledger.db", receipt("plain", interface(PF0, 1))
+    with closing(Receipts(path)) as receipts:
+        receipts.put(plain)
+        receipts.put(replace(plain, **of_change))
+        receipts.put(receipt("other", interface(PF0, 2)))
+    assert version(path) == VERSION
+    assert opened(path).receipts[plain.attachment] == replace(plain, **of_change)
+    with closing(Receipts(path)) as receipts:
+        receipts.remove(plain.attachment)
+    assert version(path) == OLDEST
 
 
 def test_receipt_that_only_names_what_is_newer_is_refused_by_older_programs(tmp_path: Path) -> None:

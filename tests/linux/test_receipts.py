@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import sqlite3
@@ -237,7 +238,7 @@ TRACED = """
 from pathlib import Path
 from dataclasses import replace
 from factories import receipt
-from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.ledger import Phase, RateChange
 from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.linux.receipts import Receipts
 receipts = Receipts(Path("ledger.db"))
@@ -247,6 +248,10 @@ print("begin", flush=True)
 receipts.put(receipt("a", phase=Phase.PREPARED))
 print("claimed", flush=True)
 receipts.put(receipt("a", phase=Phase.ATTACHED))
+print("attached", flush=True)
+receipts.put(receipt("a", change=RateChange(generation=1, interfaces=())))
+print("changing", flush=True)
+receipts.put(receipt("a", generation=1))
 receipts.put(receipt("a", phase=Phase.RELEASING))
 receipts.remove(receipt("a").attachment)
 print("end", flush=True)
@@ -254,7 +259,7 @@ print("end", flush=True)
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_only_a_claim_is_synced_and_once(tmp_path: Path) -> None:
+def test_only_a_claim_and_the_beginning_of_a_change_are_synced_and_once(tmp_path: Path) -> None:
     log = tmp_path / "strace.log"
     command = [
         "strace",
@@ -275,9 +280,8 @@ def test_only_a_claim_is_synced_and_once(tmp_path: Path) -> None:
         pytest.skip(f"may not trace here: {traced.stderr.strip()}")
     assert traced.returncode == 0, traced.stderr
     _, _, rest = log.read_text().partition('"begin')
-    claim, _, marks = rest.partition('"claimed')
-    assert claim.count("sync(") == 1
-    assert marks.partition('"end')[0].count("sync(") == 0
+    counts = [part.count("sync(") for part in re.split('"(?:claimed|attached|changing|end)', rest)]
+    assert counts[:4] == [1, 0, 1, 0]
 
 
 def test_receipts_of_a_program_that_knew_no_slots_hold_none(tmp_path: Path) -> None:

@@ -207,6 +207,15 @@ class LedgerStore:
         self.ledger = ledger
         return receipt
 
+    def record_together(self, receipts: Iterable[Receipt]) -> None:
+        """Replace receipts in one transaction, but for their slots. Errors as with `record`."""
+        updated = [self._with_its_slots(receipt) for receipt in receipts]
+        ledger = self.ledger
+        for receipt in updated:
+            ledger = ledger.with_receipt(receipt)
+        self._receipts.put(*updated)
+        self.ledger = ledger
+
     def note(self, receipt: Receipt) -> None:
         """Replace a receipt as `record`, but ignore a failed write: a full disk must not keep VFs in pods.
 

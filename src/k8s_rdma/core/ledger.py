@@ -139,6 +139,17 @@ class DelegatedPlugin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RateChange:
+    """A change of an attachment's rates while its pod runs.
+
+    generation: of the placement that has these rates. interfaces: the receipt's, with the rates to program.
+    """
+
+    generation: int
+    interfaces: tuple[AllocatedInterface, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """The record of one attachment, written before the first change.
 
@@ -152,6 +163,7 @@ class Receipt:
         be held there; the delegate's is the attachment's own.
     slots: what kubelet gave the pod's containers to be filled in, each of one sandbox at a time.
     generation: of the pod's placement whose rates are programmed.
+    change: of rates that is under way; `interfaces` have those before until it is complete.
     """
 
     attachment: Attachment
@@ -167,6 +179,27 @@ class Receipt:
     unanswered: tuple[str, ...] = ()
     slots: tuple[SlotInUse, ...] = ()
     generation: int = 0
+    change: RateChange | None = None
+
+    def is_outdated(self, generation: int) -> bool:
+        """Report whether it has interfaces with rates of an earlier generation of its pod's placement."""
+        return bool(self.interfaces) and self.generation < generation
+
+    def completed(self) -> Receipt:
+        """The receipt with the rates and the generation of its change."""
+        if self.change is None:
+            return self
+        change = self.change
+        return replace(self, interfaces=change.interfaces, generation=change.generation, change=None)
+
+    def placed(self) -> tuple[PlacedInterface, ...]:
+        """The interfaces as they count on their PFs: during a change, with the larger of two reservations."""
+        if self.change is None:
+            return tuple(interface.placed() for interface in self.interfaces)
+        return tuple(
+            max(interface.placed(), target.placed(), key=lambda placed: placed.min_tx_rate_mbps)
+            for interface, target in zip(self.interfaces, self.change.interfaces, strict=True)
+        )
 
     @property
     def network(self) -> str:
@@ -363,8 +396,7 @@ class Ledger:
         for receipt in self.receipts.values():
             if not receipt.interfaces:
                 continue
-            placed = tuple(interface.placed() for interface in receipt.interfaces)
-            result[receipt.pod.uid] = result.get(receipt.pod.uid, ()) + placed
+            result[receipt.pod.uid] = result.get(receipt.pod.uid, ()) + receipt.placed()
         if self.promises:
             holders = self.holders()
             for vf, promise in self.promised_vfs().items():

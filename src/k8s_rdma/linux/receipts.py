@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 
 REBUILD = "k8s-rdma agent --rebuild-ledger"
 
-VERSION = 5
+VERSION = 6
 """The current version. 0: a file without a ledger, or of a program before versions, whose attachments had no
 network. 2: of a program without slots. 3: of one without caps of software, which would lose them. 4: of one
-without promises of ResourceClaims, which would give their VFs and bandwidth to others."""
+without promises of ResourceClaims, which would give their VFs and bandwidth to others. 5: of one without
+changes of rates, which would not complete them, nor know earlier placements from the latest."""
 
 OLDEST = 3
 """The version that any receipt needs: older programs would lose slots, and the home names of RDMA devices."""
 
-_WITH_PROMISES = 5
+_WITH_CAPS, _WITH_PROMISES, _WITH_RATE_CHANGES = 4, 5, 6
 
 INSERT = "INSERT OR REPLACE INTO receipts (network, container, ifname, document) VALUES (?, ?, ?, ?)"
 
@@ -127,13 +128,13 @@ class Receipts:
         return ledger
 
     def put(self, receipt: Receipt, *updated: Receipt, instead_of: Iterable[Attachment] = ()) -> None:
-        """Write or replace receipts in one transaction; synced to disk when the first is a new claim.
+        """Write or replace receipts in one transaction; synced to disk before what the first begins.
 
         updated: others to be replaced. instead_of: others to be forgotten.
 
         LedgerError when it could not be written; then the file is as it was.
         """
-        durable = receipt.phase is Phase.PREPARED
+        durable = receipt.phase is Phase.PREPARED or receipt.change is not None
         with self._failures("cannot be written"), self._transaction(durable=durable):
             forgotten = [attachment for attachment in instead_of if self._delete(attachment)]
             raise_version(self._db, (receipt, *updated))
@@ -314,11 +315,13 @@ def bring_up_to_date(db: sqlite3.Connection, subject: str) -> None:
 
 def version_for(receipt: Receipt) -> int:
     """Return the oldest version whose programs keep all of a receipt."""
+    if receipt.generation or receipt.change is not None:
+        return _WITH_RATE_CHANGES
     capped = any(
         interface.software_max_tx_rate_mbps or interface.enforce is Enforce.SOFTWARE
         for interface in receipt.interfaces
     )
-    return 4 if capped else OLDEST
+    return _WITH_CAPS if capped else OLDEST
 
 
 def raise_version(db: sqlite3.Connection, written: Iterable[Receipt]) -> None:
@@ -331,9 +334,10 @@ def raise_version(db: sqlite3.Connection, written: Iterable[Receipt]) -> None:
 def lower_version(db: sqlite3.Connection) -> None:
     """Lower the file's version to that of the remaining rows, within the caller's transaction."""
     [(promises,)] = db.execute("SELECT count(*) FROM promises").fetchall()
-    if _version(db) > OLDEST and not promises:
+    least = _WITH_PROMISES if promises else OLDEST
+    if _version(db) > least:
         receipts = (decode_receipt(document) for (document,) in db.execute("SELECT document FROM receipts"))
-        _set_version(db, max(map(version_for, receipts), default=OLDEST))
+        _set_version(db, max([least, *map(version_for, receipts)]))
 
 
 def _version(db: sqlite3.Connection) -> int:
