@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
-from contract.lab import give, rate
+from contract.lab import give, rate, state_of
+from factories import interface, receipt
+from k8s_rdma.core.ledger import RateChange
 from k8s_rdma.core.plan import undo
-from k8s_rdma.core.step import ConfigureInterface, NetnsRef, SetRates, VfRate, VfRef
+from k8s_rdma.core.reprogramming import changing
+from k8s_rdma.core.step import CapInterface, ConfigureInterface, NetnsRef, SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
 
 DEADLINE_S = 10
@@ -87,6 +91,54 @@ def test_everything_is_as_before_when_all_is_undone_wherever_it_stopped(lab):
         for step in undo(steps):
             lab.kernel.apply(step)
         assert lab.kernel.observe() == before
+
+
+def rated(lab, index, least, most, software=0):
+    """An interface of a pod, with these rates of its VF and cap of its netdev."""
+    vf = VfRef(lab.pcis[index], index)
+    given, found = rate(lab, index, least, most), state_of(lab, vf)
+    return replace(
+        interface(vf.pf, vf.index, f"rdma{index}"),
+        pci=found.pci,
+        set_min_tx_rate_mbps=given.min_tx_rate_mbps,
+        set_max_tx_rate_mbps=given.max_tx_rate_mbps,
+        software_max_tx_rate_mbps=software,
+    )
+
+
+def change_of(lab, before, after):
+    change = RateChange(generation=1, interfaces=after.interfaces)
+    return changing([replace(before, change=change)], lab.kernel.located(before.netns))
+
+
+def test_rates_and_caps_are_as_before_when_a_change_of_them_is_undone_wherever_it_stopped(lab):
+    netns = lab.namespace()
+    free, attached, changed = (
+        receipt("c1", *interfaces, netns=netns)
+        for interfaces in (
+            (rated(lab, 0, 0, 0), rated(lab, 1, 0, 0)),
+            (rated(lab, 0, 100, 200), rated(lab, 1, 0, 0, 40)),
+            (rated(lab, 0, 50, 300), rated(lab, 1, 0, 90, 80)),
+        )
+    )
+    for index, pci in enumerate(lab.pcis):
+        lab.kernel.apply(give(lab, VfRef(pci, index), netns, f"rdma{index}"))
+    for step in change_of(lab, free, attached):
+        lab.kernel.apply(step)
+    before, steps = (lab.kernel.observe(), lab.kernel.located(netns)), change_of(lab, attached, changed)
+    assert [type(step) for step in steps] == [SetRates, SetRates, CapInterface]
+    for reached in range(len(steps) + 1):
+        for step in steps[:reached]:
+            lab.kernel.apply(step)
+        for step in undo(steps):
+            lab.kernel.apply(step)
+        assert (lab.kernel.observe(), lab.kernel.located(netns)) == before
+    for step in steps:
+        lab.kernel.apply(step)
+    caps = {vf.ifname: vf.max_tx_rate_mbps for vf in lab.kernel.located(netns).values()}
+    assert caps == {"rdma0": 0, "rdma1": 80}
+    states = [state_of(lab, VfRef(pci, index)) for index, pci in enumerate(lab.pcis)]
+    assert [vf.max_tx_rate_mbps for vf in states] == [300, 90]
 
 
 def test_another_kernel_takes_over_when_the_first_is_gone(lab):

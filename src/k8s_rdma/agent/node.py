@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
-from k8s_rdma.agent.vf_operations import CapFinding, ObservedCaps, release, restore_caps
+from k8s_rdma.agent.vf_operations import CapFinding, ObservedCaps, release, restore_caps, revert
 from k8s_rdma.core.allocation import (
     NOBODYS,
     Candidate,
@@ -33,13 +33,14 @@ from k8s_rdma.core.allocation import (
     sibling_pfs,
     with_allocations,
     with_gpus,
+    with_rates,
 )
 from k8s_rdma.core.claims import AllocatedClaim, judge, promised_interfaces, with_uses
 from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
 from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.devices.pools import Pool, in_pools
 from k8s_rdma.core.inventory import Gpu, PfRule
-from k8s_rdma.core.kernel import Hardware, Kernel, PodInterface, Unreadable, VfCounters
+from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, Unreadable, VfCounters
 from k8s_rdma.core.ledger import (
     AllocatedInterface,
     Attachment,
@@ -54,13 +55,14 @@ from k8s_rdma.core.ledger import (
 )
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.core.plan import Addressing, configurations, hand_over
-from k8s_rdma.core.step import NetnsRef
+from k8s_rdma.core.reprogramming import changes_caps, changing, judge_rates
+from k8s_rdma.core.step import NetnsRef, Step
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.sockets import Outcome
 
 if TYPE_CHECKING:
     from k8s_rdma.core.request import Request
-    from k8s_rdma.core.types import ContainerId, NodeName, PodUid
+    from k8s_rdma.core.types import ContainerId, NodeName, PciAddress, PodUid
     from k8s_rdma.linux.receipts import Receipts
 
 
@@ -312,15 +314,9 @@ class Node:
         scan: whether the hardware is scanned again before a refusal.
         K8sRdmaError (`UNREADABLE_NODE`) when its PFs could not be read, LedgerError when it is not recorded.
         """
-        if self.scanner.incomplete:
-            self.refresh()
-        self._require_seen(None)
-        promise = judge(claim, self.name, self.hardware, self.ledger)
-        if isinstance(promise, Rejection) and scan and self.refresh():
-            promise = judge(claim, self.name, self.hardware, self.ledger)
-        if isinstance(promise, Rejection):
-            return self._qualified(promise)
-        self._ledger_store.promise(promise)
+        promise = self._decided(None, lambda: judge(claim, self.name, self.hardware, self.ledger), scan=scan)
+        if not isinstance(promise, Rejection):
+            self._ledger_store.promise(promise)
         return promise
 
     def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
@@ -377,10 +373,13 @@ class Node:
             older = [self.ledger.receipts[attachment] for attachment in inherited]
             only, part = sandbox.annotated(request)
             promised = promised or inherited_placement(self.name, part, only.entries, older)
-            interfaces = self._interfaces(sandbox, request, promised, ledger)
+            required = None if sandbox.devices else promised
+            choose = partial(self._choose, sandbox, request, promised, ledger)
+            interfaces = self._decided(required, choose)
         if isinstance(interfaces, Rejection):
             return interfaces
         receipt = sandbox.receipt(interfaces, phase=Phase.PREPARED, boot_id=self._boot_id)
+        receipt = replace(receipt, generation=promised.generation if promised else 0)
         self._ledger_store.claim(receipt, ledger, inherited)
         return receipt
 
@@ -393,17 +392,17 @@ class Node:
                 if interface.entry in sandbox.entries:
                     raise attached_already(receipt, interface)
 
-    def _interfaces(
-        self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
-    ) -> tuple[AllocatedInterface, ...] | Rejection:
+    def _decided(
+        self, promised: Placement | None, decide: Callable[[], T | Rejection], *, scan: bool = True
+    ) -> T | Rejection:
+        """Decide by the hardware as it is now; errors as `_require_seen`. scan: again before a refusal."""
         if self.scanner.incomplete:
             self.refresh()
-        self._require_seen(None if sandbox.devices else promised)
-        interfaces = self._choose(sandbox, request, promised, ledger)
-        if isinstance(interfaces, Rejection) and self.refresh():
-            # What was refused was not the node of now.
-            interfaces = self._choose(sandbox, request, promised, ledger)
-        return self._qualified(interfaces) if isinstance(interfaces, Rejection) else interfaces
+        self._require_seen(promised)
+        decision = decide()
+        if isinstance(decision, Rejection) and scan and self.refresh():
+            decision = decide()  # what was refused was not the node of now
+        return self._qualified(decision) if isinstance(decision, Rejection) else decision
 
     def _with_promised(
         self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
@@ -521,6 +520,56 @@ class Node:
         """Drop the receipt: from here on the VFs may go to others."""
         self._ledger_store.forget(attachment)
         self.addresses.pop(attachment, None)
+
+    def change_rates(self, pod: PodUid, placement: Placement) -> tuple[Receipt, ...]:
+        """Program the rates of a later generation of a pod's placement. Returns the receipts that it changed.
+
+        None where nothing changes, or the pod is being attached or ended. K8sRdmaError where the change is
+        refused or fails: then the rates are as before, or the receipts keep it until `undo_rate_change`.
+        """
+        self.undo_rate_change(pod)
+        receipts = self.ledger.of_pod(pod)
+        old = [receipt for receipt in receipts if receipt.is_outdated(placement.generation)]
+        if not old or any(map(self.is_unfinished, receipts)):
+            return ()
+        changed = self._decided(placement, lambda: judge_rates(old, placement, self.hardware, self.ledger))
+        if isinstance(changed, Rejection):
+            raise K8sRdmaError(changed.message, reason=changed.reason)
+        steps = self._rate_steps(changed)
+        self._ledger_store.record_together(changed)
+        completed = tuple(receipt.completed() for receipt in changed)
+        try:
+            for step in steps:
+                self._kernel.apply(step)
+            self._ledger_store.record_together(completed)
+        except K8sRdmaError as error:
+            try:
+                self.undo_rate_change(pod)
+            except KernelError as failure:
+                msg = f"{error.message}; the rates before could not be restored: {failure.message}"
+                raise K8sRdmaError(msg, reason=error.reason, details=error.details) from failure
+            raise
+        self.hardware = with_rates(self.hardware, completed)
+        return completed
+
+    def undo_rate_change(self, pod: PodUid) -> None:
+        """Restore the rates before an incomplete change. KernelError names what fails; the change stays."""
+        interrupted = [
+            receipt
+            for receipt in self.ledger.of_pod(pod)
+            if receipt.change is not None and not self.is_unfinished(receipt)
+        ]
+        revert(self._rate_steps(interrupted), self._kernel)
+        self.hardware = with_rates(self.hardware, interrupted)
+        for receipt in interrupted:
+            self._ledger_store.note(replace(receipt, change=None))
+
+    def _rate_steps(self, receipts: Sequence[Receipt]) -> tuple[Step, ...]:
+        """The steps of the receipts' changes. KernelError where a namespace cannot be read."""
+        located: dict[PciAddress, LocatedVf] = {}
+        for receipt in filter(changes_caps, receipts):
+            located |= self._kernel.located(receipt.netns)
+        return changing(receipts, located)
 
     def restore_caps(self, attachment: Attachment) -> tuple[CapFinding, ...] | None:
         """Restore the caps of an attachment that software enforces; return those that did not hold.

@@ -1,4 +1,4 @@
-"""Operations on the VFs of a receipt: their release, and the restoration of caps that software enforces.
+"""Operations on the VFs of a receipt: their release, the undoing of steps, and caps of software.
 
 A release tries every step; a VF that no longer exists needs none. A pod with CAP_NET_ADMIN may remove caps.
 """
@@ -133,6 +133,18 @@ def _remaining(
         return remaining
     present = {VfRef(pf.pci, vf.index) for pf in hardware.pfs for vf in pf.vfs}
     return tuple(interface for interface in remaining if interface.vf in present)
+
+
+def revert(steps: Iterable[Step], kernel: Kernel) -> None:
+    """Apply the inverses of all steps, in reverse order. KernelError names those that fail."""
+    failures = []
+    for step in undo(steps):
+        try:
+            kernel.apply(step)
+        except KernelError as error:
+            failures.append(str(error))
+    if failures:
+        raise KernelError("; ".join(failures))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,6 +139,7 @@ def inherited_placement(
     node: NodeName, request: Request, entries: Sequence[int], older: Iterable[Receipt]
 ) -> Placement | None:
     """The placement of these interfaces in the pod's earlier sandboxes; None unless they had all."""
+    older = tuple(older)
     previous = {
         interface.entry: PlacedInterface(
             pf=interface.vf.pf,
@@ -152,7 +153,8 @@ def inherited_placement(
         for interface in receipt.interfaces
     }
     placed = tuple(previous[entry] for entry in entries if entry in previous)
-    found = Placement(node=node, interfaces=placed, policy=request.policy)
+    generation = max((receipt.generation for receipt in older), default=0)
+    found = Placement(node=node, interfaces=placed, policy=request.policy, generation=generation)
     return found if placed and found.request() == request else None
 
 
@@ -374,20 +376,26 @@ def with_allocations(hardware: Hardware, interfaces: Iterable[AllocatedInterface
     return _with_vfs(hardware, {interface.vf: _allocated_state(interface) for interface in interfaces})
 
 
+def _rates(interface: AllocatedInterface) -> Mapping[str, Any]:
+    rate = interface.rate()
+    return {"min_tx_rate_mbps": rate.min_tx_rate_mbps, "max_tx_rate_mbps": rate.max_tx_rate_mbps}
+
+
 def _allocated_state(interface: AllocatedInterface) -> Mapping[str, Any]:
-    rate, config = interface.rate(), interface.config
-    changes: dict[str, Any] = {
-        "netdev": None,
-        "mac": interface.home.mac,
-        "min_tx_rate_mbps": rate.min_tx_rate_mbps,
-        "max_tx_rate_mbps": rate.max_tx_rate_mbps,
-    }
+    config = interface.config
+    changes: dict[str, Any] = {"netdev": None, "mac": interface.home.mac, **_rates(interface)}
     if not interface.is_netdev:
         changes["driver"] = interface.options.driver.value
     if config is None:
         return changes
     pf_knows = {"mac": config.guid or config.mac} if config.guid or config.mac else {}
     return {**changes, **pf_knows, **shown(config)}
+
+
+def with_rates(hardware: Hardware, receipts: Iterable[Receipt]) -> Hardware:
+    """The hardware after the rates of these receipts were programmed."""
+    interfaces = (interface for receipt in receipts for interface in receipt.interfaces)
+    return _with_vfs(hardware, {interface.vf: _rates(interface) for interface in interfaces})
 
 
 def returned(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:

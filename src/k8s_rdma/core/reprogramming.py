@@ -1,0 +1,201 @@
+"""Reprogramming of a running pod: the rates of a later generation of its placement, judged and planned.
+
+The extender admits a change by the reports of nodes. The node judges it again by its own rule before it
+programs anything: it knows first of a slower link, and of VFs that somebody else rated. Nothing but rates may
+differ between two generations.
+
+A change is of all attachments of a pod that have earlier rates. Their receipts have it before its first step
+and until after its last one (`core.ledger.RateChange`), so that it can always be undone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.allocation import used_for, used_locally
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.ledger import CLAIMS_POOL, AllocatedInterface, Ledger, RateChange, Receipt
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
+from k8s_rdma.core.programming import RoundRobin, demand, objection, programmed, takes_rates
+from k8s_rdma.core.request import InterfaceRequest, unmet
+from k8s_rdma.core.step import CapInterface, SetRates, Step, VfRate
+from k8s_rdma.core.types import InterfaceOptions, PciAddress, PfUse, VfDriver
+from k8s_rdma.errors import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from k8s_rdma.core.kernel import Hardware, LocatedVf
+
+
+def judge_rates(
+    receipts: Iterable[Receipt], placement: Placement, hardware: Hardware, ledger: Ledger
+) -> tuple[Receipt, ...] | Rejection:
+    """Give receipts of a pod the change to its placement's rates, or say why not.
+
+    `STALE_PLACEMENT` where more than rates differs, `DRIVER_REFUSES` where a PF does not take the rates, or
+    only while its link is up, `INSUFFICIENT` where reservations would exceed the link.
+    Interfaces that ResourceClaims promise keep their rates.
+    """
+    inventory = hardware.inventory(placement.node)
+    places = {
+        (placed.entry_at(index), placed.pf): placed for index, placed in enumerate(placement.interfaces)
+    }
+    changed = []
+    for receipt in receipts:
+        interfaces = []
+        for interface in receipt.interfaces:
+            target = _target(interface, places, inventory)
+            if isinstance(target, _Refusal):
+                message = f"interface {interface.ifname}: {target.why}"
+                return Rejection(node=placement.node, reason=target.reason, message=message)
+            interfaces.append(target)
+        change = RateChange(generation=placement.generation, interfaces=tuple(interfaces))
+        changed.append(replace(receipt, change=change))
+    refusal = next(_overbooked(changed, inventory, hardware, ledger), "")
+    if refusal:
+        return Rejection(node=placement.node, reason=Reason.INSUFFICIENT, message=refusal)
+    return tuple(changed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    reason: Reason
+    why: str
+
+
+def _target(
+    interface: AllocatedInterface,
+    places: Mapping[tuple[int, PciAddress], PlacedInterface],
+    inventory: Inventory,
+) -> AllocatedInterface | _Refusal:
+    """The interface with the rates that it is placed with."""
+    if interface.pool == CLAIMS_POOL:
+        return interface
+    placed, pf = places.get((interface.entry, interface.vf.pf)), inventory.pf(interface.vf.pf)
+    if placed is None:
+        return _Refusal(Reason.STALE_PLACEMENT, f"is not placed on PF {interface.vf.pf}, where its VF is")
+    if (name := _difference(interface, placed)) is not None:
+        return _Refusal(Reason.STALE_PLACEMENT, f"has another {name} than the placement; only rates change")
+    if pf is None:
+        return _Refusal(Reason.NO_SUCH_PF, f"its PF {placed.pf} is not there")
+    request = replace(placed, options=interface.options).as_request()
+    if why := _driver_objection(pf, request):
+        return _Refusal(Reason.DRIVER_REFUSES, f"PF {pf.name}: {why}")
+    rates = programmed(pf, request)
+    return replace(
+        interface,
+        min_tx_rate_mbps=placed.min_tx_rate_mbps,
+        max_tx_rate_mbps=placed.max_tx_rate_mbps,
+        set_min_tx_rate_mbps=rates.min_tx_rate_mbps,
+        set_max_tx_rate_mbps=rates.max_tx_rate_mbps,
+        software_max_tx_rate_mbps=rates.software_max_tx_rate_mbps,
+    )
+
+
+def _driver_objection(pf: Pf, request: InterfaceRequest) -> str:
+    """Describe in a clause why the PF does not take the rates; empty when it does."""
+    if not takes_rates(pf):
+        return f"{pf.driver or 'its driver'} takes rates only while the link is up"
+    why = objection(pf, request)
+    return f"{why}, and {demand(pf, request)}" if why else unmet(pf, request.needs)
+
+
+def _difference(interface: AllocatedInterface, placed: PlacedInterface) -> str | None:
+    """Name what differs besides rates; None for nothing."""
+    if interface.enforce is not placed.enforce:
+        return "enforce"
+    if interface.pool != placed.pool:
+        return "resource"
+    current, options = interface.options, _with_defaults(placed.options, interface.options)
+    names = (field.name for field in fields(current))
+    return next((name for name in names if getattr(current, name) != getattr(options, name)), None)
+
+
+def _with_defaults(options: InterfaceOptions, current: InterfaceOptions) -> InterfaceOptions:
+    """The options with what a placement leaves open: network configuration and namespace policy filled it."""
+    return replace(
+        options,
+        pf=current.pf,
+        vlan=current.vlan if options.vlan is None else options.vlan,
+        driver=current.driver if options.driver is VfDriver.KERNEL else options.driver,
+    )
+
+
+def _overbooked(
+    changed: Iterable[Receipt], inventory: Inventory, hardware: Hardware, ledger: Ledger
+) -> Iterator[str]:
+    """Describe PFs on which more is reserved by the change than they keep.
+
+    Reservations may be lowered on a link that has become slower under promises that are kept.
+    """
+    after = ledger
+    for receipt in changed:
+        after = after.with_receipt(receipt.completed())
+    usage_before, usage_after = (
+        used_for(PfUse.ANNOTATION, hardware, used_locally(hardware, state)) for state in (ledger, after)
+    )
+    for pf in inventory.pfs:
+        current, planned = (usage.get(pf.pci, NOTHING_USED) for usage in (usage_before, usage_after))
+        if planned.mbps > current.mbps and pf.link_mbps is None:
+            yield f"PF {pf.name}: its link speed is unknown (link down?), so no reservation is raised"
+        elif planned.mbps > max(current.mbps, pf.link_mbps or 0):
+            yield (
+                f"PF {pf.name}: reservations would add up to {planned.mbps} Mb/s, its link has "
+                f"{pf.link_mbps} and {current.mbps} are reserved"
+            )
+        elif planned.mbps > current.mbps and not _keeps_shares(pf, planned):
+            yield (
+                f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some VF would get less "
+                "than its reservation"
+            )
+
+
+def _keeps_shares(pf: Pf, used: Used) -> bool:
+    round_robin = RoundRobin.for_pf(pf, used)
+    return round_robin is None or round_robin.load().is_within_limit
+
+
+def changing(receipts: Iterable[Receipt], located: Mapping[PciAddress, LocatedVf]) -> tuple[Step, ...]:
+    """The steps from the rates before to those of the receipts' changes, all rates of a PF together.
+
+    Caps of software come first where they are new or lower and last where they are lifted, so that no moment
+    is without a cap.
+
+    located: the VFs in the pods' namespaces, by whose present names their caps are set. The cap of one that
+        its pod moved elsewhere is lost already, and restored by its receipt when it is back.
+    """
+    tightened: list[CapInterface] = []
+    lifted: list[CapInterface] = []
+    rates: dict[PciAddress, list[tuple[VfRate, VfRate]]] = {}
+    for receipt in receipts:
+        for interface, target in _pairs(receipt):
+            if target.rate() != interface.rate():
+                rates.setdefault(interface.vf.pf, []).append((target.rate(), interface.rate()))
+            cap, previous = target.software_max_tx_rate_mbps, interface.software_max_tx_rate_mbps
+            vf = located.get(PciAddress(interface.pci))
+            if cap != previous and vf is not None:
+                step = CapInterface(
+                    netns=receipt.netns, ifname=vf.ifname, max_tx_rate_mbps=cap, previous=previous
+                )
+                (tightened if cap and not 0 < previous < cap else lifted).append(step)
+    return (*tightened, *(_set_rates(pf, pairs) for pf, pairs in rates.items()), *lifted)
+
+
+def changes_caps(receipt: Receipt) -> bool:
+    """Report whether a receipt's change is of caps that software keeps."""
+    return any(
+        interface.software_max_tx_rate_mbps != target.software_max_tx_rate_mbps
+        for interface, target in _pairs(receipt)
+    )
+
+
+def _pairs(receipt: Receipt) -> Iterator[tuple[AllocatedInterface, AllocatedInterface]]:
+    """The interfaces before a change and after it."""
+    return zip(receipt.interfaces, receipt.completed().interfaces, strict=True)
+
+
+def _set_rates(pf: PciAddress, pairs: Iterable[tuple[VfRate, VfRate]]) -> SetRates:
+    rates, previous = zip(*pairs, strict=True)
+    return SetRates(pf=pf, rates=rates, previous=previous)
