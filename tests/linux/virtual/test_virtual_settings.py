@@ -15,7 +15,17 @@ from k8s_rdma.core.kernel import present_config
 from k8s_rdma.core.step import ConfigureVfs, GiveVf, SetRates, VfConfig, VfRate, VfRef, Vlan
 from k8s_rdma.core.types import LinkState, Setting
 from k8s_rdma.errors import KernelError
-from linux.virtual.vf_pod import EVERYBODY, Pod, dropped_as_forged, ethertype, frames, octets, tc, vf_class
+from linux.virtual.vf_pod import (
+    EVERYBODY,
+    Pod,
+    dropped_as_forged,
+    ethertype,
+    frames,
+    octets,
+    overdraw,
+    tc,
+    vf_class,
+)
 
 pytestmark = needs_namespaces
 MAC = "02:11:22:33:44:55"
@@ -91,9 +101,7 @@ def test_frames_bear_the_new_mac_and_count_for_the_vf_also_after_its_class_was_m
     pod, other = Pod.in_namespace(lab, 0, netns, home), Pod(lab, 1)
     pod.send(b"first", source=MAC)
     assert other.receive_until(b"first") == [b"first"]
-    while vf_class(0)[2] >= 0:
-        for _ in range(100):
-            pod.send(bytes(1400), source=MAC, destination=STRANGER)
+    overdraw(lab, pod)
     lab.kernel.apply(SetRates(pf=PF0, rates=(VfRate(0, 100, 200),), previous=(VfRate(0),)))
     before = vf_class(0)
     assert before[2] > 0

@@ -16,8 +16,8 @@ from contract.lab import PF0
 from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.step import GiveVf, SetRates, VfRate, VfRef
-from k8s_rdma.linux.virtual.pf import BURST
-from linux.virtual.vf_pod import EVERYBODY, Pod, dropped_as_forged, frames, octets, vf_class
+from k8s_rdma.linux.virtual.pf import BURST, MOST_DEBT
+from linux.virtual.vf_pod import EVERYBODY, Pod, dropped_as_forged, frames, octets, overdraw, vf_class
 
 pytestmark = needs_namespaces
 
@@ -116,15 +116,23 @@ def test_cap_lets_no_more_through_than_it_says(lab, pods, destination):
 
 def test_reservation_holds_at_once_on_a_vf_that_overdrew_as_best_effort(lab, pods):
     """HTB remembers what was overdrawn as time; with tokens below zero a reservation does not hold yet."""
-    for number in itertools.count():
-        pods[0].send(bytes(1400))
-        if number % 100 == 0 and vf_class(0)[2] < 0:
-            break
+    overdraw(lab, pods[0])
     set_rates(lab, VfRate(0, 100, 0))
     assert vf_class(0)[2] > 0
     pods[1].listen_anew(lab)
     pods[0].send(b"onward")
     assert pods[1].receive_until(b"onward") == [b"onward"]
+
+
+def test_no_frame_is_lost_when_a_vf_that_overdrew_little_gets_a_reservation(lab, pods):
+    for number in itertools.count():
+        pods[0].send(bytes(1400))
+        if number % 100 == 0 and vf_class(0)[2] < 0:
+            break
+    sent, _, tokens = vf_class(0)
+    assert tokens > -MOST_DEBT
+    set_rates(lab, VfRate(0, 100, 0))
+    assert vf_class(0)[0] >= sent  # it is the same class
 
 
 def test_best_effort_vf_is_still_served_when_its_rates_were_set_and_taken_back(lab, pods):

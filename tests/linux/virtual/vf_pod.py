@@ -11,12 +11,15 @@ import time
 from contract.lab import PF0, home_of
 from k8s_rdma.core.step import ConfigureInterface, GiveVf, VfRef
 from k8s_rdma.linux.netns import entered
+from k8s_rdma.linux.virtual.pf import MOST_DEBT
 
 EXPERIMENTAL = 0x88B5
 """IEEE 802 local experimental ethertype 1: nobody else here sends it."""
 EVERYBODY = "ff:ff:ff:ff:ff:ff"
 DEADLINE_S = 10
 SCHEDULER = "enp3s0f0-tx"
+UDP_SEGMENT = 103
+"""`include/uapi/linux/udp.h`; Python 3.11 has no name for it."""
 
 
 class Pod:
@@ -97,6 +100,21 @@ def vf_class(index):
         re.DOTALL,
     )
     return tuple(map(int, found))
+
+
+def overdraw(lab, pod):
+    """Have the VF of index 0, without reservation, send datagrams of 44 packets, split behind its class.
+
+    At the floor each takes five seconds, which the class then owes.
+    """
+    lab.kernel.apply(ConfigureInterface(netns=pod.netns, ifname="rdma0", addresses=("10.9.0.1/24",)))
+    with lab.namespaces.existing(pod.netns) as namespace, entered(namespace):
+        opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        opened.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1400)
+        while vf_class(0)[2] >= -2 * MOST_DEBT:
+            opened.sendto(bytes(44 * 1400), ("10.9.0.255", 9))
 
 
 def tc(*arguments):

@@ -77,6 +77,7 @@ _ETHERNET = 1
 
 _TICK_NS = 64
 """The length of a tick: PSCHED_SHIFT 6, include/net/pkt_sched.h."""
+TICKS_PER_S = 1_000_000_000 // _TICK_NS
 _MAX_32 = 0xFFFFFFFF
 
 _U32_CLASSID, _U32_HASH, _U32_LINK, _U32_DIVISOR, _U32_SEL, _U32_ACT, _U32_INDEV = 1, 2, 3, 4, 5, 7, 8
@@ -285,7 +286,7 @@ class HtbClass:
 
 @dataclass(frozen=True, slots=True)
 class ClassState:
-    """State of a class: rates in bytes a second, and tokens as time, negative when overdrawn."""
+    """State of a class: rates in bytes a second, and tokens as time in ticks, negative when overdrawn."""
 
     rate: int
     ceil: int

@@ -38,7 +38,7 @@ from k8s_rdma.linux.netlink.rtnl import (
     without_link_local,
 )
 from k8s_rdma.linux.netlink.socket import NetlinkError, nested, u32
-from k8s_rdma.linux.netlink.traffic_control import HtbClass, Place, Source, TrafficControl
+from k8s_rdma.linux.netlink.traffic_control import TICKS_PER_S, HtbClass, Place, Source, TrafficControl
 from k8s_rdma.linux.virtual.topology import (
     NO_VLAN,
     PortState,
@@ -77,6 +77,9 @@ timer would lose rate."""
 
 QUANTUM = 64 << 10
 """Bytes that a class sends before the next one's turn at the remaining rate: one packet, the same for all."""
+
+MOST_DEBT = TICKS_PER_S
+"""A second of debt: a packet takes 0.12 s at the floor, one of 64 KiB (GSO) 5 s."""
 
 QUEUE = 512 << 10
 """Bytes in a class's queue: 4 ms at 1,000 Mb/s; more is dropped, and TCP slows down."""
@@ -248,7 +251,8 @@ class Shaper:
 
         HTB stores a class's debt as time, up to a minute, and keeps it when the rate changes
         (`htb_accnt_tokens`): after a few packets at the floor a reservation would have no effect for a
-        minute. So a class with a debt is recreated.
+        minute. So a class with a debt of more than `MOST_DEBT` is recreated, which loses packets in its queue
+        and those that come meanwhile; any other is changed in place, and loses none.
         """
         operation = f"{pf.scheduler_name}: rates of VF {rate.index}"
         if previous is None or (
@@ -275,7 +279,7 @@ class Shaper:
 
     def _has_overdrawn(self, scheduler: int, index: int, operation: str) -> bool:
         found = self._tc.class_state(scheduler, _handle(index), operation)
-        return found is None or found.tokens < 0
+        return found is None or found.tokens < -MOST_DEBT
 
     def _recreate_class(self, pf: VirtualPf, scheduler: int, rate: VfRate) -> None:
         """Recreate a VF's class."""
