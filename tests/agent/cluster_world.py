@@ -41,8 +41,9 @@ MERGE = {"Content-Type": "application/merge-patch+json"}
 Fault = Callable[[Request], Response | None]
 
 
-def placed(rate: int) -> Placement:
-    return Placement(node=NODE, interfaces=(PlacedInterface(pf=PF, min_tx_rate_mbps=rate),))
+def placed(rate: int, generation: int = 0) -> Placement:
+    interfaces = (PlacedInterface(pf=PF, min_tx_rate_mbps=rate),)
+    return Placement(node=NODE, interfaces=interfaces, generation=generation)
 
 
 @dataclass
@@ -104,17 +105,19 @@ class World:
             await self.patch(f"{URL}/{name}/status", {"status": {"phase": phase}})
         return Pod(namespace="default", name=name, uid=PodUid(made.json()["metadata"]["uid"]))
 
-    async def bind(self, pod: Pod, *, rate: int) -> Placement:
+    async def bind(self, pod: Pod, *, rate: int, generation: int = 0) -> Placement:
         """A Binding of an extender that signs nothing."""
-        placement = placed(rate)
+        placement = placed(rate, generation)
         annotations = {PLACEMENT_ANNOTATION: encode(placement, pod.uid, None)}
         binding = {"metadata": {"name": pod.name, "annotations": annotations}, "target": {"name": NODE}}
         bound = await self.http.post(f"{URL}/{pod.name}/binding", json=binding)
         assert bound.status_code == 201, bound.text
         return placement
 
-    async def promise(self, pod: Pod, *, key: PlacementKeys | None = KEY, rate: int = 100) -> Placement:
-        placement = placed(rate)
+    async def promise(
+        self, pod: Pod, *, key: PlacementKeys | None = KEY, rate: int = 100, generation: int = 0
+    ) -> Placement:
+        placement = placed(rate, generation)
         await self.annotate(pod, {PLACEMENT_ANNOTATION: encode(placement, pod.uid, key)})
         return placement
 

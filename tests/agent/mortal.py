@@ -19,6 +19,8 @@ from factories import PF0, PF1
 from fakes.kernel import FakeKernel
 from fakes.machine import FakeMachine, FakePf
 from fakes.nodes import FakeNodes, FakePodResources
+from k8s_rdma.agent.cluster.api_cluster import Cluster as KubeCluster
+from k8s_rdma.agent.cluster.api_cluster import NoCluster
 from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
 from k8s_rdma.agent.host_files import HostFiles
@@ -37,6 +39,7 @@ from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
 from k8s_rdma.linux.receipts import Receipts
+from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from policies import EVERYTHING
 
 if TYPE_CHECKING:
@@ -127,7 +130,7 @@ class MortalReceipts:
 
     def put(self, receipt: Receipt, *beside: Receipt, **more: Any) -> None:
         self._write(lambda: self._receipts.put(receipt, *beside, **more))
-        if receipt.phase is Phase.PREPARED:
+        if receipt.phase is Phase.PREPARED or receipt.change is not None:
             self._synced()
 
     def remove(self, attachment: Attachment) -> None:
@@ -260,9 +263,17 @@ class Turn:
 class World:
     """A machine, its disk and the book; an agent lives in it from `start` to `end`."""
 
-    def __init__(self, directory: Path, rules: tuple[PfRule, ...] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        rules: tuple[PfRule, ...] = (),
+        *,
+        key: PlacementKeys | None = None,
+        cluster: KubeCluster | None = None,
+    ) -> None:
         self.directory = directory
         self.rules = rules
+        self.key, self.cluster = key, cluster or NoCluster()
         self.book = Book()
         self.kubelet = FakePodResources()
         self._holders: list[str] = []
@@ -310,14 +321,16 @@ class World:
             pools=DevicePluginConfig(resources=RESOURCES).pools(),
             rules=self.rules,
         )
-        policy = Policy(policies=lambda: EVERYTHING)
-        pods = PodSources(policy=policy, devices=PodDeviceLookup(self.kubelet, RESOURCES))
+        policy = Policy(keys=FixedKeys(self.key), policies=lambda: EVERYTHING)
+        devices = PodDeviceLookup(self.kubelet, RESOURCES)
+        pods = PodSources(policy=policy, cluster=self.cluster, devices=devices)
         agent = build_agent(host, pods, _nobody_waits)
         self.node, self.verbs, self.devices = agent.node, Verbs(agent.commands), agent.specifications.devices
-        self.claims = agent.claims
+        self.claims, self.live_rates = agent.claims, agent.live_rates
         self._keep()
         self.runner.run(self.verbs.reconcile())
         self.runner.run(self.verbs.restore_caps())
+        self.runner.run(self.live_rates.recover())
         with suppress(KernelError):  # of what somebody took away from vfio-pci
             self.devices.restore(self.node.ledger)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cluster.api_cluster import Consumers
     from k8s_rdma.core.ledger import Pod, Receipt
     from k8s_rdma.errors import K8sRdmaError
+
+
+POD = PodUid("uid-p")
 
 
 def conf(version: str, **keys: object) -> dict[str, object]:
@@ -61,6 +65,7 @@ class KnowingCluster:
         self.moved: list[str] = []
         self.errors: list[K8sRdmaError] = []
         self.caps: list[tuple[str, bool]] = []
+        self.rates: list[tuple[str, bool]] = []
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
         self.asked.append(pod)
@@ -68,6 +73,9 @@ class KnowingCluster:
 
     def claims(self) -> Mapping[PodUid, Placement]:
         return {}
+
+    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+        raise NotImplementedError
 
     async def claims_known(self) -> None:
         pass
@@ -87,4 +95,29 @@ class KnowingCluster:
     def cap_altered(self, pod: Pod, what: str, *, restored: bool) -> None:
         self.caps.append((what, restored))
 
+    def rates_changed(self, pod: Pod, change: str, *, refused: bool) -> None:
+        self.rates.append((change, refused))
+
     async def run(self) -> None: ...
+
+
+class PlacingCluster(KnowingCluster):
+    """A cluster whose extender places pods."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.placements: dict[PodUid, Placement] = {}
+        self._change = asyncio.Event()
+
+    def place(self, placement: Placement, uid: PodUid = POD) -> None:
+        self.placements = {**self.placements, uid: placement}
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+
+    def claims(self) -> Mapping[PodUid, Placement]:
+        return self.placements
+
+    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+        while self.placements == previous:
+            await self._change.wait()
+        return self.placements

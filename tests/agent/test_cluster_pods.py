@@ -16,6 +16,7 @@ from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.http_server import Response
 
@@ -122,6 +123,34 @@ async def test_claims_are_not_what_was_written_after_the_binding_where_nobody_si
         promised_last = await w.bind(last, rate=100)
         await w.until(lambda: last.uid in w.cluster.claims())
         assert w.cluster.claims() == {bound.uid: promised, last.uid: promised_last}
+
+
+async def test_claim_is_of_the_latest_generation_and_a_replay_of_an_earlier_one_is_reported(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        first = await w.promise(pod, rate=100)
+        await w.until(lambda: w.cluster.claims() == {pod.uid: first})
+        waiting = asyncio.ensure_future(w.cluster.wait_for_claims(w.cluster.claims()))
+        second = await w.promise(pod, rate=300, generation=2)
+        assert await waiting == {pod.uid: second}
+        await w.annotate(pod, {PLACEMENT_ANNOTATION: None})
+        await w.until(lambda: w.cluster.claims() == {})
+        await w.promise(pod, rate=100)
+        await w.until(w.events)
+        [event] = w.events()
+        assert (event["reason"], event["type"]) == ("RdmaRatesRefused", "Warning")
+        assert event["message"] == (
+            "its placement is of generation 0, and there was generation 2, which stands"
+        )
+        await w.promise(pod, rate=300, generation=2)
+        await w.until(lambda: w.cluster.claims() == {pod.uid: second})
+
+
+async def test_claim_that_nobody_signs_has_no_generation(tmp_path):
+    async with world(tmp_path, key=None) as w:
+        pod = await w.run_pod(node="", annotations=REQUEST)
+        promised = await w.bind(pod, rate=100, generation=5)
+        await w.until(lambda: w.cluster.claims() == {pod.uid: replace(promised, generation=0)})
 
 
 async def test_consumers_are_the_unfinished_pods_of_this_node_with_resource_claims(tmp_path):

@@ -166,6 +166,19 @@ async def test_cap_that_did_not_hold_is_an_event_by_whether_it_does_again(tmp_pa
         }
 
 
+async def test_change_of_rates_is_an_event_by_whether_it_is_refused(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        w.cluster.rates_changed(pod, "programmed", refused=False)
+        w.cluster.rates_changed(pod, "no room", refused=True)
+        await w.until(lambda: len(w.events()) == 2)
+        told = {each["reason"]: (each["type"], each["message"]) for each in w.events()}
+        assert told == {
+            "RdmaRatesChanged": ("Normal", "programmed"),
+            "RdmaRatesRefused": ("Warning", "no room"),
+        }
+
+
 async def test_event_that_expired_is_made_anew_with_its_count(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()

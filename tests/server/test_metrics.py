@@ -11,6 +11,7 @@ from k8s_rdma.wire.rest import NodeReport, Pod
 from k8s_rdma.wire.sockets import (
     CapCounts,
     Counters,
+    RateChangeCounts,
     ScanCounts,
     VfTraffic,
     decode_counters,
@@ -154,6 +155,14 @@ def test_caps_of_software_are_counted_that_were_put_back_and_that_do_not_hold() 
     of_an_older_agent = encode_counters(counters()).replace(b'"caps"', b'"what it knows nothing of"')
     found = read(render_traffic(decode_counters(of_an_older_agent)).decode())
     assert value(found, "k8s_rdma_software_caps_restored_total", **NODE) == 0
+
+
+def test_changes_of_rates_are_counted_that_were_made_and_that_were_refused_or_wait() -> None:
+    told = replace(counters(), rate_changes=RateChangeCounts(made=12, refused=3, waiting=1))
+    found = read(render_traffic(decode_counters(encode_counters(told))).decode())
+    assert value(found, "k8s_rdma_rate_changes_total", **NODE) == 12
+    assert value(found, "k8s_rdma_rate_change_errors_total", **NODE) == 3
+    assert value(found, "k8s_rdma_rate_changes_waiting", **NODE) == 1
 
 
 def test_traffic_is_absent_when_no_sample_was_ever_taken() -> None:

@@ -33,6 +33,7 @@ from k8s_rdma.agent.ledger_store import (
     Markers,
     mark_exclusive_devices,
 )
+from k8s_rdma.agent.live_rates import LiveRates
 from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
@@ -64,7 +65,7 @@ from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
 from k8s_rdma.process import stop_on_signals
 from k8s_rdma.wire.claims import SOCKET as CLAIMS_SOCKET
-from k8s_rdma.wire.sockets import Reply, Request, is_adopt
+from k8s_rdma.wire.sockets import RateChangeCounts, Reply, Request, is_adopt
 
 if TYPE_CHECKING:
     import socket
@@ -157,12 +158,13 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """The node's state, the commands that change it, and the CDI files that follow it."""
+    """The node's state, what changes it, and the CDI files that follow it."""
 
     node: Node
     commands: CniCommands
     specifications: CdiSpecs
     claims: ClaimCommands
+    live_rates: LiveRates
 
 
 def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[None]]) -> Agent:
@@ -201,7 +203,13 @@ def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[N
         locks=access.locks,
     )
     claims = ClaimCommands(node, host.worker, device_specs.claims, delete, pods.policy)
-    return Agent(node=node, commands=commands, specifications=specifications, claims=claims)
+    return Agent(
+        node=node,
+        commands=commands,
+        specifications=specifications,
+        claims=claims,
+        live_rates=LiveRates(access, pods.cluster),
+    )
 
 
 def _allow_descriptors() -> None:
@@ -237,8 +245,11 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
 
     agent = await worker.run(build_agent, host, pods, on_claim)
     node, commands, specifications = agent.node, agent.commands, agent.specifications
-    reporter = Reporter(node, lambda: failures_of(keys, policies), gpus.gpus)
-    sampler = Sampler(node=node, worker=worker, quiet=commands.locks.idle)
+    live_rates = agent.live_rates
+    reporter = Reporter(node, lambda: (*failures_of(keys, policies), *live_rates.problems()), gpus.gpus)
+    sampler = Sampler(
+        node=node, worker=worker, quiet=commands.locks.idle, rate_changes=partial(_rate_changes, live_rates)
+    )
     service = Service(
         node=node,
         commands=commands,
@@ -270,6 +281,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     end_watch = host.kernel.watch(look_again)
     try:
         await upkeep.recover()
+        await live_rates.recover()
         sandboxes.start(loop)
         state_socket = StateSocket(reporter.publisher, sampler.counters)
         cdi_socket = CdiSocket(specifications.shared, worker)
@@ -281,6 +293,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
             partial(keep_caps, commands.caps, reporter, every_s=config.reconcile_s),
             cluster.run,
             partial(agent.claims.guard, cluster),
+            partial(live_rates.run, reporter),
             specifications.run,
             partial(gpus.run, reporter.publish),
         ]
@@ -293,6 +306,12 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         end_watch()
         worker.close()
         host.kernel.close()
+
+
+def _rate_changes(live_rates: LiveRates) -> RateChangeCounts:
+    return RateChangeCounts(
+        made=live_rates.changed, refused=live_rates.refused, waiting=len(live_rates.problems())
+    )
 
 
 def _publishing(

@@ -220,7 +220,7 @@ class Rebuild:
             still_waiting=lambda: True,
         )
         devices = self.devices.get((call.pod.namespace, call.pod.name)) if netns else None
-        pod_request, doubt = self._requested(call, devices)
+        pod_request, generation, doubt = self._requested(call, devices)
         sandbox = call.sandbox(Request(tuple(pod_request.values())), tuple(pod_request))
         names = dict(zip(sandbox.ifnames, pod_request, strict=True))
         found = self._observed_interfaces(cached, netns, names, hardware)
@@ -236,7 +236,12 @@ class Rebuild:
         receipt = sandbox.receipt(interfaces, phase=Phase.ATTACHED, boot_id=self.boot_id)
         if interfaces:
             interfaces = tuple(map(self._with_its_name, interfaces))
-            receipt = replace(receipt, interfaces=interfaces, slots=self._slots_of(call, devices))
+            receipt = replace(
+                receipt,
+                interfaces=interfaces,
+                slots=self._slots_of(call, devices),
+                generation=generation,
+            )
         missing = sorted(names.keys() - {interface.ifname for interface in interfaces})
         return RebuiltAttachment(
             subject=subject,
@@ -259,13 +264,14 @@ class Rebuild:
 
     def _requested(
         self, call: AddCall, devices: HeldDevices | None
-    ) -> tuple[dict[int, InterfaceRequest], str]:
-        """Read the attachment's part of the pod's request, by entry; and a clause why it is unknown.
+    ) -> tuple[dict[int, InterfaceRequest], int, str]:
+        """Read the attachment's part of the pod's request, by entry, and its placement's generation then.
 
-        The part is empty where the network configuration named a device: only kubelet knew its entry.
+        Besides, return a clause why it is unknown. The part is empty where the network configuration named a
+        device: only kubelet knew its entry. The agent follows changes of rates since then anew.
         """
         if call.conf.device_id:
-            return {}, ""
+            return {}, 0, ""
         try:
             pod_request = read_pod_request(
                 call.annotations, uid=call.pod.uid, node=self.node, policy=self.policy
@@ -279,8 +285,9 @@ class Rebuild:
             )
             part = pod_request.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
         except K8sRdmaError as error:
-            return {}, f"; its request is unknown: {error}"
-        return dict(zip(entries, part.request.interfaces, strict=True)), ""
+            return {}, 0, f"; its request is unknown: {error}"
+        generation = part.promised.generation if part.promised else 0
+        return dict(zip(entries, part.request.interfaces, strict=True)), generation, ""
 
     def _attached_entries(self, call: AddCall) -> set[int]:
         """Collect the entries of the pod's request that other attachments of its sandbox have."""

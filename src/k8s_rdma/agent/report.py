@@ -30,6 +30,7 @@ from k8s_rdma.wire.sockets import (
     CapCounts,
     Counters,
     Kind,
+    RateChangeCounts,
     ScanCounts,
     VfTraffic,
     decode_header,
@@ -330,19 +331,24 @@ async def _receive(connection: socket.socket, size: int) -> bytes:
 class Sampler:
     """Samples counters for all concurrent readers; at most once in `SAMPLE_EVERY_S`, failures included."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is sampled, and the pace
         self,
         *,
         node: Node,
         worker: Worker,
         quiet: Callable[[], Awaitable[None]],
+        rate_changes: Callable[[], RateChangeCounts] = RateChangeCounts,
         now: Callable[[], float] = time.monotonic,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """quiet: awaited before a sample, `QUIET_S` at most; returns when no call is under way."""
+        """quiet: awaited before a sample, `QUIET_S` at most; returns when no call is under way.
+
+        rate_changes: counts changes of running pods' rates.
+        """
         self._node = node
         self._worker = worker
         self._quiet = quiet
+        self._rate_changes = rate_changes
         self._now = now
         self._pause = pause
         self._turn = asyncio.Lock()
@@ -391,6 +397,7 @@ class Sampler:
             failed_samples=self._failed,
             scans=ScanCounts(total=scans.total, failed=scans.failed, seconds=round(scans.seconds, 6)),
             caps=CapCounts(restored=caps.restored, lost=len(caps.failures)),
+            rate_changes=self._rate_changes(),
             vfs=self._vfs,
         )
 

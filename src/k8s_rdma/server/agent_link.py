@@ -245,6 +245,13 @@ def _traffic_metrics(counters: Counters) -> Iterator[Metric]:
     yield counter("k8s_rdma_software_caps_restored_total", help_text, [(node, counters.caps.restored)])
     help_text = "Software caps that are lost and cannot be restored."
     yield gauge("k8s_rdma_software_caps_lost", help_text, [(node, counters.caps.lost)])
+    changes = counters.rate_changes
+    help_text = "Changes of running pods' rates that were programmed."
+    yield counter("k8s_rdma_rate_changes_total", help_text, [(node, changes.made)])
+    help_text = "Attempts to change running pods' rates that were refused or failed."
+    yield counter("k8s_rdma_rate_change_errors_total", help_text, [(node, changes.refused)])
+    help_text = "Changes of running pods' rates that were refused or failed and are tried again."
+    yield gauge("k8s_rdma_rate_changes_waiting", help_text, [(node, changes.waiting)])
     if counters.age_s is not None:
         yield from _vf_metrics(counters)
 

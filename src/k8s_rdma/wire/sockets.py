@@ -345,6 +345,18 @@ class ScanCounts(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class RateChangeCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes of running pods' rates.
+
+    made, refused: since the agent's start; refused: attempts, failed ones included. waiting: how many are
+        not made now.
+    """
+
+    made: int = 0
+    refused: int = 0
+    waiting: int = 0
+
+
 class CapCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Caps that software keeps: put back since the agent started, and those that do not hold now."""
 
@@ -364,6 +376,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     failed_samples: int
     scans: ScanCounts
     caps: CapCounts = CapCounts()
+    rate_changes: RateChangeCounts = RateChangeCounts()
     vfs: tuple[VfTraffic, ...] = ()
 
 

@@ -2,7 +2,7 @@
 
 The agent also works without a cluster. A pod's start never waits for a write: writes are queued, and lost
 rather than late. Only `annotations` can delay a pod's start: it is called where the runtime passes none.
-Informers follow this node's Node, its pods and their placements.
+An informer follows this node's pods and their placements.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ from k8s_rdma.kube.api import (
     Event,
     Listed,
     NodePodsApi,
-    OwnNodeView,
     PodView,
-    PublishingApi,
     Time,
     about_pod,
     follow,
@@ -80,6 +78,10 @@ class Cluster(Protocol):
         """
         ...
 
+    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+        """Wait until the claims differ from the previous ones, and return them."""
+        ...
+
     async def claims_known(self) -> None:
         """Wait a short while for the first list of claims; pods also start without."""
         ...
@@ -104,6 +106,10 @@ class Cluster(Protocol):
         """Report that a cap of software did not hold, and whether it does again."""
         ...
 
+    def rates_changed(self, pod: Pod, change: str, *, refused: bool) -> None:
+        """Report that other rates of the pod are programmed now, or why they are refused."""
+        ...
+
     async def run(self) -> None:
         """Follow the cluster and send queued writes, until cancelled."""
         ...
@@ -126,6 +132,11 @@ class NoCluster:
         """Return no claims."""
         return {}
 
+    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+        """Wait forever: there are no claims."""
+        await asyncio.Event().wait()
+        return previous
+
     async def claims_known(self) -> None:
         """Return at once: there are no claims."""
 
@@ -146,6 +157,9 @@ class NoCluster:
     def cap_altered(self, pod: Pod, change: str, *, restored: bool) -> None:
         """Ignore the altered cap."""
 
+    def rates_changed(self, pod: Pod, change: str, *, refused: bool) -> None:
+        """Ignore the change."""
+
     async def run(self) -> None:
         """Return at once: there is no work."""
         await asyncio.Event().wait()
@@ -154,47 +168,13 @@ class NoCluster:
 AFTER_FAULT_S = 30.0
 
 
-class OwnNode:
-    """Follows the Node object; its view is None until `run`, and while there is none."""
-
-    def __init__(self, api: PublishingApi, name: NodeName, time: Time) -> None:
-        self.name = name
-        self.view: OwnNodeView | None = None
-        self._api = api
-        self._time = time
-        self._change = asyncio.Event()
-
-    async def wait_for_node(self) -> OwnNodeView:
-        """Wait until there is a Node, and return it."""
-        return await self.wait_for_change(None)
-
-    async def wait_for_change(self, previous: OwnNodeView | None) -> OwnNodeView:
-        """Wait until the Node differs from the previous one, and return it."""
-        while self.view is None or self.view == previous:
-            await self._change.wait()
-        return self.view
-
-    async def run(self) -> NoReturn:
-        """Follow the Node until cancelled."""
-        await follow("node", lambda: self._api.follow_node(self.name), self._on_event, time=self._time)
-
-    def _on_event(self, event: Event[OwnNodeView]) -> None:
-        match event:
-            case Listed(nodes):
-                self.view = nodes[0] if nodes else None
-            case Changed(node):
-                self.view = node
-            case Deleted():
-                self.view = None
-        change, self._change = self._change, asyncio.Event()
-        change.set()
-
-
 class NodePods:
     """Follows the pods of a node. The last state stands while the API server does not answer.
 
     keys: verify placements. policies: limit the PFs of unsigned placements.
     on_delete: called with the UID of a pod that has finished, was deleted or left the node.
+    on_replay: called with a pod whose annotation has an earlier generation of its placement than there was,
+        and with a sentence that says so; the later one stands.
     listed: set after the first list.
     """
 
@@ -206,6 +186,7 @@ class NodePods:
         keys: KeySource,
         policies: Callable[[], NamespacePolicies],
         on_delete: Callable[[PodUid], None],
+        on_replay: Callable[[PodView, str], None],
         time: Time,
     ) -> None:
         """Know no pods until `run`."""
@@ -215,20 +196,28 @@ class NodePods:
         self._keys = keys
         self._policies = policies
         self._on_delete = on_delete
+        self._on_replay = on_replay
         self._time = time
+        self._generations: dict[PodUid, int] = {}
         self._pods: dict[PodUid, Placement | None] = {}
         self._claims: Mapping[PodUid, Placement] = {}
         self._consumers: Consumers | None = None
-        self._consumers_change = asyncio.Event()
+        self._change = asyncio.Event()
 
     def claims(self) -> Mapping[PodUid, Placement]:
         """Return the placements of this node's unfinished pods, in a mapping that never changes."""
         return self._claims
 
+    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+        """Implement `Cluster.wait_for_claims`."""
+        while self._claims == previous:
+            await self._change.wait()
+        return self._claims
+
     async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
         """Implement `Cluster.wait_for_consumers`; there are none before the first list."""
         while self._consumers is None or self._consumers == previous:
-            await self._consumers_change.wait()
+            await self._change.wait()
         return self._consumers
 
     async def run(self) -> NoReturn:
@@ -268,7 +257,7 @@ class NodePods:
 
     def _set_consumers(self, consumers: Consumers) -> None:
         self._consumers = {pod: claims for pod, claims in consumers.items() if claims}
-        change, self._consumers_change = self._consumers_change, asyncio.Event()
+        change, self._change = self._change, asyncio.Event()
         change.set()
 
     def _on_update(self, pod: PodView) -> None:
@@ -277,11 +266,19 @@ class NodePods:
             return
         if self._keys() is None and pod.uid in self._pods:
             return  # the extender writes with the Binding; who wrote since then was another
-        self._know({**self._pods, pod.uid: self._promise(pod)})
+        promise, latest = self._promise(pod), self._generations.get(pod.uid, 0)
+        if promise is not None and promise.generation < latest:
+            why = f"its placement is of generation {promise.generation}, and there was generation {latest}"
+            self._on_replay(pod, f"{why}, which stands")
+            return
+        if promise is not None and promise.generation:
+            self._generations[pod.uid] = promise.generation
+        self._know({**self._pods, pod.uid: promise})
 
     def _forget(self, uid: PodUid) -> None:
         if uid in self._pods:
             self._know({pod_uid: promise for pod_uid, promise in self._pods.items() if pod_uid != uid})
+            self._generations.pop(uid, None)
             self._on_delete(uid)
 
     def _know(self, pods: dict[PodUid, Placement | None]) -> None:
@@ -294,7 +291,10 @@ class NodePods:
             promise = read_promise(pod, self._keys(), self._policies())
         except MalformedError:
             return None  # its ADD tells why
-        return promise.placement if promise else None
+        if promise is None:
+            return None
+        generation = promise.placement.generation if promise.key_id else 0  # unsigned, it is anybody's word
+        return replace(promise.placement, generation=generation)
 
 
 async def retry_forever(work: Callable[[], Awaitable[NoReturn]], time: Time) -> NoReturn:
@@ -353,7 +353,13 @@ class ApiCluster:
             api, self._outbox, teller=EventSource(component=COMPONENT, node=terms.node), now=time.now
         )
         self._pods = NodePods(
-            api, terms.node, keys=terms.keys, policies=terms.policies, on_delete=self._forget, time=time
+            api,
+            terms.node,
+            keys=terms.keys,
+            policies=terms.policies,
+            on_delete=self._forget,
+            on_replay=self._replayed,
+            time=time,
         )
         self._refusals = Refusals()
         self._statuses = Statuses()
@@ -376,6 +382,10 @@ class ApiCluster:
     def claims(self) -> Mapping[PodUid, Placement]:
         """Return the claims of the last list and watch; none before the first list."""
         return self._pods.claims()
+
+    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+        """Wait for a change of the last list and watch; see `NodePods`."""
+        return await self._pods.wait_for_claims(previous)
 
     async def claims_known(self) -> None:
         """Wait for the first list, `CLAIMS_S` at most; after one time-out calls return at once."""
@@ -424,6 +434,11 @@ class ApiCluster:
             reason = "RdmaCapRestored" if restored else "RdmaCapLost"
             self._events.record(about_pod(pod), reason, change, warning=True)
 
+    def rates_changed(self, pod: Pod, change: str, *, refused: bool) -> None:
+        """Record an event."""
+        reason = "RdmaRatesRefused" if refused else "RdmaRatesChanged"
+        self._events.record(about_pod(pod), reason, change, warning=refused)
+
     async def run(self) -> None:
         """Follow the node's pods and send queued writes, until cancelled."""
         try:
@@ -452,6 +467,11 @@ class ApiCluster:
             _log.warning("eviction_refused", pod=_named(pod), why=refused.message)
             return
         _log.warning("pod_evicted", pod=_named(pod), after_s=round(streak.lasts_s))
+
+    def _replayed(self, view: PodView, why: str) -> None:
+        _log.warning("placement_replayed", pod=f"{view.namespace}/{view.name}", why=why)
+        pod = Pod(namespace=view.namespace, name=view.name, uid=view.uid)
+        self.rates_changed(pod, why, refused=True)
 
     def _forget(self, uid: PodUid) -> None:
         self._refusals.forget(uid)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import structlog
 from msgspec.structs import replace as replaced
 
-from k8s_rdma.agent.cluster.api_cluster import OwnNode, retry_forever
+from k8s_rdma.agent.cluster.api_cluster import retry_forever
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
@@ -29,11 +29,16 @@ from k8s_rdma.kube.api import (
     API_ERRORS,
     REAL_TIME,
     ApiRefusedError,
+    Changed,
+    Deleted,
+    Event,
     LeaseView,
+    Listed,
     OwnNodeView,
     PublishingApi,
     RdmaNodeView,
     Time,
+    follow,
 )
 from k8s_rdma.wire.rdma_node import RdmaNodeStatus, decode_status, encode_status, status_of, vfs_for_pods
 
@@ -89,6 +94,42 @@ class Publishing:
         async with asyncio.TaskGroup() as tasks:
             for work in self._work:
                 tasks.create_task(retry_forever(work, self._time))
+
+
+class OwnNode:
+    """Follows the Node object; its view is None until `run`, and while there is none."""
+
+    def __init__(self, api: PublishingApi, name: NodeName, time: Time) -> None:
+        self.name = name
+        self.view: OwnNodeView | None = None
+        self._api = api
+        self._time = time
+        self._change = asyncio.Event()
+
+    async def wait_for_node(self) -> OwnNodeView:
+        """Wait until there is a Node, and return it."""
+        return await self.wait_for_change(None)
+
+    async def wait_for_change(self, previous: OwnNodeView | None) -> OwnNodeView:
+        """Wait until the Node differs from the previous one, and return it."""
+        while self.view is None or self.view == previous:
+            await self._change.wait()
+        return self.view
+
+    async def run(self) -> NoReturn:
+        """Follow the Node until cancelled."""
+        await follow("node", lambda: self._api.follow_node(self.name), self._on_event, time=self._time)
+
+    def _on_event(self, event: Event[OwnNodeView]) -> None:
+        match event:
+            case Listed(nodes):
+                self.view = nodes[0] if nodes else None
+            case Changed(node):
+                self.view = node
+            case Deleted():
+                self.view = None
+        change, self._change = self._change, asyncio.Event()
+        change.set()
 
 
 class StatusPublisher:

@@ -140,6 +140,8 @@ class AddCommand:
             call.annotations, uid=call.pod.uid, node=self._node.name, policy=self._policy
         )
         policies = self._policy.policies()
+        receipts = self._node.ledger.of_pod(call.pod.uid)
+        pod_request = pod_request.latest(self._cluster.claims().get(call.pod.uid), receipts)
         pod_request = pod_request.permitted(policies, call.pod.namespace)
         if pod_request.ignored:
             _log.warning(

@@ -28,7 +28,7 @@ from k8s_rdma.core.devices.near_gpus import gpus_of, is_gpu
 from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.devices.pod_devices import PodDevices, SlotInUse, shared_resource
 from k8s_rdma.core.inventory import Gpu
-from k8s_rdma.core.ledger import Ledger, Pod, PromisedInterface
+from k8s_rdma.core.ledger import Ledger, Pod, PromisedInterface, Receipt
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, NamespacePolicy, satisfies
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
@@ -376,6 +376,27 @@ class PodRequest:
         request = replace(self.request, interfaces=(*self.request.interfaces, *claimed))
         return replace(self, request=request, claimed=promised)
 
+    def latest(self, placed: Placement | None, receipts: Iterable[Receipt]) -> PodRequest:
+        """Take the rates of a later generation of the placement: annotations of a sandbox may be older.
+
+        placed: the pod's placement as the agent follows it, if it does. receipts: the pod's. K8sRdmaError
+        (`CONFLICT`) for an earlier placement than the pod has had here.
+        """
+        promised = self.promised
+        if promised is None:
+            return self
+        if placed is not None and placed.generation > promised.generation:
+            request = replace(placed.request(), memlock=self.request.memlock, topology=self.request.topology)
+            return replace(self, request=request, promised=placed)
+        latest = max((receipt.generation for receipt in receipts), default=0)
+        if promised.generation < latest:
+            msg = (
+                f"the pod's placement is of generation {promised.generation}, and generation {latest} was "
+                "programmed: an earlier one does not count; try again"
+            )
+            raise K8sRdmaError(msg, reason=Reason.CONFLICT)
+        return self
+
     def with_gpus(self, devices: HeldDevices) -> PodRequest:
         """Add the GPUs that kubelet gave the pod, with an interface for each where one stands for them.
 
@@ -527,6 +548,7 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
     request = read_pod(annotations, strict=policy.strict).request
     # The policy is not compared here: it applies where the placement is used.
     if promised is not None:
+        promised = replace(promised, generation=0)  # anybody may have counted it
         served = promised.request()
         if not satisfies(served, _expanded(request, served)):
             ignored = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {name}"

@@ -1,0 +1,195 @@
+"""Rates of a running pod, changed by its placement: API server, agent, kernel and pod are real."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from e2e.node import Node
+from e2e.test_rebuild_ledger import keep, lost, rebuild, spoilt
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.placement_keys import PlacementKeys
+from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
+from k8s_rdma_demo.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.containers import PodRef
+from k8s_rdma_demo.cluster.objects import EVENTS, parse_resource_type
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    MakeNode = Callable[[int], Node]
+
+DEADLINE_S = 60
+RDMA_NODES = parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode")
+PODS_URL = "/api/v1/namespaces/default/pods"
+SECRET = "a key of this test"  # noqa: S105
+KEY = PlacementKeys.shared(SECRET.encode())
+PF = PciAddress("0000:01:00.0")
+MERGE = {"Content-Type": "application/merge-patch+json"}
+MOMENTS_S = [0.003 * number**2 for number in range(5)]
+
+
+def placed(least: int, most: int, generation: int) -> Placement:
+    interface = PlacedInterface(pf=PF, min_tx_rate_mbps=least, max_tx_rate_mbps=most)
+    return Placement(node=NodeName("w1"), interfaces=(interface,), generation=generation)
+
+
+@dataclass
+class Cluster:
+    """An API server, and a node that publishes there."""
+
+    api: RunningApi
+    http: httpx2.AsyncClient
+    node: Node
+
+    async def create(self, name: str, placement: Placement) -> PodRef:
+        """A pod that is bound to the node; as the runtime is told of it."""
+        spec = {"containers": [{"name": "c", "image": "lab.local/busybox:1"}], "nodeName": "w1"}
+        made = await self.http.post(PODS_URL, json={"metadata": {"name": name}, "spec": spec})
+        uid = PodUid(made.json()["metadata"]["uid"])
+        pod = PodRef(namespace="default", name=name, uid=uid, annotations={})
+        return await self.place(pod, placement)
+
+    async def place(self, pod: PodRef, placement: Placement) -> PodRef:
+        annotations = {PLACEMENT_ANNOTATION: encode(placement, PodUid(pod.uid), KEY)}
+        patch = {"metadata": {"annotations": annotations}}
+        answer = await self.http.patch(f"{PODS_URL}/{pod.name}", json=patch, headers=MERGE)
+        assert answer.status_code == 200, answer.text
+        return PodRef(namespace="default", name=pod.name, uid=pod.uid, annotations=annotations)
+
+    def published(self) -> dict[str, Any]:
+        return (self.api.store.get(RDMA_NODES, ("", "w1")) or {}).get("status") or {}
+
+    def generations(self) -> list[int]:
+        return [each.get("generation", 0) for each in self.published().get("allocations", ())]
+
+    def events(self) -> set[str]:
+        return {each["reason"] for each in self.api.store.items(EVENTS, "default")}
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        while not holds():  # noqa: ASYNC110  another process makes it hold
+            await asyncio.sleep(0.01)
+
+
+def reserved(node: Node) -> list[tuple[int, int]]:
+    """Generation and reservation of each interface, as the node reports it."""
+    report = node.try_report()
+    return [
+        (allocation.generation, interface.min_tx_rate)
+        for allocation in (report.allocations if report else ())
+        for interface in allocation.interfaces
+    ]
+
+
+def problems(node: Node) -> tuple[str, ...]:
+    report = node.try_report()
+    return report.problems if report else ()
+
+
+@asynccontextmanager
+async def cluster_of(node: Node) -> AsyncIterator[Cluster]:
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        serving_api(ApiConfig(custom_resources=(RDMA_NODES,))) as api,
+        httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
+    ):
+        made = await http.post("/api/v1/nodes", json={"metadata": {"name": "w1"}})
+        assert made.status_code == 201
+        key_file = node.directory / "key"
+        key_file.write_text(SECRET)
+        node.settings = {
+            "kubeconfig": str(write_kubeconfig(node.directory / "kubeconfig", api.url)),
+            "publish": {"rdmaNode": True},
+            "placementKeyFile": str(key_file),
+        }
+        await asyncio.to_thread(node.start_agent)
+        yield Cluster(api, http, node)
+
+
+def test_rates_of_a_running_pod_follow_its_placement_and_are_published_with_their_generation(
+    make_node: MakeNode,
+) -> None:
+    node = make_node(4)
+
+    async def scenario() -> None:
+        async with cluster_of(node) as c:
+            runtime = node.runtime(chained=False)
+            pod = await c.create("gold", placed(500, 600, 0))
+            sandbox = await runtime.add(pod)
+            await c.until(lambda: c.generations() == [0])
+            assert node.rates()["enp1s0f0", 0] == ("500Mbit", "600Mbit")
+            await c.place(pod, placed(700, 800, 1))
+            await c.until(lambda: c.generations() == [1])
+            assert node.rates()["enp1s0f0", 0] == ("700Mbit", "800Mbit")
+            await c.until(lambda: "RdmaRatesChanged" in c.events())
+            assert reserved(node) == [(1, 700)]
+
+            await c.place(pod, placed(1001, 0, 2))
+            await c.until(lambda: "RdmaRatesRefused" in c.events())
+            assert node.rates()["enp1s0f0", 0] == ("700Mbit", "800Mbit")
+            await c.until(lambda: problems(node) != ())
+            [problem] = problems(node)
+            assert "reservations would add up to 1001 Mb/s, its link has 1000" in problem
+            await c.place(pod, placed(900, 0, 3))
+            await c.until(lambda: c.generations() == [3])
+            await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_rates_are_the_old_or_the_new_ones_whenever_the_agent_is_killed(make_node: MakeNode) -> None:
+    node = make_node(4)
+
+    async def scenario() -> None:
+        async with cluster_of(node) as c:
+            runtime = node.runtime(chained=False)
+            pod = await c.create("gold", placed(500, 600, 0))
+            sandbox = await runtime.add(pod)
+            rates = [("500Mbit", "600Mbit"), ("300Mbit", "900Mbit")]
+            for generation, moment_s in enumerate(MOMENTS_S, 1):
+                old, new = rates[(generation + 1) % 2], rates[generation % 2]
+                await c.place(pod, placed(*((500, 600), (300, 900))[generation % 2], generation))
+                await asyncio.sleep(moment_s)
+                node.kill_agent()
+                assert node.rates()["enp1s0f0", 0] in (old, new)
+                await asyncio.to_thread(node.start_agent)
+                await c.until(lambda now=generation: c.generations() == [now])
+                assert node.rates()["enp1s0f0", 0] == new
+            await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+def test_rebuilt_ledger_has_the_rates_of_now_once_the_agent_follows_the_placement(
+    make_node: MakeNode,
+) -> None:
+    """The runtime's cache has the annotations of the pod's ADD."""
+    node = make_node(4)
+
+    async def scenario() -> None:
+        async with cluster_of(node) as c:
+            runtime = node.runtime(chained=False)
+            pod = await c.create("gold", placed(500, 600, 0))
+            sandbox = await runtime.add(pod)
+            keep(node, runtime, sandbox)
+            await c.place(pod, placed(300, 900, 1))
+            await c.until(lambda: c.generations() == [1])
+            node.kill_agent()
+            spoilt(node, lost)
+            done = await asyncio.to_thread(rebuild, node)
+            assert done.returncode == 0, done.stdout + done.stderr
+            await asyncio.to_thread(node.start_agent)
+            await c.until(lambda: reserved(node) == [(1, 300)])
+            assert node.rates()["enp1s0f0", 0] == ("300Mbit", "900Mbit")
+            await runtime.delete(sandbox)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
