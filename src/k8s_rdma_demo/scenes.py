@@ -55,7 +55,7 @@ COMPETING = {"gold": 500, "silver": 200, "bronze": 110}
 """Reservations, Mb/s; 190 Mb/s of the link are left."""
 
 RAISED_MBPS, CUT_MBPS = 700, 100
-"""Of gold and of silver, while they run: more than is left, until silver has given some back."""
+"""Reservations of gold and silver while they run, Mb/s: gold's fits only beside silver's."""
 
 
 class Scenes:

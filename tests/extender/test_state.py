@@ -155,6 +155,15 @@ def test_larger_of_two_reservations_counts_until_the_node_has_programmed_the_lat
     assert used(state) == Used(1, mbps)
 
 
+def test_pod_that_its_agent_placed_on_another_pf_counts_on_both_while_its_rates_change():
+    state = ClusterState()
+    state.bound(W1, P, changed(1, 3_000, 5_000))
+    found = report("w1", pf(PF1), pf(PF0), held={"p": 5_000})
+    state.observe(W1, facts_of(found, W1), 1.0)
+    snapshot = state.snapshots[W1]
+    assert snapshot.used == {PciAddress(PF0): Used(1, 5_000), PciAddress(PF1): Used(1, 5_000)}
+
+
 def test_earlier_generation_changes_no_promise():
     state = ClusterState()
     state.bound(W1, P, changed(2, 3_000, 5_000))

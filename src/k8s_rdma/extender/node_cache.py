@@ -156,9 +156,20 @@ class _Node:
         )
 
     def promised(self) -> dict[PodUid, Interfaces]:
-        return {
-            uid: reservation.counted(self.programmed(uid)) for uid, reservation in self.reservations.items()
-        }
+        return {uid: self._promised(uid, reservation) for uid, reservation in self.reservations.items()}
+
+    def _promised(self, uid: PodUid, reservation: Reservation) -> Interfaces:
+        """The reservation as it counts; with a change under way also what the pod has on other PFs.
+
+        Its agent may have placed it anew, where the promised PF had no room.
+        """
+        programmed = self.programmed(uid)
+        interfaces = reservation.counted(programmed)
+        if programmed >= reservation.generation or self.facts is None:
+            return interfaces
+        pfs = {interface.pf for interface in interfaces}
+        reported = self.facts.reported.get(uid, ())
+        return (*interfaces, *(interface for interface in reported if interface.pf not in pfs))
 
     def programmed(self, uid: PodUid) -> int:
         """The generation of a pod's rates that the last report says to be programmed."""
