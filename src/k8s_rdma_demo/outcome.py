@@ -69,6 +69,7 @@ class Outcome:
     pods: list[PodShown] = field(default_factory=list)
     flows: list[FlowShown] = field(default_factory=list)
     refusals: dict[str, str] = field(default_factory=dict)
+    refused_rates: dict[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -116,6 +117,7 @@ class Outcome:
             ],
             "flows": [asdict(flow) for flow in self.flows],
             "refusals": self.refusals,
+            "refusedRates": self.refused_rates,
         }
         path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
@@ -132,6 +134,8 @@ class Outcome:
                 f"[bold]kubectl describe pod {escape(name)}[/]\n"
                 f"  [dim]Warning  FailedScheduling[/]  {escape(why)}\n"
             )
+        for change, why in self.refused_rates.items():
+            console.print(f"[bold]k8s-rdma rates set {escape(change)}[/]\n  [dim]refused[/]  {escape(why)}\n")
         console.print(self._check_table())
 
     def _pod_table(self) -> Table:
