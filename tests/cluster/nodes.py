@@ -60,11 +60,12 @@ class Node:
         return self.server.report
 
     def start(self, pod: Json) -> None:
-        """Give a bound pod what its placement says, and report it."""
+        """Give a bound pod what its placement says, or program a later generation of it, and report it."""
         uid = pod["metadata"]["uid"]
         text = pod["metadata"].get("annotations", {}).get(PLACEMENT_ANNOTATION)
-        if text is not None and uid not in self.held:
-            document = json.loads(text)
+        document = json.loads(text) if text is not None else {}
+        held = self.held.get(uid)
+        if document and (held is None or document.get("generation", 0) > held.generation):
             devices = [
                 document["pools"][each["pool"]]["resource"]
                 for each in document["interfaces"]
@@ -72,7 +73,7 @@ class Node:
             ]
             chosen = iter(self._choose(devices))
             placed = [{**each, **next(chosen)} if "pool" in each else each for each in document["interfaces"]]
-            self.held[uid] = _allocation(pod, placed)
+            self.held[uid] = _allocation(pod, placed, document.get("generation", 0))
             self._report()
 
     def _choose(self, devices: list[str]) -> list[Json]:
@@ -113,7 +114,7 @@ class Node:
         changed.set()
 
 
-def _allocation(pod: Json, placed: list[Json]) -> Allocation:
+def _allocation(pod: Json, placed: list[Json], generation: int) -> Allocation:
     meta = pod["metadata"]
     interfaces = tuple(
         Interface(
@@ -136,4 +137,5 @@ def _allocation(pod: Json, placed: list[Json]) -> Allocation:
         container_id=f"c-{meta['uid']}",
         phase="attached",
         interfaces=interfaces,
+        generation=generation,
     )
