@@ -205,6 +205,28 @@ async def test_top_shows_pfs_for_claims_without_an_extender(kind: str, tmp_path:
     assert {pf["use"] for pf in document["nodes"][0]["pfs"]} == {"claims"}
 
 
+@pytest.mark.parametrize("parameters", [b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}", b'{"a":"\xff"}'])
+async def test_claim_of_any_parameters_is_counted(tmp_path: Path, parameters: bytes):
+    """A real API server stores them as they come; the stand-in decodes them."""
+    if (why := obstacle()) is not None:
+        pytest.skip(why)
+    async with claims_cluster("real", tmp_path) as c:
+        opaque = {"opaque": {"driver": "d.example.com", "parameters": "PARAMETERS"}}
+        document = claim(devices(request()) | {"config": [opaque]}, "odd")
+        body = json.dumps(document).encode().replace(b'"PARAMETERS"', parameters)
+        headers = {"content-type": "application/json"}
+        made = await c.published.http.post(CLAIMS, content=body, headers=headers)
+        assert made.status_code == 201, made.text
+        await c.allocate("held", "f1", "30G")
+        await c.create_claim("one", request(bandwidth="90G"))
+        await c.create_pod("p", "one")
+        explained, shown = await c.run("explain", "pod", "default/p"), await c.run("top", "--once")
+        found = await claims_findings(c)
+    assert "1 node: fits" in explained.out.splitlines()
+    assert "for claims: 2 PFs; reserved 30000 of 200000 Mb/s (15%); 15 of 16 VFs free" in shown.out
+    assert "claims-ok" in found
+
+
 async def claims_findings(c: Cluster) -> dict[str, str]:
     """What doctor says of claims and their policies, by id and subject."""
     ran = await k8s_rdma("doctor", "cluster", "--kubeconfig", str(c.kubeconfig), "--json")
@@ -228,7 +250,8 @@ async def test_doctor_sees_what_claims_lack(kind: str, tmp_path: Path):
         await c.create_pod("q", "two", scheduler="second")
         assert "claims-schedulers-unknown" not in await claims_findings(c)
         for name in ("p", "q"):
-            await c.create(f"{PODS}/{name}/binding", {"target": {"kind": "Node", "name": "w1"}})
+            target = {"kind": "Node", "name": "w1"}
+            await c.create(f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": target})
         assert "default-scheduler (1), second (1)" in (await claims_findings(c))["claims-schedulers-unknown"]
         await c.published.http.delete(f"{API}/deviceclasses/rdma")
         assert "claims-no-class" in await claims_findings(c)
