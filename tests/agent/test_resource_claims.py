@@ -328,7 +328,7 @@ def test_pod_whose_promises_were_lost_does_not_start(machine: Machine) -> None:
 
 SHARED = (
     "ResourceClaim default/c is promised to another pod; an RDMA interface is of one pod: use a "
-    "resourceClaimTemplateName, and delete this pod"
+    "resourceClaimTemplateName, or delete the other pod"
 )
 
 
@@ -558,6 +558,8 @@ def test_add_whose_claim_is_unprepared_meanwhile_is_refused(machine: Machine) ->
 def test_promise_stands_whatever_policies_and_further_pods_come(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         document = of_pod(claim(interface("a", vlan=7)), "p")
+        of_another_driver = {"request": "gpu", "driver": "gpu.example", "pool": "w1", "device": "g0"}
+        document["status"]["allocation"]["devices"]["results"].insert(0, of_another_driver)
         first = await agent.claims.prepare(prepare(document))
         machine.policies = NO_POLICIES
         document["status"]["reservedFor"].insert(0, {"resource": "pods", "name": "q", "uid": "uid-q"})

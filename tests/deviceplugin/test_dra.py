@@ -550,6 +550,7 @@ async def test_refused_status_is_tried_again_and_another_claim_left_alone(world:
     await world.until(lambda: world.api.reads)
     world.api.refused_status = ""
     await world.until(lambda: world.api.applied)
+    assert (world.driver.statuses.writes, world.driver.statuses.failures) == (1, {"422": 1})
     world.api.objects["claim", "default", "c"]["metadata"]["uid"] = "claim-2"
     reads = world.api.reads
     world.agent.publish(Offers(node="w1", claims=(prepared(**ATTACHED, ips=("192.0.2.5/24",)),)))

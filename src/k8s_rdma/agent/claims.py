@@ -141,15 +141,47 @@ class ClaimCommands:
         promise = self._node.ledger.promises.get(uid)
         if promise is None:
             return
+        if uid in self._pending:
+            msg = f"claim {promise.namespace}/{promise.name} is being prepared, not abandoned"
+            raise K8sRdmaError(msg, reason=Reason.CONFLICT)
+        self._require_abandoned(promise, pod)
+        self._specs.remove(uid)
+        self._node.forget_promise(uid)
+
+    async def hand_over(self, question: Prepare, former: PodUid) -> tuple[PreparedDevice, ...]:
+        """Promise a claim to its new pod in place of a former one, for which kubelet never unprepares it.
+
+        Kubelet, which counts the pods of a claim, calls the driver for the first and after the last of them
+        (Kubernetes 1.36, pkg/kubelet/cm/dra/manager.go). K8sRdmaError (`CONFLICT`) while the former pod has
+        interfaces, and when nothing is promised to it; after any error the former promise stands.
+        """
+        claim = self._permitted(question)
+        promise = await self._worker.run(self._hand_over, claim, former)
+        await self._announce_end()
+        return prepared_devices(promise, self._node.name)
+
+    def _hand_over(self, claim: AllocatedClaim, former: PodUid) -> ClaimPromise:
+        """Judge and promise on the worker's thread: at no time does the claim have no promise, or two."""
+        promise = self._node.ledger.promises.get(claim.uid)
+        if promise is None:
+            msg = f"claim {claim.namespace}/{claim.name} is not prepared"
+            raise K8sRdmaError(msg, reason=Reason.CONFLICT)
+        self._require_abandoned(promise, former)
+        successor = self._node.promise(claim, instead=True)
+        if isinstance(successor, Rejection):
+            raise rejected(successor, claim.pod)
+        self._specs.write(successor, self._node.ledger)
+        return successor
+
+    def _require_abandoned(self, promise: ClaimPromise, pod: PodUid) -> None:
+        """Raise K8sRdmaError (`CONFLICT`) if a promise is not to this pod, or the pod has interfaces."""
         subject = f"claim {promise.namespace}/{promise.name}"
-        if promise.pod.uid != pod or uid in self._pending:
+        if promise.pod.uid != pod:
             msg = f"{subject} is prepared for pod {promise.pod.uid}, not abandoned by {pod}"
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
         if self._node.ledger.of_pod(pod):
             msg = f"{subject}: pod {promise.pod.namespace}/{promise.pod.name} still has interfaces"
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
-        self._specs.remove(uid)
-        self._node.forget_promise(uid)
 
     async def unprepare(self, claim: ClaimName) -> None:
         """End what a claim promises, and first what its pod still has of it.
@@ -445,10 +477,13 @@ class ClaimsSocket:
         return answer
 
     async def _perform(self, question: Question, still_waiting: Callable[[], bool]) -> Answer:
+        former = None if question.abandoned_by is None else PodUid(question.abandoned_by)
+        if question.prepare is not None and former is not None:
+            return Answer(devices=await self._commands.hand_over(question.prepare, former))
         if question.prepare is not None:
             return Answer(devices=await self._commands.prepare(question.prepare, still_waiting))
-        if question.unprepare is not None and question.abandoned_by is not None:
-            await self._commands.end_abandoned(question.unprepare, PodUid(question.abandoned_by))
+        if question.unprepare is not None and former is not None:
+            await self._commands.end_abandoned(question.unprepare, former)
         elif question.unprepare is not None:
             await self._commands.unprepare(question.unprepare)
         return Answer()

@@ -235,8 +235,14 @@ class LedgerStore:
         self._unmark(attachment.container)
 
     def promise(self, promise: ClaimPromise) -> None:
-        """Record a promise and mark its pod. After a LedgerError it counts where it is on disk."""
+        """Record a promise and mark its pod. After a LedgerError it counts where it is on disk.
+
+        A pod that had the claim before stays marked, as one that shares it: it gets no interfaces any more.
+        """
         ledger = self.ledger.with_promise(promise)
+        former = self.ledger.promises.get(promise.uid)
+        if former is not None and former.pod.uid != promise.pod.uid:
+            self._mark(former.pod.uid, ledger, {f"{former.namespace}/{former.name}"})
         self._receipts.put_promise(promise)
         self.ledger = ledger
         self._mark(promise.pod.uid, ledger)
@@ -298,7 +304,7 @@ class LedgerStore:
         if foreign := (mark or ClaimMark()).shared - self._claims_of(pod):
             msg = (
                 f"ResourceClaim {min(foreign)} is promised to another pod; an RDMA interface is of one pod: "
-                "use a resourceClaimTemplateName, and delete this pod"
+                "use a resourceClaimTemplateName, or delete the other pod"
             )
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
         if not promised and mark is not None:

@@ -308,13 +308,17 @@ class Node:
     def _classified(self, hardware: Hardware) -> Hardware:
         return with_uses(in_pools(hardware, self._pools), self.rules, self.ledger)
 
-    def promise(self, claim: AllocatedClaim, *, scan: bool = True) -> ClaimPromise | Rejection:
+    def promise(
+        self, claim: AllocatedClaim, *, scan: bool = True, instead: bool = False
+    ) -> ClaimPromise | Rejection:
         """Promise a claim its VFs and record that on disk; nothing in the kernel changes.
 
-        scan: whether the hardware is scanned again before a refusal.
+        scan: whether the hardware is scanned again before a refusal. instead: whether this promise replaces
+            the one that the claim has.
         K8sRdmaError (`UNREADABLE_NODE`) when its PFs could not be read, LedgerError when it is not recorded.
         """
-        promise = self._decided(None, lambda: judge(claim, self.name, self.hardware, self.ledger), scan=scan)
+        ledger = self.ledger.without_promise(claim.uid) if instead else self.ledger
+        promise = self._decided(None, lambda: judge(claim, self.name, self.hardware, ledger), scan=scan)
         if not isinstance(promise, Rejection):
             self._ledger_store.promise(promise)
         return promise

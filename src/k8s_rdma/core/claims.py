@@ -181,13 +181,12 @@ def judge(
     """Promise VFs for a claim, or say why not.
 
     A claim that has its promise gets it again, with other VFs for those that no longer exist.
-    `CONFLICT` where it was promised something else, `INSUFFICIENT` where it fits once others have ended;
-    any other reason is for good.
+    `CONFLICT` where it was promised something else, `INSUFFICIENT` where it fits once others have ended, as
+    a former pod of the same claim; any other reason is for good.
     """
     promise = ledger.promises.get(claim.uid)
     if promise is not None and not _is_same(promise, claim):
-        why = f"claim {claim.namespace}/{claim.name} was prepared with another allocation"
-        return Rejection(node=node, reason=Reason.CONFLICT, message=why)
+        return _promised_otherwise(promise, claim, node)
     if promise is not None and all(_vf(hardware, interface.vf) for interface in promise.interfaces):
         return promise
     pfs = claim_pfs(hardware)
@@ -203,6 +202,15 @@ def judge(
     if not fits(placed, inventory, used):
         return _too_full(placed, inventory, used, parts)
     return _with_vfs(claim, placed, node, hardware, ledger)
+
+
+def _promised_otherwise(promise: ClaimPromise, claim: AllocatedClaim, node: NodeName) -> Rejection:
+    subject, former = f"claim {claim.namespace}/{claim.name}", promise.pod
+    if former.uid != claim.pod.uid:
+        why = f"{subject} is promised to pod {former.name} ({former.uid}), which has not ended"
+        return Rejection(node=node, reason=Reason.INSUFFICIENT, message=why)
+    why = f"{subject} was prepared with another allocation"
+    return Rejection(node=node, reason=Reason.CONFLICT, message=why)
 
 
 def _is_same(promise: ClaimPromise, claim: AllocatedClaim) -> bool:

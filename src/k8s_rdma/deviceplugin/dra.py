@@ -25,6 +25,7 @@ from k8s_rdma.deviceplugin.prepared_claims import (
     PROMISE_TIMES,
     AbandonedPromises,
     ClaimStatuses,
+    Handovers,
     PromiseTimes,
 )
 from k8s_rdma.deviceplugin.resource import PREFIX, Followers, Observable, check_path, is_served, open_endpoint
@@ -32,6 +33,7 @@ from k8s_rdma.deviceplugin.resource_slices import SlicePublisher
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError
 from k8s_rdma.kube.grpc_calls import handler, stream_handler
+from k8s_rdma.wire.claim_status import decode_state
 from k8s_rdma.wire.claims import (
     DRIVER,
     LONGEST_WAIT_S,
@@ -101,32 +103,6 @@ _PASSING = (
 
 MAX_ERROR_CHARACTERS = 500
 """Kubelet makes an event of an error."""
-
-
-class _Consumers(msgspec.Struct, frozen=True):
-    name: str = ""
-    resource: str = ""
-
-
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
-    reserved_for: tuple[_Consumers, ...] | None = None
-
-
-class _Owner(msgspec.Struct, frozen=True):
-    kind: str = ""
-    name: str = ""
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    owner_references: tuple[_Owner, ...] | None = None
-
-
-class _Claim(msgspec.Struct, frozen=True):
-    metadata: _Metadata = _Metadata()
-    status: _Status | None = None
-
-
-_claim_decoder = msgspec.json.Decoder(_Claim)
 
 
 class ClaimsAgent:
@@ -237,7 +213,8 @@ class DraDriver:
         check_path(self._socket, "claims.pluginsDir")
         check_path(self._registration_socket, "claims.registryDir")
         self.slices = SlicePublisher(api, self._node)
-        self._statuses = ClaimStatuses(api, self._node, self._agent.offers)
+        self.statuses = ClaimStatuses(api, self._node, self._agent.offers)
+        self._handovers = Handovers(api, self._node, self._agent.offers, self._ask_now)
         self._abandoned = AbandonedPromises(api, self._agent.offers, self._ask_now, promise_times)
         self.registration = "kubelet has not registered the driver yet"
         self.counts: Counter[tuple[str, bool]] = Counter()
@@ -274,7 +251,8 @@ class DraDriver:
             tasks.create_task(self._agent.follow())
             tasks.create_task(self._offer())
             tasks.create_task(self.slices.run())
-            tasks.create_task(self._statuses.run())
+            tasks.create_task(self.statuses.run())
+            tasks.create_task(self._handovers.run())
             tasks.create_task(self._abandoned.run())
             await self._serve()
         raise AssertionError
@@ -392,6 +370,7 @@ class DraDriver:
         if resource is None:
             return Answer(error=f"{subject} does not exist", reason=Reason.CONFLICT)
         found = msgspec.Raw(resource)
+        self._handovers.hurry(claim)
 
         def question() -> Question:
             return Question(
@@ -405,19 +384,16 @@ class DraDriver:
 
         answer = await self._agent.ask(question, deadline_s)
         if answer.error:
-            self._statuses.refuse(claim, answer.error)
+            self.statuses.refuse(claim, answer.error)
         return answer
 
     async def _pod(self, namespace: str, claim: bytes) -> bytes | None:
-        """Read the pod that owns a claim, or else the first that it is reserved for; the agent judges it."""
+        """Read the pod that a claim is for; the agent judges it."""
         try:
-            found = _claim_decoder.decode(claim)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pod = decode_state(claim).pod
+        except MalformedError:
             return None
-        consumers = (found.status or _Status()).reserved_for or ()
-        names = [owner.name for owner in found.metadata.owner_references or () if owner.kind == "Pod"]
-        names += [consumer.name for consumer in consumers if consumer.resource == "pods"]
-        return await self._api.get_pod_document(namespace, names[0]) if names and names[0] else None
+        return await self._api.get_pod_document(namespace, pod) if pod else None
 
     async def _unprepare(self, claim: ClaimName, deadline_s: float) -> Answer:
         return await self._agent.ask(lambda: Question(unprepare=claim), deadline_s)

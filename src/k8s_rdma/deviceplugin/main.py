@@ -394,6 +394,13 @@ def _claim_metrics(driver: DraDriver) -> Iterator[Metric]:
     yield from driver.durations.collect()
     help_text = "Writes of the node's ResourceSlices."
     yield counter(f"{PREFIX}slice_writes_total", help_text, [({}, driver.slices.writes)])
+    help_text = "Writes of `status.devices` of ResourceClaims."
+    yield counter(f"{PREFIX}claim_status_writes_total", help_text, [({}, driver.statuses.writes)])
+    yield counter(
+        f"{PREFIX}claim_status_failures_total",
+        "Attempts to write `status.devices` of ResourceClaims that failed, by reason.",
+        [({"reason": reason}, count) for reason, count in sorted(driver.statuses.failures.items())],
+    )
 
 
 POLL_INTERVAL_S = 1.0
@@ -488,7 +495,7 @@ class DevicePlugin:
             running = [tasks.create_task(self._shared.run())]
             await self._shared.wait_for_attempt()
             running += [
-                tasks.create_task(self._watch_kubelet(stop)),
+                *([tasks.create_task(self._watch_kubelet(stop))] if self.plugin_servers else []),
                 tasks.create_task(self._follow_devices()),
                 tasks.create_task(self._neighbours.follow()),
                 *(tasks.create_task(plugin_server.run()) for plugin_server in self.plugin_servers),

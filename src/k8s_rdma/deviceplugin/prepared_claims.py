@@ -1,20 +1,31 @@
-"""Prepared claims beside kubelet's calls: their `status.devices`, and those that kubelet never unprepares."""
+"""Prepared claims beside kubelet's calls: their `status.devices`, and those that kubelet forgets.
+
+It asks nothing where a claim has a new pod before the end of the former one, nor once its checkpoint is lost.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
 import structlog
 
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import API_ERRORS, REAL_TIME, Time
-from k8s_rdma.wire.claim_status import ClaimState, decode_state, prepared_devices, refused_devices
-from k8s_rdma.wire.claims import Answer, ClaimName, Offers, PreparedClaim, Question
+from k8s_rdma.kube.api import API_ERRORS, REAL_TIME, ApiRefusedError, Time
+from k8s_rdma.wire.claim_status import (
+    ClaimState,
+    decode_state,
+    decode_uid,
+    prepared_devices,
+    refused_devices,
+)
+from k8s_rdma.wire.claims import NO_POD, Answer, ClaimName, Offers, Prepare, PreparedClaim, Question
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,8 +39,11 @@ _log = structlog.get_logger()
 SETTLE_S = 5.0
 """The time that a claim is without a sandbox before its status says so: one that starts has it sooner."""
 
-FIRST_RETRY_S, LAST_RETRY_S = 1.0, 300.0
-"""The delays between attempts to apply a claim's status."""
+FIRST_RETRY_S, LAST_RETRY_S, LAST_HANDOVER_S = 1.0, 300.0, 60.0
+"""The delays between attempts to apply a claim's status, and to hand a claim over."""
+
+HANDOVER_DELAY_S = 0.5
+"""The time from the end of a pod's sandbox to the first attempt: kubelet mostly unprepares claims sooner."""
 
 PAUSE_S = 0.1
 """The time between two claims: no node writes more than ten a second."""
@@ -40,7 +54,7 @@ MOST_REFUSED = 256
 
 @dataclass(slots=True)
 class _Entry:
-    """A claim whose status is to be written. due_s: when; infinite once it has been."""
+    """A claim that something is to be done for. due_s: when; infinite once it has been."""
 
     claim: ClaimName
     prepared: PreparedClaim | None = None
@@ -54,9 +68,58 @@ class _Entry:
             return prepared_devices(self.prepared, pool, found, now)
         return refused_devices(pool, self.refusal, found, now)
 
+    def report(self, event: str, problem: str) -> None:
+        """Log a problem once."""
+        if problem != self.problem:
+            _log.warning(event, claim=f"{self.claim.namespace}/{self.claim.name}", error=problem)
+        self.problem = problem
+
+
+class _Entries:
+    """Entries by the UIDs of their claims, each attempted when it is due."""
+
+    def __init__(self, offers: Observable[Offers | None], time: Time) -> None:
+        self._offers = offers
+        self._time = time
+        self._change = asyncio.Event()
+        self.by_uid: dict[str, _Entry] = {}
+
+    def notify(self) -> None:
+        """Have entries that are due now attempted now."""
+        self._change.set()
+
+    async def run(
+        self, observe: Callable[[Offers], None], attempt: Callable[[_Entry], Awaitable[None]]
+    ) -> NoReturn:
+        """Observe each change of the offers, and attempt what is due, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow(observe))
+            while True:
+                self._change.clear()
+                entry = min(self.by_uid.values(), key=lambda entry: entry.due_s, default=None)
+                left_s = math.inf if entry is None else entry.due_s - self._time.monotonic()
+                if entry is not None and left_s <= 0:
+                    await attempt(entry)
+                    await self._time.pause(PAUSE_S)
+                    continue
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if math.isinf(left_s) else left_s):
+                        await self._change.wait()
+
+    async def _follow(self, observe: Callable[[Offers], None]) -> NoReturn:
+        offers = self._offers.value
+        while True:
+            if offers is not None:
+                observe(offers)
+                self.notify()
+            offers = await self._offers.wait_for_change(offers)
+
 
 class ClaimStatuses:
-    """Applies `status.devices` of the node's prepared claims, again whenever they change."""
+    """Applies `status.devices` of the node's prepared claims, again whenever they change.
+
+    writes: the number of statuses applied. failures: of attempts in vain, by HTTP status or `errors.Reason`.
+    """
 
     def __init__(
         self, api: SlicesApi, node: NodeName, offers: Observable[Offers | None], time: Time = REAL_TIME
@@ -64,70 +127,52 @@ class ClaimStatuses:
         """offers: the agent's latest."""
         self._api = api
         self._node = node
-        self._offers = offers
         self._time = time
-        self._entries: dict[str, _Entry] = {}
-        self._change = asyncio.Event()
+        self._entries = _Entries(offers, time)
+        self.writes = 0
+        self.failures: Counter[str] = Counter()
 
     def refuse(self, claim: ClaimName, why: str) -> None:
         """Have the claim's status say why it is not prepared, unless it was before."""
-        entry = self._entries.get(claim.uid)
-        if entry is None and len(self._entries) >= MOST_REFUSED:
+        entries = self._entries.by_uid
+        entry = entries.get(claim.uid)
+        if entry is None and len(entries) >= MOST_REFUSED:
             return
         if entry is None or entry.prepared is None:
-            self._entries[claim.uid] = _Entry(claim, refusal=why, due_s=self._time.monotonic())
-            self._change.set()
+            entries[claim.uid] = _Entry(claim, refusal=why, due_s=self._time.monotonic())
+            self._entries.notify()
 
     async def run(self) -> NoReturn:
         """Write until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow())
-            while True:
-                self._change.clear()
-                entry = min(self._entries.values(), key=lambda entry: entry.due_s, default=None)
-                left_s = math.inf if entry is None else entry.due_s - self._time.monotonic()
-                if entry is not None and left_s <= 0:
-                    await self._attempt(entry)
-                    await self._time.pause(PAUSE_S)
-                    continue
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if math.isinf(left_s) else left_s):
-                        await self._change.wait()
-
-    async def _follow(self) -> NoReturn:
-        offers = self._offers.value
-        while True:
-            if offers is not None:
-                self._observe(offers)
-            offers = await self._offers.wait_for_change(offers)
+        await self._entries.run(self._observe, self._attempt)
 
     def _observe(self, offers: Offers) -> None:
         """Have written what differs from before; forget claims that are unprepared."""
         now_s = self._time.monotonic()
         prepared = {claim.claim.uid: claim for claim in offers.claims}
         entries = {
-            uid: entry for uid, entry in self._entries.items() if uid in prepared or entry.prepared is None
+            uid: entry
+            for uid, entry in self._entries.by_uid.items()
+            if uid in prepared or entry.prepared is None
         }
         for uid, claim in prepared.items():
             if uid not in entries or entries[uid].prepared != claim:
                 due_s = now_s if claim.attached else now_s + SETTLE_S
                 entries[uid] = _Entry(claim.claim, prepared=claim, due_s=due_s)
-        self._entries = entries
-        self._change.set()
+        self._entries.by_uid = entries
 
     async def _attempt(self, entry: _Entry) -> None:
         try:
             await self._apply(entry)
         except (*API_ERRORS, MalformedError) as error:
             entry.due_s = self._time.monotonic() + entry.backoff.fail()
-            if error.message != entry.problem:
-                name = f"{entry.claim.namespace}/{entry.claim.name}"
-                _log.warning("claim_status_not_written", claim=name, error=error.message)
-            entry.problem = error.message
+            why = str(error.status) if isinstance(error, ApiRefusedError) else error.reason
+            self.failures[why] += 1
+            entry.report("claim_status_not_written", error.message)
             return
         entry.due_s = math.inf
-        if entry.prepared is None and self._entries.get(entry.claim.uid) is entry:
-            del self._entries[entry.claim.uid]
+        if entry.prepared is None and self._entries.by_uid.get(entry.claim.uid) is entry:
+            del self._entries.by_uid[entry.claim.uid]
 
     async def _apply(self, entry: _Entry) -> None:
         """Apply the status where it differs from what the API server has; not to a claim that is gone."""
@@ -139,6 +184,97 @@ class ClaimStatuses:
         devices = entry.devices(self._node, found, now)
         if devices != list(found.statuses.values()):
             await self._api.apply_claim_status(claim.namespace, claim.name, {"devices": devices}, claim.uid)
+            self.writes += 1
+
+
+class Handovers:
+    """Hands promises over to pods that take the claims of others.
+
+    Kubelet calls the driver for the first pod of a claim and after the last one: where a pod with a claim was
+    deleted by force, and another one with the same claim comes before its end, it asks for neither. A claim
+    is handed over when the API server has its former pod no more, and reserves it for another pod alone; the
+    agent refuses while the former one has interfaces.
+    """
+
+    def __init__(
+        self,
+        api: SlicesApi,
+        node: NodeName,
+        offers: Observable[Offers | None],
+        ask: Callable[[Question], Awaitable[Answer]],
+        time: Time = REAL_TIME,
+    ) -> None:
+        """ask: asks the agent."""
+        self._api = api
+        self._node = node
+        self._ask = ask
+        self._time = time
+        self._entries = _Entries(offers, time)
+
+    def hurry(self, claim: ClaimName) -> None:
+        """Check a claim now: another pod may have it."""
+        if (entry := self._entries.by_uid.get(claim.uid)) is not None:
+            entry.due_s = self._time.monotonic()
+            self._entries.notify()
+
+    async def run(self) -> NoReturn:
+        """Check until cancelled each promise whose pod has been without a sandbox for a moment."""
+        await self._entries.run(self._observe, self._attempt)
+
+    def _observe(self, offers: Offers) -> None:
+        due_s = self._time.monotonic() + HANDOVER_DELAY_S
+        entries = {}
+        for prepared in offers.claims:
+            uid = prepared.claim.uid
+            entry = self._entries.by_uid.get(uid)
+            if entry is None or entry.prepared is None or entry.prepared.pod_uid != prepared.pod_uid:
+                backoff = Backoff(FIRST_RETRY_S, LAST_HANDOVER_S)
+                entry = _Entry(prepared.claim, prepared=prepared, due_s=due_s, backoff=backoff)
+            if not prepared.attached:
+                entries[uid] = entry
+        self._entries.by_uid = entries
+
+    async def _attempt(self, entry: _Entry) -> None:
+        if entry.prepared is None:
+            raise AssertionError
+        try:
+            finished = await self._try_to_hand_over(entry, entry.prepared)
+        except (*API_ERRORS, MalformedError) as error:  # unknown is not gone
+            entry.report("claim_not_handed_over", error.message)
+            finished = False
+        entry.due_s = math.inf if finished else self._time.monotonic() + entry.backoff.fail()
+
+    async def _try_to_hand_over(self, entry: _Entry, prepared: PreparedClaim) -> bool:
+        """Return whether nothing is left to do: no pod waits for the promise, or one has it now."""
+        claim = entry.claim
+        document = await self._api.get_claim_document(claim.namespace, claim.name)
+        found = decode_state(document) if document is not None else None
+        if document is None or found is None or found.uid != claim.uid:
+            return True
+        on_node = any(device.pool == self._node for device in found.allocated)
+        if not on_node or not found.consumers - {prepared.pod_uid}:
+            return True
+        if prepared.pod_uid in found.consumers or await self._exists(prepared):
+            return False
+        pod = await self._api.get_pod_document(claim.namespace, found.pod) if found.pod else None
+        question = Prepare(
+            claim=claim,
+            resource=msgspec.Raw(document),
+            pod=NO_POD if pod is None else msgspec.Raw(pod),
+            wait_s=0.0,
+        )
+        answer = await self._ask(Question(prepare=question, abandoned_by=prepared.pod_uid))
+        if answer.error:
+            entry.report("claim_not_handed_over", answer.error)
+            return False
+        name = f"{claim.namespace}/{claim.name}"
+        _log.info("claim_handed_over", claim=name, pod=found.pod, former=prepared.pod_uid)
+        return True
+
+    async def _exists(self, prepared: PreparedClaim) -> bool:
+        """Report whether the API server has the pod that a claim was prepared for."""
+        document = await self._api.get_pod_document(prepared.claim.namespace, prepared.pod)
+        return document is not None and decode_uid(document) == prepared.pod_uid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

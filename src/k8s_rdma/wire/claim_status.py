@@ -26,8 +26,14 @@ MAX_MESSAGE = 1024
 """Characters of a condition's message; Kubernetes takes 32 KiB."""
 
 
-class _Metadata(msgspec.Struct, frozen=True):
+class _Owner(msgspec.Struct, frozen=True):
+    kind: str = ""
+    name: str = ""
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
+    owner_references: tuple[_Owner, ...] | None = None
 
 
 class _Device(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,6 +53,8 @@ class _Allocation(msgspec.Struct, frozen=True):
 
 class _Consumer(msgspec.Struct, frozen=True):
     uid: str = ""
+    name: str = ""
+    resource: str = ""
 
 
 class _Status(msgspec.Struct, frozen=True, rename="camel"):
@@ -60,7 +68,12 @@ class _Claim(msgspec.Struct, frozen=True):
     status: _Status | None = None
 
 
+class _Object(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+
+
 _decoder = msgspec.json.Decoder(_Claim)
+_object_decoder = msgspec.json.Decoder(_Object)
 
 
 class DeviceKey(NamedTuple):
@@ -74,12 +87,14 @@ class DeviceKey(NamedTuple):
 class ClaimState(NamedTuple):
     """A claim as the API server has it.
 
-    consumers: the UIDs that it is reserved for. allocated: this driver's devices. statuses: what
+    consumers: the UIDs that it is reserved for. pod: the name of the one that owns it, or else of the first
+    that it is reserved for; empty where there is none. allocated: this driver's devices. statuses: what
     `status.devices` says of these.
     """
 
     uid: str
     consumers: frozenset[str]
+    pod: str
     allocated: frozenset[DeviceKey]
     statuses: dict[DeviceKey, dict[str, Any]]
 
@@ -89,9 +104,13 @@ def decode_state(document: bytes) -> ClaimState:
     claim = decode(document, _decoder, "ResourceClaim")
     status = claim.status or _Status()
     results = status.allocation.devices.results if status.allocation is not None else None
+    consumers = status.reserved_for or ()
+    pods = [owner.name for owner in claim.metadata.owner_references or () if owner.kind == "Pod"]
+    pods += [consumer.name for consumer in consumers if consumer.resource == "pods"]
     return ClaimState(
         uid=claim.metadata.uid,
-        consumers=frozenset(consumer.uid for consumer in status.reserved_for or ()),
+        consumers=frozenset(consumer.uid for consumer in consumers),
+        pod=next(iter(pods), ""),
         allocated=frozenset(
             DeviceKey(result.pool, result.device, result.share_id or "")
             for result in results or ()
@@ -99,6 +118,11 @@ def decode_state(document: bytes) -> ClaimState:
         ),
         statuses={_key(found): found for found in status.devices or () if found.get("driver") == DRIVER},
     )
+
+
+def decode_uid(document: bytes) -> str:
+    """Read the UID of any object; MalformedError names the field."""
+    return decode(document, _object_decoder, "object").metadata.uid
 
 
 def prepared_devices(prepared: PreparedClaim, pool: str, found: ClaimState, now: str) -> list[dict[str, Any]]:

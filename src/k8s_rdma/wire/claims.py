@@ -68,8 +68,9 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Exactly one of `prepare`, `unprepare` and `follow`. unprepare: NodeUnprepareResources of one claim.
 
-    abandoned_by: with `unprepare`, the UID of the pod that the claim was prepared for and is not reserved for
-    any more. Kubelet did not ask, so the agent refuses while that pod has interfaces.
+    abandoned_by: the UID of the pod that the claim was prepared for and is not reserved for any more. Kubelet
+    did not ask, so the agent refuses while that pod has interfaces, and with `prepare` once nothing is
+    promised to it: `unprepare` ends its promise, `prepare` hands it over to the claim's new pod.
     """
 
     prepare: Prepare | None = None
@@ -79,8 +80,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         """Refuse none, and several at once."""
-        if self.abandoned_by is not None and self.unprepare is None:
-            msg = "abandoned_by needs unprepare"
+        if self.abandoned_by is not None and self.follow:
+            msg = "abandoned_by needs prepare or unprepare"
             raise ValueError(msg)
         if sum((self.prepare is not None, self.unprepare is not None, self.follow)) != 1:
             msg = "wanted exactly one of prepare, unprepare and follow"

@@ -1,0 +1,136 @@
+"""Restarts of what pods by ResourceClaims need, on a real kubelet: the driver, kubelet, the node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster.test_real_dra import (
+    API,
+    WHY_NOT,
+    Cluster,
+    build_dir,
+    claims_cluster,
+    container,
+    make_node,
+    node,
+    program,
+)
+from cluster.test_real_kubelet import with_address, with_cdi
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from e2e.node import Node
+
+__all__ = ["build_dir", "make_node", "node", "program"]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)), with_cdi]
+
+REPLACEMENTS = 4
+PODS, PODS_PER_S = 40, 10
+LATEST_S = 2.0
+
+
+async def test_slices_are_back_after_a_restart_of_kubelet_and_the_sandbox_keeps_its_vf(
+    node: Node, tmp_path: Path
+):
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        await cluster.create_claim("p", "400M")
+        await cluster.create_pod("p", restartPolicy="Always")
+        await cluster.interfaces("p")
+        [before] = node.try_report().allocations
+        await cluster.kubelet.end()
+        await cluster.kubelet.start()
+        await cluster.until_published()
+        await cluster.create_claim("q", "400M")
+        await cluster.create_pod("q")
+        assert await cluster.interfaces("q") == {"rdma0": (400, 0)}
+        [after] = [each for each in node.try_report().allocations if each.pod.name == "p"]
+        assert after.interfaces == before.interfaces
+
+
+async def test_pods_start_while_the_driver_is_replaced(node: Node, tmp_path: Path):
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        for index in range(REPLACEMENTS):
+            name = f"p{index}"
+            await cluster.create_claim(name, "400M")
+            former = await cluster.replace_driver()
+            await cluster.create_pod(name)
+            former.terminate()
+            assert await cluster.interfaces(name) == {"rdma0": (400, 0)}
+            assert len(await cluster.slices()) == 1
+            await cluster.kubelet.delete_pod(name)
+            assert await asyncio.to_thread(former.wait, 30) == 0
+        events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
+        assert "FailedPrepareDynamicResources" not in {event["reason"] for event in events}
+        [slice_] = await cluster.slices()
+        assert slice_["spec"]["pool"]["generation"] == 1
+
+
+async def test_pods_start_at_ten_a_second_while_drivers_are_rolled(
+    make_node: Callable[[int], Node], tmp_path: Path
+):
+    """By surge, as the chart's DaemonSet does it: the former one ends when kubelet has the new one."""
+    node = with_address(make_node(PODS))
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        names = [f"p{index}" for index in range(PODS)]
+        for name in names:
+            await cluster.create_claim(name, "10M")
+        async with lost_slices(cluster) as lost:
+            creating = asyncio.create_task(create_pods(cluster, names))
+            rolled = 0
+            while not creating.done() or rolled < REPLACEMENTS:
+                former = await cluster.replace_driver()
+                former.terminate()
+                rolled += 1
+                assert await asyncio.to_thread(former.wait, 30) == 0
+            await creating
+            for name in names:
+                assert await cluster.interfaces(name) == {"rdma0": (10, 0)}
+            assert not lost
+        events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
+        assert "FailedPrepareDynamicResources" not in {event["reason"] for event in events}
+        [slice_] = await cluster.slices()
+        assert slice_["spec"]["pool"]["generation"] == 1
+
+
+async def create_pods(cluster: Cluster, names: list[str]) -> None:
+    """Create pods at a steady rate."""
+    started_s = time.monotonic()
+    for index, name in enumerate(names):
+        await asyncio.sleep(max(0.0, started_s + index / PODS_PER_S - time.monotonic()))
+        await cluster.create_pod(name, containers=[container("c", "net")])
+
+
+@asynccontextmanager
+async def lost_slices(cluster: Cluster) -> AsyncIterator[list[str]]:
+    """Collect the names of ResourceSlices that are deleted meanwhile."""
+    found: list[str] = []
+    listed = await cluster.get(f"{API}/resourceslices")
+    version = listed["metadata"]["resourceVersion"]
+
+    async def watch() -> None:
+        path = f"{API}/resourceslices?watch=1&resourceVersion={version}"
+        async with cluster.kubelet.cluster.http.stream("GET", path, timeout=None) as events:
+            async for line in events.aiter_lines():
+                event = json.loads(line)
+                if event["type"] == "DELETED":
+                    found.append(event["object"]["metadata"]["name"])
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield found
+        assert not watching.done()
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
