@@ -79,6 +79,7 @@ _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _CAPABILITIES = {"type": "array", "items": {"type": "string", "pattern": "^[A-Z_]+$"}}
 _NAMES = {"type": "array", "items": {"type": "string", "minLength": 1}}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
+_SHARE = {"type": ["integer", "string"], "pattern": "^[0-9]+%$", "minimum": 1}
 
 _SUBNET = "[0-9a-fA-F.:]+/[0-9]{1,3}"
 _SUBNETS = {"type": "string", "pattern": f"^{_SUBNET}(,{_SUBNET})?$"}
@@ -102,10 +103,11 @@ SAID: dict[tuple[str, ...], Schema] = {
     ("ipam", "ranges"): {"type": "object", "additionalProperties": _SUBNETS},
     ("ipam", "by"): {"enum": ["auto", "host-local", "whereabouts"]},
     ("ipam", "perNode"): {"anyOf": [{"enum": [True]}, {"type": "integer", "minimum": MIN_BLOCK}]},
+    ("dra", "maxSurge"): _SHARE,
     ("node", "nodeSelector"): _TEXTS,
     ("node", "tolerations"): _OBJECTS,
     ("node", "affinity"): _OBJECT,
-    ("node", "maxUnavailable"): {"type": ["integer", "string"], "pattern": "^[0-9]+%$", "minimum": 1},
+    ("node", "maxUnavailable"): _SHARE,
     ("node", "terminationGracePeriodSeconds"): {"type": "integer", "minimum": 30},
     ("node", "podLabels"): _TEXTS,
     ("node", "podAnnotations"): _TEXTS,

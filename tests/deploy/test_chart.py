@@ -536,35 +536,52 @@ def test_dra_driver_is_there_where_it_is_switched_on():
 
 def test_dra_driver_has_kubelets_directories_and_the_token_of_its_pod():
     objects = documents(render(with_values(CLAIMS, {"node": {"kubeletDir": "/srv/kubelet"}})))
-    [settings] = [each["data"] for each in objects if "device-plugin.yaml" in (each.get("data") or {})]
-    plugin = fit(DevicePluginConfig, yaml.safe_load(settings["device-plugin.yaml"]))
-    assert plugin.in_cluster
+    settings = by_name(objects, "ConfigMap", "k8s-rdma-claims")["data"]["claims.yaml"]
+    plugin = fit(DevicePluginConfig, yaml.safe_load(settings))
+    assert (plugin.in_cluster, plugin.resources, plugin.open_paths) == (True, (), ())
     assert plugin.claims == ClaimsConfig(
         plugins_dir="/srv/kubelet/plugins", registry_dir="/srv/kubelet/plugins_registry"
     )
-    mounts = containers(objects)["device-plugin"]["volumeMounts"]
+    mounts = containers(objects)["dra-driver"]["volumeMounts"]
     paths = {each["mountPath"] for each in mounts if not each.get("readOnly")}
     assert paths > {f"{plugin.claims.plugins_dir}/{DRIVER}", plugin.claims.registry_dir}
     assert {each["name"] for each in mounts} > {"api"}
-    assert "claims" not in of_configuration({}, "device-plugin.yaml")
+    assert "claims" not in of_configuration(CLAIMS, "device-plugin.yaml")
+
+
+def test_dra_driver_is_replaced_beside_its_former_pod():
+    """Kubelet deletes the slices of a driver that is away; two pods cannot have one port of the node."""
+    objects = documents(render(CLAIMS))
+    driver = by_name(objects, "DaemonSet", "k8s-rdma-claims")["spec"]
+    assert driver["updateStrategy"]["rollingUpdate"] == {"maxSurge": "10%", "maxUnavailable": 0}
+    pod = driver["template"]["spec"]
+    assert not pod.get("hostNetwork")
+    [container] = pod["containers"]
+    assert not any("hostPort" in port for port in container["ports"])
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["args"][-2:] == ["--pod-uid", "$(POD_UID)"]
+
+
+def test_dra_driver_needs_no_device_plugin_and_goes_before_an_uninstallation():
+    objects = documents(render(with_values(CLAIMS, {"node": {"devicePlugin": {"enabled": False}}})))
+    assert {"agent", "dra-driver"} <= containers(objects).keys()
+    objects = documents(render(with_values(CLAIMS, {"node": {"uninstall": True}})))
+    assert names_of(objects, "DaemonSet") == {"k8s-rdma-node"}
 
 
 def test_role_of_the_dra_driver_is_of_the_account_of_its_pod():
     objects = documents(render(CLAIMS, namespace="elsewhere"))
     [subject] = by_name(objects, "ClusterRoleBinding", "k8s-rdma-claims")["subjects"]
-    account = by_name(objects, "DaemonSet", "k8s-rdma-node")["spec"]["template"]["spec"]["serviceAccountName"]
+    pod = by_name(objects, "DaemonSet", "k8s-rdma-claims")["spec"]["template"]["spec"]
+    account = pod["serviceAccountName"]
     assert subject == {"kind": "ServiceAccount", "name": account, "namespace": "elsewhere"}
+    assert account in names_of(objects, "ServiceAccount")
 
 
 @pytest.mark.parametrize(
     ("values", "kubernetes", "says"),
     [
         ({"dra": {"enabled": True}}, "v1.33.4", "dra.enabled: needs Kubernetes 1.36"),
-        (
-            {"dra": {"enabled": True}, "node": {"devicePlugin": {"enabled": False}}},
-            "v1.36.2",
-            "dra.enabled: needs node.devicePlugin.enabled",
-        ),
         ({"hardware": CLAIMS["hardware"]}, "v1.36.2", r"hardware.pfs\[\].use: claims needs dra.enabled"),
         (
             {"hardware": {"pfs": [{"claims": {"vfs": 2, "mbps": 1_000}}]}},

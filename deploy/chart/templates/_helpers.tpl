@@ -11,6 +11,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: node
 {{- end }}
 
+{{- define "k8s-rdma.claims-selector-labels" -}}
+app.kubernetes.io/name: k8s-rdma
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: claims
+{{- end }}
+
 {{- define "k8s-rdma.extender-selector-labels" -}}
 app.kubernetes.io/name: k8s-rdma
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -47,9 +53,6 @@ app.kubernetes.io/component: extender
 {{- define "k8s-rdma.check-claims" -}}
 {{- if not (semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version) -}}
 {{- fail "dra.enabled: needs Kubernetes 1.36, or 1.34 with the feature gate DRAConsumableCapacity" -}}
-{{- end -}}
-{{- if not .Values.node.devicePlugin.enabled -}}
-{{- fail "dra.enabled: needs node.devicePlugin.enabled, as the device plugin is the DRA driver" -}}
 {{- end -}}
 {{- end }}
 

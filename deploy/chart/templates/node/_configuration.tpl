@@ -50,16 +50,29 @@
 {{- else if not (hasKey (.Values.node.devicePlugin.config | default dict) "openPaths") -}}
 {{- $_ := set $ours "openPaths" (list) -}}
 {{- end -}}
-{{- if .Values.dra.enabled -}}
-{{- $_ := set $ours "inCluster" true -}}
-{{- $_ := set $ours "claims" (dict "pluginsDir" (print .Values.node.kubeletDir "/plugins") "registryDir" (print .Values.node.kubeletDir "/plugins_registry")) -}}
-{{- end -}}
 {{- $settings := merge $ours (.Values.node.devicePlugin.config | default dict) -}}
 {{- $resources := $settings.resources | default (list (dict "mode" "exact")) -}}
 {{- if .Values.node.devicePlugin.mount -}}
 {{- $resources = append $resources (dict "mode" "mount") -}}
 {{- end -}}
 {{- $_ := set $settings "resources" $resources -}}
+{{- toYaml $settings -}}
+{{- end }}
+
+{{/* The DRA driver is a device plugin without resources, reached as that one is. */}}
+{{- define "k8s-rdma.claims.yaml" -}}
+{{- $plugin := .Values.node.devicePlugin.config | default dict -}}
+{{- $claims := dict "pluginsDir" (print .Values.node.kubeletDir "/plugins") "registryDir" (print .Values.node.kubeletDir "/plugins_registry") -}}
+{{- $settings := dict "resources" (list) "inCluster" true "claims" $claims -}}
+{{- if .Values.node.server.tokensSecretName -}}
+{{- $_ := set $settings "tokenFile" "/etc/k8s-rdma/tokens/tokens" -}}
+{{- end -}}
+{{- if or (not .Values.node.server.tokensSecretName) $plugin.openPaths -}}
+{{- $_ := set $settings "openPaths" ($plugin.openPaths | default (list)) -}}
+{{- end -}}
+{{- if $plugin.port -}}
+{{- $_ := set $settings "port" $plugin.port -}}
+{{- end -}}
 {{- toYaml $settings -}}
 {{- end }}
 
