@@ -15,7 +15,7 @@ from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface, claim_pfs, ju
 from k8s_rdma.core.inventory import NOTHING_USED, PfRule
 from k8s_rdma.core.ledger import ClaimPromise, ClaimUid, Ledger
 from k8s_rdma.core.placement import Rejection
-from k8s_rdma.core.programming import RoundRobin
+from k8s_rdma.core.programming import RoundRobin, effective_mins
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import InterfaceOptions, NodeName, PfUse, RateAbility, RateRange, Setting
 from k8s_rdma.errors import LedgerError, Reason
@@ -136,6 +136,34 @@ def test_pf_without_vfs_or_a_known_speed_is_not_offered() -> None:
 def test_weights_are_offered_as_a_share_of_the_link() -> None:
     found = for_claims(hardware(replace(pf_state(PF0), rates=WEIGHTS)))
     assert [offer.mbps for offer in offers(found, Ledger(), {}, RULES)] == [950]
+
+
+@given(
+    st.lists(
+        st.sampled_from([0, 1_000, 25_000]) | st.integers(0, 95).map(lambda each: 1_000 * each), max_size=24
+    )
+)
+def test_mix_that_an_offer_of_weights_admits_is_refused_just_where_a_vf_would_fall_short(
+    mins: list[int],
+) -> None:
+    """60 % beside 35 of 1 % is one: each of these has 2 of 170 shares."""
+    link = 100_000
+    found = for_claims(hardware(replace(pf_state(PF0, vfs=24, link_mbps=link), rates=WEIGHTS)))
+    [offer] = offers(found, Ledger(), {}, RULES)
+    ledger = Ledger()
+    promised: list[int] = []
+    for number, mbps in enumerate(mins):
+        if sum(promised) + mbps > offer.mbps:
+            continue  # kube-scheduler does not allocate it
+        mix = [*promised, mbps]
+        judged = judge(allocated(f"c{number}", (PF0, mbps)), W1, found, ledger)
+        rates = effective_mins(mix, link, 100)
+        short = any(rate < least for rate, least in zip(rates, mix, strict=True))
+        assert isinstance(judged, Rejection) == short
+        if isinstance(judged, Rejection):
+            assert (judged.reason, "weights" in judged.message) == (Reason.INSUFFICIENT, True)
+        else:
+            ledger, promised = ledger.with_promise(judged), mix
 
 
 def test_device_is_named_after_its_netdev_or_by_its_address() -> None:
