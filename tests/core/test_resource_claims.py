@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from factories import PF0, PF1, hardware, interface, pf_state, pod, receipt
@@ -138,15 +138,18 @@ def test_weights_are_offered_as_a_share_of_the_link() -> None:
     assert [offer.mbps for offer in offers(found, Ledger(), {}, RULES)] == [950]
 
 
-@given(
-    st.lists(
-        st.sampled_from([0, 1_000, 25_000]) | st.integers(0, 95).map(lambda each: 1_000 * each), max_size=24
-    )
+MIX = st.lists(
+    st.sampled_from([0, 1_000, 60_000, 95_000]) | st.integers(0, 95).map(lambda percent: 1_000 * percent),
+    max_size=24,
 )
+
+
+@given(MIX)
+@example([95_000, *[0] * 6])
 def test_mix_that_an_offer_of_weights_admits_is_refused_just_where_a_vf_would_fall_short(
     mins: list[int],
 ) -> None:
-    """60 % beside 35 of 1 % is one: each of these has 2 of 170 shares."""
+    """95 % beside six VFs without a reservation is one: it has 100 of 106 shares."""
     link = 100_000
     found = for_claims(hardware(replace(pf_state(PF0, vfs=24, link_mbps=link), rates=WEIGHTS)))
     [offer] = offers(found, Ledger(), {}, RULES)
