@@ -31,11 +31,13 @@ class Relay:
     """target: the port that the next connection goes to; None refuses it.
 
     passes: cleared, nothing gets through any more, and nobody is told: a network that drops all packets.
+    bytes_passed: both ways so far.
     """
 
     target: Callable[[], Awaitable[int | None]]
     passes: asyncio.Event = field(default_factory=_open)
     port: int = 0
+    bytes_passed: int = 0
 
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass on what a client and its server say until one of them has ended."""
@@ -63,6 +65,7 @@ class Relay:
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
                 await self.passes.wait()
+                self.bytes_passed += len(data)
                 writer.write(data)
                 await writer.drain()
             await self.passes.wait()

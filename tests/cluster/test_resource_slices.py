@@ -13,12 +13,14 @@ import pytest
 
 from cluster.control_plane import Json, write_kubeconfig
 from cluster.real import real
+from cluster.relay import Relay, relaying
 from cluster.standin import stand_in
 from deviceplugin.test_dra import offer
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.deviceplugin.resource_slices import TOUCHED, SlicePublisher
 from k8s_rdma.kube.client import Client, connect
 from k8s_rdma.wire.claims import DRIVER, Offers
+from k8s_rdma.wire.resource_slice import slice_specs
 from k8s_rdma_demo.cluster.resource_slices import CONSUMABLE_CAPACITY, TAINTS
 from k8s_rdma_demo.kubelet.device_manager import in_background
 
@@ -34,6 +36,7 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 NODE = NodeName("w1")
 SINCE = (1, 36)
 DEADLINE_S = 60
+OTHERS = 1_000
 
 
 @dataclass
@@ -196,6 +199,56 @@ async def test_two_drivers_that_differ_take_turns_slowly(kind: str, tmp_path: Pa
             await p.until(turns)
             assert other.writes <= 5
         await p.until_published("f0")
+
+
+async def test_driver_gets_nothing_of_other_nodes_slices(kind: str, tmp_path: Path):
+    async with publishing(kind, tmp_path) as p:
+        [spec] = slice_specs(Offers(node=NODE, pfs=(offer(),)), agent_away=False, with_taints=True)
+        for number in range(OTHERS):
+            made = {"nodeName": f"n{number}", "pool": spec["pool"] | {"name": f"n{number}", "generation": 1}}
+            body = {"metadata": {"name": f"n{number}"}, "spec": spec | made}
+            answer = await p.http.post(SLICES, json=body)
+            assert answer.status_code == 201, answer.text
+        async with beside(p, tmp_path) as (publisher, relay):
+            publisher.offer(Offers(node=NODE, pfs=(offer(),)))
+
+            async def there() -> bool:
+                return any(spec["nodeName"] == NODE for spec in await p.specs())
+
+            await p.until(there)
+            to_publish = relay.bytes_passed
+            version = (await p.http.get(SLICES)).json()["metadata"]["resourceVersion"]
+            for number in range(OTHERS):
+                patch = {"metadata": {"annotations": {TOUCHED: "now"}}}
+                merge = {"Content-Type": "application/merge-patch+json"}
+                answer = await p.http.patch(f"{SLICES}/n{number}", json=patch, headers=merge)
+                assert answer.status_code == 200, answer.text
+            beyond = relay.bytes_passed - to_publish
+            stream = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "1"}
+            whole = (await p.http.get(SLICES, params=stream)).text
+            assert whole.count("MODIFIED") == OTHERS
+            assert to_publish < len(whole) / 10
+            assert beyond < OTHERS, "bookmarks at most"
+
+
+@asynccontextmanager
+async def beside(p: Published, directory: Path) -> AsyncIterator[tuple[SlicePublisher, Relay]]:
+    """Another publisher of the node, whose connections are counted."""
+    kubeconfig = directory / "publisher.kubeconfig"
+    url = httpx2.URL(p.http.base_url)
+
+    async def port() -> int | None:
+        return url.port
+
+    async with relaying(port) as relay:
+        kubeconfig.write_text(kubeconfig.read_text().replace(f":{url.port}", f":{relay.port}"))
+        client = connect(str(kubeconfig))
+        publisher = SlicePublisher(client, NODE)
+        try:
+            async with in_background(publisher.run()):
+                yield publisher, relay
+        finally:
+            await client.close()
 
 
 async def test_annotation_of_a_slice_changes_nothing_else(kind: str, tmp_path: Path):
