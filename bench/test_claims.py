@@ -203,7 +203,8 @@ async def measured(node: Node, count: int, empty_socket: Path) -> tuple[Rounds, 
 def memory(process: int) -> dict[str, float]:
     """Memory in MiB by proc_pid_smaps(5): Pss divides pages of files among the processes that map them."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
-    return {name: int(amount.split()[0]) / 1024 for name, _, amount in (line.partition(":") for line in lines)}
+    amounts = (line.split() for line in lines)
+    return {name.rstrip(":"): int(kib) / 1024 for name, kib, _ in amounts}
 
 
 @needs_root
