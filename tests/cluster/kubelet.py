@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -200,6 +201,16 @@ class Kubelet:
         if self.program is not None:
             await self.program.end()
             self.program = None
+
+    def reboot(self) -> None:
+        """What a reboot of the node makes of its runtime, in order, while kubelet is not there."""
+        for sandbox in self._runtime.cri.list_sandboxes():
+            self._runtime.cri.stop_sandbox(sandbox)
+        for path in self.cdi.iterdir():
+            path.unlink()
+        boot_id = self._directory / "boot-id"
+        boot_id.write_text(f"{uuid.uuid4()}\n")
+        self._runtime.run("mount", "--bind", boot_id, "/proc/sys/kernel/random/boot_id")
 
     async def node(self) -> Json:
         """Its Node object; empty before there is one."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,7 +88,7 @@ async def test_pods_start_at_ten_a_second_while_drivers_are_rolled(
         names = [f"p{index}" for index in range(PODS)]
         for name in names:
             await cluster.create_claim(name, "10M")
-        async with lost_slices(cluster) as lost:
+        async with slice_events(cluster) as changes:
             creating = asyncio.create_task(create_pods(cluster, names))
             rolled = 0
             while not creating.done() or rolled < REPLACEMENTS:
@@ -97,11 +99,54 @@ async def test_pods_start_at_ten_a_second_while_drivers_are_rolled(
             await creating
             for name in names:
                 assert await cluster.interfaces(name) == {"rdma0": (10, 0)}
-            assert not lost
+            assert "DELETED" not in changes
         events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
         assert "FailedPrepareDynamicResources" not in {event["reason"] for event in events}
         [slice_] = await cluster.slices()
         assert slice_["spec"]["pool"]["generation"] == 1
+
+
+async def test_pod_has_its_vf_again_after_a_reboot_and_slices_are_back_at_once(node: Node, tmp_path: Path):
+    """Everything in memory is lost, the ledger and kubelet's files are not; kubelet deletes the slices."""
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        await cluster.create_claim("p", "400M")
+        await cluster.create_pod("p", restartPolicy="Always")
+        await cluster.interfaces("p")
+        [before] = node.try_report().allocations
+        async with slice_events(cluster) as changes:
+            await reboot(cluster)
+            await cluster.until_published()
+            assert changes == ["DELETED", "ADDED"]
+        times = {event: logged_at(node, event) for event in ("driver_registered", "slices_published")}
+        delay = times["slices_published"] - times["driver_registered"]
+        assert 0 < delay.total_seconds() < LATEST_S
+        await cluster.kubelet.until(lambda: bool(node.try_report().allocations))
+        assert await cluster.interfaces("p") == {"rdma0": (400, 0)}
+        [after] = node.try_report().allocations
+        assert after.interfaces == before.interfaces
+
+
+def logged_at(node: Node, event: str) -> datetime:
+    """The time of the last line of an event in the driver's log."""
+    lines = (node.directory / "device-plugin.log").read_text().splitlines()
+    found = [entry for entry in map(json.loads, lines) if entry["event"] == event]
+    return datetime.fromisoformat(found[-1]["timestamp"])
+
+
+async def reboot(cluster: Cluster) -> None:
+    """An orderly one: the runtime stops sandboxes while the agent is there."""
+    node = cluster.node
+    await cluster.kubelet.end()
+    await asyncio.to_thread(cluster.kubelet.reboot)
+    for process in (cluster.driver, node.agent):
+        assert process is not None
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, 30) == 0
+    shutil.rmtree(node.run_dir)
+    await asyncio.to_thread(node.start_agent)
+    cluster.driver = node.start("device-plugin", cluster.config)
+    await cluster.kubelet.start()
 
 
 async def create_pods(cluster: Cluster, names: list[str]) -> None:
@@ -113,8 +158,8 @@ async def create_pods(cluster: Cluster, names: list[str]) -> None:
 
 
 @asynccontextmanager
-async def lost_slices(cluster: Cluster) -> AsyncIterator[list[str]]:
-    """Collect the names of ResourceSlices that are deleted meanwhile."""
+async def slice_events(cluster: Cluster) -> AsyncIterator[list[str]]:
+    """Collect the kinds of events of ResourceSlices meanwhile."""
     found: list[str] = []
     listed = await cluster.get(f"{API}/resourceslices")
     version = listed["metadata"]["resourceVersion"]
@@ -123,9 +168,8 @@ async def lost_slices(cluster: Cluster) -> AsyncIterator[list[str]]:
         path = f"{API}/resourceslices?watch=1&resourceVersion={version}"
         async with cluster.kubelet.cluster.http.stream("GET", path, timeout=None) as events:
             async for line in events.aiter_lines():
-                event = json.loads(line)
-                if event["type"] == "DELETED":
-                    found.append(event["object"]["metadata"]["name"])
+                kind = json.loads(line)["type"]
+                found.append(kind)
 
     watching = asyncio.create_task(watch())
     try:
