@@ -14,16 +14,16 @@ from k8s_rdma.wire.claims import NO_POD, SOCKET, Answer, Offers, Prepare
 from resource_claims import claim, interface, of_pod, pod
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def promised_to_p(directory: Path) -> AsyncIterator[World]:
+async def promised_to_p(directory: Path, api: FakeSlices | None = None) -> AsyncIterator[World]:
     """A driver whose agent has promised a claim to `p`; the API server reserves it for `q`, and has both."""
-    api, agent = FakeSlices(), Agent(directory / SOCKET, answer=Answer())
+    api, agent = api or FakeSlices(), Agent(directory / SOCKET, answer=Answer())
     api.objects["claim", "default", "c"] = of_pod(claim(interface("a")), "q")
     for name in ("p", "q"):
         api.objects["pod", "default", name] = pod(name)
@@ -109,6 +109,30 @@ async def test_claim_that_a_sandbox_has_is_left_alone_until_it_ends(tmp_path: Pa
         assert bytes(question_of(world).pod) == bytes(NO_POD)
         world.agent.answer = PREPARED
         await world.until(lambda: len(world.agent.questions) == 2)
+
+
+class ReadOnce(FakeSlices):
+    """It reserves the claim for `q` as soon as somebody has read it. after: called then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after: list[Callable[[], None]] = []
+
+    async def get_claim_document(self, namespace: str, name: str) -> bytes | None:
+        found = await super().get_claim_document(namespace, name)
+        self.objects["claim", namespace, name] = of_pod(claim(interface("a")), "q")
+        while self.after:
+            self.after.pop()()
+        return found
+
+
+async def test_check_that_is_asked_for_during_another_one_follows_it(tmp_path: Path) -> None:
+    api = ReadOnce()
+    async with promised_to_p(tmp_path, api) as world:
+        api.objects["claim", "default", "c"]["status"]["reservedFor"] = []
+        del api.objects["pod", "default", "p"]
+        api.after.append(lambda: world.driver._handovers.hurry(CLAIM))
+        await world.until(lambda: world.agent.questions)
 
 
 async def test_preparation_for_a_new_pod_has_the_former_one_checked_at_once(tmp_path: Path) -> None:

@@ -237,12 +237,14 @@ class Handovers:
     async def _attempt(self, entry: _Entry) -> None:
         if entry.prepared is None:
             raise AssertionError
+        entry.due_s = math.inf  # unless another pod hurries meanwhile
         try:
             finished = await self._try_to_hand_over(entry, entry.prepared)
         except (*API_ERRORS, MalformedError) as error:  # unknown is not gone
             entry.report("claim_not_handed_over", error.message)
             finished = False
-        entry.due_s = math.inf if finished else self._time.monotonic() + entry.backoff.fail()
+        if not finished:
+            entry.due_s = min(entry.due_s, self._time.monotonic() + entry.backoff.fail())
 
     async def _try_to_hand_over(self, entry: _Entry, prepared: PreparedClaim) -> bool:
         """Return whether nothing is left to do: no pod waits for the promise, or one has it now."""
