@@ -41,6 +41,9 @@ VALUES: dict[str, Json] = {
     "uninstalling": {"node": {"uninstall": True}},
 }
 
+CLAIMS: Json = {"dra": {"enabled": True}, "node": {"server": {"tokensSecretName": "tokens"}}}
+WITH_CLAIMS = (1, 36)
+
 
 def rendered(plane: ControlPlane, values: Json) -> list[Json]:
     major, minor = plane.release
@@ -52,7 +55,8 @@ async def test_api_server_takes_all_objects_to_the_letter(tmp_path: Path):
         applied = Applied(http)
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         await applied.apply(namespace)
-        for values in VALUES.values():
+        of_claims = [CLAIMS] if plane.release >= WITH_CLAIMS else []
+        for values in (*VALUES.values(), *of_claims):
             for each in rendered(plane, values):
                 await applied.apply(each, dry_run=True)
         if plane.release >= NEWEST:
