@@ -135,6 +135,17 @@ async def test_raise_beyond_the_link_is_refused_with_numbers_and_admitted_when_t
     assert (await status(c, "gold", "admitted")).generation == 1
 
 
+async def test_explanation_shows_the_generations_and_the_last_outcome(c: World):
+    await ask(c, "gold", (600, 0))
+    await status(c, "gold", "admitted")
+    await ask(c, "gold", (5_000, 0))
+    await status(c, "gold", "waiting")
+    answer = await c.extender.views.explain({"type": "http", "query_string": b"pod=default/gold"})
+    [place] = json.loads(answer.body)["places"]
+    assert (place["generation"], place.get("programmed", 0)) == (1, 0)
+    assert place["rates"] == "waiting: generation 1 is not programmed on node w1 yet"
+
+
 async def test_what_a_cut_frees_is_not_given_before_the_node_has_programmed_it(c: World):
     await c.create_pod("next", 400)
     await ask(c, "gold", (300, 600))

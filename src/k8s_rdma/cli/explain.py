@@ -344,6 +344,10 @@ def _place(place: Place) -> str:
         parts.append("[yellow]the node cannot be read[/]")
     else:
         parts.append(f"its agent reports {_placed(place.reported) if place.reported else 'nothing of it'}")
+    if place.generation:
+        parts.append(f"rates of generation {place.generation}, programmed: {place.programmed}")
+    if place.rates:
+        parts.append(f"last change of rates {escape(place.rates)}")
     return "; ".join(parts)
 
 

@@ -37,7 +37,7 @@ from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import API_ERRORS, ClusterApi, PodView
 from k8s_rdma.wire.annotation import format_request
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode, describe_rates_status
 from k8s_rdma.wire.placement_keys import KeySource
 from k8s_rdma.wire.views import (
     Explanation,
@@ -152,6 +152,9 @@ class PodExplainer:
             placement=placed_on(reservation.interfaces, inventory) if reservation else (),
             signature=self._signature(pod, node),
             reported=reported,
+            generation=reservation.generation if reservation else 0,
+            programmed=self.cache.state.programmed(node, pod.uid),
+            rates=describe_rates_status(pod.view.annotations) if pod.view else "",
         )
 
     def bypass_notes(self, pod: KnownPod) -> tuple[str, ...]:

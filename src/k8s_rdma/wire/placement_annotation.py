@@ -529,6 +529,18 @@ def encode_rates_status(status: RatesStatus) -> str:
     return _encoder.encode(status).decode()
 
 
+def describe_rates_status(annotations: Mapping[str, str]) -> str:
+    """Describe the outcome of a pod's last change of rates; empty for none."""
+    text = annotations.get(RATES_STATUS_ANNOTATION)
+    if text is None:
+        return ""
+    try:
+        status = decode_rates_status(text)
+    except MalformedError as error:
+        return error.message
+    return f"{status.state}: {status.message}" if status.message else status.state
+
+
 def decode_rates_status(text: str) -> RatesStatus:
     """Decode the status. MalformedError names the field: a pod's owner may have edited it."""
     return decode_json(text, _status_decoder, RATES_STATUS_ANNOTATION)

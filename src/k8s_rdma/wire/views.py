@@ -56,6 +56,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     signature: of the placement annotation: `valid`; `unsigned` where there is no key; else what is wrong
         with it; null where the pod could not be read or has none.
     reported: what the node's agent reports of the pod; null when the node cannot be read.
+    generation, programmed: of the placement, and of the rates that its agent reports as programmed. rates:
+        the outcome of the last change of rates; empty for none.
     """
 
     node: str
@@ -63,6 +65,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     placement: tuple[Placed, ...] = ()
     signature: str | None = None
     reported: tuple[Placed, ...] | None = None
+    generation: int = 0
+    programmed: int = 0
+    rates: str = ""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
