@@ -115,6 +115,15 @@ async def test_lease_is_renewed_twice_soon_after_a_pod_gave_something_back(tmp_p
         assert w.asked("PATCH", "/leases/w1") == before + 2
 
 
+async def test_node_at_rest_reads_its_rdma_node_once_a_minute_and_no_lease(tmp_path):
+    async with publishing(tmp_path, rdma_node=True) as w:
+        await published(w)
+        read = w.asked("GET", "/rdmanodes/w1"), w.asked("GET", "/leases/w1")
+        for _ in range(13):
+            await w.time.advance(10)
+        assert (w.asked("GET", "/rdmanodes/w1"), w.asked("GET", "/leases/w1")) == (read[0] + 2, read[1])
+
+
 async def test_status_that_somebody_else_changed_is_written_again(tmp_path):
     async with publishing(tmp_path, rdma_node=True) as w:
         await published(w)

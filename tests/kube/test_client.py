@@ -8,6 +8,7 @@ from contextlib import aclosing
 import pytest
 from structlog.testing import capture_logs
 
+from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import (
@@ -224,14 +225,19 @@ async def test_pods_are_followed_however_deep_one_of_them_is_nested(answering, l
     async def handle(request):
         if "watch" in request.query:
             return Response(status=200, body=b'{"type":"MODIFIED","object":%b}\n' % nested)
+        if request.path.endswith("/p"):
+            return Response(status=200, body=nested)
         return Response(
             status=200, body=b'{"metadata":{"resourceVersion":"7"},"items":[%b,%b]}' % (nested, plain)
         )
 
     async with answering(handle) as client, aclosing(client.follow_pods()) as events:
         listed, changed = await anext(events), await anext(events)
+        read = await client.get_pod("d", "p")
+        touched = await client.touch_pod(Pod(namespace="d", name="p", uid=PodUid("p")), "k8s-rdma.io/a", "1")
     assert [(each.name, each.node) for each in listed.items] == [("p", "w1"), ("q", "w1")]
     assert changed == Changed(listed.items[0])
+    assert read == touched == listed.items[0]
 
 
 UNREADABLE = [

@@ -50,7 +50,7 @@ from k8s_rdma.kube.objects import (
     PodObject,
 )
 from k8s_rdma.kube.resource_slices import ResourceSlices
-from k8s_rdma.kube.watches import Selection, connections_of, watch_objects
+from k8s_rdma.kube.watches import Selection, connections_of, decode_object, watch_objects
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
 
 if TYPE_CHECKING:
@@ -366,6 +366,10 @@ class _Pace:
         await asyncio.sleep(pause_s)
 
 
+def _pod_path(namespace: str, name: str) -> str:
+    return f"api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}"
+
+
 class Client(RdmaNodes, ResourceSlices):
     """Every Protocol of this package through a lightkube client, which it owns.
 
@@ -477,12 +481,10 @@ class Client(RdmaNodes, ResourceSlices):
             yield cast("Event[BudgetView]", event)
 
     async def _patch_pod(self, pod: Pod, meta: dict[str, dict[str, str]], **preconditions: str) -> PodView:
-        patch = {"metadata": {"uid": pod.uid, **preconditions, **meta}}
-        name, namespace = segment(pod.name), segment(pod.namespace)
-        changed = await self._client.patch(
-            PodObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE
-        )
-        return changed.view()
+        patch = msgspec.json.encode({"metadata": {"uid": pod.uid, **preconditions, **meta}})
+        headers = {"Content-Type": PatchType.MERGE.value}
+        changed = await self._http.patch(_pod_path(pod.namespace, pod.name), content=patch, headers=headers)
+        return decode_object(PodObject, changed.raise_for_status().content).view()
 
     async def _patch_node(self, node: NodeName, meta: dict[str, dict[str, str]]) -> None:
         patch = {"metadata": meta}
@@ -491,7 +493,8 @@ class Client(RdmaNodes, ResourceSlices):
     async def _pod(self, namespace: str, name: str) -> PodObject | None:
         try:
             with named_errors(f"get pod {namespace}/{name}"):
-                return await self._client.get(PodObject, segment(name), namespace=segment(namespace))
+                found = await self._http.get(_pod_path(namespace, name))
+                return decode_object(PodObject, found.raise_for_status().content)
         except ApiRefusedError as refused:
             if refused.status == 404:
                 return None

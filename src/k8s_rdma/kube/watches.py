@@ -1,4 +1,4 @@
-"""List and watch: objects of the API server, decoded straight into the few fields that are read.
+"""Objects of the API server, decoded straight into the few fields that are read; list and watch.
 
 Everyone who may create an object writes a part of every list that it is in: `metadata.managedFields` alone
 may be nested 10,000 levels deep. So an object that cannot be read is left out, and logged; the others are
@@ -234,6 +234,12 @@ class _Reader:
 @lru_cache(maxsize=64)
 def _decoders(kind: Any) -> tuple[msgspec.json.Decoder[_List[Any]], msgspec.json.Decoder[Any]]:
     return msgspec.json.Decoder(_List[kind]), msgspec.json.Decoder(kind)
+
+
+def decode_object(kind: type[T], data: bytes) -> T:
+    """Decode an object, however deep it is nested. MsgspecError when it is none of that kind."""
+    _, decoder = _decoders(cast("Any", kind))
+    return cast("T", _tolerant(decoder, data))
 
 
 def _tolerant(decoder: msgspec.json.Decoder[T], data: bytes) -> T:

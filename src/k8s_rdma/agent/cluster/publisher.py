@@ -179,20 +179,25 @@ class StatusPublisher:
         self._versions = versions
 
     async def _discover_versions(self) -> _Versions:
-        """Read the published objects, and create missing ones: they are deleted with their Node."""
+        """Read the published objects, and create missing ones: they are deleted with their Node.
+
+        A known Lease needs no read: if somebody else wrote or deleted it, its next renewal is refused.
+        """
         uid = (await self._own.wait_for_node()).uid
         published = await self._api.get_rdma_node(self._own.name)
         if published is None:
             published = await self._api.create_rdma_node(self._own.name, uid)
         if published.version != self._written_version:
             self._published = None
-        lease = await self._api.get_lease(self._namespace, self._own.name)
-        if lease is None:
-            lease = LeaseView(
-                namespace=self._namespace, name=self._own.name, holder="", duration_s=0, owner=uid
-            )
+        lease = self._versions.lease if self._versions is not None else await self._find_lease(uid)
         self._discover_at = self._time.monotonic() + REDISCOVERY_INTERVAL_S
         return _Versions(published=published, lease=lease)
+
+    async def _find_lease(self, uid: str) -> LeaseView:
+        lease = await self._api.get_lease(self._namespace, self._own.name)
+        if lease is not None:
+            return lease
+        return LeaseView(namespace=self._namespace, name=self._own.name, holder="", duration_s=0, owner=uid)
 
     async def _write(self, versions: _Versions, report: NodeReport) -> _Versions:
         published_before = versions.published

@@ -1,0 +1,165 @@
+"""What nodes at rest put on a real API server: the agents' own publishers, with their own intervals.
+
+Budget for 5,000 nodes: 1 % of a processor of kube-apiserver, and 50 KB/s that etcd writes to its log. So many
+agents as fit on this machine publish `RdmaNode` objects of 2 PFs and 20 allocations for as long as one
+heartbeat takes, each over connections of its own; what they take beyond the API server at rest is scaled.
+Runs where `K8S_RDMA_KUBE_BIN` names a folder with kube-apiserver and etcd (`tests/cluster`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+import yaml
+
+from bench.test_cni_add import processor_ms
+from cluster.control_plane import write_kubeconfig
+from cluster.publishers import CRD
+from cluster.real import obstacle, real
+from k8s_rdma.agent.cluster.publisher import HEARTBEAT_S, Publishing
+from k8s_rdma.agent.config import AgentConfig, PublishConfig
+from k8s_rdma.kube.client import connect
+from k8s_rdma.wire.rest import NodeReport
+from large_cluster import node_name, report_of
+
+if TYPE_CHECKING:
+    from cluster.real import Real
+    from conftest import Record
+
+AGENTS, NODES, PODS = 500, 5_000, 20
+APART_S = 0.02
+"""Between the starts of two agents: their renewals are spread over the interval, as in a cluster."""
+
+REST_S = 60.0
+BUDGET_PERCENT, BUDGET_KB = 1, 50
+_WAL = re.compile(r"^etcd_disk_wal_write_bytes_total ([0-9.e+]+)$", re.MULTILINE)
+_ETCD = re.compile(r"--listen-client-urls=(\S+?)\x00")
+
+
+@dataclass
+class Unchanged:
+    """`Reports` of a node on which nothing happens."""
+
+    report: NodeReport
+
+    def now(self) -> NodeReport:
+        """The report."""
+        return self.report
+
+    async def wait_for_change(self, previous: NodeReport | None) -> NodeReport:
+        """Wait for ever."""
+        if previous is not self.report:
+            return self.report
+        await asyncio.Event().wait()
+        return self.report
+
+
+@dataclass(frozen=True)
+class Load:
+    """Counted since their start: processor time of both programs, ms, and bytes in etcd's log."""
+
+    api_server_ms: float
+    etcd_ms: float
+    wal_bytes: float
+
+    def per_second(self, since: Load, seconds: float) -> tuple[float, float, float]:
+        """Percent of a processor twice, and bytes."""
+        return (
+            (self.api_server_ms - since.api_server_ms) / seconds / 10,
+            (self.etcd_ms - since.etcd_ms) / seconds / 10,
+            (self.wal_bytes - since.wal_bytes) / seconds,
+        )
+
+
+class Programs:
+    """The API server and etcd of a control plane."""
+
+    def __init__(self, directory: Path) -> None:
+        commands = {int(found.parent.name): found for found in Path("/proc").glob("[0-9]*/cmdline")}
+        own = {pid: path.read_text() for pid, path in commands.items() if str(directory) in _text(path)}
+        self._api_server = next(pid for pid, command in own.items() if "/kube-apiserver\0" in command)
+        self._etcd, command = next(each for each in own.items() if "/etcd\0" in each[1])
+        found = _ETCD.search(command)
+        assert found is not None
+        self._metrics = f"{found[1]}/metrics"
+
+    def load(self) -> Load:
+        """So far."""
+        wal = _WAL.search(httpx2.get(self._metrics, trust_env=False).text)
+        assert wal is not None
+        return Load(processor_ms(self._api_server), processor_ms(self._etcd), float(wal[1]))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""  # it has ended
+
+
+async def publish(index: int, kubeconfig: Path, stack: AsyncExitStack) -> asyncio.Task[None]:
+    """Have a node's agent publish."""
+    client = connect(str(kubeconfig))
+    stack.push_async_callback(client.close)
+    config = AgentConfig(node=node_name(index), in_cluster=True, publish=PublishConfig(rdma_node=True))
+    reports = Unchanged(report_of(index, PODS, "alike"))
+    return asyncio.create_task(Publishing(config, client, reports).run())
+
+
+async def make_objects(plane: Real) -> None:
+    """The nodes, the namespace of their Leases, and the kind that they publish."""
+    await plane.add_crd(yaml.safe_load(CRD.read_text()))
+    async with plane.client() as http:
+        await http.post("/api/v1/namespaces", json={"metadata": {"name": "k8s-rdma"}})
+        for index in range(AGENTS):
+            await http.post("/api/v1/nodes", json={"metadata": {"name": node_name(index)}})
+
+
+async def measured(directory: Path) -> tuple[float, float, float]:
+    """Percent of a processor of the API server and of etcd, and bytes a second, for all nodes."""
+    async with real(directory) as plane, AsyncExitStack() as stack:
+        await make_objects(plane)
+        programs = Programs(directory)
+        await asyncio.sleep(REST_S / 2)
+        began = programs.load()
+        await asyncio.sleep(REST_S)
+        at_rest = programs.load().per_second(began, REST_S)
+        kubeconfig = write_kubeconfig(directory / "agents.kubeconfig", plane, plane.admin_token)
+        tasks = []
+        for index in range(AGENTS):
+            tasks.append(await publish(index, kubeconfig, stack))
+            await asyncio.sleep(APART_S)
+        await asyncio.sleep(REST_S / 2)  # the first writes are over
+        began = programs.load()
+        await asyncio.sleep(HEARTBEAT_S)
+        publishing = programs.load().per_second(began, HEARTBEAT_S)
+        assert not any(task.done() for task in tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await stack.aclose()
+        await asyncio.sleep(1)  # connections with TLS take a moment to close
+        api_server, etcd, wal = (
+            (load - rest) * NODES / AGENTS for load, rest in zip(publishing, at_rest, strict=True)
+        )
+        return api_server, etcd, wal
+
+
+@pytest.mark.timeout(1_200)
+def test_nodes_at_rest(record: Record, tmp_path: Path) -> None:
+    if why := obstacle():
+        pytest.skip(why)
+    api_server, etcd, wal = asyncio.run(measured(tmp_path))
+    what, note = f"{NODES:,} nodes at rest", f"{AGENTS} agents, scaled"
+    record(
+        f"{what}, kube-apiserver's processor", budget=BUDGET_PERCENT, measured=api_server, unit="%", note=note
+    )
+    record(f"{what}, etcd's processor", budget=None, measured=etcd, unit="%", note=note)
+    record(f"{what}, etcd's log", budget=BUDGET_KB, measured=wal / 1e3, unit="KB/s", note=note)
