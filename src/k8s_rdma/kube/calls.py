@@ -1,4 +1,9 @@
-"""Calls of the API server through lightkube: names in paths, errors.
+"""Calls of the API server through lightkube: names in paths, errors; lists and watches.
+
+Objects are decoded straight into the few fields that are read. Everyone who may create an object writes a
+part of every list that it is in: `metadata.managedFields` alone may be nested 10,000 levels deep. So an
+object that cannot be read is left out, and logged; the others are read. Sources: "Efficient detection of
+changes" and "Retrieving large results sets in chunks" of Kubernetes' API concepts.
 
 `Documents` are the API server's objects of any kind as they are, for doctor; through lightkube's connection,
 which knows the forms that credentials have.
@@ -6,32 +11,47 @@ which knows the forms that credentials have.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import httpx2  # what lightkube 1.x raises
 import msgspec
+import structlog
 from lightkube import ApiError, NotReadyError
 from lightkube import Client as LightkubeClient
 from lightkube.core.exceptions import ConfigError
+from lightkube.core.resource import api_info
+from lightkube.core.selector import build_selector
 
 from k8s_rdma.kube.api import (
     TOO_LARGE,
     ApiRefusedError,
     ApiUncertainError,
     ApiUnreachableError,
+    Changed,
+    Deleted,
+    Event,
+    Listed,
+    Page,
 )
 from k8s_rdma.kube.credentials import authenticate, credentials, usable_credentials
-from k8s_rdma.wire.json import decode_lossy
+from k8s_rdma.wire.json import decode_lossy, pruned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
+    from lightkube import AsyncClient
 
-PAGE = 500
+T = TypeVar("T")
+
+_PAGE = 500
 """Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""
 
 _MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
@@ -45,6 +65,9 @@ _TOO_LARGE_CODES = (HTTPStatus.CONFLICT, HTTPStatus.INTERNAL_SERVER_ERROR)
 _NO_ANSWER_OF_ITS = (msgspec.MsgspecError, KeyError, ValueError, NotReadyError, RecursionError)
 """The errors of lightkube for an answer that is not the API server's own, such as a proxy's page;
 NotReadyError for a list without a version."""
+
+
+_log = structlog.get_logger()
 
 
 def segment(name: str) -> str:
@@ -65,10 +88,10 @@ def named_errors(operation: str) -> Iterator[None]:
         yield
     except ApiError as error:
         why = error.status.message or error.status.reason or ""
-        raise api_error(operation, error.status.code or 0, why) from error
+        raise _api_error(operation, error.status.code or 0, why) from error
     except httpx2.HTTPStatusError as error:  # of a list or a watch, which lightkube does not look into
         response = error.response
-        raise api_error(operation, response.status_code, _message(response)) from error
+        raise _api_error(operation, response.status_code, _message(response)) from error
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
         msg = f"{operation}: no connection to the API server: {str(error) or type(error).__name__}"
         raise ApiUnreachableError(msg) from error
@@ -86,8 +109,7 @@ async def read_refusal(response: httpx2.Response) -> None:
         await response.aread()
 
 
-def api_error(operation: str, code: int, why: str) -> ApiRefusedError | ApiUncertainError:
-    """The error for an answer with that code; it was refused, or may have been carried out."""
+def _api_error(operation: str, code: int, why: str) -> ApiRefusedError | ApiUncertainError:
     message = f"{operation}: {why} (HTTP {code})"
     if code in _TOO_LARGE_CODES and any(text in why for text in _TOO_LARGE):
         hint = "with this it would be longer than etcd takes, 1.5 MiB by default; make it shorter"
@@ -153,7 +175,7 @@ class Documents:
         following = ""
         while True:
             continuation = {"continue": following} if following else {}
-            document = self.get(path, {"limit": str(PAGE), **(query or {}), **continuation})
+            document = self.get(path, {"limit": str(_PAGE), **(query or {}), **continuation})
             if document is None:
                 return
             items = document.get("items") or ()
@@ -184,3 +206,219 @@ class Documents:
             msg = f"expected an object, got {type(found).__name__}"
             raise ValueError(msg)  # noqa: TRY004 - as the JSON decoder says it
         return found
+
+
+_NO_OBJECT = (msgspec.MsgspecError, UnicodeError, RecursionError)
+
+
+class _ListMetadata(msgspec.Struct, frozen=True):
+    resourceVersion: str = ""  # noqa: N815  the API's name
+    following: str = msgspec.field(name="continue", default="")
+
+
+class _List(msgspec.Struct, Generic[T], frozen=True):
+    items: list[T] | None
+    metadata: _ListMetadata = _ListMetadata()
+
+
+class _WatchEvent(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+class _Status(msgspec.Struct, frozen=True):
+    code: int = 0
+    message: str = ""
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    resourceVersion: str = ""  # noqa: N815  the API's name
+
+
+class _Identified(msgspec.Struct, frozen=True):
+    metadata: _Identity = _Identity()
+
+
+_raw_list = msgspec.json.Decoder(_List[msgspec.Raw])
+_event = msgspec.json.Decoder(_WatchEvent)
+_status = msgspec.json.Decoder(_Status)
+_identified = msgspec.json.Decoder(_Identified)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Objects to list and watch.
+
+    kind: a lightkube resource with a method `view`. subject: what they are, for errors and the log.
+    namespace: None for all. fields: as of lightkube's `list`.
+    """
+
+    kind: Any
+    subject: str
+    namespace: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def path(self) -> str:
+        """The path of the list, relative to the API server's URL."""
+        info = api_info(self.kind)
+        group, version, _ = info.resource
+        scope = f"namespaces/{segment(self.namespace)}/" if self.namespace is not None else ""
+        return f"{f'apis/{group}' if group else 'api'}/{version}/{scope}{info.plural}"
+
+    def query(self) -> dict[str, str]:
+        """The parameters that select them."""
+        return {"fieldSelector": build_selector(dict(self.fields), for_fields=True)} if self.fields else {}
+
+
+def connections_of(client: AsyncClient) -> httpx2.AsyncClient:
+    """The connections of a lightkube client, with its credentials."""
+    return client._client._client  # no other way in
+
+
+async def watch_objects(
+    http: httpx2.AsyncClient, selection: Selection, *, silence_s: float, paged: bool = False
+) -> AsyncIterator[Event[Any]]:
+    """List and watch objects, as values; raises when the watch is lost or silent for so long.
+
+    paged: whether what is listed may come in pages: a large list then takes the memory of two pages only.
+    """
+    subject, path, query = selection.subject, selection.path(), selection.query()
+    reader = _Reader(selection.kind, subject)
+    items: list[Any] = []
+    with named_errors(f"list {subject}"):
+        async with aclosing(cast("Any", _lists(http, path, query, reader))) as lists:
+            async for found in lists:
+                items += reader.views(found.items or ())
+                version = found.metadata.resourceVersion
+                if paged and found.metadata.following:
+                    yield Page(tuple(items))
+                    items.clear()
+        if not version:
+            msg = "a list without a version"
+            raise ValueError(msg)
+    yield Listed(tuple(items))
+    items.clear()
+    with named_errors(f"watch {subject}"):
+        changes = _changes(http, path, {**query, "watch": "true", "resourceVersion": version}, reader)
+        async with aclosing(cast("Any", changes)) as stream:
+            while True:
+                async with asyncio.timeout(silence_s):
+                    event = await anext(stream)
+                yield event
+
+
+async def _lists(
+    http: httpx2.AsyncClient, path: str, query: Mapping[str, str], reader: _Reader
+) -> AsyncIterator[_List[Any]]:
+    """The pages of a list; the API server makes the next one while this one is being used."""
+    following: asyncio.Task[httpx2.Response] | None = None
+
+    def request(continuation: Mapping[str, str]) -> asyncio.Task[httpx2.Response]:
+        call = http.get(path, params={**query, "limit": str(_PAGE), **continuation})
+        return asyncio.get_running_loop().create_task(call)
+
+    following = request({})
+    try:
+        while following:
+            response = (await following).raise_for_status()
+            found = reader.read_list(response.content)
+            token = found.metadata.following
+            following = request({"continue": token}) if token else None
+            yield found
+    finally:
+        if following:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+async def _changes(
+    http: httpx2.AsyncClient, path: str, query: dict[str, str], reader: _Reader
+) -> AsyncIterator[Event[Any]]:
+    """The changes from a version on, by one watch after another."""
+    timeout = http.timeout
+    patient = httpx2.Timeout(connect=timeout.connect, read=None, write=timeout.write, pool=timeout.pool)
+    while True:
+        async with http.stream("GET", path, params=query, timeout=patient) as response:
+            response.raise_for_status()
+            incomplete = b""
+            async for chunk in response.aiter_bytes():
+                *lines, incomplete = (incomplete + chunk).split(b"\n")
+                for line in filter(None, lines):
+                    event, version = reader.read_event(line)
+                    query["resourceVersion"] = version or query["resourceVersion"]
+                    if event is not None:
+                        yield event
+
+
+class _Reader:
+    """Reads lists and events of one kind of objects. subject: what is read, for the log."""
+
+    def __init__(self, kind: Any, subject: str) -> None:
+        self._subject = subject
+        self._list, self._item = _decoders(kind)
+
+    def read_list(self, data: bytes) -> _List[Any]:
+        """Decode a list, without the items that cannot be read. MsgspecError when it is no list."""
+        try:
+            return self._list.decode(data)
+        except _NO_OBJECT:
+            found = _tolerant(_raw_list, data)
+        items = [item for item in map(self._read_item, found.items or ()) if item is not None]
+        return _List(items, found.metadata)
+
+    def read_event(self, line: bytes) -> tuple[Event[Any] | None, str]:
+        """Decode a change, None where its object cannot be read; and the version after it."""
+        event = _tolerant(_event, line)
+        if event.type == "ERROR":
+            status = _status.decode(event.object)
+            raise _api_error(f"watch {self._subject}", status.code, status.message)
+        item = self._read_item(event.object)
+        if item is None:
+            return None, self._identity(event.object).resourceVersion
+        version = item.metadata.resourceVersion or ""
+        kind = Deleted if event.type == "DELETED" else Changed
+        return next((kind(view) for view in self.views([item])), None), version
+
+    def views(self, items: Iterable[Any]) -> Iterator[Any]:
+        """The objects as values, but for those that make it fail, which is a defect."""
+        for item in items:
+            try:
+                yield item.view()
+            except Exception:
+                _log.exception("object_failed", what=self._subject)
+
+    def _read_item(self, item: msgspec.Raw) -> Any:
+        try:
+            return self._item.decode(item)
+        except _NO_OBJECT as error:
+            identity = self._identity(item)
+            name = f"{identity.namespace}/{identity.name}".removeprefix("/")
+            _log.warning("object_unreadable", what=self._subject, object=name, error=str(error))
+            return None
+
+    def _identity(self, item: msgspec.Raw) -> _Identity:
+        try:
+            return _identified.decode(item).metadata
+        except _NO_OBJECT:
+            return _Identity()
+
+
+@lru_cache(maxsize=64)
+def _decoders(kind: Any) -> tuple[msgspec.json.Decoder[_List[Any]], msgspec.json.Decoder[Any]]:
+    return msgspec.json.Decoder(_List[kind]), msgspec.json.Decoder(kind)
+
+
+def decode_object(kind: type[T], data: bytes) -> T:
+    """Decode an object, however deep it is nested. MsgspecError when it is none of that kind."""
+    _, decoder = _decoders(cast("Any", kind))
+    return cast("T", _tolerant(decoder, data))
+
+
+def _tolerant(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+    """Decode what may be nested deeper than the interpreter's stack is."""
+    try:
+        return decoder.decode(data)
+    except RecursionError:
+        return decoder.decode(pruned(data.decode(errors="replace")))

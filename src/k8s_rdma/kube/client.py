@@ -35,7 +35,15 @@ from k8s_rdma.kube.api import (
     PodView,
     RdmaNodeView,
 )
-from k8s_rdma.kube.calls import named_errors, read_refusal, segment
+from k8s_rdma.kube.calls import (
+    Selection,
+    connections_of,
+    decode_object,
+    named_errors,
+    read_refusal,
+    segment,
+    watch_objects,
+)
 from k8s_rdma.kube.credentials import authenticate, credentials, usable_credentials
 from k8s_rdma.kube.objects import (
     BindingObject,
@@ -50,7 +58,6 @@ from k8s_rdma.kube.objects import (
     PodObject,
 )
 from k8s_rdma.kube.resource_slices import ResourceSlices
-from k8s_rdma.kube.watches import Selection, connections_of, decode_object, watch_objects
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from lightkube.core.resource import (
 from lightkube.types import PatchType
 
 from k8s_rdma.kube.api import ApiRefusedError, Event
-from k8s_rdma.kube.calls import named_errors, segment
+from k8s_rdma.kube.calls import Selection, named_errors, segment, watch_objects
 from k8s_rdma.kube.objects import Metadata, OwnedMetadata, OwnerReference
-from k8s_rdma.kube.watches import Selection, watch_objects
 from k8s_rdma.wire.claims import DRIVER
 
 if TYPE_CHECKING:
