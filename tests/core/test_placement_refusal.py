@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.inventory import Inventory, Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf, Used
 from k8s_rdma.core.placement import DEFAULT_BUDGET, Rejection, place
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
@@ -236,3 +236,13 @@ def test_cause_names_the_drivers_own_limits_once() -> None:
         "needs 1 interface; 1 PF: its MTU is 1500, and mtu is 9000; 1 PF: its MTU is 1501, and mtu is 9000"
     )
     assert found.cause == "needs 1 interface; a PF: its MTU is below 9000"
+
+
+def test_node_whose_pfs_are_for_claims_says_so() -> None:
+    pf = Pf(name="enp1s0", pci=pci(1), capacity_vfs=0, link_mbps=1000, pools={CLAIMS_POOL: 8})
+    found = place(request(5), Inventory.of_node(NODE, [pf]), {})
+    assert isinstance(found, Rejection)
+    assert (found.reason, found.message) == (
+        Reason.NO_RDMA,
+        "needs 1 interface of 5 Mb/s; its PFs are for claims",
+    )

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf, Used
 from k8s_rdma.core.offers import Strategy
-from k8s_rdma.core.placement import MAX_SCORE, PlacedInterface, Placement, score
+from k8s_rdma.core.placement import MAX_SCORE, PlacedInterface, Placement, place, score
 from packing_oracle import NODE, inventory, pci
+from placement_oracle import REQUESTS, nodes
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.request import Request
+    from placement_oracle import Situation
 
 FOUR = inventory(*[(100_000, 10)] * 4)
 
@@ -110,3 +117,30 @@ def test_score_is_what_the_strategy_values(
 
 def test_balanced_counts_no_gap_where_there_is_no_bandwidth() -> None:
     assert score(_on((0, 0)), inventory((None, 2)), {}, Strategy.BALANCED) == MAX_SCORE
+
+
+CLAIMS_PFS = st.lists(
+    st.tuples(st.sampled_from([None, 50, 400]), st.integers(1, 8), st.integers(0, 400)),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(REQUESTS, nodes(), CLAIMS_PFS, st.sampled_from(Strategy))
+def test_pfs_for_claims_change_neither_decision_nor_score(
+    request: Request,
+    situation: Situation,
+    claims_pfs: list[tuple[int | None, int, int]],
+    strategy: Strategy,
+) -> None:
+    alone, used = situation
+    beside, both_used = [], dict(used)
+    for at, (mbps, vfs, reserved) in enumerate(claims_pfs, start=10):
+        pf = Pf(name=f"enp{at}", pci=pci(at), capacity_vfs=0, link_mbps=mbps, pools={CLAIMS_POOL: vfs})
+        beside.append(pf)
+        both_used[pf.pci] = Used(0, reserved)
+    both = Inventory.of_node(NODE, (*beside, *alone.pfs))
+    found = place(request, both, both_used, strategy=strategy)
+    assert found == place(request, alone, used, strategy=strategy)
+    if isinstance(found, Placement):
+        assert score(found, both, both_used, strategy) == score(found, alone, used, strategy)

@@ -13,8 +13,8 @@ from core.test_resource_claims import W1, WEIGHTS, allocated, promise
 from factories import PF0, hardware, interface, pf_state, pod, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide, mbps_by_claims, used_locally
 from k8s_rdma.core.claims import judge, offers, with_uses
-from k8s_rdma.core.inventory import NOTHING_USED, ClaimsPart, Generation, PfRule
-from k8s_rdma.core.ledger import CLAIMS_POOL, AllocatedInterface, Attachment, ClaimPromise, ClaimUid, Ledger
+from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, ClaimsPart, Generation, PfRule
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, ClaimPromise, ClaimUid, Ledger
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.programming import RoundRobin
 from k8s_rdma.core.request import InterfaceRequest, Request

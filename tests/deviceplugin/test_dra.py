@@ -366,6 +366,9 @@ async def test_health_is_reported_at_once_and_after_each_change(world: World) ->
         world.agent.publish(Offers(node="w1", pfs=(offer(link_up=False),)))
         [second] = await anext(stream)
         assert (second.healthy, second.message) == (False, "its link is down")
+        world.agent.publish(Offers(node="w1", pfs=(offer(problems=("PF f0: for its operator",)),)))
+        [third] = await anext(stream)
+        assert (third.healthy, third.message) == (True, "")
         await stream.aclose()
 
 

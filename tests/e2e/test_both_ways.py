@@ -12,7 +12,7 @@ import pytest
 
 from e2e.node import LINK_MBPS, Node, pod
 from e2e.test_claims import prepared, unprepared
-from k8s_rdma.core.ledger import CLAIMS_POOL, Ledger
+from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.claims import SOCKET, Offers, Question, decode_offers, encode_line
 from k8s_rdma.wire.rdma_node import status_of
@@ -22,6 +22,7 @@ from resource_claims import interface
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from k8s_rdma.core.ledger import Ledger
     from k8s_rdma_demo.cluster.containers import Sandbox
 
 VFS, CLAIM_VFS = 16, 8

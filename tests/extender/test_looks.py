@@ -11,10 +11,12 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.serving import BIND, FILTER, Served, served
 from extender.world import World, cluster
-from k8s_rdma.core.ledger import CLAIMS_POOL
-from k8s_rdma.core.types import NO_RATE
+from k8s_rdma.core.inventory import CLAIMS_POOL
+from k8s_rdma.core.types import NO_RATE, NodeName
 from k8s_rdma.extender.config import NamespaceLimit
+from k8s_rdma.extender.node_source import facts_of_status
 from k8s_rdma.wire.placement_keys import PlacementKeys
+from k8s_rdma.wire.rdma_node import status_of
 from k8s_rdma.wire.rest import rates_of
 from k8s_rdma.wire.views import ClusterView, Explanation, decode_explanation, decode_view
 
@@ -343,8 +345,43 @@ async def test_top_tells_of_pfs_for_claims_apart():
             held, allocations=(msgspec.structs.replace(allocation, interfaces=interfaces),)
         )
         found = await view(http)
-        claims, annotation = found.nodes[0].pfs
+        annotation, claims = found.nodes[0].pfs
         assert (claims.use, claims.reserved_mbps, claims.vfs, claims.free_vfs) == ("claims", 2500, 4, 2)
         assert (annotation.use, annotation.reserved_mbps, annotation.free_vfs) == ("annotation", 0, 4)
         assert (found.totals.pfs, found.totals.reserved_mbps, found.totals.vfs) == (1, 0, 4)
         assert (found.claims.pfs, found.claims.reserved_mbps, found.claims.vfs) == (1, 2500, 4)
+
+
+async def test_top_tells_both_parts_of_a_split_pf_and_its_problem_once():
+    async with cluster("w1") as c, served(c) as http:
+        await http.ready()
+        split = msgspec.structs.replace(pf(PF0, vfs=4, pools={CLAIMS_POOL: 4}), claims_mbps=4000)
+        held = report("w1", split, held={"u": [1000, 1500]})
+        [allocation] = held.allocations
+        by_claim, by_annotation = allocation.interfaces
+        by_claim = msgspec.structs.replace(by_claim, pool=CLAIMS_POOL)
+        held = msgspec.structs.replace(
+            held,
+            allocations=(msgspec.structs.replace(allocation, interfaces=(by_claim, by_annotation)),),
+        )
+        c.nodes["w1"].report = held
+        found = await view(http)
+        annotation, claims = found.nodes[0].pfs
+        assert (annotation.link_mbps, annotation.reserved_mbps, annotation.free_vfs) == (6000, 1500, 3)
+        assert (claims.link_mbps, claims.reserved_mbps, claims.free_vfs) == (4000, 1000, 3)
+        c.nodes["w1"].report = msgspec.structs.replace(
+            held, generation="e.2", pfs=(msgspec.structs.replace(split, link_mbps=None),)
+        )
+        async with asyncio.timeout(20):
+            while not (problems := (await view(http)).nodes[0].problems):  # noqa: ASYNC110  only asking tells
+                await asyncio.sleep(0.1)
+        assert problems == (f"{split.name}: link speed unknown (link down?)",)
+
+
+def test_part_for_claims_that_an_older_agent_does_not_tell_is_unknown():
+    status = status_of(report("w1", pf(PF0, vfs=0, pools={CLAIMS_POOL: 4})))
+    older = msgspec.structs.replace(
+        status, pfs=tuple(msgspec.structs.replace(each, claims=None) for each in status.pfs)
+    )
+    [use] = facts_of_status(older, NodeName("w1")).claims
+    assert (use.mbps, use.reserved_mbps, use.vfs, use.free_vfs) == (None, None, 4, 4)

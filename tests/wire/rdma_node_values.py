@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.types import Setting
 from k8s_rdma.wire.rest import (
     Allocation,
@@ -20,7 +21,7 @@ from k8s_rdma.wire.rest import (
 
 PCIS = ("0000:03:00.0", "0000:03:00.1", "0000:81:00.0")
 mbps = st.sampled_from([0, 1, 50, 100, 400_000]) | st.integers(0, 2**32 - 1)
-POOLS = ("tencent.com/rdma", "example.com/fast")
+POOLS = ("tencent.com/rdma", "example.com/fast", CLAIMS_POOL)
 pools = st.sampled_from(["", "", *POOLS])
 texts = st.text(max_size=20)
 ranges = st.none() | st.sampled_from(
@@ -86,6 +87,7 @@ def pfs(draw: st.DrawFn, pci: str) -> PfReport:
             for i, rate in enumerate(foreign)
         ),
         pools=draw(st.dictionaries(st.sampled_from(POOLS), st.integers(1, 64))),
+        claims_mbps=draw(st.none() | mbps),
     )
 
 

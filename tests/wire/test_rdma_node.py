@@ -12,10 +12,10 @@ import yaml
 from hypothesis import given
 
 from deploy.rdma_node_crd import custom_resource_definition
-from k8s_rdma.core.ledger import CLAIMS_POOL
+from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of, vfs_for_pods
+from k8s_rdma.wire.rdma_node import ClaimsStatus, decode_status, encode_status, status_of, vfs_for_pods
 from k8s_rdma.wire.rest import (
     Allocation,
     Enforced,
@@ -133,15 +133,52 @@ def test_summary_tells_of_exclusive_devices_apart_where_there_are_any() -> None:
     assert status_of(report(pf(0))).summary.devices == ""
 
 
-def test_summary_tells_of_pfs_for_claims_apart() -> None:
-    pfs = (pf(0, vfs=0, foreign=0, pools={CLAIMS_POOL: 8}), pf(1))
-    allocation = held(1, (pfs[0].pci, 1250))
+def held_by_claim(pf: PfReport, mbps: int) -> Allocation:
+    allocation = held(1, (pf.pci, mbps))
     [device] = allocation.interfaces
     device = msgspec.structs.replace(device, pool=CLAIMS_POOL)
-    allocation = msgspec.structs.replace(allocation, interfaces=(device,))
-    summary = status_of(report(*pfs, allocations=(allocation,))).summary
+    return msgspec.structs.replace(allocation, interfaces=(device,))
+
+
+def test_summary_tells_of_pfs_for_claims_apart() -> None:
+    pfs = (pf(0, vfs=0, foreign=0, pools={CLAIMS_POOL: 8}), pf(1))
+    status = status_of(report(*pfs, allocations=(held_by_claim(pfs[0], 1250),)))
+    summary = status.summary
     assert (summary.pfs, summary.vfs, summary.bandwidth) == (2, "120/120", "100/100Gb/s")
     assert (summary.devices, summary.claims) == ("", "7/8 VFs 98.75/100Gb/s")
+    assert status.pfs[1].claims is None
+
+
+def test_split_pf_counts_for_each_way_with_its_part() -> None:
+    split = pf(0, vfs=100, pools={CLAIMS_POOL: 20}, claims_mbps=40_000)
+    pods = (held_by_claim(split, 15_000), held(2, (split.pci, 5000)))
+    status = status_of(report(split, allocations=pods))
+    assert status.summary.vfs == "99/100"
+    assert status.summary.bandwidth == "55/60Gb/s"
+    assert status.summary.claims == "19/20 VFs 25/40Gb/s"
+    assert json.loads(encode_status(status))["pfs"][0]["claims"] == {"mbps": 40_000, "reservedMbps": 15_000}
+
+
+@pytest.mark.parametrize(
+    ("link_mbps", "mbps"),
+    [
+        pytest.param(70_000, 10_000, id="what annotations leave of a slower link"),
+        pytest.param(50_000, 0, id="nothing left"),
+        pytest.param(None, None, id="unknown"),
+    ],
+)
+def test_part_for_claims_is_no_more_than_others_leave(link_mbps: int | None, mbps: int | None) -> None:
+    split = pf(0, vfs=100, pools={CLAIMS_POOL: 20}, claims_mbps=40_000, link_mbps=link_mbps)
+    [found] = status_of(report(split, allocations=(held(2, (split.pci, 60_000)),))).pfs
+    assert found.claims == ClaimsStatus(mbps=mbps, reserved_mbps=0)
+
+
+@pytest.mark.parametrize("claims", [{"mbps": -1, "reservedMbps": 0}, {"reservedMbps": 1 << 63}, {"mbps": 5}])
+def test_impossible_part_for_claims_is_refused(claims: dict[str, int]) -> None:
+    document = json.loads(encode_status(status_of(report(pf(pools={CLAIMS_POOL: 1})))))
+    document["pfs"][0]["claims"] = claims
+    with pytest.raises(MalformedError, match="claims"):
+        decode_status(json.dumps(document).encode())
 
 
 def test_vfs_for_pods_are_those_that_nobody_else_holds() -> None:

@@ -207,7 +207,7 @@ def _total(pfs: Collection[PfRow]) -> PfTotals:
     return PfTotals(
         pfs=len(pfs),
         link_mbps=sum(pf.link_mbps or 0 for pf in pfs),
-        reserved_mbps=sum(pf.reserved_mbps for pf in pfs),
+        reserved_mbps=sum(pf.reserved_mbps or 0 for pf in pfs),
         vfs=sum(pf.vfs for pf in pfs),
         free_vfs=sum(pf.free_vfs for pf in pfs),
     )
@@ -247,7 +247,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def _reserved_share(row: NodeRow) -> float:
-    return _share(sum(pf.reserved_mbps for pf in row.pfs), sum(pf.link_mbps or 0 for pf in row.pfs))
+    return _share(sum(pf.reserved_mbps or 0 for pf in row.pfs), sum(pf.link_mbps or 0 for pf in row.pfs))
 
 
 def _vfs_share(row: NodeRow) -> float:
@@ -415,10 +415,14 @@ def _nodes(rows: tuple[NodeRow, ...], *, plain: bool) -> Table:
 def _by_pf(row: NodeRow, use: Use) -> str:
     """Each PF's share: `enp1s0f0 40% 3 free`; with exclusive devices `... 3 free 1/4 devices held`."""
     return ", ".join(
-        f"{pf.name} {_percent(pf.reserved_mbps, pf.link_mbps or 0)} {pf.free_vfs} free{_devices(pf)}"
+        f"{pf.name} {_reserved(pf)} {pf.free_vfs} free{_devices(pf)}"
         for pf in row.pfs
         if pf.use == use
     )
+
+
+def _reserved(pf: PfRow) -> str:
+    return "?" if pf.reserved_mbps is None else _percent(pf.reserved_mbps, pf.link_mbps or 0)
 
 
 def _devices(pf: PfRow) -> str:

@@ -24,9 +24,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.devices.near_gpus import of_gpus, owners
-from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Gpu, Inventory, Pf, Used, total
+from k8s_rdma.core.inventory import (
+    CLAIMS_POOL,
+    EVERY_DEVICE,
+    NOTHING_USED,
+    DeviceUse,
+    Gpu,
+    Inventory,
+    Pf,
+    Used,
+    total,
+)
 from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config, shown
-from k8s_rdma.core.ledger import CLAIMS_POOL, AllocatedInterface, Ledger, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
 from k8s_rdma.core.macs import home_mac, requested_macs, taken_mac
 from k8s_rdma.core.placement import (
     PlacedInterface,

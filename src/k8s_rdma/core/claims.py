@@ -20,10 +20,9 @@ from k8s_rdma.core.allocation import (
     used_for,
     used_locally,
 )
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, PfRule, Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, PfRule, Used
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.ledger import (
-    CLAIMS_POOL,
     AllocatedInterface,
     ClaimPromise,
     ClaimUid,
@@ -58,12 +57,17 @@ def with_uses(hardware: Hardware, rules: Sequence[PfRule], ledger: Ledger) -> Ha
     """
     if not ledger.promises and not any(rule.claims or rule.use is PfUse.CLAIMS for rule in rules):
         return hardware
-    pfs = tuple(_with_use(pf, _rule(pf, rules), ledger) for pf in hardware.pfs)
-    beyond = tuple(problem for pf in pfs for problem in _beyond(pf, _rule(pf, rules)))
-    return replace(hardware, pfs=pfs, problems=(*hardware.problems, *beyond))
+    pfs, problems = [], [*hardware.problems]
+    for observed in hardware.pfs:
+        rule = _rule(observed, rules)
+        pf, why_waits = _with_use(observed, rule, ledger)
+        pfs.append(pf)
+        problems += [*filter(None, [why_waits]), *_beyond(pf, rule)]
+    return replace(hardware, pfs=tuple(pfs), problems=tuple(problems))
 
 
-def _with_use(pf: PfState, rule: PfRule, ledger: Ledger) -> PfState:
+def _with_use(pf: PfState, rule: PfRule, ledger: Ledger) -> tuple[PfState, str]:
+    """The PF with its VFs by use; also why it is not as the rule says yet, in a sentence."""
     shared = [vf.index for vf in pf.vfs if not vf.pool]
     claim_vfs = _claim_vfs(rule, shared)
     promised = {vf.index for vf in ledger.promised_vfs() if vf.pf == pf.pci}.intersection(shared)
@@ -74,12 +78,11 @@ def _with_use(pf: PfState, rule: PfRule, ledger: Ledger) -> PfState:
         if interface.vf.pf == pf.pci and not interface.pool
     }
     if not claim_vfs & annotated and promised <= claim_vfs:
-        return replace(_for_claims(pf, claim_vfs), claims_mbps=rule.claims.mbps if rule.claims else None)
+        return replace(_for_claims(pf, claim_vfs), claims_mbps=rule.claims.mbps if rule.claims else None), ""
     setting = "claims" if rule.claims else f"use: {rule.use}"
     holder = "ResourceClaim has VFs of it" if promised - claim_vfs else "pod has VFs of it by annotation"
     why = f"PF {pf.name}: hardware.pfs[].{setting} waits until no {holder}"
-    waiting = _for_claims(pf, {*shared} - annotated) if promised else pf
-    return replace(waiting, problems=(*pf.problems, why))
+    return (_for_claims(pf, {*shared} - annotated) if promised else pf), why
 
 
 def _claim_vfs(rule: PfRule, shared: Sequence[int]) -> set[int]:
@@ -411,18 +414,20 @@ def offers(
     foreign, used = foreign_usage(hardware, ledger), used_locally(hardware, ledger)
     found = []
     for name, pf in sorted(claim_pfs(hardware).items()):
-        if _rule(pf, rules).use is not PfUse.CLAIMS and pf.claims_mbps is None:
+        waits = any(not vf.pool for vf in pf.vfs) or _rule(pf, rules).use is not PfUse.CLAIMS
+        if pf.claims_mbps is None and waits:
             continue
         elsewhere = foreign.get(pf.pci, NOTHING_USED)
         link = pf.link_mbps or last_links.get(pf.pci, 0)
         capacity_mbps = link * WEIGHTS_SHARE // 100 if pf.rates.weights else link
         vfs = sum(vf.pool == CLAIMS_POOL for vf in pf.vfs)
         vfs -= sum(use.held_vfs for use in elsewhere.devices if use.resource == CLAIMS_POOL)
-        mbps = capacity_mbps - elsewhere.mbps
+        current = used.get(pf.pci, NOTHING_USED)
+        by_annotation = current.mbps - mbps_by_claims(current)  # of a PF for claims by exclusive devices
+        mbps = capacity_mbps - by_annotation
         if pf.claims_mbps is not None:
-            current = used.get(pf.pci, NOTHING_USED)
-            by_annotation = current.mbps - mbps_by_claims(current)
-            mbps = min(pf.claims_mbps, capacity_mbps, link - by_annotation) - mbps_by_claims(elsewhere)
+            mbps = min(pf.claims_mbps, capacity_mbps, link - by_annotation)
+        mbps -= mbps_by_claims(elsewhere)
         if vfs <= 0 or mbps <= 0:
             continue  # the API server takes no capacity that is less than the step of its policy
         found.append(Offer(name=name, pf=pf, mbps=mbps, vfs=vfs, link_up=pf.link_mbps is not None))

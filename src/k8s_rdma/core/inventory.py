@@ -6,7 +6,7 @@ A selection says which PFs of a machine are ours, and how they are set up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -21,6 +21,9 @@ from k8s_rdma.core.types import (
     RateAbility,
     Setting,
 )
+
+CLAIMS_POOL = "k8s-rdma.io/claims"
+"""The pool of VFs that pods get by ResourceClaims (`core.devices.pools`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,11 @@ class Pf:
     numa_node: int | None = field(default=None, hash=False)
     pcie_path: tuple[PciAddress, ...] = field(default=(), hash=False)
     pools: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def is_for_claims(self) -> bool:
+        """Report whether all of its VFs are for ResourceClaims: no annotation brings a pod there."""
+        return not self.capacity_vfs and self.pools.keys() == {CLAIMS_POOL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +107,15 @@ class Generation:
 class Inventory:
     """A node's PFs, ordered by PCI address, and its GPUs, ordered by resource and PCI address.
 
+    claims_pfs: those that are for ResourceClaims alone, and not among `pfs`: no decision on an annotation
+        depends on them, and no score.
     takes_every_rate: whether PFs differ in what is free of them alone.
     """
 
     node: NodeName
     pfs: tuple[Pf, ...]
     gpus: tuple[Gpu, ...] = field(default=(), hash=False)
+    claims_pfs: tuple[Pf, ...] = field(default=(), hash=False)
     takes_every_rate: bool = field(init=False, repr=False, compare=False)
     _by_pci: Mapping[PciAddress, Pf] = field(init=False, repr=False, compare=False)
 
@@ -115,15 +126,23 @@ class Inventory:
             object.__setattr__(self, "gpus", in_order(self.gpus))
         every = all(pf.rates == EVERY_RATE and pf.enforce is not Enforce.SOFTWARE for pf in self.pfs)
         object.__setattr__(self, "takes_every_rate", every)
-        object.__setattr__(self, "_by_pci", {pf.pci: pf for pf in self.pfs})
+        object.__setattr__(self, "_by_pci", {pf.pci: pf for pf in (*self.pfs, *self.claims_pfs)})
+
+    @classmethod
+    def of_node(cls, node: NodeName, pfs: Iterable[Pf], gpus: tuple[Gpu, ...] = ()) -> Inventory:
+        """Make the inventory of all PFs of a node."""
+        by_use: dict[bool, list[Pf]] = {True: [], False: []}
+        for pf in pfs:
+            by_use[pf.is_for_claims].append(pf)
+        return cls(node=node, pfs=tuple(by_use[False]), gpus=gpus, claims_pfs=tuple(by_use[True]))
 
     @property
-    def hardware(self) -> tuple[tuple[Pf, ...], tuple[Gpu, ...]]:
-        """The PFs and GPUs: what equal nodes have in common, whatever their names."""
-        return self.pfs, self.gpus
+    def hardware(self) -> Hashable:
+        """What equal nodes have in common, whatever their names, as far as an annotation may depend on it."""
+        return self.pfs, self.gpus, bool(self.claims_pfs)
 
     def pf(self, pci: PciAddress) -> Pf | None:
-        """The PF at an address."""
+        """The PF at an address, whatever it is for."""
         return self._by_pci.get(pci)
 
 

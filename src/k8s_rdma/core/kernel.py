@@ -217,9 +217,9 @@ class Hardware:
 
     def inventory(self, node: NodeName) -> Inventory:
         """Return the inventory that placement uses."""
-        return Inventory(
-            node=node,
-            pfs=tuple(
+        return Inventory.of_node(
+            node,
+            (
                 Pf(
                     name=pf.name,
                     pci=pf.pci,

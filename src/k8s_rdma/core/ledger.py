@@ -9,6 +9,7 @@ from enum import StrEnum, unique
 from typing import NewType
 
 from k8s_rdma.core.devices.pod_devices import SlotInUse
+from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.step import NetnsRef, VfConfig, VfHome, VfRate, VfRef
 from k8s_rdma.core.types import NO_OPTIONS, ContainerId, Enforce, InterfaceOptions, PodUid, VfDriver
@@ -220,9 +221,6 @@ class Receipt:
 
 ClaimUid = NewType("ClaimUid", str)
 """The UID of a ResourceClaim."""
-
-CLAIMS_POOL = "k8s-rdma.io/claims"
-"""The pool of VFs that pods get by ResourceClaims (`core.devices.pools`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,16 +70,19 @@ def explain(
     free: Sequence[Free],
     reason: Reason,
     objections: Sequence[RefusalMessage] = (),
+    claims_pfs: Sequence[Pf] = (),
 ) -> RefusalMessage:
     """The sentence: what is needed, found against it, and what to do where something can be done.
 
     free: of the node as it is, or of the empty node for what not even that takes (`is_empty`); where
         interfaces need something of a PF, of those PFs alone that are what any of them needs.
     objections: what PFs and drivers have against it, in clauses.
+    claims_pfs: the PFs that are for ResourceClaims alone.
     """
     scene = Scene(classes, free, empty=is_empty(reason))
     if not free:
-        return RefusalMessage.joined([scene.only_needs(), *(objections or [_NO_PF])])
+        no_pf = _ONLY_CLAIMS_PFS if claims_pfs else _NO_PF
+        return RefusalMessage.joined([scene.only_needs(), *(objections or [no_pf])])
     if reason is Reason.UNDECIDED:
         sentences = [scene.undecided()]
     elif reason is not Reason.DRIVER_REFUSES or any(
@@ -108,6 +111,7 @@ def count(number: int, noun: str) -> str:
 
 _EMPTY = (Reason.EXCEEDS_CAPACITY, Reason.NO_SUCH_PF, Reason.DRIVER_REFUSES)
 _NO_PF = RefusalMessage.nameless(*["the node has no SR-IOV PF"] * 2)
+_ONLY_CLAIMS_PFS = RefusalMessage.nameless(*["its PFs are for claims"] * 2)
 
 
 _NO_ROOM = Room(0, 0)
@@ -482,7 +486,8 @@ def explain_refusal(
     if reason is not Reason.UNDECIDED and _by_policy(task, used, work):
         sentence = explain_policy(task, used, free, work, empty=is_empty(reason))
         return reason, RefusalMessage.joined([sentence, *against])
-    return reason, explain(task.requested_classes, free, reason, against)
+    claims_pfs = task.inventory.claims_pfs
+    return reason, explain(task.requested_classes, free, reason, against, claims_pfs)
 
 
 def _offered(task: PlacementProblem, used: Usage) -> Offered | None:

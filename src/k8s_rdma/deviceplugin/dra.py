@@ -468,10 +468,13 @@ async def _isolated(
 
 
 def health_of(offers: Offers, *, agent_away: bool) -> tuple[DeviceHealth, ...]:
-    """The health of each PF, without a time: unhealthy while its link is down, or the agent away."""
+    """The health of each PF, without a time: unhealthy while its link is down, or the agent away.
+
+    Other problems of a PF are for its operator: the interfaces that pods have work.
+    """
     found = []
     for pf in offers.pfs:
-        problems = [*pf.problems, *(["its link is down"] if not pf.link_up and not pf.problems else [])]
+        problems = [] if pf.link_up else [*pf.problems] or ["its link is down"]
         if agent_away:
             problems.append("the k8s-rdma agent of its node cannot be reached")
         message = "; ".join(problems)

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
 
 from k8s_rdma.core.allocation import used_on_node
-from k8s_rdma.core.inventory import NOTHING_USED, Gpu, Inventory, Pf, Used, total
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
 from k8s_rdma.core.macs import NO_MAC, MacRanges
 from k8s_rdma.core.placement import PlacedInterface, Placement, usage_of
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, NodeName, PciAddress, PodUid
 from k8s_rdma.errors import visible
-from k8s_rdma.extender.node_source import NodeFacts
+from k8s_rdma.extender.node_source import ClaimsUse, NodeFacts
 from k8s_rdma.extender.pod_store import BoundPod, capped_to_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 
     from k8s_rdma.extender.metrics import Reading
 
@@ -99,6 +99,19 @@ class NodeSnapshot:
     def __init__(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> None:
         self.inventory = inventory
         self.used = used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastKnown:
+    """A node by its last report.
+
+    snapshot: None where there is no report, or none that can be added up. claims: as in `NodeFacts`.
+    pods: that hold something, or were promised it.
+    """
+
+    snapshot: NodeSnapshot | None = None
+    claims: tuple[ClaimsUse, ...] = ()
+    pods: frozenset[PodUid] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,9 +256,7 @@ class ClusterState:
         self.ending: set[NodeName] = set()
         self._nodes: dict[NodeName, _Node] = {}
         self._places: dict[PodUid, set[NodeName]] = {}
-        self._interned: WeakValueDictionary[
-            tuple[tuple[tuple[Pf, ...], tuple[Gpu, ...]], tuple[Used, ...]], NodeSnapshot
-        ]
+        self._interned: WeakValueDictionary[tuple[Hashable, tuple[Used, ...]], NodeSnapshot]
         self._interned = WeakValueDictionary()
         self._postponed: set[NodeName] | None = None
         self._on_change = on_change
@@ -363,19 +374,17 @@ class ClusterState:
         entry = self._nodes.get(node)
         return entry.facts if entry and node not in self.unreadable else None
 
-    def last_known(self, node: NodeName) -> tuple[NodeSnapshot | None, frozenset[PodUid]]:
-        """The node's PFs and pods by its last report, even where it cannot be read now.
-
-        Nothing is decided by it. The PFs are None where there is no report, or none that can be added up.
-        """
+    def last_known(self, node: NodeName) -> LastKnown:
+        """The node by its last report, even where it cannot be read now. Nothing is decided by it."""
         entry = self._nodes.get(node)
         if entry is None:
-            return None, frozenset()
+            return LastKnown()
         facts = entry.facts
         pods = frozenset(entry.reservations) | (facts.reported.keys() if facts else frozenset())
         if facts is None or entry.spoiled is not None:
-            return None, pods
-        return self.snapshots.get(node) or self._snapshot_of(node, facts), pods
+            return LastKnown(pods=pods)
+        snapshot = self.snapshots.get(node) or self._snapshot_of(node, facts)
+        return LastKnown(snapshot=snapshot, claims=facts.claims, pods=pods)
 
     def heard_at(self, node: NodeName) -> float | None:
         """The time of the question that the node's last report answers; None when there is none."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 import structlog
 
 from k8s_rdma.core.allocation import foreign_use
-from k8s_rdma.core.inventory import EVERY_DEVICE, Gpu, Inventory, Pf, Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, EVERY_DEVICE, Gpu, Inventory, Pf, Used
 from k8s_rdma.core.macs import NO_MACS, MacRanges
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface
@@ -26,7 +27,6 @@ from k8s_rdma.wire.rdma_node import ForeignUse, GpuStatus, HeldInterfaces, PfSta
 from k8s_rdma.wire.rest import MAX_NAME, MacRange, NodeReport, ability_of
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Collection
     from types import TracebackType
 
@@ -123,6 +123,21 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimsUse:
+    """What is for ResourceClaims of a PF, for people to read: no decision depends on it.
+
+    mbps: what reservations may add up to; None while that is unknown. reserved_mbps: None where the node's
+        agent does not tell.
+    """
+
+    pf: str
+    mbps: int | None
+    reserved_mbps: int | None
+    vfs: int
+    free_vfs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """A node at one generation of its report.
 
@@ -134,6 +149,7 @@ class NodeFacts:
     macs: of its PFs and VFs, and those that VFs have in pods.
     generations: of placements whose rates are programmed, of pods with another than the first.
     problems: what its agent says that an operator should know, one sentence each.
+    claims: what is for ResourceClaims of each PF that has VFs for them.
     """
 
     generation: str
@@ -145,6 +161,7 @@ class NodeFacts:
     macs: MacRanges = NO_MACS
     generations: Mapping[PodUid, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    claims: tuple[ClaimsUse, ...] = ()
 
 
 def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
@@ -203,7 +220,7 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
             entries[uid] = namespace_of_pod
     return NodeFacts(
         generation=status.generation,
-        inventory=Inventory(node=node, pfs=tuple(pfs), gpus=tuple(map(_gpu, status.gpus))),
+        inventory=Inventory.of_node(node, pfs, tuple(map(_gpu, status.gpus))),
         reported=reported,
         foreign=foreign,
         entries=entries,
@@ -215,7 +232,27 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
             if allocation.generation
         },
         problems=(*status.problems, *(f"{pf.name}: {why}" for pf in status.pfs for why in pf.problems)),
+        claims=tuple(_claims(status)),
     )
+
+
+def _claims(status: RdmaNodeStatus) -> Iterator[ClaimsUse]:
+    pools = [(pf, pool.vfs) for pf in status.pfs for pool in pf.pools if pool.resource == CLAIMS_POOL]
+    if not pools:
+        return
+    held_vfs: Counter[str] = Counter()
+    for interface in (held for allocation in status.allocations for held in allocation.interfaces):
+        if interface.pool == CLAIMS_POOL:
+            held_vfs[interface.pf] += interface.vfs
+    for pf, vfs in pools:
+        foreign_vfs = sum(use.vfs for use in pf.foreign if use.pool == CLAIMS_POOL)
+        yield ClaimsUse(
+            pf=pf.name,
+            mbps=pf.claims.mbps if pf.claims else None,
+            reserved_mbps=pf.claims.reserved_mbps if pf.claims else None,
+            vfs=vfs,
+            free_vfs=max(0, vfs - held_vfs[pf.pci] - foreign_vfs),
+        )
 
 
 def _foreign(pf: Pf, uses: Iterable[ForeignUse]) -> Iterator[Used]:

@@ -20,13 +20,13 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from k8s_rdma.core.inventory import NOTHING_USED
-from k8s_rdma.core.ledger import CLAIMS_POOL
+from k8s_rdma.core.allocation import mbps_by_claims
+from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.decision_log import Attempt, LastRefusals
 from k8s_rdma.extender.explain import Explainer, ExplainQuery
 from k8s_rdma.extender.node_cache import NodeSnapshot
-from k8s_rdma.extender.node_source import NodeSource
+from k8s_rdma.extender.node_source import ClaimsUse, NodeSource
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.http_server.asgi import JSON, Answer, Scope, error_answer
 from k8s_rdma.wire.rest import Error
@@ -61,6 +61,15 @@ class _Pfs(NamedTuple):
     rows: tuple[PfRow, ...] = ()
     reserved: float = 0.0
     vfs: float = 0.0
+
+    @classmethod
+    def from_rows(cls, rows: tuple[PfRow, ...]) -> _Pfs:
+        """Compute the shares; of bandwidth, those of the PFs for which it is known."""
+        return cls(
+            rows,
+            _share(sum(pf.reserved_mbps or 0 for pf in rows), sum(pf.link_mbps or 0 for pf in rows)),
+            _share(sum(pf.vfs - pf.free_vfs for pf in rows), sum(pf.vfs for pf in rows)),
+        )
 
 
 _NO_PFS = _Pfs()
@@ -140,11 +149,13 @@ class Overview:
 
     def _row(self, node: NodeName) -> _Row:
         facts = self.cache.state.facts(node)
-        snapshot, pods = self.cache.state.last_known(node)
+        last = self.cache.state.last_known(node)
         heard_at = self.cache.state.heard_at(node)
         heard_s = None if heard_at is None else round(self.clock() - heard_at, 3)
-        pfs = self._pfs_of(snapshot) if snapshot else _NO_PFS
-        row = NodeRow(name=node, pods=len(pods), heard_s=heard_s, pfs=pfs.rows)
+        pfs = self._pfs_of(last.snapshot) if last.snapshot else _NO_PFS
+        if last.claims:
+            pfs = _Pfs.from_rows((*pfs.rows, *map(_claims_row, last.claims)))
+        row = NodeRow(name=node, pods=len(last.pods), heard_s=heard_s, pfs=pfs.rows)
         if facts is None:
             why = self.cache.state.why_unreadable(node)
             return _Row(replace(row, problems=(why,), unreadable=True), pfs)
@@ -154,55 +165,54 @@ class Overview:
         pfs = self._pfs.get(snapshot)
         if pfs is None:
             pfs = self.cache.fit_cache.quarantine.decide(
-                snapshot, lambda: _pfs_of(snapshot), lambda _: _NO_PFS
+                snapshot, lambda: _Pfs.from_rows(tuple(_pf_rows(snapshot))), lambda _: _NO_PFS
             )
             self._pfs[snapshot] = pfs
         return pfs
 
 
-def _pfs_of(snapshot: NodeSnapshot) -> _Pfs:
-    rows = tuple(_pf_rows(snapshot))
-    return _Pfs(
-        rows,
-        _share(sum(pf.reserved_mbps for pf in rows), sum(pf.link_mbps or 0 for pf in rows)),
-        _share(sum(pf.vfs - pf.free_vfs for pf in rows), sum(pf.vfs for pf in rows)),
+def _pf_rows(snapshot: NodeSnapshot) -> Iterator[PfRow]:
+    for pf in snapshot.inventory.pfs:
+        used, claims_vfs = snapshot.used.get(pf.pci, NOTHING_USED), pf.pools.get(CLAIMS_POOL, 0)
+        yield PfRow(
+            name=pf.name,
+            link_mbps=pf.link_mbps,
+            reserved_mbps=used.mbps - mbps_by_claims(used),
+            vfs=pf.capacity_vfs,
+            free_vfs=max(0, pf.capacity_vfs - used.vfs),
+            devices=sum(pf.pools.values()) - claims_vfs,
+            held_devices=sum(use.held_vfs for use in used.devices if use.resource != CLAIMS_POOL),
+        )
+
+
+def _claims_row(claims: ClaimsUse) -> PfRow:
+    return PfRow(
+        name=claims.pf,
+        link_mbps=claims.mbps,
+        reserved_mbps=claims.reserved_mbps,
+        vfs=claims.vfs,
+        free_vfs=claims.free_vfs,
+        use="claims",
     )
 
 
-def _pf_rows(snapshot: NodeSnapshot) -> Iterator[PfRow]:
-    for pf in snapshot.inventory.pfs:
-        used = snapshot.used.get(pf.pci, NOTHING_USED)
-        claimed = [use for use in used.devices if use.resource == CLAIMS_POOL]
-        claimed_mbps, claims_vfs = sum(sum(use.mins) for use in claimed), pf.pools.get(CLAIMS_POOL, 0)
-        if claims_vfs:
-            yield PfRow(
-                name=pf.name,
-                link_mbps=pf.link_mbps,
-                reserved_mbps=claimed_mbps,
-                vfs=claims_vfs,
-                free_vfs=max(0, claims_vfs - sum(use.held_vfs for use in claimed)),
-                use="claims",
-            )
-        if len(pf.pools) > bool(claims_vfs) or pf.capacity_vfs or not claims_vfs:
-            yield PfRow(
-                name=pf.name,
-                link_mbps=pf.link_mbps,
-                reserved_mbps=used.mbps - claimed_mbps,
-                vfs=pf.capacity_vfs,
-                free_vfs=max(0, pf.capacity_vfs - used.vfs),
-                devices=sum(pf.pools.values()) - claims_vfs,
-                held_devices=sum(use.held_vfs for use in used.devices if use.resource != CLAIMS_POOL),
-            )
-
-
 def _problems(pfs: tuple[PfRow, ...]) -> Iterator[str]:
+    """Describe what is wrong, one sentence a PF."""
     if not pfs:
         yield "it has no SR-IOV PF"
+    problems: dict[str, str] = {}
     for pf in pfs:
+        if pf.reserved_mbps is None:
+            continue
         if pf.link_mbps is None:
-            yield f"{pf.name}: link speed unknown (link down?)"
+            problems.setdefault(pf.name, f"{pf.name}: link speed unknown (link down?)")
         elif pf.reserved_mbps > pf.link_mbps:
-            yield f"{pf.name}: {pf.reserved_mbps} Mb/s are reserved, and its link carries {pf.link_mbps}"
+            use = " for claims" if pf.use == "claims" else ""
+            problems.setdefault(
+                pf.name,
+                f"{pf.name}: {pf.reserved_mbps} Mb/s are reserved{use}, of {pf.link_mbps} that there are",
+            )
+    yield from problems.values()
 
 
 async def _total(rows: list[_Row]) -> tuple[Totals, PfTotals]:
@@ -219,7 +229,7 @@ async def _total(rows: list[_Row]) -> tuple[Totals, PfTotals]:
             of_use = sums[pf.use]
             of_use["pfs"] += 1
             of_use["link_mbps"] += pf.link_mbps or 0
-            of_use["reserved_mbps"] += pf.reserved_mbps
+            of_use["reserved_mbps"] += pf.reserved_mbps or 0
             of_use["vfs"] += pf.vfs
             of_use["free_vfs"] += pf.free_vfs
     totals = Totals(

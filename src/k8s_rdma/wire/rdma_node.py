@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from k8s_rdma.core.ledger import CLAIMS_POOL
+from k8s_rdma.core.inventory import CLAIMS_POOL
+from k8s_rdma.core.types import MAX_RATE_MBPS
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire import rest as bounds
 from k8s_rdma.wire.json import decode
@@ -21,6 +22,7 @@ from k8s_rdma.wire.rest import (
     Entry,
     Generation,
     GpuReport,
+    Interface,
     Label,
     MacRange,
     Mbps,
@@ -59,6 +61,9 @@ PciePath: TypeAlias = Annotated[tuple[_Bridge, ...], Meta(max_length=bounds.MAX_
 _Kind: TypeAlias = tuple[str, str, int, int]
 """The kind of a held interface: PF, pool, minimum and maximum rate."""
 
+_PfUse: TypeAlias = tuple[str, bool]
+"""A PF, and whether its VFs for ResourceClaims are meant or the others."""
+
 
 class ForeignUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """VFs that someone else holds or rated, alike in their minimum rate in Mb/s, and of one pool.
@@ -78,11 +83,23 @@ class PoolVfs(msgspec.Struct, frozen=True, kw_only=True):
     vfs: Vfs
 
 
+class ClaimsStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The bandwidth of a PF that is for ResourceClaims, Mb/s.
+
+    mbps: what they may reserve together; absent while the link speed is not known. reserved_mbps: what the
+    VFs that pods or others have of it reserve.
+    """
+
+    mbps: Mbps | None = None
+    reserved_mbps: Annotated[int, Meta(ge=0, le=bounds.MAX_VFS * MAX_RATE_MBPS)]
+
+
 class PfStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A PF; as in `/v1/node`, link speed in Mb/s and MTU in bytes, absent where they are not known.
 
     capacity_vfs: for pods that ask by annotation. pools: those of exclusive resources.
-    link_mbps: less the part for ResourceClaims, whose VFs reserve nothing of the rest.
+    link_mbps: where the PF is split, less the part for ResourceClaims, whose VFs reserve nothing of the rest.
+    claims: of a PF that has VFs for them; absent in objects of agents that do not tell.
     """
 
     name: Label
@@ -96,6 +113,7 @@ class PfStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     mtu: Mtu = 0
     capacity_vfs: Vfs = 0
     pools: Annotated[tuple[PoolVfs, ...], Meta(max_length=bounds.MAX_POOLS)] = ()
+    claims: ClaimsStatus | None = None
     rates: PfRates
     enforce: Label = "auto"
     takes: Annotated[tuple[Label, ...], Meta(max_length=bounds.MAX_SETTINGS)] = ()
@@ -256,7 +274,8 @@ def status_of(report: NodeReport) -> RdmaNodeStatus:
 
     Of a report that goes beyond `report_bounds` it says that alone, and is not ready.
     """
-    pfs = tuple(_pf(pf) for pf in report.pfs)
+    reserved = _reserved(report)
+    pfs = tuple(_pf(pf, reserved) for pf in report.pfs)
     allocations = _allocations(report)
     status = RdmaNodeStatus(
         generation=report.generation,
@@ -297,7 +316,34 @@ def _for_annotations(pf: PfReport, pool: str, mbps: int) -> int:
     return 0 if pool == CLAIMS_POOL and pf.claims_mbps is not None else mbps
 
 
-def _pf(pf: PfReport) -> PfStatus:
+def _reserved(report: NodeReport) -> Counter[_PfUse]:
+    """Add up what VFs reserve of each PF, Mb/s, those for claims apart."""
+    reserved: Counter[_PfUse] = Counter()
+    for pf in report.pfs:
+        for vf in pf.foreign:
+            reserved[pf.pci, vf.pool == CLAIMS_POOL] += vf.min_tx_rate
+    for allocation in report.allocations:
+        for interface in allocation.interfaces:
+            reserved[interface.pf, interface.pool == CLAIMS_POOL] += _reservation(interface)
+    return reserved
+
+
+def _reservation(interface: Interface) -> int:
+    return max(interface.min_tx_rate, interface.set_min_tx_rate)
+
+
+def _claims(pf: PfReport, reserved: Mapping[_PfUse, int]) -> ClaimsStatus | None:
+    """The part of a PF that is for claims, or all that others leave of it; None where it has none."""
+    if pf.claims_mbps is None and CLAIMS_POOL not in pf.pools:
+        return None
+    mbps = None
+    if pf.link_mbps is not None:
+        left = pf.link_mbps - reserved[pf.pci, False]
+        mbps = max(0, left if pf.claims_mbps is None else min(pf.claims_mbps, left))
+    return ClaimsStatus(mbps=mbps, reserved_mbps=reserved[pf.pci, True])
+
+
+def _pf(pf: PfReport, reserved: Mapping[_PfUse, int]) -> PfStatus:
     foreign = Counter((vf.pool, _for_annotations(pf, vf.pool, vf.min_tx_rate)) for vf in pf.foreign)
     return PfStatus(
         name=_label(pf.name),
@@ -311,6 +357,7 @@ def _pf(pf: PfReport) -> PfStatus:
         mtu=pf.mtu,
         capacity_vfs=pf.capacity_vfs,
         pools=tuple(PoolVfs(resource=resource, vfs=vfs) for resource, vfs in sorted(pf.pools.items())),
+        claims=_claims(pf, reserved),
         rates=published_rates(pf.rates),
         enforce=pf.enforce,
         takes=pf.takes,
@@ -341,7 +388,7 @@ def _allocations(report: NodeReport) -> tuple[PodAllocation, ...]:
     for allocation in report.allocations:
         for interface in allocation.interfaces:
             uid = pods.setdefault(allocation.pod.uid, allocation.pod).uid
-            reserved, pf = max(interface.min_tx_rate, interface.set_min_tx_rate), pfs.get(interface.pf)
+            reserved, pf = _reservation(interface), pfs.get(interface.pf)
             if pf is not None:
                 reserved = _for_annotations(pf, interface.pool, reserved)
             kind = (interface.pf, interface.pool, reserved, interface.max_tx_rate)
@@ -373,25 +420,30 @@ def _summary(pfs: Sequence[PfStatus], allocations: Sequence[PodAllocation]) -> S
         if allocated.pf in vfs:
             vfs[allocated.pf] -= 0 if allocated.pool else allocated.vfs
             mbps[allocated.pf] -= allocated.vfs * allocated.min_mbps
-    by_claims = [pf for pf in pfs if _is_for_claims(pf)]
     by_annotation = [pf for pf in pfs if not _is_for_claims(pf)]
-    claims = _devices(pfs, allocations, of_claims=True)
+    claims_vfs = _devices(pfs, allocations, of_claims=True)
+    parts = [(pf.claims.mbps or 0, pf.claims.reserved_mbps) for pf in pfs if pf.claims]
+    claims_mbps = _gbps_of(_free(mbps - reserved for mbps, reserved in parts), sum(mbps for mbps, _ in parts))
     return Summary(
         pfs=len(pfs),
         vfs=f"{_free(vfs.values())}/{sum(pf.capacity_vfs for pf in pfs)}",
         bandwidth=_bandwidth(by_annotation, mbps),
         devices=_devices(pfs, allocations, of_claims=False),
-        claims=f"{claims} VFs {_bandwidth(by_claims, mbps)}" if claims else "",
+        claims=f"{claims_vfs} VFs {claims_mbps}" if claims_vfs else "",
     )
 
 
 def _is_for_claims(pf: PfStatus) -> bool:
-    return not pf.capacity_vfs and any(pool.resource == CLAIMS_POOL for pool in pf.pools)
+    return not pf.capacity_vfs and {pool.resource for pool in pf.pools} == {CLAIMS_POOL}
 
 
 def _bandwidth(pfs: Iterable[PfStatus], free_mbps: Mapping[str, int]) -> str:
     links = {pf.pci: pf.link_mbps or 0 for pf in pfs}
-    return f"{_gbps(_free(free_mbps[pci] for pci in links))}/{_gbps(sum(links.values()))}Gb/s"
+    return _gbps_of(_free(free_mbps[pci] for pci in links), sum(links.values()))
+
+
+def _gbps_of(free_mbps: int, all_mbps: int) -> str:
+    return f"{_gbps(free_mbps)}/{_gbps(all_mbps)}Gb/s"
 
 
 def _devices(pfs: Sequence[PfStatus], allocations: Iterable[PodAllocation], *, of_claims: bool) -> str:

@@ -252,7 +252,7 @@ Use: TypeAlias = Literal["annotation", "claims"]
 
 
 class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A PF in one of its uses; link_mbps: null when unknown.
+    """A PF in one of its uses, with its part of the link; null where unknown.
 
     devices: VFs of exclusive resources, which are not among `vfs`. held_devices: those that pods are reported
         to hold, or others.
@@ -261,7 +261,7 @@ class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     link_mbps: int | None
-    reserved_mbps: int
+    reserved_mbps: int | None
     vfs: int
     free_vfs: int
     devices: int = 0
@@ -270,7 +270,7 @@ class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PfTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """The sums over PFs of readable nodes."""
+    """The sums over PFs of readable nodes; of bandwidth, over those for which it is known."""
 
     pfs: int = 0
     link_mbps: int = 0

@@ -24,7 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from k8s_rdma import __version__
 from k8s_rdma.agent.ledger_store import DIRECTORY, deferred_deletes_in
 from k8s_rdma.config.devices import MOUNT_RESOURCE
-from k8s_rdma.core.ledger import CLAIMS_POOL, Phase
+from k8s_rdma.core.inventory import CLAIMS_POOL
+from k8s_rdma.core.ledger import Phase
 from k8s_rdma.doctor.cluster.claims import GATE, ClaimFacts
 from k8s_rdma.doctor.cluster.components import KeyUsage
 from k8s_rdma.doctor.cluster.objects import CRD_NAME, WEBHOOK_NAME, CrdFacts, WebhookFacts
