@@ -118,10 +118,13 @@ class World:
         return self.start("--config", str(path))
 
     def in_default_directory(self, *arguments: str) -> Plugin:
-        """As its predecessors were run: kubelet's directory is where it always is. For root."""
+        """As its predecessors were run: kubelet's directory is where it always is. For root.
+
+        In a network namespace of its own, since its port is the default one, which another test may have.
+        """
         self.sockets.mkdir(exist_ok=True)
         return self.start(
-            *arguments, before=("unshare", "-m", "sh", "-c", IN_DEFAULT_DIRECTORY, str(self.sockets))
+            *arguments, before=("unshare", "-mn", "sh", "-c", IN_DEFAULT_DIRECTORY, str(self.sockets))
         )
 
     def start(self, *arguments: str, before: Sequence[str] = ()) -> Plugin:

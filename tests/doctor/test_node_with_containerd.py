@@ -18,6 +18,7 @@ from k8s_rdma.wire.rest import decode_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from e2e.node import Node
     from k8s_rdma.wire.doctor import DoctorDocument
@@ -35,30 +36,30 @@ def containerd(node: Node) -> Iterator[Containerd]:
     for program in ("containerd", "runc", "ctr"):
         if shutil.which(program) is None:
             pytest.skip(f"needs {program} (Debian packages containerd, runc)")
-    with Containerd(
-        node.directory / "containerd", plugins=node.cni_path, deadline_s=node.deadline_s
-    ) as containerd:
+    directory = node.directory / "containerd"
+    with Containerd(directory, plugins=node.cni_path, deadline_s=node.deadline_s, alone=True) as containerd:
         containerd.use(node.runtime(chained=True).conflist)
         yield containerd
 
 
-def doctor(node: Node, *options: str) -> subprocess.CompletedProcess[bytes]:
+def command(node: Node, containerd: Containerd, *arguments: str | Path) -> list[str | Path]:
+    """A command where no process but the node's runtime is seen."""
     config = node.config("agent", node.document())
-    command = [sys.executable, "-m", "k8s_rdma", "doctor", "node", "--config", str(config), "--server", ""]
-    return subprocess.run([*command, *options], capture_output=True, check=False)
+    return [*containerd.entering, sys.executable, "-m", "k8s_rdma", *arguments, "--config", config]
 
 
-def examined(node: Node, *options: str) -> tuple[DoctorDocument, int]:
-    done = doctor(node, "--json", *options)
+def examined(node: Node, containerd: Containerd) -> tuple[DoctorDocument, int]:
+    doctor = command(node, containerd, "doctor", "node", "--server", "", "--json")
+    done = subprocess.run(doctor, capture_output=True, check=False)
     assert not done.stderr, done.stderr.decode()
     return decode_doctor(done.stdout), done.returncode
 
 
-def gathered(node: Node, *options: str) -> dict[str, bytes]:
+def gathered(node: Node, containerd: Containerd, *options: str) -> dict[str, bytes]:
     """What an archive holds, by name."""
-    archive, config = node.directory / "report.tar.gz", node.config("agent", node.document())
-    command = [sys.executable, "-m", "k8s_rdma", "gather", "--report", str(archive), "--config", str(config)]
-    subprocess.run([*command, *options], capture_output=True, check=True)
+    archive = node.directory / "report.tar.gz"
+    gather = command(node, containerd, "gather", "--report", archive, *options)
+    subprocess.run(gather, capture_output=True, check=True)
     with tarfile.open(archive) as opened:
         files = {member.name: opened.extractfile(member) for member in opened.getmembers()}
         return {name.partition("/")[2]: file.read() for name, file in files.items() if file is not None}
@@ -69,7 +70,7 @@ def ids(document: DoctorDocument, subject: str) -> set[str]:
 
 
 def test_doctor_sees_a_node_in_order_and_what_is_broken_of_it(node: Node, containerd: Containerd) -> None:
-    document, status = examined(node)
+    document, status = examined(node, containerd)
     assert status == 0, [each for each in document.findings if each.severity == "error"]
     subjects = ("cni", "runtime", "processes", "vfs", "ledger")
     assert {each: ids(document, each) for each in subjects} == {each: {f"{each}-ok"} for each in subjects}
@@ -83,7 +84,7 @@ def test_doctor_sees_a_node_in_order_and_what_is_broken_of_it(node: Node, contai
     log = node.directory / "agent.log"
     with log.open("a") as file:
         file.write('{"event": "x", "token": "hunter2"}\n')
-    report = gathered(node, "--log", str(log))
+    report = gathered(node, containerd, "--log", str(log))
     assert set(report) == {
         *("version.json", "doctor.json", "machine.yaml", "state.json"),
         *("networks/10-net.conflist", "logs/agent.log", "missing.txt"),
@@ -97,7 +98,7 @@ def test_doctor_sees_a_node_in_order_and_what_is_broken_of_it(node: Node, contai
     other = {"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "bridge"}]}
     (node.directory / "containerd/net.d/05-other.conflist").write_text(json.dumps(other))
     node.kill_agent()
-    document, status = examined(node)
+    document, status = examined(node, containerd)
     assert status == 1
     assert ids(document, "cni") == {"cni-other-file-first"}
     assert ids(document, "processes") == {"processes-agent-down"}

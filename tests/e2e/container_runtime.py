@@ -36,6 +36,7 @@ class ContainerRuntime(ABC):
     directory: where it keeps everything. plugins: directories of CNI plugins. programs: the directory of
     programs that go before those on PATH. prepare: shell commands that make the mount namespace what it
     should be, ended by `&&`. sources: in C, of more programs in the image.
+    alone: in a PID namespace of its own, so that a program run by `entering` sees no runtime of another test.
     CriError when it does not start.
     """
 
@@ -51,10 +52,12 @@ class ContainerRuntime(ABC):
         programs: Path | None = None,
         prepare: str = "",
         sources: Mapping[str, bytes] | None = None,
+        alone: bool = False,
     ) -> None:
         self.directory, self.deadline_s = directory, deadline_s
         self.environment = os.environ | ({"PATH": f"{programs}:{os.environ['PATH']}"} if programs else {})
         self._prepare, self._sources = prepare, {"pause": PAUSE} | dict(sources or {})
+        self._alone = alone
         self.cgroup = f"/k8srdma-{secrets.token_hex(4)}"
         for name in ("bin", "net.d"):
             (directory / name).mkdir(parents=True)
@@ -81,7 +84,12 @@ class ContainerRuntime(ABC):
     @property
     def entering(self) -> list[str]:
         """What runs a program where the sandboxes' namespaces are to be seen."""
-        return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt"]
+        namespaces = f"/proc/{self._holder.pid}/ns"
+        if not self._alone:
+            return ["nsenter", f"--mount={namespaces}/mnt"]
+        # There `nsenter` is the parent of what it runs, and is to take it along when it is killed.
+        entered = [f"--mount={namespaces}/mnt", f"--pid={namespaces}/pid_for_children"]
+        return ["nsenter", *entered, "setpriv", "--pdeathsig", "KILL"]
 
     def run(self, *command: str | Path) -> str:
         """Run a program beside it; what it prints. CriError with what the program says."""
@@ -156,10 +164,11 @@ class ContainerRuntime(ABC):
         self._remove_cgroups()
 
     def _hold(self) -> None:
-        """Make the mount namespace, and what keeps it while the runtime is away."""
+        """Make the namespaces, and what keeps them while the runtime is away."""
+        unshared = ["--mount", "--pid", "--fork", "--mount-proc"] if self._alone else ["--mount"]
         with (self.directory / "log").open("ab") as log:
             self.process = self._holder = subprocess.Popen(
-                ["unshare", "--mount", "bash", "-c", HOLD.format(prepare=self._prepare)],
+                ["unshare", *unshared, "bash", "-c", HOLD.format(prepare=self._prepare)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

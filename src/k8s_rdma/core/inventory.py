@@ -138,7 +138,7 @@ class Inventory:
 
     @property
     def hardware(self) -> Hashable:
-        """What equal nodes have in common, whatever their names, as far as an annotation may depend on it."""
+        """The value that equal nodes share, whatever their names: all that annotations depend on."""
         return self.pfs, self.gpus, bool(self.claims_pfs)
 
     def pf(self, pci: PciAddress) -> Pf | None:

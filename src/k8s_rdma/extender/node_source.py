@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from sys import intern
 from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
@@ -124,7 +125,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimsUse:
-    """What is for ResourceClaims of a PF, for people to read: no decision depends on it.
+    """The use of a PF by ResourceClaims, for people to read: no decision depends on it.
 
     mbps: what reservations may add up to; None while that is unknown. reserved_mbps: None where the node's
         agent does not tell.
@@ -241,7 +242,7 @@ def _claims(status: RdmaNodeStatus) -> Iterator[ClaimsUse]:
     if not pools:
         return
     held_vfs: Counter[str] = Counter()
-    for interface in (held for allocation in status.allocations for held in allocation.interfaces):
+    for interface in chain.from_iterable(allocation.interfaces for allocation in status.allocations):
         if interface.pool == CLAIMS_POOL:
             held_vfs[interface.pf] += interface.vfs
     for pf, vfs in pools:

@@ -118,7 +118,7 @@ class PfOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_rate, max_rate: what enforces reservations and caps.
     bandwidth_mbps: what reservations may add up to. vfs: how many can be given, those in use included.
     link_up: whether the link has carrier; while it has none, `bandwidth_mbps` is of when it last had.
-    problems: one sentence each for an operator; while the link is down, what pods are told of it.
+    problems: one sentence each for an operator; while the link is down, also the message of its health.
     """
 
     name: Text

@@ -338,8 +338,8 @@ def _claims(pf: PfReport, reserved: Mapping[_PfUse, int]) -> ClaimsStatus | None
         return None
     mbps = None
     if pf.link_mbps is not None:
-        left = pf.link_mbps - reserved[pf.pci, False]
-        mbps = max(0, left if pf.claims_mbps is None else min(pf.claims_mbps, left))
+        unreserved = pf.link_mbps - reserved[pf.pci, False]
+        mbps = max(0, unreserved if pf.claims_mbps is None else min(pf.claims_mbps, unreserved))
     return ClaimsStatus(mbps=mbps, reserved_mbps=reserved[pf.pci, True])
 
 
