@@ -512,9 +512,11 @@ async def test_status_of_a_claim_says_what_its_pod_has(world: World) -> None:
             "ips": ["192.0.2.5/24", "2001:db8::1/64"],
         },
     }
-    since = condition.pop("lastTransitionTime")
+    assert condition.pop("lastTransitionTime")
     message = "pod p has it as rdma0"
     assert condition == {"type": "Ready", "status": "True", "reason": "Attached", "message": message}
+    [stored] = world.api.objects["claim", "default", "c"]["status"]["devices"]
+    stored["conditions"][0]["lastTransitionTime"] = since = "2020-01-01T00:00:00Z"
     # An agent that has started since no longer has the addresses.
     renamed = prepared(**ATTACHED | {"ifname": "rdma1"}, ips=None)
     world.agent.publish(Offers(node="w1", claims=(renamed,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -89,7 +90,7 @@ class FakeSlices:
         if self.refused_status:
             raise ApiRefusedError(self.refused_status, status=422)
         self.applied.append(status)
-        self.objects["claim", namespace, name] = {**found, "status": found["status"] | status}
+        self.objects["claim", namespace, name] = {**found, "status": found["status"] | deepcopy(status)}
 
     async def get_pod_document(self, namespace: str, name: str) -> bytes | None:
         return self._object("pod", namespace, name)
