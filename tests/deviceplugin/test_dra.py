@@ -57,6 +57,10 @@ PREPARED = Answer(devices=(DEVICE,))
 SLICE = "w1-rdma.k8s-rdma.io-0"
 
 
+SERVED = "[!.]*.sock"
+"""Sockets as kubelet finds them: hidden ones are not served yet, and are renamed once they are."""
+
+
 def offer(name: str = "f0", **changes: object) -> PfOffer:
     made = PfOffer(
         name=name,
@@ -146,7 +150,7 @@ class World:
         return found
 
     async def register(self) -> None:
-        [registration] = (self.directory / "registry").glob("*-uid-1-reg.sock")
+        [registration] = (self.directory / "registry").glob("[!.]*-uid-1-reg.sock")
         async with connect(registration) as channel:
             info = await call(channel, GET_INFO, None, timeout_s=5)
             assert (info.kind, info.name, info.versions) == ("DRAPlugin", "rdma.k8s-rdma.io", VERSIONS)
@@ -199,7 +203,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     driver = new_driver(tmp_path, api)
     async with serving(driver):
         made = World(tmp_path, agent, api, driver)
-        await made.until(lambda: list((tmp_path / "registry").glob("*.sock")))
+        await made.until(lambda: list((tmp_path / "registry").glob(SERVED)))
         yield made
     await agent.stop()
 
@@ -382,9 +386,9 @@ async def test_two_instances_serve_beside_each_other(world: World) -> None:
     other = new_driver(world.directory, world.api, "uid-2")
     registry = world.directory / "registry"
     async with serving(other):
-        await world.until(lambda: len(list(registry.glob("*.sock"))) == 2)
+        await world.until(lambda: len(list(registry.glob(SERVED))) == 2)
         assert (await world.prepare())["claim-1"].devices == (DEVICE,)
-    assert [path.name for path in registry.glob("*.sock")] == ["rdma.k8s-rdma.io-uid-1-reg.sock"]
+    assert [path.name for path in registry.glob(SERVED)] == ["rdma.k8s-rdma.io-uid-1-reg.sock"]
 
 
 async def test_sockets_of_a_killed_instance_are_removed_and_lost_ones_made_again(world: World) -> None:
@@ -401,7 +405,7 @@ async def test_sockets_of_a_killed_instance_are_removed_and_lost_ones_made_again
 
 
 async def test_refused_registration_is_a_problem(world: World) -> None:
-    [registration] = (world.directory / "registry").glob("*.sock")
+    [registration] = (world.directory / "registry").glob(SERVED)
     async with connect(registration) as channel:
         status = RegistrationStatus(registered=False, error="no such version")
         await call(channel, NOTIFY, status, timeout_s=5)
@@ -423,15 +427,15 @@ async def test_call_under_way_is_answered_before_the_driver_ends(tmp_path: Path)
     await agent.start()
     made = World(tmp_path, agent, api, new_driver(tmp_path, api))
     async with serving(made.driver) as running:
-        await made.until(lambda: list((tmp_path / "registry").glob("*.sock")))
+        await made.until(lambda: list((tmp_path / "registry").glob(SERVED)))
         waiting = asyncio.create_task(made.prepare())
         await made.until(lambda: agent.questions)
         running.cancel()
         await made.until(lambda: len(agent.questions) > 1)
-        assert list((tmp_path / "registry").glob("*.sock"))
+        assert list((tmp_path / "registry").glob(SERVED))
         agent.answer = PREPARED
         assert (await waiting)["claim-1"].devices == (DEVICE,)
-    assert not list((tmp_path / "registry").glob("*.sock"))
+    assert not list((tmp_path / "registry").glob(SERVED))
     await agent.stop()
 
 
@@ -457,7 +461,7 @@ async def test_no_new_pods_come_while_the_agent_is_away(tmp_path: Path) -> None:
 
     async with serving(made.driver):
         await agent.start()
-        await made.until(lambda: list((tmp_path / "registry").glob("*.sock")))
+        await made.until(lambda: list((tmp_path / "registry").glob(SERVED)))
         await made.register()
         await made.until_published()
         await agent.stop()
