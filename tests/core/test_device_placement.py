@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.allocation import used_on_node
-from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf, Used
 from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.placement import MAX_SCORE, PlacedInterface, Placement, Rejection, fits, place, score
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
@@ -76,6 +76,12 @@ def test_interface_is_placed_on_every_pf_that_has_devices_of_the_pool() -> None:
         (pci(0), 20, A, 1),
         (pci(2), 20, A, 1),
     ]
+
+
+def test_vfs_for_claims_are_no_devices_whatever_a_pod_requests() -> None:
+    split = replace(pf(0, 100, 4), pools={CLAIMS_POOL: 4})
+    found = placed(place(replace(asking(30), devices=((CLAIMS_POOL, 1),)), node(split), {}))
+    assert [each.pool for each in found.interfaces] == [""]
 
 
 def test_pf_takes_as_many_of_the_largest_as_it_has_devices() -> None:

@@ -18,7 +18,7 @@ from k8s_rdma.core.ledger import AllocatedInterface, Attachment, ClaimPromise, C
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.programming import RoundRobin
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import ContainerId
+from k8s_rdma.core.types import ContainerId, PfUse
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.rdma_node import RdmaNodeStatus, status_of
@@ -203,6 +203,26 @@ def test_smaller_part_waits_for_claims_beyond_it() -> None:
         "PF enp3s0f0: hardware.pfs[].claims waits until no ResourceClaim has VFs of it"
     ]
     assert offered(split(part=small), part=small) == [(2, 200)]
+
+
+def test_pf_that_is_to_be_for_claims_alone_is_not_offered_while_it_waits() -> None:
+    ledger = promise(allocated("c1", (PF0, 300)), split(), EMPTY)
+    ledger = with_pod(ledger, "p", interface(PF0, 0, minimum=100))
+    rules = (PfRule(use=PfUse.CLAIMS),)
+    waiting = with_uses(hardware(pf_state(PF0, vfs=VFS, link_mbps=LINK)), rules, ledger)
+    assert offers(waiting, ledger, {}, rules) == ()
+    ended = without_pod(ledger, "p")
+    done = with_uses(hardware(pf_state(PF0, vfs=VFS, link_mbps=LINK)), rules, ended)
+    assert [(offer.vfs, offer.mbps) for offer in offers(done, ended, {}, rules)] == [(8, 1000)]
+
+
+def test_pf_for_claims_offers_what_its_exclusive_devices_leave() -> None:
+    vfs = (*pf_state(PF0, vfs=VFS - 1).vfs, replace(pf_state(PF0, vfs=VFS).vfs[-1], pool="example.com/rdma"))
+    rules = (PfRule(use=PfUse.CLAIMS),)
+    device = replace(interface(PF0, VFS - 1, minimum=300), pool="example.com/rdma")
+    ledger = with_pod(EMPTY, "p", device)
+    found = with_uses(hardware(replace(pf_state(PF0, link_mbps=LINK), vfs=vfs)), rules, ledger)
+    assert [(offer.vfs, offer.mbps) for offer in offers(found, ledger, {}, rules)] == [(7, 700)]
 
 
 def test_part_of_other_bandwidth_is_offered_as_far_as_it_is_there() -> None:

@@ -32,6 +32,10 @@ LONG = "b" * 60
             "'eth0#0-3': names VFs, and functions is pf",
         ),
         (
+            "{mode: exclusive, name: k8s-rdma.io/claims}",
+            "name: k8s-rdma.io/claims are the VFs for ResourceClaims",
+        ),
+        (
             f"{{mode: exclusive, name: a.b/{LONG}, share: 1}}",
             f"a.b/{LONG}-shared, which has more than 63 characters",
         ),

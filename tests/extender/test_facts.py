@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from extender.node_server import pf, report
-from k8s_rdma.core.inventory import Gpu
+from k8s_rdma.core.allocation import used_on_node
+from k8s_rdma.core.inventory import CLAIMS_POOL, Gpu
+from k8s_rdma.core.offers import Strategy
+from k8s_rdma.core.placement import MAX_SCORE, Placement, place, score
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_source import NodeFacts, facts_of, facts_of_status
 from k8s_rdma.wire.rdma_node import ForeignUse, decode_status, encode_status, status_of
 from k8s_rdma.wire.rest import MAX_VFS, NodeReport, decode_report, encode_report
+from packing_oracle import request
 from wire.rdma_node_values import reports
 
 W1 = NodeName("w1")
@@ -38,9 +43,13 @@ def test_facts_hold_every_interface_of_the_report(node: NodeReport) -> None:
     if isinstance(facts, str):
         return
     told: dict[str, list[tuple[str, int, int]]] = {}
+    split = {pf.pci for pf in node.pfs if pf.claims_mbps is not None}
     for allocation in node.allocations:
         for i in allocation.interfaces:
-            kind = (i.pf, max(i.min_tx_rate, i.set_min_tx_rate), i.max_tx_rate)
+            rate = max(i.min_tx_rate, i.set_min_tx_rate)
+            if i.pool == CLAIMS_POOL and i.pf in split:
+                rate = 0  # of the part of the link that annotations have
+            kind = (i.pf, rate, i.max_tx_rate)
             told.setdefault(allocation.pod.uid, []).append(kind)
     found = {
         uid: sorted((p.pf, p.min_tx_rate_mbps, p.max_tx_rate_mbps) for p in placed)
@@ -50,6 +59,24 @@ def test_facts_hold_every_interface_of_the_report(node: NodeReport) -> None:
     assert {pci: used.in_use for pci, used in facts.foreign.items()} == {
         pf.pci: len(pf.foreign) for pf in node.pfs if pf.foreign
     }
+
+
+@given(reports(), st.sampled_from([0, 1, 400_000]), st.sampled_from(Strategy))
+def test_whatever_a_node_says_of_claims_it_is_decided_on(node: NodeReport, mbps: int, way: Strategy) -> None:
+    facts = concluded(lambda: facts_of(node, W1))
+    if isinstance(facts, str):
+        return
+    inventory = facts.inventory
+    used = used_on_node(reported=facts.reported, foreign=facts.foreign, promised={}, inventory=inventory)
+    found = place(request(mbps, mbps), inventory, used, strategy=way)
+    if isinstance(found, Placement):
+        with_vfs = {pf.pci for pf in inventory.pfs if pf.capacity_vfs}
+        assert {placed.pf for placed in found.interfaces} <= with_vfs
+        assert 0 <= score(found, inventory, used, way) <= MAX_SCORE
+    for claims in facts.claims:
+        assert 0 <= claims.free_vfs <= claims.vfs
+        assert (claims.mbps or 0) >= 0
+        assert (claims.reserved_mbps or 0) >= 0
 
 
 def test_facts_are_refused_of_another_node() -> None:
@@ -81,7 +108,8 @@ def test_facts_have_the_gpus_and_the_bridges_of_the_report(node: NodeReport) -> 
         for gpu in sorted(node.gpus, key=lambda gpu: (gpu.resource, gpu.pci))
     )
     paths = {pf.pci: pf.pcie_path for pf in node.pfs}
-    assert {pf.pci: pf.pcie_path for pf in facts.inventory.pfs} == paths
+    pfs = (*facts.inventory.pfs, *facts.inventory.claims_pfs)
+    assert {pf.pci: pf.pcie_path for pf in pfs} == paths
 
 
 def test_nodes_that_say_the_same_share_what_they_say() -> None:

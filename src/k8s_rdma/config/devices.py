@@ -17,6 +17,7 @@ from k8s_rdma.config.files import AbsolutePath, NodeText, Port, TlsConfig, fit, 
 from k8s_rdma.config.hardware import NetdevText, PciText, VendorText, is_netdev_name
 from k8s_rdma.core.devices.pod_devices import shared_resource
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
+from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.types import LinkType, pci_address
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cdi import ResourceText, is_resource_name, require_resource_name
@@ -181,8 +182,10 @@ class ExclusiveResource(
     cdi: bool | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a name that leaves no room for that of the further containers' resource."""
+        """Refuse the name of claims' VFs, and one without room for the further containers' resource."""
         super().__post_init__()
+        if self.name == CLAIMS_POOL:
+            _refuse(f"name: {CLAIMS_POOL} are the VFs for ResourceClaims; choose another name")
         shared = shared_resource(self.name)
         if self.share and not is_resource_name(shared):
             _refuse(f"name: with share there is {shared}, which has more than 63 characters after the /")

@@ -15,7 +15,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.programming import RoundRobin, demand, objection
 from k8s_rdma.core.refusal import RefusalMessage, count, needed
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, unmet
@@ -122,13 +122,16 @@ def options_refused(options: InterfaceOptions) -> tuple[str, ...]:
 
 
 def devices_on(request: Request, inventory: Inventory) -> tuple[tuple[str, int], ...]:
-    """Count the request's devices that are VFs of the node, by resource, in order of names."""
+    """Count the request's devices that are VFs of the node, by resource, in order of names.
+
+    Those for ResourceClaims are no devices of kubelet's.
+    """
     if not request.devices:
         return ()
     return tuple(
         (resource, number)
         for resource, number in sorted(request.devices)
-        if any(pf.pools.get(resource) for pf in inventory.pfs)
+        if resource != CLAIMS_POOL and any(pf.pools.get(resource) for pf in inventory.pfs)
     )
 
 
