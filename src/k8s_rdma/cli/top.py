@@ -415,9 +415,7 @@ def _nodes(rows: tuple[NodeRow, ...], *, plain: bool) -> Table:
 def _by_pf(row: NodeRow, use: Use) -> str:
     """Each PF's share: `enp1s0f0 40% 3 free`; with exclusive devices `... 3 free 1/4 devices held`."""
     return ", ".join(
-        f"{pf.name} {_reserved(pf)} {pf.free_vfs} free{_devices(pf)}"
-        for pf in row.pfs
-        if pf.use == use
+        f"{pf.name} {_reserved(pf)} {pf.free_vfs} free{_devices(pf)}" for pf in row.pfs if pf.use == use
     )
 
 
