@@ -12,7 +12,7 @@ import pytest
 from claim_cases import claim, devices, request
 from deviceplugin.test_dra import offer
 from extender.node_server import PF0, PF1, pf, report
-from k8s_rdma.core.ledger import CLAIMS_POOL
+from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.extender.config import ExtenderConfig

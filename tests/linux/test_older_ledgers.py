@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from factories import PF0, interface, pod, receipt
+from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.ledger import (
-    CLAIMS_POOL,
     ClaimPromise,
     ClaimUid,
     Ledger,

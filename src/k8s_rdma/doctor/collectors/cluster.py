@@ -22,7 +22,7 @@ import yaml
 from k8s_rdma import __version__
 from k8s_rdma.config.files import fit, read_yaml
 from k8s_rdma.config.namespace_policies import PoliciesFile
-from k8s_rdma.core.ledger import CLAIMS_POOL
+from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.doctor.cluster.claims import ClaimFacts, check_claims
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts, check_extender, check_keys
