@@ -138,6 +138,12 @@ def merged(told: ClusterView, *nodes: ClaimNode, sort: Sort = Sort.NAME, rows: i
     return with_claims(told, ClusterClaims(nodes=nodes, unread=()), sort, rows)
 
 
+def test_bandwidth_for_claims_that_the_nodes_agent_does_not_tell_is_unknown():
+    row = PfRow(name="enp1s0", link_mbps=None, reserved_mbps=None, vfs=4, free_vfs=3, use="claims")
+    told = msgspec.structs.replace(view(1), nodes=(NodeRow(name="w1", pfs=(row,)),))
+    assert any("enp1s0 ? 3 free" in line for line in drawn(page(told, plain=True, lines=None)))
+
+
 def test_pfs_for_claims_are_those_of_slices_and_claims_where_these_are_known():
     reported = PfRow(name="enp1s0", link_mbps=1000, reserved_mbps=0, vfs=4, free_vfs=4, use="claims")
     lone = msgspec.structs.replace(reported, name="enp9s0")
