@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from k8s_rdma.core.ledger import CLAIMS_POOL, Pod, Receipt
+from k8s_rdma.core.inventory import CLAIMS_POOL
+from k8s_rdma.core.ledger import Pod, Receipt
 from k8s_rdma.errors import K8sRdmaError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.allocation import used_for, used_locally
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.ledger import CLAIMS_POOL, AllocatedInterface, Ledger, RateChange, Receipt
+from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger, RateChange, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.programming import RoundRobin, demand, objection, programmed, takes_rates
 from k8s_rdma.core.request import InterfaceRequest, unmet
