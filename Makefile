@@ -28,6 +28,7 @@ quick: setup ## what needs no process of ours, below a minute: core, wire, kube,
 QUICK = $(addprefix tests/,core wire kube init docs_site) $(wildcard tests/test_*.py)
 
 .PHONY: test
+test: WORKERS = $(shell expr 2 '*' $$(nproc))
 test: setup cni ## all tests, in random order, warnings as errors; ARGS="-k word" for some of them, ARGS=--changed
 ifdef ARGS
 	@$(RUN) scripts/isolated pytest $(ARGS)
@@ -35,9 +36,11 @@ else
 	@directory=$$(mktemp -d) && $(RUN) pytest $(BESIDE_EACH_OTHER) --basetemp="$$directory/t" && rm -rf "$$directory"
 endif
 
-# As many workers as processors, each in namespaces of its own; who is done takes half of what another has left.
+# Each worker in namespaces of its own; who is done takes half of what another has left. Of all tests two run on a
+# processor: half of their time they wait, for processes and clocks.
 # Their directories are where paths are short: those of Unix sockets have 107 bytes.
-BESIDE_EACH_OTHER = --dist worksteal --tx '$(shell nproc)*popen//python=scripts/isolated python'
+BESIDE_EACH_OTHER = --dist worksteal --tx '$(WORKERS)*popen//python=scripts/isolated python'
+WORKERS = $(shell nproc)
 
 .PHONY: e2e
 e2e: setup ## scenarios on a real Kubernetes: K8S_RDMA_KUBE_BIN=FOLDER, see tests/cluster; ARGS="-k word"
@@ -45,9 +48,12 @@ e2e: setup ## scenarios on a real Kubernetes: K8S_RDMA_KUBE_BIN=FOLDER, see test
 	@$(RUN) scripts/isolated pytest tests/cluster $(ARGS)
 
 .PHONY: lab
-lab: setup lab-tools cni ## guests with real SR-IOV and verbs of software: builds them, runs tests/lab; ARGS="-k word"
-	@$(RUN) python -m lab build
+lab: lab-build cni ## guests with real SR-IOV and verbs of software: builds them, runs tests/lab; ARGS="-k word"
 	@K8S_RDMA_LAB=$(CURDIR)/.cache/lab $(RUN) scripts/isolated python -m pytest tests/lab $(ARGS)
+
+.PHONY: lab-build
+lab-build: setup lab-tools
+	@$(RUN) python -m lab build
 
 .PHONY: lab-shell
 lab-shell: setup lab-tools ## a shell in such a guest, with k8s-rdma set up and running
@@ -63,7 +69,7 @@ lab-can-run: $(PYTHON_READY)
 	@$(RUN) python -m lab can-run
 
 .PHONY: lab-tools
-lab-tools:
+lab-tools: tools # one apt at a time
 	@scripts/setup-lab
 
 .PHONY: check
