@@ -311,12 +311,9 @@ class Scenes:
         """Wait until a pod runs, and note where and with what."""
         pod = self._world.kubectl.running(name, timeout_s=POD_TIMEOUT_S)
         node = self._world.node(pod["spec"]["nodeName"])
-        shown = PodShown(
-            name=name,
-            requested=self._claims.get(name) or describe(pod),
-            node=node.name,
-            allocated=self._allocation_text(name, node),
-        )
+        requested = self._claims.get(name) or describe(pod)
+        allocated = "eth0" if requested == "-" else f"eth0, {self._allocation_text(name, node)}"
+        shown = PodShown(name=name, requested=requested, node=node.name, allocated=allocated)
         self._outcome.pods.append(shown)
 
     def _show_manifest(self, example: str) -> None:
@@ -332,15 +329,13 @@ class Scenes:
         )
 
     def _allocation_text(self, name: str, node: DemoNode) -> str:
-        allocation = self._allocation(name)
-        if allocation is None:
-            return "eth0"
+        allocation = self._allocation_of(name)
         report = self._world.report(node)
         names = {pf.pci: pf.name for pf in (report.pfs if report else ())}
         counts: dict[str, int] = {}
         for interface in allocation.interfaces:
             counts[names[interface.pf]] = counts.get(names[interface.pf], 0) + 1
-        return "eth0, " + ", ".join(f"{pf} x {count}" for pf, count in sorted(counts.items()))
+        return ", ".join(f"{pf} x {count}" for pf, count in sorted(counts.items()))
 
     def _settle(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
         """Wait until each pod is either bound or refused; which is which."""
@@ -379,10 +374,13 @@ class Scenes:
         return next(found, None)
 
     def _allocation_of(self, name: str) -> Allocation:
-        allocation = self._allocation(name)
-        if allocation is None:
-            msg = f"pod {name}: node {self._node(name)} reports no interfaces for it"
-            raise K8sRdmaError(msg)
+        """Return what a pod that runs was given; its node's server shows it a moment after the pod runs."""
+        end = time.monotonic() + POD_TIMEOUT_S
+        while (allocation := self._allocation(name)) is None:
+            if time.monotonic() > end:
+                msg = f"pod {name}: node {self._node(name)} reports no interfaces for it"
+                raise K8sRdmaError(msg)
+            time.sleep(POLL_S)
         return allocation
 
     def _pf_of(self, name: str, index: int) -> tuple[str, str]:

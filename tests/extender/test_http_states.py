@@ -87,11 +87,11 @@ async def test_caller_who_gives_up_leaves_the_question_to_the_others():
 
 
 async def test_silent_node_is_given_up_alone_and_left_alone_until_its_retry_time():
-    async with asking("w1", "w2", timeout_s=0.05, retry_s=10.0) as (clock, state, states, nodes):
+    async with asking("w1", "w2", timeout_s=1.0, retry_s=10.0) as (clock, state, states, nodes):
         nodes["w1"].answering.clear()
         await states.refresh([W1, W2], newer_than=0.0)
         assert set(state.snapshots) == {W2}
-        assert "no answer in 0.05 s" in state.why_unreadable(W1)
+        assert "no answer in 1 s" in state.why_unreadable(W1)
         clock.now = 10.0
         await states.refresh([W1, W2], newer_than=9.0)
         assert (nodes["w1"].asked, nodes["w2"].asked) == (1, 2)
@@ -127,7 +127,7 @@ async def test_whole_report_is_asked_for_after_a_failure_in_between():
 
 
 async def test_late_answer_is_not_taken_for_the_answer_to_the_next_question():
-    async with asking("w1", timeout_s=0.05) as (clock, state, states, nodes):
+    async with asking("w1", timeout_s=1.0) as (clock, state, states, nodes):
         await states.request_report(W1)
         nodes["w1"].answering.clear()
         clock.now = 1.0
