@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PACKAGE = str(Path(__file__).resolve().parent.parent / "src" / "k8s_rdma") + "/"
 
-MOST_FILES = {"filter": 28, "prioritize": 18, "bind": 34, "add": 33, "del": 16, "report": 10}
-MOST_FRAMES = {"filter": 15, "prioritize": 9, "bind": 18, "add": 11, "del": 10, "report": 10}
+MOST_FILES = {"filter": 24, "prioritize": 21, "bind": 33, "add": 33, "del": 16, "report": 10}
+MOST_FRAMES = {"filter": 13, "prioritize": 13, "bind": 18, "add": 11, "del": 10, "report": 10}
 """What is there now; a ceiling, and no goal: filter and bind below 20 files, ADD below 28 and 12 frames."""
 
 

@@ -12,7 +12,7 @@ from extender.world import extending, until, world
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender import nominated_pods
-from k8s_rdma.extender.fit_cache import FitCache, Verdict
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.nominated_pods import NominatedPods
@@ -214,9 +214,9 @@ class Counting(FitCache):
 
     asked = 0
 
-    def verdict(self, request: Request, situation: NodeSnapshot, namespace: str = "") -> Verdict:
+    def fits(self, request: Request, situation: NodeSnapshot, namespace: str = "") -> bool:
         self.asked += 1
-        return super().verdict(request, situation, namespace)
+        return super().fits(request, situation, namespace)
 
 
 async def test_pods_that_do_not_fit_where_they_are_nominated_are_looked_at_again_when_their_node_changes():

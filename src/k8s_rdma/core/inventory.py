@@ -103,7 +103,7 @@ class Generation:
         return f"{self.epoch}.{self.counter}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Inventory:
     """A node's PFs, ordered by PCI address, and its GPUs, ordered by resource and PCI address.
 

@@ -3,22 +3,30 @@
 One interface after the other where PFs differ in what they take, and at what cost.
 
 A strategy says which PFs and nodes score higher, by the shares of a PF that it compares.
+
+Bounds say by counting alone how many of a request's interfaces each PF surely takes: if every interface
+costs what the dearest one does, that follows from the free VFs and bandwidth. Where these are enough, any
+order of placing works: an interface that fits on no PF finds each one with as many as were counted, so that
+all of them have a place already. Every way of `core.placement.place` begins with placing one after the other,
+so that it finds a placement as well, and within its work budget. Where all interfaces cost the same and PFs
+differ in nothing but what is free of them, the count is exact: too few prove that there is no placement.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.inventory import NOTHING_USED, Pf, Used
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.packing import Room, Work
-from k8s_rdma.core.programming import Load, RoundRobin, objection, reserved
-from k8s_rdma.core.request import InterfaceClass, PfMasks
+from k8s_rdma.core.programming import Load, RoundRobin, Weighing, objection, reserved
+from k8s_rdma.core.request import InterfaceClass, PfMasks, PfPolicy, Request, groups
 from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
 
 @unique
@@ -329,3 +337,137 @@ def common_costs(offers: Iterable[Offer], kinds: Sequence[InterfaceClass]) -> li
             if cost is None or costs.setdefault(index, cost) != cost:
                 return None
     return [costs.get(index, kind.min_tx_rate_mbps) for index, kind in enumerate(kinds)]
+
+
+_MOST_CLASSES = 16
+_MOST_TRIES = 4_096
+"""Interfaces times PFs: `place` spends half of its budget at most on placing so many one after the other."""
+
+
+class Headroom(NamedTuple):
+    """The free capacity of a node's PFs, in their order.
+
+    weighings: what more VFs do to the others, of each PF whose minimum rates are weights; empty without any.
+    """
+
+    rooms: tuple[Room, ...]
+    weighings: tuple[Weighing | None, ...] = ()
+
+    @classmethod
+    def of_node(cls, inventory: Inventory, used: Mapping[PciAddress, Used]) -> Headroom | None:
+        """The headroom beside what is used; None where `used` lacks the `mins` of a PF with weights."""
+        usages = [(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
+        rooms = tuple([room_of(pf, usage) for pf, usage in usages])
+        if all(pf.rates.weights is None for pf in inventory.pfs):
+            return cls(rooms)
+        try:
+            return cls(rooms, tuple([Weighing.for_pf(pf, usage) for pf, usage in usages]))
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The bounds of one request on all nodes with the same PFs.
+
+    number: of interfaces. costs: of the dearest interface on each PF, Mb/s; None where nothing is sure of the
+        PF.
+    runs: costs, falling, and the number of interfaces of each, where PFs differ in nothing but what is free
+        of them; empty elsewhere.
+    groups: indexes of PFs; one group has to take all interfaces. apart: whether each needs a PF of its own.
+    """
+
+    number: int
+    costs: Sequence[int | None]
+    runs: Sequence[tuple[int, int]]
+    groups: Sequence[Sequence[int]]
+    apart: bool
+
+    @classmethod
+    def for_pfs(cls, request: Request, inventory: Inventory) -> Bounds | None:
+        """The bounds; None where counting says nothing of such a request.
+
+        request: whose interfaces are no exclusive devices on these nodes.
+        """
+        number, pfs, kinds = len(request.interfaces), inventory.pfs, request.shape.kinds
+        if request.shape.near_gpus or len(kinds) > _MOST_CLASSES or not 0 < number * len(pfs) <= _MOST_TRIES:
+            return None
+        found = terms(kinds, pfs, Work(_MOST_TRIES))
+        index = {pf.pci: position for position, pf in enumerate(pfs)}
+        return cls(
+            number=number,
+            costs=[_dearest(pf, row) for pf, row in zip(pfs, found.costs, strict=True)],
+            runs=_runs(request, found) if all(pf.rates.weights is None for pf in pfs) else (),
+            groups=[[index[pf.pci] for pf in group] for group in groups(request.policy, pfs)],
+            apart=request.policy is PfPolicy.SPREAD_PFS,
+        )
+
+    def fits(self, headroom: Headroom) -> bool | None:
+        """Report whether a node takes the request; None when counting does not tell."""
+        if self.runs:
+            cost, _ = self.runs[0]
+            places = sum([mbps // cost if mbps < cost * vfs else vfs for mbps, vfs in headroom.rooms])
+            return places >= self.number or (False if len(self.runs) == 1 else None)
+        return any(self._fits_in(headroom, group) for group in self.groups) or None
+
+    def best_fit(self, headroom: Headroom) -> dict[int, list[int]] | None:
+        """Find the costs on each PF, by its index, of the placement that `place` makes by BINPACK.
+
+        None where that takes more than one interface after the other.
+        """
+        placed: dict[int, list[int]] = {}
+        rooms = [(mbps, vfs, position) for position, (mbps, vfs) in enumerate(headroom.rooms)]
+        for cost, number in self.runs:
+            remaining = number
+            rooms.sort()
+            for rank, (mbps, vfs, position) in enumerate(rooms):
+                count = min(remaining, mbps // cost if mbps < cost * vfs else vfs)
+                if count:
+                    placed.setdefault(position, []).extend([cost] * count)
+                    rooms[rank] = mbps - cost * count, vfs - count, position
+                    remaining -= count
+            if remaining:
+                return None
+        return placed or None
+
+    def _fits_in(self, headroom: Headroom, group: Sequence[int]) -> bool:
+        """Report whether these PFs surely take all interfaces."""
+        places = 0
+        for position in group:
+            cost, (mbps, vfs) = self.costs[position], headroom.rooms[position]
+            if cost is None:
+                continue
+            count = mbps // cost if mbps < cost * vfs else vfs
+            weighing = headroom.weighings[position] if headroom.weighings else None
+            if weighing is not None and count:
+                count = min(count, weighing.count(cost))
+            places += min(count, 1) if self.apart else count
+            if places >= self.number:
+                return True
+        return False
+
+
+def _runs(request: Request, found: Terms) -> Sequence[tuple[int, int]]:
+    """The costs, falling, and how many interfaces have each; empty where they are not equal on all PFs."""
+    [costs, *different] = {*found.costs}
+    if different or request.policy is not PfPolicy.ANY:
+        return ()
+    numbers: dict[int, int] = {}
+    for kind in request.shape.kind_at:
+        cost = costs[found.class_of[kind]]
+        if cost is None:
+            return ()
+        numbers[cost] = numbers.get(cost, 0) + 1
+    return sorted(numbers.items(), reverse=True)
+
+
+def _dearest(pf: Pf, costs: Sequence[int | None]) -> int | None:
+    """The largest cost on the PF.
+
+    None where it does not take them all, or where minimum rates are weights and interfaces of different rates
+    would make these others, depending on which of them come there.
+    """
+    if pf.rates.weights is not None and len(costs) > 1:
+        return None
+    accepted = [cost for cost in costs if cost is not None]
+    return max(accepted) if len(accepted) == len(costs) else None

@@ -49,13 +49,25 @@ def score(
     """
     if not placement.interfaces:
         return 0
+    numbers = Counter(interface.pf for interface in placement.interfaces)
     after = total(used, placement.usage(inventory))
+    return score_after(numbers, inventory, after, strategy, placement.nearness)
+
+
+def score_after(
+    numbers: Mapping[PciAddress, int],
+    inventory: Inventory,
+    after: Mapping[PciAddress, Used],
+    strategy: Strategy,
+    nearness: near_gpus.Nearness | None = None,
+) -> int:
+    """The score of a placement by the number of interfaces on each PF, and the use of all PFs with them."""
     worth = {pf.pci: _worth(pf, after.get(pf.pci, NOTHING_USED), strategy) for pf in inventory.pfs}
-    placed = sum(worth[interface.pf] for interface in placement.interfaces) // len(placement.interfaces)
+    placed = sum([worth[pci] * number for pci, number in numbers.items()]) // sum(numbers.values())
     node = sum(worth.values()) // len(worth)
-    if placement.nearness is None:
+    if nearness is None:
         return MAX_SCORE * (placed + node) // (2 * WHOLE)
-    near = placement.nearness * WHOLE // near_gpus.Nearness.SWITCH
+    near = nearness * WHOLE // near_gpus.Nearness.SWITCH
     return MAX_SCORE * (placed + node + 4 * near) // (6 * WHOLE)
 
 

@@ -210,6 +210,48 @@ def may_fall_short(pf: Pf, current: Used, added: Used, largest: int) -> bool:
     return rounded_up > (pf.link_mbps or 0) * _share(largest, largest, max_weight) // largest
 
 
+class Weighing(NamedTuple):
+    """The VFs that may surely join on a PF whose rates are weights, by sums alone.
+
+    The shares of all VFs add up to less than the sum of the minimums by `divider`, as each is rounded up by
+    less than one; with the largest minimum's limit or less of them, every VF gets its own.
+
+    mbps, largest: the sum of the minimums, Mb/s, and the largest. in_use: the VFs that share the link.
+    spare_mbps: what VFs with minimums up to that may add, each as much as its minimum and the divider.
+    """
+
+    link_mbps: int
+    max_weight: int
+    mbps: int
+    in_use: int
+    largest: int
+    divider: int
+    spare_mbps: int
+
+    @classmethod
+    def for_pf(cls, pf: Pf, used: Used) -> Weighing | None:
+        """The PF's, None when its rates are no weights. ValueError as `RoundRobin.for_pf`."""
+        round_robin = RoundRobin.for_pf(pf, used)
+        if round_robin is None:
+            return None
+        in_use = len(round_robin.mins) + round_robin.unreserved_vfs
+        empty = cls(round_robin.link_mbps, round_robin.max_weight, used.mbps, in_use, 0, 1, _NO_LIMIT)
+        return empty._with_largest(max(round_robin.mins, default=0))
+
+    def count(self, rate: int) -> int:
+        """Count the VFs of this minimum that may surely join."""
+        weighing = self if rate <= self.largest else self._with_largest(rate)
+        return max(0, weighing.spare_mbps // (rate + weighing.divider))
+
+    def _with_largest(self, largest: int) -> Weighing:
+        if not largest:
+            return self
+        divider = max(1, largest // self.max_weight)
+        limit = self.link_mbps * _share(largest, largest, self.max_weight) // largest
+        spare_mbps = (limit - self.in_use) * divider - self.mbps
+        return self._replace(largest=largest, divider=divider, spare_mbps=spare_mbps)
+
+
 class Load(NamedTuple):
     """The load of the VFs in use: their largest minimum, the sum of their shares, and its limit.
 

@@ -31,7 +31,7 @@ from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, PfPolicy, Re
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import LastRefusals
-from k8s_rdma.extender.fit_cache import UNRESOLVABLE, Feasible, FitCache, Infeasible, Verdict
+from k8s_rdma.extender.fit_cache import COUNTED, UNRESOLVABLE, Feasible, FitCache, Infeasible, Verdict
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import API_ERRORS, ClusterApi, PodView
@@ -631,7 +631,7 @@ class Explainer:
                 yield JudgedNode(node, None, None, self.cache.state.why_unreadable(node))
                 continue
             verdict = fit_cache.verdicts(request, pod.namespace).get(snapshot)
-            if verdict is None and sliced - began < _SEARCH_S:
+            if (verdict is None or verdict is COUNTED) and sliced - began < _SEARCH_S:
                 verdict = fit_cache.verdict(request, snapshot, pod.namespace)
             yield JudgedNode(node, snapshot, verdict)
 

@@ -2,6 +2,9 @@
 
 Searches take turns in a queue, which shares the processor among namespaces.
 
+Most nodes take a request by counting alone (`core.offers`), thousands in some milliseconds; a node's score
+takes a placement, and is found when it is asked for.
+
 A verdict depends on the request and on the snapshot alone, so that nodes with equal snapshots share it, and
 it holds until a node's snapshot becomes another one. Of the request it depends on its policy and the
 classes of its interfaces alone, so that the pods of a StatefulSet, each with MACs of its own, share it too.
@@ -26,9 +29,10 @@ from weakref import WeakSet
 
 import structlog
 
-from k8s_rdma.core.devices.placement import options_refused
-from k8s_rdma.core.offers import Strategy
-from k8s_rdma.core.placement import Placement, Rejection, fits, place, score
+from k8s_rdma.core.devices.placement import devices_on, options_refused
+from k8s_rdma.core.inventory import NOTHING_USED, Used
+from k8s_rdma.core.offers import Bounds, Strategy
+from k8s_rdma.core.placement import Placement, Rejection, fits, place, score, score_after
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, Request, Shape
 from k8s_rdma.core.types import NodeName, Setting
@@ -36,8 +40,9 @@ from k8s_rdma.errors import Reason
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    from k8s_rdma.core.inventory import Inventory
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot, Reservation
 
@@ -72,9 +77,12 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Feasible:
-    """The request fits, and how well (0..10). Where, `place` says anew: keeping it would take most memory."""
+    """The request fits, and how well (0..10); None until that is asked for.
 
-    score: int
+    Where, `place` says anew: keeping it would take most memory.
+    """
+
+    score: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,12 @@ class Infeasible:
 
 Verdict = Feasible | Infeasible
 
+COUNTED = Feasible(None)
+"""The verdict of `FitCache.count`, until a score is asked for."""
+
+_MOST_INVENTORIES = 1_024
+"""Different hardware for which a request's bounds are kept; nodes differ in their GPUs' use, too."""
+
 
 class FitCache:
     """Verdicts by request and situation.
@@ -99,8 +113,8 @@ class FitCache:
     quarantine: of nodes whose data makes a verdict fail, which refuses there.
     limit: how many are kept; beyond, those of the namespace are forgotten that has most, and of its requests
         those not asked about for longest: one tenant's many requests do not flush what others' led to.
-    searches, undecided: how many verdicts had to be searched, and how many of these reached the search's
-        work budget; for metrics.
+    counted, searches, undecided: how many verdicts were found by counting, how many were searched, scores
+        included, and how many of these reached the search's work budget; for metrics.
     """
 
     def __init__(
@@ -115,11 +129,13 @@ class FitCache:
         self._strategy = strategy
         self._detail = detail
         self.searches = 0
+        self.counted = 0
         self.undecided = 0
         self._limit = limit
         self._size = 0
         self._interfaces = 0
         self._tables: OrderedDict[_Key, dict[NodeSnapshot, Verdict]] = OrderedDict()
+        self._bounds: dict[_Key, dict[int, tuple[Inventory, Bounds | None]]] = {}
         self._owners: dict[_Key, str] = {}
         self._sizes: Counter[str] = Counter()
 
@@ -131,6 +147,7 @@ class FitCache:
         """Readings for metrics."""
         return {
             "searches_total": ("Placements searched for by filter.", "counter", lambda: self.searches),
+            "counted_total": ("Placements found possible by counting.", "counter", lambda: self.counted),
             "undecided_total": ("Searches that ended at their budget.", "counter", lambda: self.undecided),
             "verdicts": ("Verdicts kept.", "gauge", lambda: len(self)),
             **self.quarantine.readings(),
@@ -147,6 +164,7 @@ class FitCache:
             while len(self._tables) >= MAX_REQUESTS or self._interfaces + _size(key) > MAX_INTERFACES:
                 self._forget_oldest()  # before: the new one must not be the one
             table = self._tables[key] = {}
+            self._bounds[key] = {}
             self._owners[key] = namespace
             self._interfaces += _size(key)
             self._sizes[namespace] += _size(key)
@@ -154,20 +172,41 @@ class FitCache:
         return table
 
     def verdict(self, request: Request, snapshot: NodeSnapshot, namespace: str = "") -> Verdict:
-        """The verdict, searched for if it is not known. namespace: as of `known`."""
-        table = self.verdicts(request, namespace)
-        verdict = table.get(snapshot)
-        if verdict is None:
+        """The verdict with its score, searched for if it is not known. namespace: as of `verdicts`."""
+        verdict = self.verdicts(request, namespace).get(snapshot)
+        if verdict is None or verdict is COUNTED:
             verdict = self.quarantine.decide(snapshot, lambda: self._judge(request, snapshot), _undecidable)
             self.searches += 1
             self.undecided += isinstance(verdict, Infeasible) and verdict.reason is Reason.UNDECIDED
-            while self._size >= self._limit:
-                self._forget_oldest()
-            table = self.verdicts(request, namespace)
-            table[snapshot] = verdict
-            self._size += 1
-            self._sizes[self._owners[_key(request)]] += 1
+            self._keep(request, {snapshot: verdict}, namespace)
         return verdict
+
+    def fits(self, request: Request, snapshot: NodeSnapshot, namespace: str = "") -> bool:
+        """Report whether the request fits, searching for no score. namespace: as of `verdicts`."""
+        if snapshot not in self.verdicts(request, namespace):
+            self.count(request, [snapshot], namespace)
+        verdict = self.verdicts(request, namespace).get(snapshot)
+        return isinstance(verdict or self.verdict(request, snapshot, namespace), Feasible)
+
+    def count(
+        self, request: Request, snapshots: Sequence[NodeSnapshot], namespace: str = ""
+    ) -> list[NodeSnapshot]:
+        """Find those without a verdict that counting says the request fits; answer the others.
+
+        namespace: as of `verdicts`.
+        """
+        fitting: list[NodeSnapshot] = []
+        undecided: list[NodeSnapshot] = []
+        self.verdicts(request, namespace)
+        cached = self._bounds[_key(request)]
+        for snapshot in snapshots:
+            _, bounds = cached.get(id(snapshot.inventory)) or self._bounds_of(request, snapshot.inventory)
+            headroom = snapshot.headroom
+            fits = bounds is not None and headroom is not None and bounds.fits(headroom)
+            (fitting if fits else undecided).append(snapshot)
+        self.counted += len(fitting)
+        self._keep(request, dict.fromkeys(fitting, COUNTED), namespace)
+        return undecided
 
     def place(self, request: Request, snapshot: NodeSnapshot) -> Placement | Rejection:
         """Place the request by the strategy; a bind must follow the verdict that it was filtered by."""
@@ -188,19 +227,57 @@ class FitCache:
     def _place(self, request: Request, snapshot: NodeSnapshot) -> Placement | Rejection:
         return place(request, snapshot.inventory, snapshot.used, strategy=self._strategy)
 
+    def _bounds_of(self, request: Request, inventory: Inventory) -> tuple[Inventory, Bounds | None]:
+        cached = self._bounds[_key(request)]
+        found = cached.get(id(inventory))  # the cache keeps the inventory, and thereby its identity
+        if found is None:
+            if len(cached) >= _MOST_INVENTORIES:
+                cached.clear()
+            found = cached[id(inventory)] = inventory, _bounds(request, inventory)
+        return found
+
+    def _keep(self, request: Request, verdicts: dict[NodeSnapshot, Verdict], namespace: str) -> None:
+        while self._size and self._size + len(verdicts) > self._limit:
+            self._forget_oldest()
+        table = self.verdicts(request, namespace)
+        added = -len(table)
+        table |= verdicts
+        added += len(table)
+        self._size += added
+        self._sizes[self._owners[_key(request)]] += added
+
     def _judge(self, request: Request, snapshot: NodeSnapshot) -> Verdict:
+        score_counted = self._score_counted(request, snapshot)
+        if score_counted is not None:
+            return Feasible(score_counted)
         found = self._place(request, snapshot)
         if isinstance(found, Rejection):
             text = f"{NOT_ENOUGH_FREE} ({found.text(self._detail)})"
             return Infeasible(found.reason, text, _may_pass(found, request, snapshot))
         return Feasible(score(found, snapshot.inventory, snapshot.used, self._strategy))
 
+    def _score_counted(self, request: Request, snapshot: NodeSnapshot) -> int | None:
+        """The score where the request fits and counting says which PFs `place` chooses; else None."""
+        inventory, used = snapshot.inventory, snapshot.used
+        _, bounds = self._bounds_of(request, inventory)
+        if self._strategy is not Strategy.BINPACK or bounds is None or snapshot.headroom is None:
+            return None
+        placed = bounds.best_fit(snapshot.headroom)
+        if placed is None:
+            return None
+        numbers, after = {}, {**used}
+        for index, costs in placed.items():
+            pci = inventory.pfs[index].pci
+            numbers[pci] = len(costs)
+            after[pci] = used.get(pci, NOTHING_USED) + Used(len(costs), sum(costs))
+        return score_after(numbers, inventory, after, self._strategy)
+
     def _forget_oldest(self) -> None:
         """Forget the oldest request of the namespace that has most; verdicts and interfaces count alike."""
         greediest = max(self._sizes, key=self._sizes.__getitem__)
         key = next(table for table in self._tables if self._owners[table] == greediest)
         verdicts = len(self._tables.pop(key))
-        del self._owners[key]
+        del self._owners[key], self._bounds[key]
         self._size -= verdicts
         self._interfaces -= _size(key)
         self._sizes[greediest] -= verdicts + _size(key)
@@ -392,6 +469,16 @@ class Turn:
             used_s, self._started_at = self._queue.clock() - self._started_at, None
             self._ended_s += used_s
             self._queue.charge(self._namespace, used_s)
+
+
+def _bounds(request: Request, inventory: Inventory) -> Bounds | None:
+    """The bounds; None also where a node's data makes that fail, which its search tells of."""
+    try:
+        if devices_on(request, inventory):
+            return None
+        return Bounds.for_pfs(request, inventory)
+    except Exception:
+        return None
 
 
 def _is_decidable(snapshot: NodeSnapshot) -> bool:

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
 from k8s_rdma.core.macs import NO_MAC, MacRanges
+from k8s_rdma.core.offers import Headroom
 from k8s_rdma.core.placement import PlacedInterface, Placement, usage_of
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, NodeName, PciAddress, PodUid
@@ -90,15 +91,18 @@ NOT_ASKED = "the API server knows no such node, or it was not asked yet"
 class NodeSnapshot:
     """PFs, what is used of them, and GPUs: all that a placement depends on.
 
-    Nodes in an equal situation share one object (compared by identity, so that it is a quick key), hence
-    `inventory.node` is the name of any of them.
+    Nodes in an equal situation share one object (compared by identity, so that it is a quick key), and nodes
+    of equal hardware one inventory, hence `inventory.node` is the name of any of them.
+
+    headroom: what is free of the PFs, to count with; None where `used` is not whole, and decisions fail.
     """
 
-    __slots__ = ("__weakref__", "inventory", "used")
+    __slots__ = ("__weakref__", "headroom", "inventory", "used")
 
     def __init__(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> None:
         self.inventory = inventory
         self.used = used
+        self.headroom = Headroom.of_node(inventory, used)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +262,8 @@ class ClusterState:
         self._places: dict[PodUid, set[NodeName]] = {}
         self._interned: WeakValueDictionary[tuple[Hashable, tuple[Used, ...]], NodeSnapshot]
         self._interned = WeakValueDictionary()
+        self._inventories: WeakValueDictionary[tuple[tuple[Pf, ...], tuple[Gpu, ...]], Inventory]
+        self._inventories = WeakValueDictionary()
         self._postponed: set[NodeName] | None = None
         self._on_change = on_change
         self._on_claims = on_claims
@@ -619,8 +625,10 @@ class ClusterState:
         return True
 
     def _snapshot(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> NodeSnapshot:
-        key = (inventory.hardware, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))
+        hardware = inventory.hardware
+        key = (hardware, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))
         snapshot = self._interned.get(key)
         if snapshot is None:
-            snapshot = self._interned[key] = NodeSnapshot(inventory, used)
+            shared = self._inventories.setdefault(hardware, inventory)
+            snapshot = self._interned[key] = NodeSnapshot(shared, used)
         return snapshot

@@ -18,10 +18,10 @@ import structlog
 
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.extender.fit_cache import Feasible, FitCache
 from k8s_rdma.extender.pod_store import PendingPod, PodIndex, PodStore
 
 if TYPE_CHECKING:
+    from k8s_rdma.extender.fit_cache import FitCache
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState
 
@@ -363,7 +363,7 @@ class NominatedPods(PodIndex):
         )
         if snapshot is None:
             return None
-        if not isinstance(self._decisions.verdict(pod.request, snapshot, pod.namespace), Feasible):
+        if not self._decisions.fits(pod.request, snapshot, pod.namespace):
             return None
         found = self._decisions.place(pod.request, snapshot)
         return found.interfaces if isinstance(found, Placement) else None

@@ -32,7 +32,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, DecisionLog, Outcome
-from k8s_rdma.extender.fit_cache import Feasible, SearchQueue, Turn
+from k8s_rdma.extender.fit_cache import SearchQueue, Turn
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.nominated_pods import Room
 from k8s_rdma.extender.pod_store import Occupant, PendingPod
@@ -367,7 +367,7 @@ class Preempting:
         return snapshot is not None and self._fits(pod, snapshot)
 
     def _fits(self, pod: PendingPod, snapshot: NodeSnapshot) -> bool:
-        return isinstance(self.cache.fit_cache.verdict(pod.request, snapshot, pod.namespace), Feasible)
+        return self.cache.fit_cache.fits(pod.request, snapshot, pod.namespace)
 
     def _sent(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Sent:
         uids = tuple(map(PodUid, victims.uids))

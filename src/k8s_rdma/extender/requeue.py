@@ -22,7 +22,7 @@ import structlog
 from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.extender.fit_cache import Feasible, FitCache, SearchQueue, Turn
+from k8s_rdma.extender.fit_cache import FitCache, SearchQueue, Turn
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
 
 if TYPE_CHECKING:
@@ -531,7 +531,7 @@ class Requeuer:
         await asyncio.sleep(turn.used_s * _PAUSE_FACTOR if turn.used_s > _FREE_S else 0)
 
     def _fits(self, request: Request, snapshot: NodeSnapshot, namespace: str) -> bool:
-        return isinstance(self._decisions.verdict(request, snapshot, namespace), Feasible)
+        return self._decisions.fits(request, snapshot, namespace)
 
     async def _wait_for_something(self) -> None:
         next_due = min(self._due.values(), default=None)
