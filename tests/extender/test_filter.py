@@ -392,4 +392,4 @@ async def test_filter_answers_in_full_when_thousands_of_nodes_refuse():
         result = await w.filter("p", *names)
         assert list(result["FailedNodes"]) == names
         assert len(set(result["FailedNodes"].values())) == 1
-        assert w.metric("searches_total") == 1
+        assert w.metric("counted_total") == 1

@@ -372,9 +372,10 @@ class Bounds:
 
     number: of interfaces. costs: of the dearest interface on each PF, Mb/s; None where nothing is sure of the
         PF.
-    runs: costs, falling, and the number of interfaces of each, where PFs differ in nothing but what is free
-        of them; empty elsewhere.
+    runs: costs, falling, and the number of interfaces of each, where these are equal on all PFs, and the
+        request has no policy; empty elsewhere.
     groups: indexes of PFs; one group has to take all interfaces. apart: whether each needs a PF of its own.
+    weighed: whether minimum rates of a PF are weights.
     """
 
     number: int
@@ -382,6 +383,7 @@ class Bounds:
     runs: Sequence[tuple[int, int]]
     groups: Sequence[Sequence[int]]
     apart: bool
+    weighed: bool
 
     @classmethod
     def for_pfs(cls, request: Request, inventory: Inventory) -> Bounds | None:
@@ -397,7 +399,8 @@ class Bounds:
         return cls(
             number=number,
             costs=[_dearest(pf, row) for pf, row in zip(pfs, found.costs, strict=True)],
-            runs=_runs(request, found) if all(pf.rates.weights is None for pf in pfs) else (),
+            runs=_runs(request, found),
+            weighed=any(pf.rates.weights is not None for pf in pfs),
             groups=[[index[pf.pci] for pf in group] for group in groups(request.policy, pfs)],
             apart=request.policy is PfPolicy.SPREAD_PFS,
         )
@@ -407,7 +410,10 @@ class Bounds:
         if self.runs:
             cost, _ = self.runs[0]
             places = sum([mbps // cost if mbps < cost * vfs else vfs for mbps, vfs in headroom.rooms])
-            return places >= self.number or (False if len(self.runs) == 1 else None)
+            if places < self.number:
+                return False if len(self.runs) == 1 else None
+            if not self.weighed:
+                return True
         return any(self._fits_in(headroom, group) for group in self.groups) or None
 
     def best_fit(self, headroom: Headroom) -> dict[int, list[int]] | None:
@@ -415,6 +421,8 @@ class Bounds:
 
         None where that takes more than one interface after the other.
         """
+        if self.weighed and len(self.runs) > 1:
+            return None
         placed: dict[int, list[int]] = {}
         rooms = [(mbps, vfs, position) for position, (mbps, vfs) in enumerate(headroom.rooms)]
         for cost, number in self.runs:
@@ -422,6 +430,9 @@ class Bounds:
             rooms.sort()
             for rank, (mbps, vfs, position) in enumerate(rooms):
                 count = min(remaining, mbps // cost if mbps < cost * vfs else vfs)
+                weighing = headroom.weighings[position] if count and headroom.weighings else None
+                if weighing is not None and weighing.count(cost) < count:
+                    return None
                 if count:
                     placed.setdefault(position, []).extend([cost] * count)
                     rooms[rank] = mbps - cost * count, vfs - count, position

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum, unique
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -130,12 +131,18 @@ def _needed(number: int, demand: Demand) -> str:
     )
 
 
+@lru_cache(maxsize=64)
+def _demand(rates: tuple[int, ...]) -> Demand:
+    """One request is refused by thousands of nodes."""
+    return Demand.from_rates(rates)
+
+
 class Scene:
     """A request and the PFs that refuse it. empty: the PFs are described as if no pod used them."""
 
     def __init__(self, classes: Sequence[InterfaceClass], free: Sequence[Free], *, empty: bool) -> None:
         self.number = len(classes)
-        self.demand = Demand.from_rates([interface.min_tx_rate_mbps for interface in classes])
+        self.demand = _demand(tuple([interface.min_tx_rate_mbps for interface in classes]))
         self.free = free
         self.empty = empty
         self.rooms = [room for _, room in free]

@@ -30,19 +30,18 @@ from weakref import WeakSet
 import structlog
 
 from k8s_rdma.core.devices.placement import devices_on, options_refused
-from k8s_rdma.core.inventory import NOTHING_USED, Used
-from k8s_rdma.core.offers import Bounds, Strategy
-from k8s_rdma.core.placement import Placement, Rejection, fits, place, score, score_after
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used
+from k8s_rdma.core.offers import Bounds, Headroom, Strategy
+from k8s_rdma.core.placement import Placement, Rejection, fits, place, reject_for_room, score, score_after
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, Request, Shape
-from k8s_rdma.core.types import NodeName, Setting
+from k8s_rdma.core.types import NO_NEEDS, NodeName, Setting
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from k8s_rdma.core.inventory import Inventory
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot, Reservation
 
@@ -106,6 +105,25 @@ _MOST_INVENTORIES = 1_024
 """Different hardware for which a request's bounds are kept; nodes differ in their GPUs' use, too."""
 
 
+@dataclass(slots=True)
+class _Count:
+    """Counts one request on nodes of equal hardware, whose inventory this keeps, and thereby its identity.
+
+    fits_empty: whether the empty node takes it; None where that is not known, or no more of account.
+    refusal: the verdict on all of them where it does not.
+    """
+
+    inventory: Inventory
+    bounds: Bounds | None
+    fits_empty: bool | None
+    refusal: Infeasible | None = None
+
+    def rooms_alone(self, request: Request) -> bool:
+        """Report whether PFs differ for the request in nothing but what is free of them."""
+        needs_nothing = all(kind.needs is NO_NEEDS for kind in request.shape.kinds)
+        return self.inventory.takes_every_rate and needs_nothing
+
+
 class FitCache:
     """Verdicts by request and situation.
 
@@ -135,7 +153,7 @@ class FitCache:
         self._size = 0
         self._interfaces = 0
         self._tables: OrderedDict[_Key, dict[NodeSnapshot, Verdict]] = OrderedDict()
-        self._bounds: dict[_Key, dict[int, tuple[Inventory, Bounds | None]]] = {}
+        self._counts: dict[_Key, dict[int, _Count]] = {}
         self._owners: dict[_Key, str] = {}
         self._sizes: Counter[str] = Counter()
 
@@ -147,7 +165,7 @@ class FitCache:
         """Readings for metrics."""
         return {
             "searches_total": ("Placements searched for by filter.", "counter", lambda: self.searches),
-            "counted_total": ("Placements found possible by counting.", "counter", lambda: self.counted),
+            "counted_total": ("Verdicts found by counting alone.", "counter", lambda: self.counted),
             "undecided_total": ("Searches that ended at their budget.", "counter", lambda: self.undecided),
             "verdicts": ("Verdicts kept.", "gauge", lambda: len(self)),
             **self.quarantine.readings(),
@@ -164,7 +182,7 @@ class FitCache:
             while len(self._tables) >= MAX_REQUESTS or self._interfaces + _size(key) > MAX_INTERFACES:
                 self._forget_oldest()  # before: the new one must not be the one
             table = self._tables[key] = {}
-            self._bounds[key] = {}
+            self._counts[key] = {}
             self._owners[key] = namespace
             self._interfaces += _size(key)
             self._sizes[namespace] += _size(key)
@@ -191,21 +209,26 @@ class FitCache:
     def count(
         self, request: Request, snapshots: Sequence[NodeSnapshot], namespace: str = ""
     ) -> list[NodeSnapshot]:
-        """Find those without a verdict that counting says the request fits; answer the others.
+        """Have the verdicts on those where counting decides; answer the others.
 
         namespace: as of `verdicts`.
         """
-        fitting: list[NodeSnapshot] = []
+        verdicts: dict[NodeSnapshot, Verdict] = {}
         undecided: list[NodeSnapshot] = []
         self.verdicts(request, namespace)
-        cached = self._bounds[_key(request)]
+        cached = self._counts[_key(request)]
         for snapshot in snapshots:
-            _, bounds = cached.get(id(snapshot.inventory)) or self._bounds_of(request, snapshot.inventory)
-            headroom = snapshot.headroom
-            fits = bounds is not None and headroom is not None and bounds.fits(headroom)
-            (fitting if fits else undecided).append(snapshot)
-        self.counted += len(fitting)
-        self._keep(request, dict.fromkeys(fitting, COUNTED), namespace)
+            count = cached.get(id(snapshot.inventory)) or self._count_for(request, snapshot.inventory)
+            fits = count.bounds and snapshot.headroom and count.bounds.fits(snapshot.headroom)
+            verdict: Verdict | None = COUNTED if fits else None
+            if fits is False:
+                verdict = self._refusal(request, snapshot, count)
+            if verdict is None:
+                undecided.append(snapshot)
+            else:
+                verdicts[snapshot] = verdict
+        self.counted += len(verdicts)
+        self._keep(request, verdicts, namespace)
         return undecided
 
     def place(self, request: Request, snapshot: NodeSnapshot) -> Placement | Rejection:
@@ -227,17 +250,33 @@ class FitCache:
     def _place(self, request: Request, snapshot: NodeSnapshot) -> Placement | Rejection:
         return place(request, snapshot.inventory, snapshot.used, strategy=self._strategy)
 
-    def _bounds_of(self, request: Request, inventory: Inventory) -> tuple[Inventory, Bounds | None]:
-        cached = self._bounds[_key(request)]
-        found = cached.get(id(inventory))  # the cache keeps the inventory, and thereby its identity
+    def _count_for(self, request: Request, inventory: Inventory) -> _Count:
+        cached = self._counts[_key(request)]
+        found = cached.get(id(inventory))
         if found is None:
             if len(cached) >= _MOST_INVENTORIES:
                 cached.clear()
-            found = cached[id(inventory)] = inventory, _bounds(request, inventory)
+            bounds, empty = _bounds(request, inventory), Headroom.of_node(inventory, {})
+            fits_empty = bounds.fits(empty) if bounds and empty else None
+            found = cached[id(inventory)] = _Count(inventory, bounds, fits_empty)
         return found
 
+    def _refusal(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
+        """The verdict where the request surely does not fit; None where its words take a search."""
+        if count.refusal is None and count.fits_empty is False:
+            count.fits_empty = None  # searched for once
+            verdict = self.quarantine.decide(snapshot, lambda: self._judge(request, snapshot), _undecidable)
+            if isinstance(verdict, Infeasible) and verdict.reason in UNRESOLVABLE:
+                count.refusal = verdict
+        if count.refusal is not None or not (count.fits_empty and count.rooms_alone(request)):
+            return count.refusal
+        found = reject_for_room(request, snapshot.inventory, snapshot.used)
+        return self._infeasible(request, snapshot, found)
+
     def _keep(self, request: Request, verdicts: dict[NodeSnapshot, Verdict], namespace: str) -> None:
-        while self._size and self._size + len(verdicts) > self._limit:
+        table = self.verdicts(request, namespace)
+        added = sum([snapshot not in table for snapshot in verdicts])
+        while self._size and self._size + added > self._limit:
             self._forget_oldest()
         table = self.verdicts(request, namespace)
         added = -len(table)
@@ -252,14 +291,17 @@ class FitCache:
             return Feasible(score_counted)
         found = self._place(request, snapshot)
         if isinstance(found, Rejection):
-            text = f"{NOT_ENOUGH_FREE} ({found.text(self._detail)})"
-            return Infeasible(found.reason, text, _may_pass(found, request, snapshot))
+            return self._infeasible(request, snapshot, found)
         return Feasible(score(found, snapshot.inventory, snapshot.used, self._strategy))
+
+    def _infeasible(self, request: Request, snapshot: NodeSnapshot, found: Rejection) -> Infeasible:
+        text = f"{NOT_ENOUGH_FREE} ({found.text(self._detail)})"
+        return Infeasible(found.reason, text, _may_pass(found, request, snapshot))
 
     def _score_counted(self, request: Request, snapshot: NodeSnapshot) -> int | None:
         """The score where the request fits and counting says which PFs `place` chooses; else None."""
         inventory, used = snapshot.inventory, snapshot.used
-        _, bounds = self._bounds_of(request, inventory)
+        bounds = self._count_for(request, inventory).bounds
         if self._strategy is not Strategy.BINPACK or bounds is None or snapshot.headroom is None:
             return None
         placed = bounds.best_fit(snapshot.headroom)
@@ -277,7 +319,7 @@ class FitCache:
         greediest = max(self._sizes, key=self._sizes.__getitem__)
         key = next(table for table in self._tables if self._owners[table] == greediest)
         verdicts = len(self._tables.pop(key))
-        del self._owners[key], self._bounds[key]
+        del self._owners[key], self._counts[key]
         self._size -= verdicts
         self._interfaces -= _size(key)
         self._sizes[greediest] -= verdicts + _size(key)
