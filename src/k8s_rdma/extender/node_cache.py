@@ -147,6 +147,11 @@ class Reservation:
             return self.interfaces
         return tuple(interface.until_programmed() for interface in self.interfaces)
 
+    def counts_as(self, reservation: Reservation) -> bool:
+        """Report whether as much of the node is used with that one, whatever is known of its write."""
+        counted = reservation.interfaces, reservation.generation, reservation.pod
+        return (self.interfaces, self.generation, self.pod) == counted
+
 
 @dataclass(slots=True)
 class _Node:
@@ -413,7 +418,11 @@ class ClusterState:
 
     def reserve(self, node: NodeName, uid: PodUid, reservation: Reservation) -> None:
         """Hold a placement, in place of any that this pod has on this node."""
-        self._nodes.setdefault(node, _Node()).reservations[uid] = reservation
+        reservations = self._nodes.setdefault(node, _Node()).reservations
+        previous = reservations.get(uid)
+        reservations[uid] = reservation
+        if previous and previous.counts_as(reservation):
+            return
         self.promised_addresses.hold(node, uid, (interface.options for interface in reservation.interfaces))
         self._places.setdefault(uid, set()).add(node)
         self._update(node)
@@ -541,12 +550,14 @@ class ClusterState:
         if facts is None:
             return None
         now = self._postponed is None or node not in self._postponed
+        reservations = self._nodes[node].reservations
+        excluded = [uid for uid in excluded if uid in facts.reported or uid in reservations or uid in holding]
         if not now or excluded:
             found = self._snapshot_of(node, facts, excluded, holding)
             if found is None:
                 self._update(node)
             return found
-        snapshot, reservations = self.snapshots[node], self._nodes[node].reservations
+        snapshot = self.snapshots[node]
         added = [
             interfaces
             for uid, interfaces in holding.items()
