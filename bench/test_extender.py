@@ -348,11 +348,9 @@ SEEN = [
     for count in (1_000, 5_000)
     for kind in REQUESTS
 ]
-UNSEEN = [
-    (count, kind, f"filter, {count:,} names, request not seen before, nodes {kind}", None)
-    for count in (1_000, 5_000)
-    for kind in ("alike", "distinct")
-]
+INTERFACES = (1, 8, 16, 60)
+TIGHT_MBPS = 97_000
+"""More than is free of any PF, and less than a PF has."""
 
 
 @pytest.mark.parametrize(("count", "request_kind"), rows(*SEEN))
@@ -376,15 +374,32 @@ def test_filter_by_names_in_the_server(record, started, request_kind: str) -> No
     record(name, budget=5, measured=statistics.median(ran), unit="ms", note="run time of its process")
 
 
-@pytest.mark.parametrize(("count", "kind"), rows(*UNSEEN))
-def test_filter_by_names_of_a_request_not_seen_before(benchmark, started, count: int, kind: str) -> None:
-    cluster = started(count, kind)
-    rates = itertools.count(2_000)
+@pytest.mark.parametrize("interfaces", INTERFACES)
+@pytest.mark.parametrize("count", [1_000, 5_000])
+def test_filter_by_names_of_a_request_not_seen_before(record, started, count: int, interfaces: int) -> None:
+    """Alike and distinct nodes in turn; what more the distinct ones take is what each node takes."""
+    _record_unseen(record, started, count, f"of {interfaces} interfaces", itertools.count(700), interfaces)
 
-    def unseen() -> tuple[tuple[str, bytes], dict[str, Any]]:
-        return ("/scheduler/rdma_scheduling", cluster.body([next(rates)] * 8)), {}
 
-    benchmark.pedantic(cluster.post, setup=unseen, rounds=20, warmup_rounds=2)
+@pytest.mark.parametrize("count", [1_000, 5_000])
+def test_filter_by_names_of_a_request_not_seen_before_that_is_refused(record, started, count: int) -> None:
+    _record_unseen(record, started, count, "refused everywhere", itertools.count(TIGHT_MBPS), 1)
+
+
+def _record_unseen(record, started, count: int, which: str, rates: Iterator[int], interfaces: int) -> None:
+    clusters = {kind: started(count, kind) for kind in ("alike", "distinct")}
+    ran: dict[str, list[float]] = {kind: [] for kind in clusters}
+    for rate in itertools.islice(rates, 22):
+        for kind, cluster in clusters.items():
+            body, before = cluster.body([rate] * interfaces), cluster.ran_ms()
+            cluster.post("/scheduler/rdma_scheduling", body)
+            ran[kind].append(cluster.ran_ms() - before)
+    alike, distinct = (statistics.median(times[2:]) for times in ran.values())
+    name = f"filter, {count:,} names, request not seen before, {which}, no two nodes alike, in the server"
+    budget = 10 if which != "refused everywhere" else None
+    record(
+        name, budget=budget, measured=distinct, unit="ms", note=f"run time; {alike:.1f} ms with equal nodes"
+    )
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,21 @@ def _selected(number: int, rooms: int, rates: str, percent: int, spare_vfs: int)
     return _named(family, f"{number} with selectors on {rooms} PFs, {spare_vfs} VFs to spare, {which}{load}")
 
 
+def _each_its_own(rates: str, *, unlike: bool) -> Callable[[random.Random], Instance]:
+    """As many different selectors as interfaces: no two are one class, and no PF is like another."""
+
+    def family(rng: random.Random) -> Instance:
+        where = [rng.sample(range(16), rng.randrange(2, 15)) for _ in range(1024)]
+        drawn = [0 if rates == "zero" else rng.randrange(1, 3_000) for _ in range(1024)]
+        return Instance(
+            drawn, [(rng.randrange(90_000, 110_000) if unlike else C, 65) for _ in range(16)], where
+        )
+
+    links = "unlike" if unlike else "equal"
+    which = "nothing reserved" if rates == "zero" else "random rates"
+    return _named(family, f"1,024 with a selector each of its own on 16 {links} PFs, {which}")
+
+
 def _named(family: Callable[[random.Random], Instance], name: str) -> Callable[[random.Random], Instance]:
     family.__doc__ = name
     return family
@@ -313,6 +328,8 @@ def _families() -> Iterator[Callable[[random.Random], Instance]]:
     yield from (_few(distinct, 8, equal=True) for distinct in (2, 3, 6))
     yield from (_few(distinct, 16, equal=False) for distinct in (3, 6))
     yield from (_many(permille) for permille in (900, 999))
+    yield _each_its_own("zero", unlike=False)
+    yield from (_each_its_own("many", unlike=unlike) for unlike in (False, True))
     for number, rooms in ((20, 4), (60, 8), (1024, 16)):
         yield _selected(number, rooms, "zero", 0, 2)
         yield _selected(number, rooms, "one", 70, 3)

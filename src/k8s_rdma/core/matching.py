@@ -42,6 +42,7 @@ def share_out(
 
     reservations: how many of the reserving interfaces each PF takes at most.
     """
+    work.spend(sum([len(lot.takers) for lot in lots]))
     graph: _Graph = [{} for _ in range(2 + len(lots) + 2 * len(rooms))]
     first = 2 + len(lots)
     for index, (room, reservation) in enumerate(zip(rooms, reservations, strict=True)):
@@ -141,7 +142,7 @@ def match(
     owners: dict[int, int] = {}
     for interface in range(len(kinds)):
         work.spend(1 + len(offers))
-        short = _augment(interface, kinds, takers, owners)
+        short = _augment(interface, kinds, takers, owners, work)
         if short is not None:
             return TooFew(
                 [kind_index for kind_index, kind in enumerate(kinds) if short.issuperset(takers[kind])], short
@@ -160,7 +161,7 @@ def _takers(kind: int, bins: Sequence[Bin], strategy: Strategy, work: Work) -> l
 
 
 def _augment(
-    interface: int, kinds: Sequence[int], takers: dict[int, list[int]], owners: dict[int, int]
+    interface: int, kinds: Sequence[int], takers: dict[int, list[int]], owners: dict[int, int], work: Work
 ) -> set[int] | None:
     """Find the interface an offer, for which others may have to go to another; breadth first.
 
@@ -170,6 +171,7 @@ def _augment(
     came_from: dict[int, int] = {}
     queue = [interface]
     for requester in queue:
+        work.spend(1 + len(takers[kinds[requester]]) // 4)
         for offer in takers[kinds[requester]]:
             if offer in came_from:
                 continue
@@ -240,7 +242,7 @@ def match_counts(numbers: Mapping[int, int], offers: Sequence[Offer], work: Work
     shared = share_out([Lot(*key, lots[key]) for key in lots], rooms, _reservations(batches, offers), work)
     if shared is None:
         return Verdict.IMPOSSIBLE
-    work.spend(sum(numbers.values()) * (2 + len(offers) // 4))
+    work.spend(sum([batch.number * (2 + len(batch.takers) // 4) for batch in batches]))
     mending = _Rebalancing(_deal(batches, dict(zip(lots, shared, strict=True)), offers), batches, offers)
     if not mending.is_balanced and crowded(batches, rooms, work):
         return Verdict.IMPOSSIBLE
@@ -276,7 +278,7 @@ def crowded(batches: Iterable[Batch], rooms: Sequence[Room], work: Work) -> bool
     masks = [sum([1 << pf for pf in batch.takers]) for batch in ascending]
     total = sum([batch.number for batch in ascending])
     for pf_set in _sets_of_pfs(frozenset(masks), len(rooms)):
-        work.spend(1 + (len(ascending) + len(rooms)) // 4)
+        work.spend(1 + (len(ascending) + len(rooms)) // 2)
         set_rooms = [room for pf, room in enumerate(rooms) if pf_set >> pf & 1]
         elsewhere = sum([room.vfs for pf, room in enumerate(rooms) if not pf_set >> pf & 1])
         bound = [

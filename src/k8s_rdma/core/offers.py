@@ -266,15 +266,16 @@ def terms(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], work: Work, *, any
     work.spend(4 * len(kinds) + 2 * len(pfs))
     alike: dict[tuple[object, ...], list[int]] = {}
     for position, pf in enumerate(pfs):
-        by_software = Setting.SOFTWARE_CAPS in pf.supported_settings
-        alike.setdefault((pf.rates, pf.link_mbps, pf.enforce, by_software), []).append(position)
-    rows = [_costs(pfs[indexes[0]], kinds, work) for indexes in alike.values()]
+        caps = Setting.SOFTWARE_CAPS in pf.supported_settings
+        alike.setdefault((pf.rates, pf.link_mbps, pf.enforce, caps), []).append(position)
+    by_software = any(kind.enforce is Enforce.SOFTWARE for kind in kinds)
+    rows = [_costs(pfs[indexes[0]], kinds, work, by_software=by_software) for indexes in alike.values()]
     index: dict[tuple[int | None, ...], int] = {}
     class_of = [
         index.setdefault(key, len(index))
         for key in zip(_masks(kinds, pfs, any_pf=any_pf), *rows, strict=True)
     ]
-    work.spend(len(index) * len(pfs) // 8)
+    work.spend((len(kinds) * len(rows) + len(index) * len(pfs)) // 6)
     costs: list[tuple[int | None, ...]] = [()] * len(pfs)
     for row, group in enumerate(alike.values(), start=1):
         for position in group:
@@ -294,10 +295,14 @@ def _masks(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], *, any_pf: bool) 
     return [by_needs[id(kind.needs)] for kind in kinds]
 
 
-def _costs(pf: Pf, kinds: Sequence[InterfaceClass], work: Work) -> tuple[int | None, ...]:
-    """The cost of each class on the PF; None where the PF does not take it."""
-    by_software = pf.enforce is Enforce.SOFTWARE or any(kind.enforce is Enforce.SOFTWARE for kind in kinds)
-    if pf.rates is EVERY_RATE and not by_software:
+def _costs(
+    pf: Pf, kinds: Sequence[InterfaceClass], work: Work, *, by_software: bool
+) -> tuple[int | None, ...]:
+    """The cost of each class on the PF; None where the PF does not take it.
+
+    by_software: whether software is demanded by any of them.
+    """
+    if pf.rates is EVERY_RATE and not by_software and pf.enforce is not Enforce.SOFTWARE:
         return tuple([kind.min_tx_rate_mbps for kind in kinds])
     work.spend(3 * len(kinds))
     return tuple([None if objection(pf, kind) else reserved(pf, kind.min_tx_rate_mbps) for kind in kinds])
@@ -321,15 +326,16 @@ def _useful(room: Room, costs: Sequence[int | None], *, reserving: bool) -> Room
     return Room(0 if reserving else room.mbps, room.vfs if 0 in costs else 0)
 
 
-def common_costs(offers: Iterable[Offer], kinds: Sequence[InterfaceClass]) -> list[int] | None:
+def common_costs(offers: Iterable[Offer], kinds: Sequence[InterfaceClass], work: Work) -> list[int] | None:
     """The cost of each class, equal on all PFs; None when it differs, or minima are weights.
 
-    Then PFs differ in their room only.
+    Then PFs differ in their room only. OutOfWorkError on the way.
     """
     costs: dict[int, int] = {}
     for offer in offers:
         if offer.round_robin is not None:
             return None
+        work.spend(len(kinds) // 4)
         for index, kind in enumerate(kinds):
             cost = offer.costs[index]
             if not offer.room.vfs or (kind.min_tx_rate_mbps and not offer.room.mbps):

@@ -381,6 +381,7 @@ class Patterns:
         limit = mbps // size
         limit = min(limit, count)
         limit = min(limit, vfs)
+        self._work.spend(limit // 2)
         # left over: of this type, if not all are taken; then what fits beside the fill must not be that large
         partial = size - 1 if self._vf_spare and size <= waste else waste
         if not (self._query.largest_first and index == 0) and partial >= self._least_waste:
@@ -450,7 +451,7 @@ class Search:
         if depth == len(self._rooms) or state in self._failed:
             return None
         remaining = RemainingItems.from_counts(self._demand.sizes, counts)
-        self._work.spend(8 + len(remaining.sizes) // 2)
+        self._work.spend(8 + len(remaining.sizes) // 2 + remaining.number // 8)
         if remaining.number > self._vfs[depth] or remaining.total > self._mbps[depth]:
             return None
         holds = [

@@ -68,14 +68,14 @@ def _order(kinds: Sequence[int], offers: Sequence[Offer]) -> Sequence[int]:
     """Order the interfaces: those that fewest PFs take come first, unless an order is given."""
     if any(offer.round_robin for offer in offers):
         return sorted(range(len(kinds)), key=kinds.__getitem__)
-    takers = {kind: sum(offer.costs[kind] is not None for offer in offers) for kind in set(kinds)}
-    return sorted(range(len(kinds)), key=lambda index: (takers[kinds[index]], kinds[index]))
+    refusing = [row.count(None) for row in _rows(offers)]
+    return sorted(range(len(kinds)), key=lambda index: (-refusing[kinds[index]], kinds[index]))
 
 
 def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[int] | Verdict:
     """Assign kinds to offers; OutOfWorkError when the work is used up."""
     numbers = Counter(kinds)
-    least = [min((cost for cost in row if cost is not None), default=None) for row in _rows(offers)]
+    least = [min([cost for cost in row if cost is not None], default=None) for row in _rows(offers)]
     if any(least[kind] is None for kind in numbers) or _exceeds_assignment(numbers, least, offers):
         return Verdict.IMPOSSIBLE
     chosen = best_fit([(kind, len(list(group))) for kind, group in groupby(kinds)], offers, work)
@@ -89,7 +89,7 @@ def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[i
             if isinstance(found, Verdict):
                 return found
             chosen = dealt(kinds, found)
-            if board.holds(chosen):
+            if board.holds(chosen, share):
                 return chosen
     except OutOfWorkError:
         pass
@@ -106,7 +106,7 @@ def _searched(
         return packed
     homes = dict(zip(falling, packed, strict=True))
     chosen = [homes[position] for position in range(len(costs))]
-    if board.holds(chosen):
+    if board.holds(chosen, work):
         return chosen
     return board.search(work) or Verdict.IMPOSSIBLE
 
@@ -159,13 +159,11 @@ class _Board:
             )
             for offer in offers
         )
-        self._alike = [
-            next(index for index, candidate in enumerate(offers) if _same_terms(offer, candidate))
-            for offer in offers
-        ]
+        self._alike: list[int] = []
 
-    def holds(self, chosen: Sequence[int]) -> bool:
-        """Report whether every offer takes what is to go there."""
+    def holds(self, chosen: Sequence[int], work: Work) -> bool:
+        """Report whether every offer takes what is to go there. OutOfWorkError."""
+        work.spend(len(chosen))
         berths: list[_RemainingOffer] = list(self._start)
         for index, kind in zip(chosen, self._kinds, strict=True):
             after = self._berth_after(berths[index], index, kind)
@@ -176,6 +174,11 @@ class _Board:
 
     def search(self, work: Work) -> list[int] | None:
         """Depth first, remembering what failed; None when nothing holds. OutOfWorkError on the way."""
+        work.spend(len(self._offers) ** 2 * (1 + len(self._offers[0].costs) // 32) // 2)
+        self._alike = [
+            next(index for index, candidate in enumerate(self._offers) if _same_terms(offer, candidate))
+            for offer in self._offers
+        ]
         failed: set[tuple[int, int, _Berths]] = set()
         levels = [self._level(0, 0, self._start)]
         while levels:
@@ -356,7 +359,7 @@ def _anywhere(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Ve
     if task.rooms_alone:
         return arrange(task.rates, rooms(task.inventory, used), work)
     class_indexes, found, offers = task.offered(used, work)
-    costs = common_costs(offers, found.kinds)
+    costs = common_costs(offers, found.kinds, work)
     if costs is None:
         return assign(class_indexes, offers, work)
     falling = sorted(range(len(class_indexes)), key=lambda index: -costs[class_indexes[index]])
