@@ -298,13 +298,12 @@ def _each_its_own(rates: str, *, unlike: bool) -> Callable[[random.Random], Inst
     def family(rng: random.Random) -> Instance:
         where = [rng.sample(range(16), rng.randrange(2, 15)) for _ in range(1024)]
         drawn = [0 if rates == "zero" else rng.randrange(1, 3_000) for _ in range(1024)]
-        return Instance(
-            drawn, [(rng.randrange(90_000, 110_000) if unlike else C, 65) for _ in range(16)], where
-        )
+        links = [rng.randrange(90_000, 110_000) if unlike else C for _ in range(16)]
+        return Instance(drawn, [(link, 65) for link in links], where)
 
-    links = "unlike" if unlike else "equal"
+    kind = "unlike" if unlike else "equal"
     which = "nothing reserved" if rates == "zero" else "random rates"
-    return _named(family, f"1,024 with a selector each of its own on 16 {links} PFs, {which}")
+    return _named(family, f"1,024 with a selector each of its own on 16 {kind} PFs, {which}")
 
 
 def _named(family: Callable[[random.Random], Instance], name: str) -> Callable[[random.Random], Instance]:
