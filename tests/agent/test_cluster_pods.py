@@ -153,24 +153,33 @@ async def test_claim_that_nobody_signs_has_no_generation(tmp_path):
         await w.until(lambda: w.cluster.claims() == {pod.uid: replace(promised, generation=0)})
 
 
-async def test_consumers_are_the_unfinished_pods_of_this_node_with_resource_claims(tmp_path):
+async def test_consumers_are_the_unfinished_pods_of_this_node_with_their_resource_claims(tmp_path):
     named = [{"name": "net", "resourceClaimName": "c"}]
     async with world(tmp_path) as w:
+
+        async def until(expected):
+            consumers = None
+            while consumers != expected:
+                consumers = await w.cluster.wait_for_consumers(consumers)
+
         first = await w.run_pod("first", claims=named)
-        await w.run_pod("plain")
+        plain = await w.run_pod("plain")
         await w.run_pod("other", node="w2", claims=named)
-        consumers = await w.cluster.wait_for_consumers(None)
-        assert consumers == {first.uid: {"default/c"}}
+        expected = {plain.uid: set(), first.uid: {"default/c"}}
+        await until(expected)
+        extended = {"extendedResourceClaimStatus": {"resourceClaimName": "plain-x", "requestMappings": []}}
+        await w.patch(f"{URL}/plain/status", {"status": extended})
+        await until(expected := expected | {plain.uid: {"default/plain-x"}})
         templated = await w.run_pod("templated", claims=[{"name": "net"}])
         status = {"resourceClaimStatuses": [{"name": "net", "resourceClaimName": "templated-net-x"}]}
         await w.patch(f"{URL}/templated/status", {"status": status})
-        consumers = await w.cluster.wait_for_consumers(consumers)
-        assert consumers == {first.uid: {"default/c"}, templated.uid: {"default/templated-net-x"}}
+        await until(expected := expected | {templated.uid: {"default/templated-net-x"}})
         await w.patch(f"{URL}/first/status", {"status": {"phase": "Succeeded"}})
-        consumers = await w.cluster.wait_for_consumers(consumers)
-        assert consumers == {templated.uid: {"default/templated-net-x"}}
+        del expected[first.uid]
+        await until(expected)
         await w.delete(templated)
-        assert await w.cluster.wait_for_consumers(consumers) == {}
+        del expected[templated.uid]
+        await until(expected)
 
 
 async def test_claim_ends_when_the_placement_is_taken_from_the_pod(tmp_path):

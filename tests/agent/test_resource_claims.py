@@ -13,7 +13,6 @@ from agent.machine import Machine, Verbs, asks, call
 from cdi_documents import decode_specification
 from factories import PF0, PF1
 from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
-from k8s_rdma.agent.cluster.api_cluster import NoCluster
 from k8s_rdma.agent.node import Node, Sandbox
 from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.core.inventory import PfRule
@@ -22,7 +21,7 @@ from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import ContainerId, PfUse, PodUid
-from k8s_rdma.errors import K8sRdmaError, LedgerError, Reason
+from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.claims import (
     Answer,
     ClaimName,
@@ -38,8 +37,6 @@ from resource_claims import pod as pod_of_claims
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
-
-    from k8s_rdma.agent.cluster.api_cluster import Consumers
 
 
 FOR_CLAIMS = PfRule(names=frozenset({"f0"}), use=PfUse.CLAIMS)
@@ -309,123 +306,6 @@ def test_after_a_reboot_a_claim_prepared_again_has_its_vfs(machine: Machine) -> 
     machine.boot()
     (machine.directory / "run/claims/uid-p").unlink()
     scenario(machine, go_on, boot_id="boot-2")
-
-
-def test_pod_whose_promises_were_lost_does_not_start(machine: Machine) -> None:
-    async def begin(agent: Running) -> None:
-        await agent.prepare(interface("a"))
-
-    async def go_on(agent: Running) -> None:
-        error = await refusal(agent.add())
-        assert isinstance(error, LedgerError)
-        assert "its ResourceClaims were prepared, and their promises are lost" in error.message
-        await agent.add("c2", "q", asks({}))
-
-    scenario(machine, begin)
-    (machine.directory / "state/ledger.db").unlink()
-    scenario(machine, go_on)
-
-
-SHARED = (
-    "ResourceClaim default/c is promised to another pod; an RDMA interface is of one pod: use a "
-    "resourceClaimTemplateName, or delete the other pod"
-)
-
-
-def consumers(**claims: str) -> dict[PodUid, frozenset[str]]:
-    """Claims by the names of their pods."""
-    return {PodUid(f"uid-{pod}"): frozenset({f"default/{claim}"}) for pod, claim in claims.items()}
-
-
-@pytest.mark.parametrize("named_first", [False, True], ids=["promised-first", "named-first"])
-def test_pod_that_shares_a_claim_is_refused_while_it_exists(machine: Machine, named_first: bool) -> None:
-    async def begin(agent: Running) -> None:
-        if named_first:
-            agent.node.set_consumers(consumers(p="c", q="c"))
-        await agent.prepare(interface("a"))
-        if not named_first:
-            agent.node.set_consumers(consumers(p="c", q="c"))
-        assert (await refusal(agent.add("c2", "q"))).message == SHARED
-        await agent.add()
-
-    async def go_on(agent: Running) -> None:
-        assert (await refusal(agent.add("c2", "q"))).message == SHARED
-        agent.node.set_consumers(consumers(p="c", q="c"))
-        await agent.delete()
-        await agent.unprepare()
-        assert (await refusal(agent.add("c2", "q"))).message == SHARED
-        agent.node.set_consumers(consumers(r="d"))
-        assert not list((machine.directory / "run/claims").iterdir())
-
-    scenario(machine, begin)
-    scenario(machine, go_on)
-
-
-class ConsumersOnce(NoCluster):
-    """A cluster whose pods never change."""
-
-    async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
-        return consumers(p="c", q="c") if previous is None else await super().wait_for_consumers(previous)
-
-
-def test_guard_marks_sharing_pods_although_that_fails_at_first(machine: Machine) -> None:
-    async def play(agent: Running) -> None:
-        await agent.prepare(interface("a"))
-        marks, aside = machine.directory / "run/claims", machine.directory / "aside"
-        marks.rename(aside)
-        marks.touch()
-        guarding = asyncio.create_task(agent.claims.guard(ConsumersOnce()))
-        done, _ = await asyncio.wait([guarding], timeout=0.1)
-        assert not done
-        marks.unlink()
-        aside.rename(marks)
-        async with asyncio.timeout(20):
-            while not (marks / "uid-q").exists():  # noqa: ASYNC110 - a file in memory
-                await asyncio.sleep(0.01)
-        guarding.cancel()
-        assert (await refusal(agent.add("c2", "q"))).message == SHARED
-
-    scenario(machine, play)
-
-
-def test_pod_that_shares_a_claim_has_interfaces_once_it_is_prepared_for_it(machine: Machine) -> None:
-    async def play(agent: Running) -> None:
-        await agent.prepare(interface("a"))
-        agent.node.set_consumers(consumers(p="c", q="c"))
-        await agent.unprepare()
-        await agent.prepare(interface("a"), uid="u2", pod_name="q")
-        await agent.add("c2", "q")
-        await agent.delete("c2", "q")
-        await agent.unprepare("u2")
-        assert (await refusal(agent.add("c2", "q"))).message == SHARED
-
-    scenario(machine, play)
-
-
-def test_pod_with_a_claim_of_its_own_is_refused_for_one_that_it_shares(machine: Machine) -> None:
-    async def play(agent: Running) -> None:
-        await agent.prepare(interface("a"))
-        await agent.prepare(interface("a"), uid="u2", name="d", pod_name="q")
-        agent.node.set_consumers({**consumers(p="c"), PodUid("uid-q"): frozenset({"default/c", "default/d"})})
-        assert (await refusal(agent.add("c2", "q"))).message == SHARED
-        await agent.add()
-
-    scenario(machine, play)
-
-
-def test_marks_of_lost_promises_go_with_their_pods(machine: Machine) -> None:
-    async def begin(agent: Running) -> None:
-        await agent.prepare(interface("a"))
-
-    async def go_on(agent: Running) -> None:
-        agent.node.set_consumers(consumers(p="c"))
-        assert "their promises are lost" in (await refusal(agent.add())).message
-        agent.node.set_consumers({})
-        assert not list((machine.directory / "run/claims").iterdir())
-
-    scenario(machine, begin)
-    (machine.directory / "state/ledger.db").unlink()
-    scenario(machine, go_on)
 
 
 def test_annotation_and_claims_of_one_pod_are_both_followed(machine: Machine) -> None:

@@ -26,6 +26,7 @@ from k8s_rdma.agent.node import Node, Worker, rejected
 from k8s_rdma.agent.report import SEND_TIMEOUT_S, StatePublisher
 from k8s_rdma.agent.unix_sockets import RECEIVE_TIMEOUT_S, is_hung_up, read_lines
 from k8s_rdma.agent.vf_operations import RatesLeftError
+from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.claims import AllocatedClaim, Offer, claim_of, offers
 from k8s_rdma.core.ledger import (
     AllocatedInterface,
@@ -74,6 +75,9 @@ _log = structlog.get_logger()
 
 POLL_S = 0.5
 """The interval between attempts of a claim that waits for VFs which others hold without us."""
+
+LAST_RETRY_S = 30.0
+"""The longest delay between attempts to mark pods that share claims."""
 
 _FOR_NOW = frozenset({Reason.INSUFFICIENT, Reason.UNREADABLE_NODE})
 """Reasons of refusals that end by themselves."""
@@ -128,7 +132,7 @@ class ClaimCommands:
         return prepared_devices(promise, self._node.name)
 
     async def end_abandoned(self, claim: ClaimName, pod: PodUid) -> None:
-        """End what a claim promises a pod that has nothing on the node any more.
+        """End what a claim promises a pod that has nothing on the node any more; the pod starts no more.
 
         K8sRdmaError (`CONFLICT`) while the pod has interfaces, or when the promise is to another one.
         """
@@ -146,7 +150,7 @@ class ClaimCommands:
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
         self._require_abandoned(promise, pod)
         self._specs.remove(uid)
-        self._node.forget_promise(uid)
+        self._node.forget_promise(uid, abandoned=True)
 
     async def hand_over(self, question: Prepare, former: PodUid) -> tuple[PreparedDevice, ...]:
         """Promise a claim to its new pod in place of a former one, for which kubelet never unprepares it.
@@ -211,14 +215,19 @@ class ClaimCommands:
         1.36, pkg/kubelet/cm/dra/manager.go).
         """
         consumers: Consumers | None = None
+        backoff, problem = Backoff(POLL_S, LAST_RETRY_S), ""
         while True:
             consumers = await cluster.wait_for_consumers(consumers)
             try:
                 await self._worker.run(self._node.set_consumers, consumers)
             except LedgerError as error:
-                _log.warning("sharing_pods_not_marked", error=error.message)
-                consumers = None
-                await asyncio.sleep(POLL_S)
+                if error.message != problem:
+                    _log.warning("sharing_pods_not_marked", error=error.message)
+                consumers, problem = None, error.message
+                await asyncio.sleep(backoff.fail())
+            else:
+                backoff.reset()
+                problem = ""
 
     def _promised_before(self, question: Prepare) -> AllocatedClaim | None:
         """Return a claim as it was promised, if this is the same allocation: a promise stands.
@@ -234,7 +243,7 @@ class ClaimCommands:
             (entry.request, entry.device, entry.share_id, entry.interface.min_tx_rate_mbps)
             for entry in claim.interfaces
         )
-        return claim if results == allocation.results else None
+        return replace(claim, consumers=allocation.consumers) if results == allocation.results else None
 
     def _permitted(self, question: Prepare) -> AllocatedClaim:
         """Read the claim, as far as its namespace's policy permits it beside what its pod has already."""

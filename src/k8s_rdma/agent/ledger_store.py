@@ -9,8 +9,11 @@ marker is there before the first change and after the last, and a missing direct
 `claims/<pod UID>`: a file per pod with promises of ResourceClaims, so that the executable asks the agent
 about its ADD, whatever its annotations. It is there before kubelet is answered, and goes with the last
 promise; in a directory that exists where promises were ever made since the boot. It repeats the promises, so
-that a lost ledger can be rebuilt. A pod that shares another one's claim has a file, too, while it exists:
-kubelet prepares a claim once, for the first of its pods. The file lists these claims.
+that a lost ledger can be rebuilt. A pod with claims that are not promised to it is refused, and its file
+lists them until it is promised claims of these names, or is gone. Such claims are another pod's, as kubelet
+prepares a claim once, for the first of its pods; or kubelet has not unprepared them, so that it may start the
+pod all the same. A claim that is known by its name alone is listed until kubelet unprepares it: a later one
+may have that name.
 
 `exclusive-devices`: there where pods may hold exclusive devices, which are attached to them though their
 annotations say nothing. Then the agent is asked about every pod, or none starts.
@@ -30,6 +33,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
 from k8s_rdma.agent.plugins.runner import write_file
@@ -234,34 +238,43 @@ class LedgerStore:
             self._deferred_deletes.drop(attachment)
         self._unmark(attachment.container)
 
-    def promise(self, promise: ClaimPromise) -> None:
-        """Record a promise and mark its pod. After a LedgerError it counts where it is on disk.
+    def promise(self, promise: ClaimPromise, consumers: Set[PodUid] = frozenset()) -> None:
+        """Record a promise, mark its pod, and have other pods refused that the claim is reserved for.
 
-        A pod that had the claim before stays marked, as one that shares it: it gets no interfaces any more.
+        A pod that had the claim before is refused, too: it gets no interfaces any more.
+
+        consumers: all that it is reserved for. After a LedgerError the promise counts where it is on disk.
         """
         ledger = self.ledger.with_promise(promise)
         former = self.ledger.promises.get(promise.uid)
         if former is not None and former.pod.uid != promise.pod.uid:
-            self._mark(former.pod.uid, ledger, {f"{former.namespace}/{former.name}"})
+            self._mark(former.pod.uid, ledger, {_entry(former)})
         self._receipts.put_promise(promise)
         self.ledger = ledger
         self._mark(promise.pod.uid, ledger)
+        for pod in consumers - {promise.pod.uid}:
+            self._mark_sharing(pod, {_entry(promise)})
         self._mark_sharing_pods()
 
-    def forget_promise(self, claim: ClaimUid) -> None:
-        """Drop a promise. After a LedgerError it stays, without its pod's marker at worst until a restart."""
+    def forget_promise(self, claim: ClaimUid, *, abandoned: bool = False) -> None:
+        """Drop a promise. After a LedgerError it stays, without its pod's marker at worst until a restart.
+
+        abandoned: whether kubelet has not unprepared the claim; then its pod is refused from now on.
+        """
         promise = self.ledger.promises.get(claim)
         if promise is None:
             return
         ledger = self.ledger.without_promise(claim)
-        self._mark(promise.pod.uid, ledger)
+        self._mark(promise.pod.uid, ledger, {_entry(promise)} if abandoned else frozenset())
         self._receipts.remove_promise(claim)
         self.ledger = ledger
+        if not abandoned:
+            self._unmark_sharing_pods(_name_of(promise))
 
     def set_consumers(self, consumers: Mapping[PodUid, Set[str]]) -> None:
         """Mark the pods that share a claim of another one, from now on, and unmark those that are gone.
 
-        consumers: the claims of all unfinished pods of the node, `namespace/name`. LedgerError.
+        consumers: the unfinished pods of the node, each with its claims, `namespace/name`. LedgerError.
         """
         self._consumers = consumers
         self._mark_sharing_pods()
@@ -270,43 +283,78 @@ class LedgerStore:
                 self._claim_markers.discard(pod)
 
     def _mark_sharing_pods(self) -> None:
-        promised = {f"{promise.namespace}/{promise.name}" for promise in self.ledger.promises.values()}
+        owners = self._owners()
         for pod, claims in self._consumers.items():
-            if shared := (claims & promised) - self._claims_of(pod):
-                self._mark(pod, self.ledger, shared)
+            if shared := {claim for claim in claims if claim in owners and pod not in owners[claim]}:
+                self._mark_sharing(pod, shared)
+
+    def _mark_sharing(self, pod: PodUid, shared: Set[str]) -> None:
+        """Add claims to the mark of a pod that they are not promised to."""
+        previous = self._read(pod)
+        if previous == ClaimMark():
+            return  # its promises are lost, so it is refused anyway, also once it shares nothing any more
+        mark = previous or ClaimMark()
+        if not shared <= mark.shared:
+            self._write(pod, msgspec.structs.replace(mark, shared=mark.shared | shared))
+
+    def _unmark_sharing_pods(self, claim: str) -> None:
+        """Unmark the pods that may mean another claim than the one of that name that was unprepared.
+
+        Kubelet unprepares a claim when no pod has it. A marker that cannot be replaced refuses its pod.
+        """
+        if claim in self._owners():
+            return
+        for pod in [pod for pod, claims in self._consumers.items() if claim in claims]:
+            mark = self._read(pod)
+            if mark is not None and claim in mark.shared:
+                with suppress(LedgerError):
+                    self._write(pod, msgspec.structs.replace(mark, shared=mark.shared - {claim}))
+
+    def _owners(self) -> dict[str, set[PodUid]]:
+        """The pods that claims are promised to, by the claims' names."""
+        owners: dict[str, set[PodUid]] = {}
+        for promise in self.ledger.promises.values():
+            owners.setdefault(_name_of(promise), set()).add(promise.pod.uid)
+        return owners
 
     def _mark(self, pod: PodUid, ledger: Ledger, shared: Set[str] = frozenset()) -> None:
-        """Mark a pod with its promises and the claims that it shares, those before included; or unmark it."""
-        try:
-            previous = self._claim_markers.read(pod)
-        except LedgerError:
-            previous = None
+        """Mark a pod with its promises and the claims that are not promised to it; or unmark it.
+
+        shared: these claims, besides those of its previous mark.
+        """
+        previous = self._read(pod)
         promises = tuple(promise for promise in ledger.promises.values() if promise.pod.uid == pod)
-        mark = ClaimMark(promises=promises, shared=(previous or ClaimMark()).shared | shared)
+        foreign = (previous or ClaimMark()).shared | shared
+        mark = ClaimMark(promises=promises, shared=foreign - {_entry(promise) for promise in promises})
+        if mark != previous or mark == ClaimMark():
+            self._write(pod, mark)
+
+    def _read(self, pod: PodUid) -> ClaimMark | None:
+        """Read a pod's mark; None where it has none, or one that is to be replaced."""
+        with suppress(LedgerError):
+            return self._claim_markers.read(pod)
+        return None
+
+    def _write(self, pod: PodUid, mark: ClaimMark) -> None:
         if mark == ClaimMark():
             self._claim_markers.discard(pod)
-        elif mark != previous:
+        else:
             self._claim_markers.write(pod, mark)
 
     def _claims_of(self, pod: PodUid) -> frozenset[str]:
         """The claims that are promised to a pod, by name: an older one of that name may be another's."""
         promises = self.ledger.promises.values()
-        return frozenset(
-            f"{promise.namespace}/{promise.name}" for promise in promises if promise.pod.uid == pod
-        )
+        return frozenset(_name_of(promise) for promise in promises if promise.pod.uid == pod)
 
     def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
         """Return what a pod's claims promise it. LedgerError where these promises were lost.
 
-        K8sRdmaError (`CONFLICT`) names a claim that the pod shares with the one that it is promised to.
+        K8sRdmaError (`CONFLICT`) names a claim of the pod that is not promised to it.
         """
         promised, mark = self.ledger.promised_to(pod), self._claim_markers.read(pod)
-        if foreign := (mark or ClaimMark()).shared - self._claims_of(pod):
-            msg = (
-                f"ResourceClaim {min(foreign)} is promised to another pod; an RDMA interface is of one pod: "
-                "use a resourceClaimTemplateName, or delete the other pod"
-            )
-            raise K8sRdmaError(msg, reason=Reason.CONFLICT)
+        names = {"/".join(entry.split("/")[:2]) for entry in (mark or ClaimMark()).shared}
+        if foreign := names - self._claims_of(pod):
+            raise K8sRdmaError(self._why_foreign(min(foreign)), reason=Reason.CONFLICT)
         if not promised and mark is not None:
             msg = (
                 f"pod {pod}: its ResourceClaims were prepared, and their promises are lost; delete the pod, "
@@ -314,6 +362,17 @@ class LedgerStore:
             )
             raise LedgerError(msg)
         return promised
+
+    def _why_foreign(self, claim: str) -> str:
+        if claim in self._owners():
+            return (
+                f"ResourceClaim {claim} is promised to another pod; an RDMA interface is of one pod: use a "
+                "resourceClaimTemplateName, or delete the other pod"
+            )
+        return (
+            f"ResourceClaim {claim} is promised to no pod any more, and kubelet may not prepare it again for "
+            "this one: delete this pod"
+        )
 
     def require_writable(self) -> None:
         """Raise LedgerError unless a receipt could be recorded now."""
@@ -333,6 +392,15 @@ class LedgerStore:
             self._markers.discard(container)
         except LedgerError:
             self._marked_in_vain = True
+
+
+def _name_of(promise: ClaimPromise) -> str:
+    return f"{promise.namespace}/{promise.name}"
+
+
+def _entry(promise: ClaimPromise) -> str:
+    """A claim in the mark of a pod that it is not promised to; see `ClaimMark`."""
+    return f"{_name_of(promise)}/{promise.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

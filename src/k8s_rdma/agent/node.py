@@ -320,7 +320,7 @@ class Node:
         ledger = self.ledger.without_promise(claim.uid) if instead else self.ledger
         promise = self._decided(None, lambda: judge(claim, self.name, self.hardware, ledger), scan=scan)
         if not isinstance(promise, Rejection):
-            self._ledger_store.promise(promise)
+            self._ledger_store.promise(promise, claim.consumers)
         return promise
 
     def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
@@ -331,9 +331,9 @@ class Node:
         """Have pods refused that share a claim with another pod; see `LedgerStore.set_consumers`."""
         self._ledger_store.set_consumers(consumers)
 
-    def forget_promise(self, claim: ClaimUid) -> None:
-        """Drop a promise: from here on its VFs may go to others. LedgerError when that fails."""
-        self._ledger_store.forget_promise(claim)
+    def forget_promise(self, claim: ClaimUid, *, abandoned: bool = False) -> None:
+        """Drop a promise: from here on its VFs may go to others; see `LedgerStore.forget_promise`."""
+        self._ledger_store.forget_promise(claim, abandoned=abandoned)
 
     def refresh(self) -> bool:
         """Scan the hardware again. Returns whether anything differs from before.

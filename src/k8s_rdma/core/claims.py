@@ -35,7 +35,7 @@ from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
 from k8s_rdma.core.programming import objection
 from k8s_rdma.core.request import InterfaceRequest, unmet
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.core.types import NodeName, PciAddress, PfUse
+from k8s_rdma.core.types import NodeName, PciAddress, PfUse, PodUid
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
@@ -144,7 +144,10 @@ class ClaimedInterface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedClaim:
-    """A ResourceClaim that kube-scheduler allocated on this node; other fields as in `ClaimPromise`."""
+    """A ResourceClaim that kube-scheduler allocated on this node; other fields as in `ClaimPromise`.
+
+    consumers: all pods that it is reserved for.
+    """
 
     uid: ClaimUid
     namespace: str
@@ -154,6 +157,7 @@ class AllocatedClaim:
     interfaces: tuple[ClaimedInterface, ...]
     memlock: int = 0
     memlock_required: bool = False
+    consumers: frozenset[PodUid] = frozenset()
 
 
 def claim_of(promise: ClaimPromise) -> AllocatedClaim:

@@ -75,6 +75,7 @@ class _PodStatus(msgspec.Struct, frozen=True):
     startTime: str | None = None  # noqa: N815  the API's name
     nominatedNodeName: str | None = None  # noqa: N815  the API's name
     resourceClaimStatuses: list[PodClaim] | None = None  # noqa: N815  the API's name
+    extendedResourceClaimStatus: PodClaim | None = None  # noqa: N815  the API's name
 
 
 class PodObject(msgspec.Struct, NamespacedResourceG):
@@ -137,7 +138,9 @@ def _devices(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
 
 def _claims(spec: PodSpecDemand, status: _PodStatus) -> tuple[str, ...]:
     entries = (*(spec.resource_claims or ()), *(status.resourceClaimStatuses or ()))
-    return tuple(sorted({entry.resource_claim_name for entry in entries if entry.resource_claim_name}))
+    extended = status.extendedResourceClaimStatus
+    names = {entry.resource_claim_name for entry in (*entries, *([extended] if extended else []))}
+    return tuple(sorted(name for name in names if name))
 
 
 class _Address(msgspec.Struct):

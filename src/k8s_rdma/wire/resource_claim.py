@@ -53,6 +53,9 @@ _UNIQUE = ("name", "mac", "guid")
 UID = re.compile(r"[a-z0-9]([-a-z0-9]{0,62}[a-z0-9])?")
 """UIDs name files."""
 
+MAX_CONSUMERS = 256
+"""`ResourceClaimReservedForMaxSize` (k8s.io/api/resource/v1/types.go, Kubernetes 1.36)."""
+
 
 class _Owner(msgspec.Struct, frozen=True):
     kind: str
@@ -177,6 +180,7 @@ def decode_prepare(prepare: Prepare, node: NodeName) -> PreparedPod:
             pod=Pod(namespace=prepare.claim.namespace, name=pod.metadata.name, uid=PodUid(pod.metadata.uid)),
             pod_claim=_pod_claim(pod, prepare.claim.name),
             interfaces=_interfaces(found, node, subject),
+            consumers=_pods(found, subject),
         ),
         pod.metadata.annotations or {},
     )
@@ -186,7 +190,7 @@ class Allocation(NamedTuple):
     """The parts of a claim that name its allocation. results: request, device, share and Mb/s of each."""
 
     uid: str
-    consumers: frozenset[str]
+    consumers: frozenset[PodUid]
     results: tuple[tuple[str, str, str, int], ...]
 
 
@@ -198,7 +202,7 @@ def read_allocation(prepare: Prepare) -> Allocation:
     results = [result for result in devices.results or () if result.driver == DRIVER]
     return Allocation(
         uid=found.metadata.uid,
-        consumers=frozenset(consumer.uid for consumer in found.status.reserved_for or ()),
+        consumers=_pods(found, subject),
         results=tuple(
             (
                 result.request,
@@ -221,6 +225,21 @@ def _claim(prepare: Prepare, subject: str) -> _Claim:
     if found.metadata.uid != prepare.claim.uid or not UID.fullmatch(found.metadata.uid):
         _conflict(subject, f"has UID {shown(found.metadata.uid)}, kubelet prepares {prepare.claim.uid}")
     return found
+
+
+def _pods(claim: _Claim, subject: str) -> frozenset[PodUid]:
+    """The pods that the claim is reserved for."""
+    consumers, path = claim.status.reserved_for or (), f"{subject}: status.reservedFor"
+    if len(consumers) > MAX_CONSUMERS:
+        _refuse(path, f"has {len(consumers)} entries; wanted {MAX_CONSUMERS} at most")
+    pods = []
+    for index, consumer in enumerate(consumers):
+        if consumer.api_group or consumer.resource != "pods":
+            continue
+        if not UID.fullmatch(consumer.uid):
+            _refuse(f"{path}[{index}].uid", f"{shown(consumer.uid)} is no UID")
+        pods.append(PodUid(consumer.uid))
+    return frozenset(pods)
 
 
 def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> _Pod:

@@ -49,7 +49,7 @@ from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 from k8s_rdma.wire.resource_claim import UID
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import AsyncIterator, Awaitable, Iterable
 
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.core.placement import Placement
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 Consumers = Mapping[PodUid, frozenset[str]]
-"""The ResourceClaims of this node's unfinished pods, `namespace/name`; without pods that have none."""
+"""The unfinished pods of this node, each with its ResourceClaims, `namespace/name`."""
 
 
 class Cluster(Protocol):
@@ -240,23 +240,27 @@ class NodePods:
                     self._forget(uid)
                 for pod in pods:
                     handle_item("pods", self._on_update, pod)
-                self._set_consumers({pod.uid: self._claims_of(pod) for pod in pods})
+                self._set_consumers({}, pods)
                 self.listed.set()
                 _log.info("pods_listed", pods=len(pods), claims=len(self._claims))
             case Changed(pod):
                 self._on_update(pod)
-                self._set_consumers({**(self._consumers or {}), pod.uid: self._claims_of(pod)})
+                self._set_consumers(self._consumers_beside(pod), (pod,))
             case Deleted(pod):
                 self._forget(pod.uid)
-                self._set_consumers({**(self._consumers or {}), pod.uid: frozenset()})
+                self._set_consumers(self._consumers_beside(pod), ())
 
-    def _claims_of(self, pod: PodView) -> frozenset[str]:
-        if pod.finished or pod.node != self._node or not UID.fullmatch(pod.uid):
-            return frozenset()
-        return frozenset(f"{pod.namespace}/{claim}" for claim in pod.claims)
+    def _consumers_beside(self, pod: PodView) -> Consumers:
+        return {uid: claims for uid, claims in (self._consumers or {}).items() if uid != pod.uid}
 
-    def _set_consumers(self, consumers: Consumers) -> None:
-        self._consumers = {pod: claims for pod, claims in consumers.items() if claims}
+    def _set_consumers(self, consumers: Consumers, pods: Iterable[PodView]) -> None:
+        """Add these pods to the consumers, as far as they are unfinished and on this node."""
+        added = {
+            pod.uid: frozenset(f"{pod.namespace}/{claim}" for claim in pod.claims)
+            for pod in pods
+            if not pod.finished and pod.node == self._node and UID.fullmatch(pod.uid)
+        }
+        self._consumers = {**consumers, **added}
         change, self._change = self._change, asyncio.Event()
         change.set()
 
