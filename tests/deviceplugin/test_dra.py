@@ -617,9 +617,11 @@ async def test_promise_stays_while_the_api_server_is_away(tmp_path: Path) -> Non
 
 
 @asynccontextmanager
-async def promising(directory: Path, *claims: PreparedClaim) -> AsyncIterator[tuple[World, dict[str, Any]]]:
+async def promising(
+    directory: Path, *claims: PreparedClaim, api: FakeSlices | None = None
+) -> AsyncIterator[tuple[World, dict[str, Any]]]:
     """A driver whose agent has promised these; the first one's claim."""
-    api, agent = FakeSlices(), Agent(directory / SOCKET, answer=Answer())
+    api, agent = api or FakeSlices(), Agent(directory / SOCKET, answer=Answer())
     document = api.objects["claim", "default", "c"] = claim(interface("a"))
     agent.offers = Offers(node="w1", claims=claims)
     await agent.start()

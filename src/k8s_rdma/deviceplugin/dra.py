@@ -20,6 +20,7 @@ import msgspec
 import structlog
 from prometheus_client import Histogram, disable_created_metrics
 
+from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.deviceplugin.prepared_claims import (
     PROMISE_TIMES,
@@ -72,8 +73,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-RETRY_S = 0.2
-"""The delay before the agent, or the API server, is asked again."""
+RETRY_S, LAST_RETRY_S = 0.2, 5.0
+"""The delay before the agent, or the API server, is asked again; the longest one for the API server."""
 
 ANSWER_S = 4.0
 """The time for the agent's answer beyond what it may wait: kubelet gives up after 45 s."""
@@ -358,15 +359,19 @@ class DraDriver:
 
     async def _prepare(self, claim: ClaimName, deadline_s: float) -> Answer:
         subject = f"claim {claim.namespace}/{claim.name}"
+        backoff = Backoff(RETRY_S, LAST_RETRY_S)
         while True:
             try:
                 resource = await self._api.get_claim_document(claim.namespace, claim.name)
                 pod = await self._pod(claim.namespace, resource) if resource is not None else None
                 break
-            except API_ERRORS as error:
-                if time.monotonic() + RETRY_S >= deadline_s or not _is_passing(error):
+            except (*API_ERRORS, MalformedError) as error:
+                delay_s = backoff.fail()
+                if isinstance(error, ApiRefusedError):
+                    delay_s = max(delay_s, error.retry_after_s)
+                if time.monotonic() + delay_s >= deadline_s or not _is_passing(error):
                     return Answer(error=f"{subject}: {_described(error)}", reason=error.reason)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(delay_s)
         if resource is None:
             return Answer(error=f"{subject} does not exist", reason=Reason.CONFLICT)
         found = msgspec.Raw(resource)
@@ -447,7 +452,9 @@ class DraDriver:
 
 
 def _is_passing(error: K8sRdmaError) -> bool:
-    return not isinstance(error, ApiRefusedError) or error.status in _PASSING
+    if isinstance(error, ApiRefusedError):
+        return error.status in _PASSING
+    return not isinstance(error, MalformedError)
 
 
 def _described(error: K8sRdmaError) -> str:

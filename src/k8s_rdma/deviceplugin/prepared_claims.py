@@ -28,7 +28,7 @@ from k8s_rdma.wire.claim_status import (
 from k8s_rdma.wire.claims import NO_POD, Answer, ClaimName, Offers, Prepare, PreparedClaim, Question
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from k8s_rdma.core.types import NodeName
     from k8s_rdma.deviceplugin.resource import Observable
@@ -293,8 +293,8 @@ PROMISE_TIMES = PromiseTimes()
 class AbandonedPromises:
     """Ends promises that kubelet never unprepares, as after the loss of its checkpoint.
 
-    A promise is abandoned when its claim is gone, or no longer reserved for its pod, and the pod has no
-    interfaces on the node; the agent is the judge of the latter.
+    A promise is abandoned when its claim is gone in two checks running, or no longer reserved for its pod,
+    and the pod has no interfaces on the node; the agent is the judge of the latter.
 
     count: of checks so far.
     """
@@ -314,6 +314,7 @@ class AbandonedPromises:
         self._times = times
         self._time = time
         self._first_seen: dict[tuple[str, str], float] = {}
+        self._missing: set[str] = set()
         self.count = 0
 
     async def run(self) -> NoReturn:
@@ -338,17 +339,23 @@ class AbandonedPromises:
 
     async def _check(self, offers: Offers | None) -> None:
         now_s = self._time.monotonic()
+        missing, self._missing = self._missing, set()
         for prepared in offers.claims if offers is not None else ():
             age_s = now_s - self._first_seen[prepared.claim.uid, prepared.pod_uid]
             if age_s >= self._times.youngest_s and not prepared.attached:
                 with suppress(*API_ERRORS, MalformedError):  # unknown is not gone
-                    await self._end_if_abandoned(prepared)
+                    await self._end_if_abandoned(prepared, missing)
                 await self._time.pause(PAUSE_S)
 
-    async def _end_if_abandoned(self, prepared: PreparedClaim) -> None:
+    async def _end_if_abandoned(self, prepared: PreparedClaim, missing: Collection[str]) -> None:
+        """missing: the UIDs of claims that were gone at the previous check."""
         claim = prepared.claim
         found = await read_claim(self._api, claim)
-        if found is not None and found.uid == claim.uid and prepared.pod_uid in found.consumers:
+        if found is None:
+            self._missing.add(claim.uid)
+            if claim.uid not in missing:
+                return
+        elif found.uid == claim.uid and prepared.pod_uid in found.consumers:
             return
         answer = await self._ask(Question(unprepare=claim, abandoned_by=prepared.pod_uid))
         name = f"{claim.namespace}/{claim.name}"

@@ -52,7 +52,7 @@ class PodView:
         things of its node as well, or has no annotation of this system. devices: the number of devices of
         each extended resource that its containers get. annotation_bytes: of all annotations, also those of
         others; 0 for a pod without an annotation of this system. gang: that it belongs to. claims: names of
-        its ResourceClaims, also of generated ones.
+        its ResourceClaims, also of generated ones, as for extended resources.
     """
 
     namespace: str
@@ -229,14 +229,16 @@ class OwnNodeView:
 class ApiRefusedError(K8sRdmaError):
     """The API server answered that it did not do it (HTTP 4xx); `status` is the code, nothing was written.
 
-    `TOO_LARGE` also where it answers 409 or 500 for it.
+    `TOO_LARGE` also where it answers 409 or 500 for it. retry_after_s: the time that it asks to wait for; 0
+    where it asks for none.
     """
 
     reason = Reason.API_FAILURE
 
-    def __init__(self, message: str, *, status: int) -> None:
+    def __init__(self, message: str, *, status: int, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after_s = retry_after_s
 
 
 class ApiUnreachableError(K8sRdmaError):

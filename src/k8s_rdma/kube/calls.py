@@ -12,6 +12,7 @@ which knows the forms that credentials have.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
@@ -66,6 +67,11 @@ _NO_ANSWER_OF_ITS = (msgspec.MsgspecError, KeyError, ValueError, NotReadyError, 
 """The errors of lightkube for an answer that is not the API server's own, such as a proxy's page;
 NotReadyError for a list without a version."""
 
+MAX_RETRY_AFTER_S = 300
+"""The longest time that an answer may ask to wait for."""
+
+_SECONDS = re.compile(r"[0-9]{1,9}")
+
 
 _log = structlog.get_logger()
 
@@ -88,10 +94,10 @@ def named_errors(operation: str) -> Iterator[None]:
         yield
     except ApiError as error:
         why = error.status.message or error.status.reason or ""
-        raise _api_error(operation, error.status.code or 0, why) from error
+        raise _api_error(operation, error.status.code or 0, why, error.response) from error
     except httpx2.HTTPStatusError as error:  # of a list or a watch, which lightkube does not look into
         response = error.response
-        raise _api_error(operation, response.status_code, _message(response)) from error
+        raise _api_error(operation, response.status_code, _message(response), response) from error
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
         msg = f"{operation}: no connection to the API server: {str(error) or type(error).__name__}"
         raise ApiUnreachableError(msg) from error
@@ -109,12 +115,22 @@ async def read_refusal(response: httpx2.Response) -> None:
         await response.aread()
 
 
-def _api_error(operation: str, code: int, why: str) -> ApiRefusedError | ApiUncertainError:
+def _api_error(
+    operation: str, code: int, why: str, response: httpx2.Response | None = None
+) -> ApiRefusedError | ApiUncertainError:
     message = f"{operation}: {why} (HTTP {code})"
     if code in _TOO_LARGE_CODES and any(text in why for text in _TOO_LARGE):
         hint = "with this it would be longer than etcd takes, 1.5 MiB by default; make it shorter"
         return ApiRefusedError(f"{message}: {hint}", status=TOO_LARGE)
-    return ApiRefusedError(message, status=code) if 400 <= code < 500 else ApiUncertainError(message)
+    if not 400 <= code < 500:
+        return ApiUncertainError(message)
+    return ApiRefusedError(message, status=code, retry_after_s=_retry_after_s(response))
+
+
+def _retry_after_s(response: httpx2.Response | None) -> float:
+    """The header `Retry-After`, which API servers write as seconds."""
+    value = "" if response is None else response.headers.get("retry-after", "")
+    return float(min(int(value), MAX_RETRY_AFTER_S)) if _SECONDS.fullmatch(value) else 0.0
 
 
 def _message(response: httpx2.Response) -> str:

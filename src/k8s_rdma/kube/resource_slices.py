@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
+from lightkube import ApiError
 from lightkube.core.resource import (
     ApiInfo,
     GlobalResource,
@@ -15,7 +16,8 @@ from lightkube.core.resource import (
 )
 from lightkube.types import PatchType
 
-from k8s_rdma.kube.api import ApiRefusedError, Event
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, Event
 from k8s_rdma.kube.calls import Selection, named_errors, segment, watch_objects
 from k8s_rdma.kube.objects import Metadata, OwnedMetadata, OwnerReference
 from k8s_rdma.wire.claims import DRIVER
@@ -121,7 +123,10 @@ class SlicesApi(Protocol):
         ...
 
     async def get_claim_document(self, namespace: str, name: str) -> bytes | None:
-        """Read a ResourceClaim as JSON of one line; None where there is none."""
+        """Read a ResourceClaim as JSON of one line; None where the API server says that there is none.
+
+        MalformedError for one that is nested too deep to be read.
+        """
         ...
 
     async def apply_claim_status(self, namespace: str, name: str, status: dict[str, Any], uid: str) -> None:
@@ -129,7 +134,7 @@ class SlicesApi(Protocol):
         ...
 
     async def get_pod_document(self, namespace: str, name: str) -> bytes | None:
-        """Read a pod as JSON of one line; None where there is none."""
+        """Read a pod as JSON of one line; None and MalformedError as for claims."""
         ...
 
     async def node_uid(self, node: NodeName) -> str:
@@ -218,14 +223,30 @@ class ResourceSlices:
             return (await self._client.get(NodeUidObject, segment(node))).metadata.uid or ""
 
     async def _document(self, kind: type[D], namespace: str, name: str) -> bytes | None:
+        """Read an object; None only by a Status that names it, as a proxy or another path says 404, too."""
         try:
             with named_errors(f"get {kind._api_info.plural} {namespace}/{name}"):
-                found = await self._client.get(kind, segment(name), namespace=segment(namespace))
+                return await self._get(kind, namespace, name)
         except ApiRefusedError as refused:
-            if refused.status == _NOT_FOUND:
+            if refused.status != _NOT_FOUND:
+                raise
+            msg = f"{refused.message}: the answer does not say whether there is {name}"
+            raise ApiUncertainError(msg) from refused
+
+    async def _get(self, kind: type[D], namespace: str, name: str) -> bytes | None:
+        plural = kind._api_info.plural
+        try:
+            found = await self._client.get(kind, segment(name), namespace=segment(namespace))
+            return msgspec.json.format(msgspec.json.encode(found), indent=-1)
+        except ApiError as error:
+            details = error.status.details
+            named = details is not None and (details.kind, details.name) == (plural, name)
+            if named and error.status.reason == "NotFound":
                 return None
             raise
-        return msgspec.json.format(msgspec.json.encode(found), indent=-1)
+        except RecursionError as error:
+            msg = f"{plural} {namespace}/{name}: is nested too deep"
+            raise MalformedError(msg) from error
 
 
 class NodeUidObject(msgspec.Struct, GlobalResource):
