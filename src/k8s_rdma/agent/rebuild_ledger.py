@@ -48,7 +48,7 @@ from k8s_rdma.core.macs import NO_MAC
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.step import NetnsRef, VfConfig, VfHome, VfRef, Vlan
-from k8s_rdma.core.types import NO_OPTIONS, Enforce, NodeName, PciAddress, VfDriver, pci_address
+from k8s_rdma.core.types import NO_OPTIONS, Enforce, NodeName, PciAddress, PodUid, VfDriver, pci_address
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, printable
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes
@@ -175,18 +175,19 @@ class Rebuild:
             subject = f"{add.network_name} {add.container_id[:13]} {add.if_name}"
             try:
                 outcome = self._attachment(add, subject, hardware)
+                if outcome is not None and outcome.receipt is not None:
+                    self._store(outcome.receipt)
             except K8sRdmaError as error:
                 outcome = RebuiltAttachment(subject=subject, message=f"not rebuilt: {error}", complete=False)
-            if outcome is None:
-                continue
-            if outcome.receipt is not None:
-                self._store(outcome.receipt)
-            yield outcome
+            if outcome is not None:
+                yield outcome
 
     def _store(self, receipt: Receipt) -> None:
         """Add a receipt; older sandboxes lose its slots, since kubelet knows pods by name alone."""
-        for changed in (*self.ledger.losing_slots(receipt), receipt):
-            self.ledger = self.ledger.with_receipt(changed)
+        ledger = self.ledger
+        for changed in (*ledger.losing_slots(receipt), receipt):
+            ledger = ledger.with_receipt(changed)
+        self.ledger = ledger
 
     def strays(self) -> Iterator[RebuiltAttachment]:
         """Find VFs that are away from home and belong to no known attachment."""
@@ -223,7 +224,8 @@ class Rebuild:
         pod_request, generation, doubt = self._requested(call, devices)
         sandbox = call.sandbox(Request(tuple(pod_request.values())), tuple(pod_request))
         names = dict(zip(sandbox.ifnames, pod_request, strict=True))
-        found = self._observed_interfaces(cached, netns, names, hardware)
+        free = self._free_vfs(call.pod.uid, hardware)
+        found = self._observed_interfaces(cached, netns, names, free)
         interfaces = tuple(_interfaces(found, names, pod_request, self._attached_entries(call)))
         if not interfaces and sandbox.delegate is None:
             return (
@@ -294,14 +296,25 @@ class Rebuild:
         receipts = self.ledger.of_container(call.env.container_id)
         return {interface.entry for receipt in receipts for interface in receipt.interfaces}
 
-    def _observed_interfaces(
-        self, cached: CachedAttachment, netns: NetnsRef | None, names: Collection[str], hardware: Hardware
-    ) -> dict[str, ObservedInterface]:
-        """Find the attachment's VFs by the interface names of its ADD, which its leases have as well."""
-        holders = self.ledger.holders()
-        free = {
-            vf.pci: (pf, vf) for pf in hardware.pfs for vf in pf.vfs if VfRef(pf.pci, vf.index) not in holders
+    def _free_vfs(self, pod: PodUid, hardware: Hardware) -> dict[PciAddress, tuple[PfState, Vf]]:
+        """The VFs that a pod may have: a runtime's cache also has attachments whose VFs went to others."""
+        in_use = {vf for vf, promise in self.ledger.promised_vfs().items() if promise.pod.uid != pod}
+        in_use |= self.ledger.holders().keys()
+        return {
+            vf.pci: (pf, vf) for pf in hardware.pfs for vf in pf.vfs if VfRef(pf.pci, vf.index) not in in_use
         }
+
+    def _observed_interfaces(
+        self,
+        cached: CachedAttachment,
+        netns: NetnsRef | None,
+        names: Collection[str],
+        free: dict[PciAddress, tuple[PfState, Vf]],
+    ) -> dict[str, ObservedInterface]:
+        """Find the attachment's VFs by the interface names of its ADD, which its leases have as well.
+
+        free: the VFs that it may have; loses those that are found.
+        """
         macs = {name: reported.mac for name, reported in interfaces_in_pod(cached.result).items()}
         found: dict[str, ObservedInterface] = {}
 
