@@ -6,7 +6,7 @@ import ctypes
 import gc
 import struct
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from fcntl import ioctl
 from http import HTTPStatus
@@ -83,12 +83,13 @@ class _Body:
         self._announced = announced
 
     def extend(self, part: bytes) -> None:
-        """Append a part. Memory for what is announced is taken when a huge page of it has come."""
+        """Append a part. Memory for what is announced is taken once a huge page of it has come."""
         end = self.size + len(part)
         if self.size < HUGE_PAGE_BYTES <= end <= self._announced:
-            region = large_buffer(self._announced)
-            region.write(self.content)
-            self.content = region
+            with suppress(OSError):  # without memory for all of it, it grows as it comes
+                region = large_buffer(self._announced)
+                region.write(self.content)
+                self.content = region
         if isinstance(self.content, bytearray):
             self.content += part
         else:
@@ -151,8 +152,8 @@ class Bodies:
             raise NoRoomError(self._bound)
         while self._bytes.total() + len(part) > _TOGETHER * self._limit:
             self._make_room(body)
-        self._bytes[body.address] += len(part)
         body.extend(part)
+        self._bytes[body.address] += len(part)
 
     def _make_room(self, body: _Body) -> None:
         slowest = next(iter(self._incoming))
