@@ -8,6 +8,7 @@ any ResourceSlice has it try them again: a slice is annotated when claims have b
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -48,9 +49,15 @@ _log = structlog.get_logger()
 FIRST_RETRY_S, LAST_RETRY_S = 0.2, 30.0
 """The delays between attempts to write slices."""
 
-LAST_REPEAT_S, STEADY_S = 2.0, 30.0
-"""The longest delay before what was written is written again, and the time after which there is none. Kubelet
-deletes slices; a driver of another version, before an update's end, has its own idea of them."""
+FIRST_DELAY_S, LAST_DELAY_S = 1.0, 300.0
+"""The delays between writes."""
+
+LAST_CHANGE_S, LAST_ABSENCE_S = 30.0, 2.0
+"""The longest delay of what differs from the last write; and while there is no slice, as kubelet deletes them
+when it starts."""
+
+STEADY_S = 30.0
+"""The time without a difference after which a change is written at once."""
 
 GATE_RETRY_S = 300.0
 """The delay until an API server is tried again that drops fields of slices."""
@@ -64,6 +71,52 @@ TOUCHED = "k8s-rdma.io/touched"
 _NO_API = "the API server has no resource.k8s.io/v1 ResourceSlices: claims need Kubernetes 1.36"
 _REFUSED, _NOT_FOUND = (401, 403, 404), 404
 """Statuses of a list that is not served, now or ever."""
+
+
+_Specs = tuple[dict[str, Any], ...]
+
+
+class WriteLimit:
+    """The delays between writes of slices, each twice as long as the one before.
+
+    A link may flap, and a driver of another version, before an update's end, has its own idea of the slices.
+    The first write is due at once, and so is one after the slices were as offered for a while. Times are of
+    one monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        """Start without writes."""
+        self._backoff = Backoff(FIRST_DELAY_S, LAST_DELAY_S)
+        self._written: _Specs | None = None
+        self._written_s = -math.inf
+        self._equal_since_s: float | None = None
+
+    def reset(self) -> None:
+        """Let the next write be due at once."""
+        self._backoff.reset()
+
+    def note_equal(self, now_s: float) -> None:
+        """Note that the slices are as offered."""
+        if self._equal_since_s is None:
+            self._equal_since_s = now_s
+
+    def note_write(self, specs: _Specs, now_s: float) -> None:
+        """Note a write, after which the slices are as offered."""
+        self._backoff.fail(now_s)
+        self._written, self._written_s, self._equal_since_s = specs, now_s, now_s
+
+    def left_s(self, specs: _Specs, now_s: float, *, absent: bool) -> float:
+        """The time until these may be written, as the slices differ; 0 when they may.
+
+        absent: whether there are no slices.
+        """
+        if self._equal_since_s is not None and now_s - self._equal_since_s >= STEADY_S:
+            self._backoff.reset()
+        self._equal_since_s = None
+        longest_s = LAST_DELAY_S if specs == self._written else LAST_CHANGE_S
+        if absent:
+            longest_s = LAST_ABSENCE_S
+        return min(self._backoff.left_s(now_s), max(0.0, self._written_s + longest_s - now_s))
 
 
 class SlicePublisher:
@@ -81,12 +134,10 @@ class SlicePublisher:
         self._offers: tuple[Offers, bool] | None = None
         self._with_taints = True
         self._keeps_fields = False
-        self._specs: tuple[dict[str, Any], ...] | None = None
-        self._written: tuple[dict[str, Any], ...] | None = None
-        self._written_s = 0.0
+        self._specs: _Specs | None = None
+        self._limit = WriteLimit()
         self._change, self._retry, self._touch = (asyncio.Event() for _ in range(3))
         self._backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
-        self._repeats = Backoff(FIRST_RETRY_S, LAST_REPEAT_S)
         self.problem = "no slices are published yet"
         self.writes = 0
 
@@ -168,6 +219,8 @@ class SlicePublisher:
                 found[item.name] = item
             case Deleted(item):
                 found.pop(item.name, None)
+                if not found:
+                    self._retry.set()
         self._found = found
         self._change.set()
 
@@ -176,7 +229,8 @@ class SlicePublisher:
         if self._specs is None or self._found is None:
             return 0.0
         if self._differs(self._found, self._specs):
-            if early_s := self._early_s(self._specs):
+            now_s = self._time.monotonic()
+            if early_s := self._limit.left_s(self._specs, now_s, absent=not self._found):
                 return early_s
             try:
                 dropped = await self._write(self._found, self._specs)
@@ -186,30 +240,24 @@ class SlicePublisher:
             if dropped:
                 return await self._withdraw(dropped)
         self._backoff.reset()
+        self._limit.note_equal(self._time.monotonic())
         if self.problem:
             _log.info("slices_published", slices=len(self._specs))
         self.problem = ""
         return 0.0
-
-    def _early_s(self, specs: tuple[dict[str, Any], ...]) -> float:
-        """The time until slices may be written again that were written just now; 0 when they may."""
-        now_s = self._time.monotonic()
-        if specs != self._written or now_s - self._written_s > STEADY_S:
-            self._repeats.reset()
-        return self._repeats.left_s(now_s)
 
     def _fail(self, problem: str) -> None:
         if problem != self.problem:
             _log.warning("slices_not_published", error=problem)
         self.problem = problem
 
-    def _differs(self, found: dict[str, SliceView], specs: tuple[dict[str, Any], ...]) -> bool:
+    def _differs(self, found: dict[str, SliceView], specs: _Specs) -> bool:
         names = [slice_name(self._node, index) for index in range(len(specs))]
         return found.keys() != set(names) or not all(
             equals(decode_spec(found[name].spec), spec) for name, spec in zip(names, specs, strict=True)
         )
 
-    async def _write(self, found: dict[str, SliceView], specs: tuple[dict[str, Any], ...]) -> tuple[str, ...]:
+    async def _write(self, found: dict[str, SliceView], specs: _Specs) -> tuple[str, ...]:
         """Write the slices, as the pool's next generation. Returns the fields that the API server dropped."""
         names = [slice_name(self._node, index) for index in range(len(specs))]
         for name in found.keys() - set(names):
@@ -230,8 +278,7 @@ class SlicePublisher:
             self.writes += 1
             self._found = {**(self._found or {}), name: stored}
             fields |= set(dropped_fields(decode_spec(stored.spec), spec))
-        self._written, self._written_s = specs, self._time.monotonic()
-        self._repeats.fail(self._written_s)
+        self._limit.note_write(specs, self._time.monotonic())
         return tuple(sorted(fields))
 
     async def _try_out(self, name: str, spec: dict[str, Any], owner: OwnerReference) -> tuple[str, ...]:
@@ -245,6 +292,7 @@ class SlicePublisher:
         if dropped == (TAINTS,):
             _log.warning("taints_dropped", gate="DRADeviceTaints", instead="their PFs are left out")
             self._with_taints = False
+            self._limit.reset()
             self._encode()
             return 0.0
         self._fail(
