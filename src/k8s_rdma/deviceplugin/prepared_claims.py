@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.types import NodeName
     from k8s_rdma.deviceplugin.resource import Observable
+    from k8s_rdma.errors import K8sRdmaError
     from k8s_rdma.kube.resource_slices import SlicesApi
 
 _log = structlog.get_logger()
@@ -48,8 +50,9 @@ HANDOVER_DELAY_S = 0.5
 PAUSE_S = 0.1
 """The time between two claims: no node writes more than ten a second."""
 
-MOST_REFUSED = 256
-"""Refusals that wait to be written; their events tell of others."""
+MOST_REFUSED, MOST_REJECTIONS = 256, 3
+"""The refusals that wait to be written, the latest of all; and how often the API server may reject one.
+Kubelet makes an event of each."""
 
 
 @dataclass(slots=True)
@@ -60,6 +63,7 @@ class _Entry:
     prepared: PreparedClaim | None = None
     refusal: str = ""
     due_s: float = math.inf
+    rejections: int = 0
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_RETRY_S, LAST_RETRY_S))
     problem: str = ""
 
@@ -136,11 +140,14 @@ class ClaimStatuses:
         """Have the claim's status say why it is not prepared, unless it was before."""
         entries = self._entries.by_uid
         entry = entries.get(claim.uid)
-        if entry is None and len(entries) >= MOST_REFUSED:
+        if entry is not None and entry.prepared is not None:
             return
-        if entry is None or entry.prepared is None:
-            entries[claim.uid] = _Entry(claim, refusal=why, due_s=self._time.monotonic())
-            self._entries.notify()
+        entries.pop(claim.uid, None)
+        refused = [uid for uid, queued in entries.items() if queued.prepared is None]
+        if len(refused) >= MOST_REFUSED:
+            del entries[refused[0]]
+        entries[claim.uid] = _Entry(claim, refusal=why, due_s=self._time.monotonic())
+        self._entries.notify()
 
     async def run(self) -> NoReturn:
         """Write until cancelled."""
@@ -169,8 +176,14 @@ class ClaimStatuses:
             why = str(error.status) if isinstance(error, ApiRefusedError) else error.reason
             self.failures[why] += 1
             entry.report("claim_status_not_written", error.message)
+            entry.rejections += _is_final(error)
+            if entry.rejections >= MOST_REJECTIONS:
+                self._forget_refusal(entry)
             return
         entry.due_s = math.inf
+        self._forget_refusal(entry)
+
+    def _forget_refusal(self, entry: _Entry) -> None:
         if entry.prepared is None and self._entries.by_uid.get(entry.claim.uid) is entry:
             del self._entries.by_uid[entry.claim.uid]
 
@@ -277,6 +290,13 @@ class Handovers:
         """Report whether the API server has the pod that a claim was prepared for."""
         document = await self._api.get_pod_document(prepared.claim.namespace, prepared.pod)
         return document is not None and decode_uid(document) == prepared.pod_uid
+
+
+def _is_final(error: K8sRdmaError) -> bool:
+    """Report whether the same attempt fails again, unless somebody changes rights or the claim."""
+    if isinstance(error, ApiRefusedError):
+        return error.status in (HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
+    return isinstance(error, MalformedError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
