@@ -155,8 +155,8 @@ class Scenes:
         self._request("gold", RAISED_MBPS)
         refused = kubectl.rates_status("gold", "refused", timeout_s=POD_TIMEOUT_S)
         self._outcome.refused_rates[f"default/gold --min {RAISED_MBPS}"] = refused.message
-        left = LINK_MBPS - sum(COMPETING.values()) + COMPETING["gold"]
-        check("gold's raise is refused, with what is left", True, f"leave {left} of" in refused.message)
+        left_mbps = LINK_MBPS - sum(COMPETING.values()) + COMPETING["gold"]
+        check("gold's raise is refused, with what is left", True, f"leave {left_mbps} of" in refused.message)
         check(
             "gold keeps its reservation while others hold the rest", COMPETING["gold"], self._reserved("gold")
         )
