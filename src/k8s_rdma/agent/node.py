@@ -19,7 +19,15 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
-from k8s_rdma.agent.vf_operations import CapFinding, ObservedCaps, release, restore_caps, revert
+from k8s_rdma.agent.vf_operations import (
+    CapFinding,
+    ObservedCaps,
+    attached_already,
+    held_elsewhere,
+    release,
+    restore_caps,
+    revert,
+)
 from k8s_rdma.core.allocation import (
     NOBODYS,
     Candidate,
@@ -120,25 +128,6 @@ class Sandbox:
             device_info_file=self.device_info_file,
             slots=self.slots,
         )
-
-
-def held_elsewhere(receipt: Receipt) -> K8sRdmaError:
-    """Make the failure of an ADD whose pod holds its interfaces in another sandbox."""
-    msg = (
-        f"pod {receipt.pod.namespace}/{receipt.pod.name} still holds its interfaces, in sandbox "
-        f"{receipt.attachment.container} as {receipt.attachment.ifname} of network {receipt.network}; "
-        "try again when that sandbox is gone"
-    )
-    return K8sRdmaError(msg, reason=Reason.HELD_BY_OLDER_SANDBOX)
-
-
-def attached_already(receipt: Receipt, interface: AllocatedInterface) -> K8sRdmaError:
-    """Make the failure of an ADD for an interface that its pod already has."""
-    msg = (
-        f"pod {receipt.pod.namespace}/{receipt.pod.name} has interface {interface.entry} of its request "
-        f"already, as {interface.ifname} by network {receipt.network}"
-    )
-    return K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
 
 
 def rejected(rejection: Rejection, pod: Pod) -> K8sRdmaError:

@@ -21,7 +21,7 @@ from k8s_rdma.core.kernel import (
 )
 from k8s_rdma.core.plan import altered_caps, claims, software_capped, undo
 from k8s_rdma.core.step import BringHome, SetRates, Step, UnbindVf, VfHome, VfRef
-from k8s_rdma.errors import KernelError
+from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -60,6 +60,25 @@ def release(receipt: Receipt, kernel: Kernel, scan: Callable[[], Hardware]) -> t
         replace(interface, home=undoing.homes.get(interface.vf, interface.home))
         for interface in receipt.interfaces
     )
+
+
+def held_elsewhere(receipt: Receipt) -> K8sRdmaError:
+    """Make the failure of an ADD whose pod holds its interfaces in another sandbox."""
+    msg = (
+        f"pod {receipt.pod.namespace}/{receipt.pod.name} still holds its interfaces, in sandbox "
+        f"{receipt.attachment.container} as {receipt.attachment.ifname} of network {receipt.network}; "
+        "try again when that sandbox is gone"
+    )
+    return K8sRdmaError(msg, reason=Reason.HELD_BY_OLDER_SANDBOX)
+
+
+def attached_already(receipt: Receipt, interface: AllocatedInterface) -> K8sRdmaError:
+    """Make the failure of an ADD for an interface that its pod already has."""
+    msg = (
+        f"pod {receipt.pod.namespace}/{receipt.pod.name} has interface {interface.entry} of its request "
+        f"already, as {interface.ifname} by network {receipt.network}"
+    )
+    return K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)
 
 
 class _Rollback:

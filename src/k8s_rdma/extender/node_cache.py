@@ -267,7 +267,7 @@ class ClusterState:
         self._places: dict[PodUid, set[NodeName]] = {}
         self._interned: WeakValueDictionary[tuple[Hashable, tuple[Used, ...]], NodeSnapshot]
         self._interned = WeakValueDictionary()
-        self._inventories: WeakValueDictionary[tuple[tuple[Pf, ...], tuple[Gpu, ...]], Inventory]
+        self._inventories: WeakValueDictionary[Hashable, Inventory]
         self._inventories = WeakValueDictionary()
         self._postponed: set[NodeName] | None = None
         self._on_change = on_change
