@@ -1,4 +1,4 @@
-"""Operations on the VFs of a receipt: their release, the undoing of steps, and caps of software.
+"""Operations on the VFs of a receipt: release, undoing of steps, caps of software, refusals of a second ADD.
 
 A release tries every step; a VF that no longer exists needs none. A pod with CAP_NET_ADMIN may remove caps.
 """
