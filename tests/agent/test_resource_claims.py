@@ -347,7 +347,8 @@ def test_use_of_a_pf_changes_when_nobody_has_vfs_of_it(machine: Machine) -> None
         await agent.prepare(interface("a", "f0"))
 
     async def go_on(agent: Running) -> None:
-        assert [pf.name for pf in agent.node.hardware.pfs if pf.problems] == ["f0", "f1"]
+        waiting = [why.partition(":")[0] for why in agent.node.hardware.problems]
+        assert waiting == ["PF f0", "PF f1"]
         error = await refusal(agent.prepare(interface("a", "f1"), uid="u2", name="d", pod_name="q"))
         assert error.reason is Reason.NO_SUCH_PF
         offered = decode_offers(await ClaimOffers(agent.node).publisher.wait_for_change(None))

@@ -139,7 +139,7 @@ def test_demo_passes_every_check_is_as_in_the_tutorial_and_leaves_nothing(
     [pod] = yaml.safe_load_all(document["manifest"])
     assert list(pod["metadata"]["annotations"]) == ["rdma_interfaces_required"]
     assert {"fits-nowhere", "waits"} < set(document["refusals"])
-    assert len(document["flows"]) == 8
+    assert len(document["flows"]) == 11
     for check in document["checks"]:
         assert check["passed"], check
     assert list(scratch.iterdir()) == []

@@ -46,6 +46,7 @@ WHOLE: dict[str, Any] = {
             "mtu": 1500,
             "capacityVfs": 1,
             "pools": [{"resource": "a.b/c", "vfs": 1}],
+            "claims": {"mbps": 1, "reservedMbps": 1},
             "rates": {
                 "min": {"step": 1, "smallest": 1, "largest": 2},
                 "max": {"step": 1, "smallest": 1, "largest": 2},
@@ -75,6 +76,7 @@ WHOLE: dict[str, Any] = {
             "interfaces": [
                 {"pf": "0000:01:00.0", "vfs": 1, "minMbps": 1, "maxMbps": 1, "entries": [0], "pool": "a.b/c"}
             ],
+            "generation": 1,
         }
     ],
     "conditions": [

@@ -75,7 +75,7 @@ class Service:
         """
         started = time.monotonic()
         with structlog.contextvars.bound_contextvars(**_log_fields(request.env)):
-            previous = self._node.ledger, self._node.hardware
+            ledger, hardware = self._node.ledger, self._node.hardware
             try:
                 reply = Reply(exit_status=0, stdout=await self._perform(request, netns, still_waiting))
                 if request.env.get("CNI_COMMAND") != "STATUS":  # containerd asks every 5 s
@@ -95,7 +95,8 @@ class Service:
                     f"the agent has a fault: {error!r}; its log has more", reason=Reason.INTERNAL
                 )
                 reply = self._failure(request, fault)
-            if previous != (self._node.ledger, self._node.hardware):
+            # A claim is reported while its ADD goes on: its end is another ledger, if only an equal one.
+            if ledger is not self._node.ledger or hardware != self._node.hardware:
                 await self._reporter.publish()
             if request.env.get("CNI_COMMAND") in _PODS_CHANGE:
                 self._pods_changed()
