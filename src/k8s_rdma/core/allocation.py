@@ -47,7 +47,7 @@ from k8s_rdma.core.placement import (
     place,
     usage_of,
 )
-from k8s_rdma.core.programming import RoundRobin, programmed
+from k8s_rdma.core.programming import keeps_minimums, programmed
 from k8s_rdma.core.step import VfHome, VfRef
 from k8s_rdma.core.types import NodeName, PciAddress, PfUse, PodUid, RateAbility
 from k8s_rdma.errors import MalformedError, Reason
@@ -279,8 +279,7 @@ def broken_promises(pf: Pf, used: Used) -> Iterator[str]:
     if pf.link_mbps is not None and used.mbps > pf.link_mbps:
         yield f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link has {pf.link_mbps} Mb/s now"
         return
-    round_robin = RoundRobin.for_pf(pf, used)
-    if round_robin is not None and not round_robin.load().is_within_limit:
+    if not keeps_minimums(pf, used):
         yield (
             f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some of its {used.in_use} VFs "
             "in use get less than is reserved for them"

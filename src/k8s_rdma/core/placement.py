@@ -18,7 +18,7 @@ from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Gpu, 
 from k8s_rdma.core.offers import WHOLE, Strategy, fullness, gap
 from k8s_rdma.core.packing import Verdict, Work
 from k8s_rdma.core.placement_problem import PlacementProblem, choose, rooms
-from k8s_rdma.core.programming import RoundRobin, may_fall_short, objection, reserved
+from k8s_rdma.core.programming import keeps_minimums, may_fall_short, objection, reserved
 from k8s_rdma.core.refusal import Detail, Free, RefusalMessage, explain, explain_refusal
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, meets, satisfies_policy
 from k8s_rdma.core.types import NO_OPTIONS, Enforce, InterfaceOptions, NodeName, PciAddress, needs_of
@@ -232,8 +232,7 @@ def fits(
             return False
         if additional.mbps and after.mbps > (pf.link_mbps or 0):
             return False
-        round_robin = RoundRobin.for_pf(pf, after)
-        if round_robin is not None and not round_robin.load().is_within_limit:
+        if not keeps_minimums(pf, after):
             return False
     chosen = [interface.pf for interface in interfaces]
     return policy is PfPolicy.ANY or satisfies_policy(policy, chosen, inventory.pfs, sibling_pfs)
@@ -515,8 +514,7 @@ def _too_light(
                 additional = usage_of(
                     [candidate for candidate in on_pf if candidate.min_tx_rate_mbps <= rate], inventory
                 )
-                round_robin = RoundRobin.for_pf(pf, current + additional.get(pci, NOTHING_USED))
-                if additional and round_robin is not None and not round_robin.load().is_within_limit:
+                if additional and not keeps_minimums(pf, current + additional.get(pci, NOTHING_USED)):
                     return additional
     return {}
 

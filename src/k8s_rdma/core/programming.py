@@ -327,3 +327,12 @@ class RoundRobin:
         share = _share(rate, load.largest, self.max_weight)
         limit = min(load.limit, self.link_mbps * share // rate) if rate else load.limit
         return Load(load.largest, load.total + share, limit)
+
+
+def keeps_minimums(pf: Pf, used: Used) -> bool:
+    """Report whether every VF gets its minimum; true where the PF's rates are no weights.
+
+    ValueError as `RoundRobin.for_pf`.
+    """
+    round_robin = RoundRobin.for_pf(pf, used)
+    return round_robin is None or round_robin.load().is_within_limit

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, by_entry, usage_of
-from k8s_rdma.core.programming import RoundRobin, objection
+from k8s_rdma.core.programming import keeps_minimums, objection
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def _shortage(pf: Pf, needs: Used, of_others: Used) -> str:
             f"PF {pf.name}: {needs.mbps} Mb/s needed, and others leave {free_mbps} of {link_mbps} Mb/s "
             "to the pod"
         )
-    round_robin = RoundRobin.for_pf(pf, of_others + needs)
-    if round_robin is not None and not round_robin.load().is_within_limit:
+    if not keeps_minimums(pf, of_others + needs):
         return (
             f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some of its VFs in use would "
             "get less than is reserved for them"

@@ -14,10 +14,10 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.allocation import used_for, used_locally
-from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, RateChange, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
-from k8s_rdma.core.programming import RoundRobin, demand, objection, programmed, takes_rates
+from k8s_rdma.core.programming import demand, keeps_minimums, objection, programmed, takes_rates
 from k8s_rdma.core.request import InterfaceRequest, unmet
 from k8s_rdma.core.step import CapInterface, SetRates, Step, VfRate
 from k8s_rdma.core.types import InterfaceOptions, PciAddress, PfUse, VfDriver
@@ -145,16 +145,11 @@ def _overbooked(
                 f"PF {pf.name}: reservations would add up to {planned.mbps} Mb/s, its link has "
                 f"{pf.link_mbps} and {current.mbps} are reserved"
             )
-        elif planned.mbps > current.mbps and not _keeps_shares(pf, planned):
+        elif planned.mbps > current.mbps and not keeps_minimums(pf, planned):
             yield (
                 f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some VF would get less "
                 "than its reservation"
             )
-
-
-def _keeps_shares(pf: Pf, used: Used) -> bool:
-    round_robin = RoundRobin.for_pf(pf, used)
-    return round_robin is None or round_robin.load().is_within_limit
 
 
 def changing(receipts: Iterable[Receipt], located: Mapping[PciAddress, LocatedVf]) -> tuple[Step, ...]:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.programming import RoundRobin, demand, objection
+from k8s_rdma.core.programming import demand, keeps_minimums, objection
 from k8s_rdma.core.refusal import RefusalMessage, count, needed
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, unmet
 from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, PciAddress
@@ -87,8 +87,7 @@ def _short(
                 f"may come to carry {added} Mb/s of that, and has {free}",
                 f"that may come to carry them has too little bandwidth {cause}",
             )
-        round_robin = RoundRobin.for_pf(pf, after)
-        if round_robin is not None and not round_robin.load().is_within_limit:
+        if not keeps_minimums(pf, after):
             text = (
                 f"that may come to carry them has minimum rates that are weights ({pf.driver}), by which a "
                 "VF would get less than is reserved for it"
