@@ -147,6 +147,14 @@ class Reservation:
             return self.interfaces
         return tuple(interface.until_programmed() for interface in self.interfaces)
 
+    def with_rates_of(self, found: Reservation | Placement) -> Reservation:
+        """The reservation with the interfaces of that generation of the pod's placement."""
+        return replace(self, interfaces=found.interfaces, generation=found.generation)
+
+    def bound_with(self, found: Reservation | Placement) -> Reservation:
+        """The reservation once it is known to be written, as that."""
+        return replace(self.with_rates_of(found), bound=True, in_doubt=False)
+
     def counts_as(self, reservation: Reservation) -> bool:
         """Report whether as much of the node is used with that one, whatever is known of its write."""
         counted = reservation.interfaces, reservation.generation, reservation.pod
@@ -449,15 +457,7 @@ class ClusterState:
         elif reservation is not None and (
             not reservation.bound or (promised is not None and promised.generation > reservation.generation)
         ):
-            found = promised or reservation
-            bound = replace(
-                reservation,
-                interfaces=found.interfaces,
-                generation=found.generation,
-                bound=True,
-                in_doubt=False,
-            )
-            self.reserve(node, uid, bound)
+            self.reserve(node, uid, reservation.bound_with(promised or reservation))
 
     def written(self, node: NodeName, uid: PodUid, placement: Placement | None = None) -> None:
         """The API server answered that the pod is bound to the node; it holds nothing anywhere else.
@@ -469,15 +469,7 @@ class ClusterState:
         self._leave_others(node, uid)
         reservation = self.reservation(node, uid)
         if reservation is not None:
-            found = placement or reservation
-            changed = replace(
-                reservation,
-                interfaces=found.interfaces,
-                generation=found.generation,
-                bound=True,
-                in_doubt=False,
-            )
-            self.reserve(node, uid, changed)
+            self.reserve(node, uid, reservation.bound_with(placement or reservation))
 
     def doubt(self, node: NodeName, uid: PodUid) -> Reservation | None:
         """A write that binds the pod here got no answer; what is in doubt now.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
@@ -341,12 +341,11 @@ class RateChanges(PodIndex):
     ) -> None:
         """Hold the change, and write placement and status in one write of this version of the pod."""
         previous = decision.reservation
-        reservation = replace(previous, interfaces=change.interfaces, generation=change.generation)
         annotations = {
             PLACEMENT_ANNOTATION: encode(change, pod.uid, self._keys()),
             RATES_STATUS_ANNOTATION: encode_rates_status(decision.status(pod)),
         }
-        self._cache.state.reserve(pending.node, pod.uid, reservation)
+        self._cache.state.reserve(pending.node, pod.uid, previous.with_rates_of(change))
         pending.write = _Write(
             version=pod.version,
             generation=change.generation,
@@ -389,8 +388,7 @@ class RateChanges(PodIndex):
         state, uid = self._cache.state, pending.pod.uid
         current, previous = state.reservation(pending.node, uid), write.previous
         if current is not None and current.generation == write.generation:
-            restored = replace(current, interfaces=previous.interfaces, generation=previous.generation)
-            state.reserve(pending.node, uid, restored)
+            state.reserve(pending.node, uid, current.with_rates_of(previous))
 
     def _record(self, pod: PodView, decision: _Decision) -> None:
         reason = decision.reason or BOUND
