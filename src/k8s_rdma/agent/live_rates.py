@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
+from k8s_rdma.agent.report import wait_for_first
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.ledger import Pod, Receipt
 from k8s_rdma.errors import K8sRdmaError
@@ -100,20 +101,8 @@ class LiveRates:
             retry_s = await self.change_all()
             if (problems, changed) != (self.problems(), self.changed):
                 await reporter.publish()
-            waits: list[asyncio.Future[object]] = [
-                asyncio.ensure_future(self._cluster.wait_for_claims(placements)),
-                asyncio.ensure_future(reporter.wait_for_change(report)),
-            ]
-            if retry_s is not None:
-                waits.append(asyncio.ensure_future(self._pause(retry_s)))
-            try:
-                finished, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                for wait in finished:
-                    wait.result()
-            finally:
-                for wait in waits:
-                    wait.cancel()
-                await asyncio.gather(*waits, return_exceptions=True)
+            waits = [self._cluster.wait_for_claims(placements), reporter.wait_for_change(report)]
+            await wait_for_first(*waits, *([] if retry_s is None else [self._pause(retry_s)]))
 
     async def change_all(self) -> float | None:
         """Make the changes that are due. Returns the time until the next one is, None where none waits."""

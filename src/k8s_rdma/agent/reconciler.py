@@ -17,6 +17,7 @@ import structlog
 
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup
 from k8s_rdma.agent.node import Adopted, Node, Worker
+from k8s_rdma.agent.report import wait_for_first
 from k8s_rdma.core.allocation import Candidate, Scope
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import K8sRdmaError
@@ -124,16 +125,7 @@ class Reconciler:
         return self._retry_s if self._node.scanner.incomplete else self._reconcile_s
 
     async def _changed_within(self, timeout_s: float) -> bool:
-        either = [
-            asyncio.ensure_future(self.hardware_changed.wait()),
-            asyncio.ensure_future(self._pause(timeout_s)),
-        ]
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiting in either:
-                waiting.cancel()
-            await asyncio.gather(*either, return_exceptions=True)
+        await wait_for_first(self.hardware_changed.wait(), self._pause(timeout_s))
         return self.hardware_changed.is_set()
 
     async def _scan(self) -> None:

@@ -235,6 +235,19 @@ def _devices(pods: Iterable[PodDevices]) -> set[Device]:
     }
 
 
+async def wait_for_first(*waits: Awaitable[object]) -> None:
+    """Wait until one of these is over, and raise as it did; the others are cancelled and ended."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in finished:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class StatePublisher:
     """Holds the latest report and wakes readers of a new one. A report is made when somebody reads it."""
 
@@ -274,18 +287,7 @@ class StateSocket:
     async def talk(self, connection: socket.socket) -> None:
         """Serve one reader until it hangs up or breaks the protocol."""
         send = _sender(connection)
-        tasks = [
-            asyncio.ensure_future(self._stream(send)),
-            asyncio.ensure_future(self._answer(connection, send)),
-        ]
-        try:
-            finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in finished:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await wait_for_first(self._stream(send), self._answer(connection, send))
 
     async def _stream(self, send: Send) -> None:
         sent = None
