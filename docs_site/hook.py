@@ -12,12 +12,14 @@ from mkdocs.structure.files import File, Files
 from docs_site.navigation import navigation
 from docs_site.reference.pages import PAGES, SECTION
 from docs_site.repository import listing, site_files, with_pages_for_folders
+from docs_site.tables import with_column_names, with_columns_marked
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
+STYLE = "site.css"
 
 _log = logging.getLogger("mkdocs.hooks.docs_site")
 _FETCHED = re.compile(
@@ -28,6 +30,7 @@ _FETCHED = re.compile(
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """The navigation is that of docs/index.md."""
     generated = {SECTION: [(page.title, page.path) for page in PAGES]}
+    config.extra_css.append(STYLE)
     config.nav = navigation((ROOT / "docs" / "index.md").read_text(), generated)
     return config
 
@@ -40,12 +43,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts = {page.path: page.text(ROOT) for page in PAGES}
     texts |= {f"{folder}/README.md": listing(ROOT, folder) for folder in found.listings}
     made = [File.generated(config, path, content=text) for path, text in texts.items()]
-    return Files([*of_theme, *ours, *made])
+    style = File.generated(config, STYLE, abs_src_path=str(ROOT / "docs_site" / STYLE))
+    return Files([*of_theme, *ours, *made, style])
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Links to folders lead to a page."""
     return with_pages_for_folders(ROOT, page.file.src_uri, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Mark what a phone shows in another way: cells of tables, and text in columns."""
+    return with_columns_marked(with_column_names(html))
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:  # noqa: ARG001 - mkdocs' names

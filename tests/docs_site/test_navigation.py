@@ -27,8 +27,14 @@ def test_navigation_has_every_page_of_the_documentation():
     paths = {
         path for section in sections for pages in section.values() for page in pages for path in page.values()
     }
-    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")}
     assert pages - paths == {"docs/index.md"}
+
+
+def test_page_of_decisions_has_all_of_them():
+    folder = ROOT / "docs" / "adr"
+    listed = set(link_targets("docs/adr/README.md", (folder / "README.md").read_text()))
+    assert listed == {path.relative_to(ROOT).as_posix() for path in folder.glob("0*.md")}
 
 
 def test_targets_of_links_are_told_from_the_root_and_not_those_in_code():
