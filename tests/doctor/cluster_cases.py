@@ -24,6 +24,7 @@ from k8s_rdma.doctor.cluster.objects import (
     check_webhook,
 )
 from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
+from k8s_rdma.doctor.cluster.rates import RatesFact, check_rates
 from k8s_rdma.doctor.cluster.scheduler import Profile, SchedulerFacts, SchedulerFile, check_scheduler
 from k8s_rdma.doctor.cluster.versions import (
     NodeVersions,
@@ -168,6 +169,13 @@ def pod(schedulers: tuple[Profile, ...] = (), **more: Any) -> list[Finding]:
     return run(check_pods, PodFacts(pods=(replace(POD, **more),), schedulers=schedulers))
 
 
+RATES = RatesFact(pod="default/gold", node="w1", generation=1)
+
+
+def rates(**more: Any) -> list[Finding]:
+    return list(check_rates([replace(RATES, **more)]))
+
+
 OLD_KEY = (
     "RdmaStalePlacement",
     "hmac: not made with this cluster's key, or the placement was changed afterwards",
@@ -193,6 +201,7 @@ GOOD: dict[str, list[Finding]] = {
     "claims": claims_with(PACKING),
     "keys": run(check_keys, KeyFacts(named=("0123456789abcdef", "hmac", "hmac", ""))),
     "pods": pod(),
+    "rates": rates(),
 }
 """By subject: nothing above a note."""
 
@@ -297,5 +306,15 @@ CASES: dict[str, list[Finding]] = {
     "pods-other-scheduler": pod(SCHEDULERS_SEEN, node="", running=False, placed=False),
     "pods-without-interfaces": pod(holds_interfaces=False),
     "pods-other-key": pod(running=False, events=(SHORT, OLD_KEY)),
+    "rates-refused": rates(refusal="PF eth0: 900 Mb/s needed, and others leave 700 of 1000 Mb/s to the pod"),
+    "rates-undecided": rates(is_decided=False, age_s=300.0),
+    "rates-not-programmed": rates(is_programmed=False, age_s=300.0),
+    "rates-refused-on-node": rates(
+        is_programmed=False,
+        refusal_on_node=(
+            "the rates of generation 1 are not programmed: PF eth0: reservations would add up to 11000 Mb/s, "
+            "its link has 10000 and 9000 are reserved"
+        ),
+    ),
 }
 """By the id that is among them."""

@@ -71,6 +71,20 @@ def test_exposition_counts_what_pods_and_others_hold() -> None:
     assert {family.kind for family in found.values()} == {"gauge"}
 
 
+def test_exposition_has_the_generation_that_all_interfaces_of_a_pod_have() -> None:
+    told = report()
+    [held] = told.allocations
+    sandboxes = [(held.pod.uid, 3), (held.pod.uid, 2), ("other", 0)]
+    allocations = tuple(
+        replace(held, pod=replace(held.pod, uid=uid, name=f"p-{uid}"), generation=generation)
+        for uid, generation in sandboxes
+    )
+    name = "k8s_rdma_rates_generation"
+    labels = NODE | {"namespace": held.pod.namespace, "pod": f"p-{held.pod.uid}"}
+    samples = shown(replace(told, allocations=allocations))[name].samples
+    assert samples == {(name, frozenset(labels.items())): 2}
+
+
 def test_exposition_has_no_bandwidth_of_a_link_whose_speed_is_unknown() -> None:
     found = shown(with_pf(link_mbps=None))
     for name in ("link", "free", "overcommitted"):

@@ -18,7 +18,7 @@ from k8s_rdma.cli.console import console, write_json
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
 from k8s_rdma.config.devices import load_device_config
 from k8s_rdma.config.files import load_config
-from k8s_rdma.doctor.cluster import claims, components, nodes, objects, pods, scheduler, versions
+from k8s_rdma.doctor.cluster import claims, components, nodes, objects, pods, rates, scheduler, versions
 from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from k8s_rdma.config.devices import DevicePluginConfig
 
 NODE = (hardware, kernel, rdma_namespaces, lossless, runtime, cni, processes)
-CLUSTER = (components, versions, scheduler, objects, nodes, claims, pods)
+CLUSTER = (components, versions, scheduler, objects, nodes, claims, pods, rates)
 
 KINDS: tuple[Kind, ...] = (
     NOT_LOOKED_AT,

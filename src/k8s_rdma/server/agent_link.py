@@ -158,6 +158,10 @@ def _node_metrics(report: NodeReport | None) -> Iterator[Metric]:
     if report.ledger == "ok":
         help_text = "Sandboxes that hold interfaces."
         yield gauge("k8s_rdma_allocations", help_text, [(node, len(report.allocations))])
+        help_text = (
+            "Generation of a pod's rates that is programmed; absent while they are those of its start."
+        )
+        yield gauge("k8s_rdma_rates_generation", help_text, _generations(report))
     help_text = "Parts of the hardware that the last scan could not read."
     yield gauge("k8s_rdma_unreadable", help_text, [(node, len(report.unreadable))])
     help_text = "Problems of the node for its operator; /v1/node describes them."
@@ -167,6 +171,17 @@ def _node_metrics(report: NodeReport | None) -> Iterator[Metric]:
         samples = [(labels, number) for labels, pf in pfs if (number := value(pf)) is not None]
         yield gauge(f"k8s_rdma_pf_{name}", help_text, samples)
     yield from _pool_metrics(report)
+
+
+def _generations(report: NodeReport) -> Iterator[tuple[dict[str, str], int]]:
+    """The generation that all of a pod's interfaces have, by its labels."""
+    generations: dict[tuple[str, str], int] = {}
+    for allocation in filter(lambda allocation: allocation.interfaces, report.allocations):
+        pod = (allocation.pod.namespace, allocation.pod.name)
+        generations[pod] = min(allocation.generation, generations.get(pod, allocation.generation))
+    for (namespace, name), generation in generations.items():
+        if generation:
+            yield {"node": report.node, "namespace": namespace, "pod": name}, generation
 
 
 def _pool_metrics(report: NodeReport) -> Iterator[Metric]:

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.doctor.cluster.rates import RatesFact
 from k8s_rdma.doctor.cluster.scheduler import Profile
 from k8s_rdma.doctor.finding import Finding, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
 
 PODS = Subject("pods", "Pods")
 PODS_OK = PODS.ok()
@@ -43,6 +43,7 @@ class PodFact:
     holds_interfaces: whether its node reports its interfaces; None while that is unknown.
     scheduler: the name in its specification. key: the one that its placement names (`key_named_in`).
     not_allowed: a sentence on what its namespace's policy refuses now.
+    rates: None where it has no placement, or is not running.
     events: of any component, the latest last: reason and message.
     """
 
@@ -54,6 +55,7 @@ class PodFact:
     scheduler: str = "default-scheduler"
     key: str = ""
     not_allowed: str = ""
+    rates: RatesFact | None = None
     events: tuple[tuple[str, str], ...] = ()
 
     def last_said(self) -> tuple[str, str]:

@@ -40,6 +40,7 @@ from k8s_rdma.doctor.cluster.objects import (
     rights,
 )
 from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
+from k8s_rdma.doctor.cluster.rates import check_rates
 from k8s_rdma.doctor.cluster.scheduler import (
     DEFAULT_NAME,
     Profile,
@@ -60,6 +61,7 @@ from k8s_rdma.doctor.collectors.processes import (
     full_name,
     mounts_of,
     of_images,
+    rates_fact,
     versions_of,
     webhook_facts,
 )
@@ -211,13 +213,13 @@ _SETTLED_S = 60.0
 
 def asking_pods(
     api: Documents,
-    holding: Mapping[str, frozenset[str]],
+    holding: Mapping[str, Mapping[str, int]],
     policies: NamespacePolicies | None = None,
 ) -> tuple[PodFact, ...]:
     """Unfinished ones that ask for any or have a placement; events of the first that are stuck.
 
-    holding: UIDs of pods with interfaces, of the nodes that tell of them. policies: the operator's; None
-    where they are not known.
+    holding: the generations of rates that nodes report, by UID of pods with interfaces. policies: the
+    operator's; None where they are not known.
     """
     selected, facts = [], []
     for pod in api.items("/api/v1/pods", UNFINISHED):
@@ -227,15 +229,24 @@ def asking_pods(
             refused = "" if policies is None or request is None else _not_allowed(pod, request, policies)
             facts.append(
                 replace(
-                    _fact(pod), holds_interfaces=_holds_interfaces(api, pod, holding), not_allowed=refused
+                    _fact(pod),
+                    holds_interfaces=_holds_interfaces(api, pod, holding),
+                    not_allowed=refused,
+                    rates=rates_fact(api, pod, request, holding),
                 )
             )
-    stuck = [pod for pod, fact in zip(selected, facts, strict=True) if not (fact.running and fact.placed)]
+    stuck = [pod for pod, fact in zip(selected, facts, strict=True) if _is_stuck(fact)]
     events = _events(api, stuck[:_LATER])
+    of_pods = (events.get(str(pod["metadata"]["uid"]), ()) for pod in selected)
     return tuple(
-        replace(fact, events=events.get(str(pod["metadata"]["uid"]), ()))
-        for pod, fact in zip(selected, facts, strict=True)
+        replace(fact, events=latest, rates=fact.rates and fact.rates.with_events(latest))
+        for fact, latest in zip(facts, of_pods, strict=True)
     )
+
+
+def _is_stuck(fact: PodFact) -> bool:
+    unprogrammed = fact.rates is not None and not fact.rates.is_programmed
+    return unprogrammed or not (fact.running and fact.placed)
 
 
 def _annotations(pod: dict[str, Any]) -> dict[str, str]:
@@ -283,7 +294,7 @@ def _events(api: Documents, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[t
 
 
 def _holds_interfaces(
-    api: Documents, pod: dict[str, Any], holding: Mapping[str, frozenset[str]]
+    api: Documents, pod: dict[str, Any], holding: Mapping[str, Mapping[str, int]]
 ) -> bool | None:
     """Report whether the node lists the pod; None where its report is unknown, or the pod is young."""
     uids = holding.get(str(pod["spec"].get("nodeName") or ""))
@@ -293,7 +304,7 @@ def _holds_interfaces(
     settled = (api.now() - datetime.fromisoformat(started)).total_seconds() > _SETTLED_S
     meta = pod["metadata"]
     pod_uids = {meta["uid"], _annotations(pod).get(MIRROR)}
-    return not uids.isdisjoint(pod_uids) if settled else None
+    return not pod_uids.isdisjoint(uids) if settled else None
 
 
 def _fact(pod: dict[str, Any]) -> PodFact:
@@ -357,6 +368,7 @@ class ClusterCollector:
             ("claims", lambda: check_claims(self._claims)),
             ("keys", lambda: check_keys(self._keys())),
             ("pods", lambda: check_pods(self._pods)),
+            ("rates", lambda: check_rates(pod.rates for pod in self._pods.pods if pod.rates)),
         )
         for name, collect in subjects:
             yield from run_check(name, collect)
@@ -538,13 +550,13 @@ class ClusterCollector:
             return None
         return frozenset(node.name for node in facts.published if node.is_alive(facts.stale_s))
 
-    def _holding(self) -> dict[str, frozenset[str]]:
-        """UIDs of pods that hold interfaces, by node; of nodes whose report is known to be true."""
+    def _holding(self) -> dict[str, dict[str, int]]:
+        """Generations of rates by UID of pods with interfaces, by node; of nodes whose report is true."""
         return {
-            _name(node): frozenset(
-                str(allocation["pod"]["uid"])
+            _name(node): {
+                str(allocation["pod"]["uid"]): int(allocation.get("generation") or 0)
                 for allocation in (node.get("status") or {}).get("allocations") or ()
-            )
+            }
             for node in self._rdma_nodes
             if _name(node) in (self._alive or ())
         }

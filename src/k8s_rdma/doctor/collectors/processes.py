@@ -1,4 +1,4 @@
-"""Facts of our own processes, of the ledger, of the definition of RdmaNode, and of ResourceClaims."""
+"""Facts of our processes, the ledger, the definition of RdmaNode, ResourceClaims, and running pods' rates."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from base64 import b64decode
 from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import datetime
 from math import floor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import httpx2
 import msgspec
@@ -29,12 +30,14 @@ from k8s_rdma.core.ledger import Phase
 from k8s_rdma.doctor.cluster.claims import GATE, ClaimFacts
 from k8s_rdma.doctor.cluster.components import KeyUsage
 from k8s_rdma.doctor.cluster.objects import CRD_NAME, WEBHOOK_NAME, CrdFacts, WebhookFacts
+from k8s_rdma.doctor.cluster.rates import RatesFact
 from k8s_rdma.doctor.cluster.scheduler import DEFAULT_NAME, profiles
 from k8s_rdma.doctor.cluster.versions import NodeVersions, tag_of
 from k8s_rdma.doctor.node.processes import Answer, LedgerFacts, ProcessFacts
 from k8s_rdma.errors import LedgerError, MalformedError
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.linux.receipts import NewerLedgerError, Receipts
+from k8s_rdma.wire.annotation import request_name, request_text
 from k8s_rdma.wire.cluster_claims import API as CLAIMS_API
 from k8s_rdma.wire.cluster_claims import (
     BUS_ID,
@@ -45,16 +48,25 @@ from k8s_rdma.wire.cluster_claims import (
     our_classes,
     pod_claims,
 )
+from k8s_rdma.wire.placement_annotation import (
+    PLACEMENT_ANNOTATION,
+    RATES_STATUS_ANNOTATION,
+    decode_promise,
+    decode_rates_status,
+    digest,
+    generation_in,
+)
 from k8s_rdma.wire.rdma_node import GROUP, KIND, VERSION, RdmaNodeStatus
 from k8s_rdma.wire.rest import NodeReport, decode_report
 from k8s_rdma.wire.sockets import HEADER, Kind, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from datetime import datetime
 
     from prometheus_client.core import Sample
 
+    from k8s_rdma.core.placement import PlacedInterface
+    from k8s_rdma.core.request import InterfaceRequest, Request
     from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts
     from k8s_rdma.kube.calls import Documents
     from k8s_rdma.wire.rdma_node import PfStatus
@@ -334,6 +346,85 @@ def versions_of(node: dict[str, Any]) -> NodeVersions:
         kubelet=str(info.get("kubeletVersion", "")),
         runtime=str(info.get("containerRuntimeVersion", "")),
     )
+
+
+class _ManagedFields(msgspec.Struct, frozen=True, rename="camel"):
+    """An entry of `metadata.managedFields`: who wrote which fields last, and when."""
+
+    time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    fields_v1: dict[str, dict[str, dict[str, Any]]] = msgspec.field(name="fieldsV1", default_factory=dict)
+
+
+def rates_fact(
+    api: Documents, pod: dict[str, Any], request: Request | None, reported: Mapping[str, Mapping[str, int]]
+) -> RatesFact | None:
+    """Facts of a running pod's rates; None where it does not run, or has no placement.
+
+    request: None where its annotation is malformed. reported: the generations that nodes report, by UID.
+    """
+    annotations: dict[str, str] = pod["metadata"].get("annotations") or {}
+    placement, node = annotations.get(PLACEMENT_ANNOTATION), str(pod["spec"].get("nodeName") or "")
+    if placement is None or not node or pod.get("status", {}).get("phase") != "Running":
+        return None
+    try:
+        status = decode_rates_status(annotations.get(RATES_STATUS_ANNOTATION, ""))
+    except MalformedError:
+        status = None
+    generation = generation_in(placement)
+    programmed = reported.get(node, {}).get(str(pod["metadata"]["uid"]))
+    if programmed is None:
+        is_programmed = status is None or status.state not in ("admitted", "waiting")
+    else:
+        is_programmed = programmed >= generation
+    if status is None:
+        is_decided = _has_rates(placement, request)
+    else:
+        is_decided = status.request == _request_digest(annotations)
+    written = PLACEMENT_ANNOTATION if is_decided or not is_programmed else request_name(annotations)
+    return RatesFact(
+        pod=full_name(pod),
+        node=node,
+        generation=generation,
+        is_programmed=is_programmed,
+        is_decided=is_decided,
+        refusal=status.message if status and is_decided and status.state == "refused" else "",
+        age_s=_age_s(api, pod["metadata"], written),
+    )
+
+
+def _request_digest(annotations: Mapping[str, str]) -> str:
+    """The digest as the extender makes it: empty of two annotations that differ."""
+    try:
+        return digest(request_text(annotations) or "")
+    except MalformedError:
+        return ""
+
+
+def _has_rates(placement: str, request: Request | None) -> bool:
+    """Report whether a placement has the request's rates, each at least once; unverified."""
+    try:
+        placed = decode_promise(placement, keys=None).placement.interfaces
+    except MalformedError:
+        return True  # which the agent refuses
+    return request is not None and _rates(placed) == _rates(request.interfaces)
+
+
+def _rates(interfaces: Iterable[PlacedInterface | InterfaceRequest]) -> set[tuple[int, int]]:
+    return {(interface.min_tx_rate_mbps, interface.max_tx_rate_mbps) for interface in interfaces}
+
+
+def _age_s(api: Documents, metadata: Mapping[str, Any], annotation: str) -> float | None:
+    """Seconds since the writer of an annotation last wrote to the pod; None where the API does not say."""
+    try:
+        entries = msgspec.convert(metadata.get("managedFields") or (), tuple[_ManagedFields, ...])
+    except msgspec.ValidationError:
+        return None
+    times = [
+        entry.time
+        for entry in entries
+        if entry.time and f"f:{annotation}" in entry.fields_v1.get("f:metadata", {}).get("f:annotations", {})
+    ]
+    return (api.now() - max(times)).total_seconds() if times else None
 
 
 _TIMEOUT_S = 5.0
