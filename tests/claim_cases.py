@@ -33,6 +33,13 @@ def devices(*requests: Json, configs: tuple[Json, ...] = ()) -> Json:
     return {"requests": list(requests or (request(),)), **({"config": list(configs)} if configs else {})}
 
 
+def container(name: str, interfaces: int = 0, **more: Any) -> Json:
+    """A container that requests interfaces as extended resources of the DeviceClass `rdma`."""
+    resource = {"deviceclass.resource.kubernetes.io/rdma": str(interfaces)} if interfaces else {}
+    amounts = {"cpu": "1m", **resource}
+    return {"name": name, "image": "i", "resources": {"limits": amounts, "requests": amounts}, **more}
+
+
 def template(found: Json, name: str = "t") -> Json:
     return {
         "apiVersion": "resource.k8s.io/v1",

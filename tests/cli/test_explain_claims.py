@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from claim_cases import claim, devices, request
+from claim_cases import claim, container, devices, request
 from cli.asking import Ran, k8s_rdma
 from deviceplugin.test_dra import offer
 from extender.serving import served
@@ -187,6 +187,32 @@ async def test_claims_that_are_missing_or_have_no_name_yet_are_named(tmp_path: P
         "cannot start: there is no resourceclaimtemplate default/t",
         "note: claim c has no name yet",
     ]
+
+
+async def test_pod_that_waits_for_extended_resources_is_explained_before_it_has_a_claim(tmp_path: Path):
+    document = pod(resourceClaims=[], containers=[container("a", 3)])
+    classes = {"deviceclasses": json.dumps({"items": [{"metadata": {"name": "rdma"}} | RDMA]}).encode()}
+    with api_server(tmp_path, document, [], **classes) as kubeconfig:
+        ran = await explain(kubeconfig)
+    assert (ran.status, ran.err) == (0, "")
+    assert "asks by claims for 3 interfaces; 0 Mb/s reserved" in ran.out
+    assert "1 node: no: needs 3 interfaces; count 3 cannot be met" in ran.out
+
+
+@pytest.mark.parametrize("claims", [[allocated(("f0", 0), name="p-1")], []])
+async def test_claim_of_extended_resources_is_followed_from_the_status_of_the_pod(
+    tmp_path: Path, claims: list[Json]
+):
+    status = {"extendedResourceClaimStatus": {"resourceClaimName": "p-1", "requestMappings": []}}
+    document = pod(resourceClaims=[], containers=[container("a", 1)]) | {"status": status}
+    with api_server(tmp_path, document, claims) as kubeconfig:
+        ran = await explain(kubeconfig)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.splitlines()[1] == (
+        "claim <extended-resources>: allocated on w1: f0 1 VF 0 Mb/s"
+        if claims
+        else "cannot start: there is no resourceclaim default/p-1"
+    )
 
 
 async def test_selectors_of_a_tenant_are_shown_in_part(tmp_path: Path):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from claim_cases import claim, devices, request
+from claim_cases import claim, container, devices, request
 from cli.asking import Ran, k8s_rdma
 from cluster.control_plane import Json, write_kubeconfig
 from cluster.real import obstacle
@@ -21,6 +21,7 @@ from deviceplugin.test_dra import offer
 from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.wire.claims import DRIVER, Offers
+from k8s_rdma.wire.extended_resources import claim_spec
 from k8s_rdma.wire.resource_slice import slice_specs
 from k8s_rdma_demo.cluster.resource_slices import CONSUMABLE_CAPACITY
 
@@ -303,11 +304,13 @@ FITTING: dict[str, Json] = {
 }
 
 
-async def test_explanation_agrees_with_kube_scheduler(tmp_path: Path):
+@asynccontextmanager
+async def scheduling(directory: Path) -> AsyncIterator[tuple[World, Documents]]:
+    """A cluster with kube-scheduler and a node of three PFs, one of them down; with its documents."""
     if (why := obstacle()) is not None:
         pytest.skip(why)
     pfs = (offer("f0", bandwidth_mbps=100_000, numa_node=0), offer("f1", bandwidth_mbps=100_000))
-    async with cluster("real", tmp_path, "w1") as c:
+    async with cluster("real", directory, "w1") as c:
         if c.plane.release < SINCE:
             pytest.skip("no claims with capacities")
         [spec] = slice_specs(Offers(node="w1", pfs=(*pfs, offer("f2", numa_node=2, link_up=False))))
@@ -316,29 +319,74 @@ async def test_explanation_agrees_with_kube_scheduler(tmp_path: Path):
         await post(
             c, f"{API}/deviceclasses", {"metadata": {"name": "rdma"}, "spec": {"selectors": [OUR_DRIVER]}}
         )
-        admin = write_kubeconfig(tmp_path / "admin.kubeconfig", c.plane, c.plane.admin_token)
+        admin = write_kubeconfig(directory / "admin.kubeconfig", c.plane, c.plane.admin_token)
         async with c.plane.scheduler(SCHEDULER):
             with Documents(str(admin)) as api:
-                for name, requested in (REFUSED | FITTING).items():
-                    await post(c, CLAIMS, claim(requested, name))
-                    entry = {"name": "net", "resourceClaimName": name}
-                    gates = {"schedulingGates": [{"name": "example.com/wait"}]}
-                    await c.create_pod(name, resourceClaims=[entry], **gates)
-                    pod = read_pod(api, "default", name)
-                    assert pod is not None
-                    explained = explain_claims(api, pod, nodes=("w1",), every=False)
-                    assert explained is not None
-                    [node] = explained.nodes
-                    await c.patch(
-                        f"/api/v1/namespaces/default/pods/{name}", {"spec": {"schedulingGates": None}}
-                    )
-                    decided = await c.when(name, is_decided)
-                    bound = bool(decided["spec"].get("nodeName"))
-                    assert (name, node.verdict, bound) == (
-                        name,
-                        "fits" if bound else "refused",
-                        name in FITTING,
-                    )
+                yield c, api
+
+
+async def decide(c: World, api: Documents, name: str, **spec: Any) -> tuple[Json, str, Json]:
+    """A new pod; its verdict by `explain` before kube-scheduler may see it; and the pod as decided."""
+    gates = {"schedulingGates": [{"name": "example.com/wait"}]}
+    await c.create_pod(name, **spec, **gates)
+    pod = read_pod(api, "default", name)
+    assert pod is not None
+    explained = explain_claims(api, pod, nodes=("w1",), every=False)
+    assert explained is not None
+    [node] = explained.nodes
+    await c.patch(f"/api/v1/namespaces/default/pods/{name}", {"spec": {"schedulingGates": None}})
+    return pod, node.verdict, await c.when(name, is_decided)
+
+
+async def test_explanation_agrees_with_kube_scheduler(tmp_path: Path):
+    async with scheduling(tmp_path) as (c, api):
+        for name, requested in (REFUSED | FITTING).items():
+            await post(c, CLAIMS, claim(requested, name))
+            entry = {"name": "net", "resourceClaimName": name}
+            _, verdict, pod = await decide(c, api, name, resourceClaims=[entry])
+            bound = bool(pod["spec"].get("nodeName"))
+            assert (name, verdict, bound) == (name, "fits" if bound else "refused", name in FITTING)
+
+
+EXTENDED_RESOURCES: dict[str, Json] = {
+    "pair": {"containers": [container("a", 2)]},
+    "each": {"containers": [container("a", 2), container("b"), container("c", 2)]},
+    "init": {"initContainers": [container("a", 2), container("b", 1)], "containers": [container("c", 1)]},
+    "sidecar": {
+        "initContainers": [
+            container("a", 2, restartPolicy="Always"),
+            container("b", 2),
+            container("c", 1),
+        ],
+        "containers": [container("d", 1)],
+    },
+    "three": {"containers": [container("a", 3)]},
+}
+
+
+async def test_extended_resources_are_explained_as_kube_scheduler_claims_them(tmp_path: Path):
+    async with scheduling(tmp_path) as (c, api):
+        for name, spec in EXTENDED_RESOURCES.items():
+            before, verdict, pod = await decide(c, api, name, **spec)
+            bound = bool(pod["spec"].get("nodeName"))
+            assert (name, verdict, bound) == (name, "fits" if bound else "refused", name != "three")
+            if bound:
+                status = pod["status"]["extendedResourceClaimStatus"]
+                expected = claim_spec(before, api.items(f"{API}/deviceclasses"))
+                made = api.get(f"{CLAIMS}/{status['resourceClaimName']}")
+                explained = explain_claims(api, pod, nodes=(), every=False)
+                assert made
+                assert expected
+                assert explained
+                requests = counts(expected)
+                assert counts(made["spec"]) == requests
+                [has] = explained.allocated.values()
+                assert sum(pf.interfaces for pf in has.pfs) == sum(requests.values())
+
+
+def counts(spec: Json) -> dict[str, int]:
+    """The number of devices that each request of a claim is for."""
+    return {each["name"]: each["exactly"]["count"] for each in spec["devices"]["requests"]}
 
 
 def is_decided(pod: Json) -> bool:

@@ -28,6 +28,7 @@ from k8s_rdma.wire.cluster_claims import (
     pod_claims,
     read_claims,
 )
+from k8s_rdma.wire.extended_resources import EXTENDED_RESOURCES, claim_spec, has_extended_resources
 from k8s_rdma.wire.views import ClaimsExplanation, Group, NodeExplanation, PfExplanation
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def explain_claims(
     nodes: those to show in detail; every: all. K8sRdmaError as `read_pod`.
     """
     entries = pod_claims(pod)
-    if not entries:
+    unclaimed = _extended_resources(api, pod, entries)
+    if not entries and not unclaimed:
         return None
     meta, status = pod["metadata"], pod.get("status") or {}
     node = str((pod.get("spec") or {}).get("nodeName") or "")
@@ -89,6 +91,7 @@ def explain_claims(
         node=node,
     )
     documents, obstacles, notes = _claim_documents(api, head.namespace, entries)
+    documents |= unclaimed
     head = replace(head, obstacles=() if finished else obstacles, notes=notes)
     try:
         names = class_names(documents.values())
@@ -100,6 +103,21 @@ def explain_claims(
         return None
     head = _with_claims(head, claims)
     return head if node or not claims.request.requests else _with_nodes(head, claims, api, nodes, every=every)
+
+
+def _extended_resources(
+    api: Documents, pod: dict[str, Any], entries: Iterable[PodClaim]
+) -> dict[str, dict[str, Any]]:
+    """Make the claim for a pod's extended resources, by its name, where kube-scheduler has made none."""
+    is_bound = bool((pod.get("spec") or {}).get("nodeName"))
+    if (
+        is_bound
+        or any(entry.name == EXTENDED_RESOURCES for entry in entries)
+        or not has_extended_resources(pod)
+    ):
+        return {}
+    spec = claim_spec(pod, api.items(f"{API}/deviceclasses"))
+    return {EXTENDED_RESOURCES: {"spec": spec}} if spec else {}
 
 
 def _with_claims(head: ClaimsExplanation, claims: Claims) -> ClaimsExplanation:

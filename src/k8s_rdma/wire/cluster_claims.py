@@ -27,6 +27,7 @@ from k8s_rdma.core.request import (
 from k8s_rdma.core.types import MAX_RATE_MBPS, NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER
+from k8s_rdma.wire.extended_resources import EXTENDED_RESOURCES
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.pod_spec import quantity
 from k8s_rdma.wire.resource_slice import SliceSpec
@@ -164,8 +165,13 @@ class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     resource_claims: tuple[_PodClaim, ...] = ()
 
 
+class _ExtendedResources(msgspec.Struct, frozen=True, rename="camel"):
+    resource_claim_name: str = ""
+
+
 class _PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     resource_claim_statuses: tuple[_PodClaim, ...] = ()
+    extended_resource_claim_status: _ExtendedResources = _ExtendedResources()
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -193,10 +199,11 @@ NOTHING_CONSUMED = Consumption({}, {})
 
 
 def pod_claims(pod: Mapping[str, Any]) -> tuple[PodClaim, ...]:
-    """List the claims of a pod; MalformedError names the field."""
+    """List the claims of a pod, that of its extended resources too; MalformedError names the field."""
     found = _read(pod, _Pod, "pod")
     generated = {entry.name: entry.resource_claim_name for entry in found.status.resource_claim_statuses}
-    return tuple(
+    of_resources = found.status.extended_resource_claim_status.resource_claim_name
+    listed = (
         PodClaim(
             name=entry.name,
             claim=entry.resource_claim_name or generated.get(entry.name) or "",
@@ -206,6 +213,7 @@ def pod_claims(pod: Mapping[str, Any]) -> tuple[PodClaim, ...]:
         # A template's claim with a status that has no name was not needed.
         if entry.resource_claim_name or generated.get(entry.name, "") is not None
     )
+    return (*listed, *([PodClaim(EXTENDED_RESOURCES, of_resources)] if of_resources else ()))
 
 
 def consumption(claims: Iterable[Mapping[str, Any]]) -> Consumption:
