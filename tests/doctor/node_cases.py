@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.config.devices import (
     DevicePluginConfig,
@@ -222,6 +224,12 @@ def report(*, foreign: tuple[ForeignVf, ...] = (), phase: str = "attached", prob
         problems=(problem,) if problem else (),
         agent_version="0.1.0",
     )
+
+
+def report_of_pf(**fields: Any) -> NodeReport:
+    """A report of one PF with these fields."""
+    base = report()
+    return structs.replace(base, pfs=(structs.replace(base.pfs[0], **fields),))
 
 
 PROCESSES = ProcessFacts(

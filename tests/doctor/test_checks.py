@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,6 +73,18 @@ def test_machine_without_a_card_is_not_told_of_settings_that_cannot_help():
     assert found.id == "hardware-no-pf"
     assert found.found.startswith("no network card of this machine can have VFs: SR-IOV off in the BIOS")
     assert "requireRdma" not in found.fix
+
+
+def test_problems_of_pfs_in_the_agents_report_are_shown_once():
+    facts = node_cases.hardware("igb-link-down", node_cases.WITHOUT_RDMA)
+    observed = [problem for pf in facts.hardware.pfs for problem in pf.problems]
+    reserved = "PF eth0: 2000 Mb/s are reserved, and its link speed is unknown now"
+    pf = next(each for each in facts.hardware.pfs if each.problems)
+    reported = node_cases.report_of_pf(name=pf.name, pci=pf.pci, problems=(*pf.problems, reserved))
+    found = [each.found for each in check_hardware(facts, reported) if each.id == "hardware-problem"]
+    assert found == [*observed, reserved]
+    virtual = replace(node_cases.NOTHING_SEEN, virtual=True)
+    assert reserved in [each.found for each in check_hardware(virtual, reported)]
 
 
 def test_key_for_placements_is_not_missed_in_a_file_that_is_not_there():

@@ -88,6 +88,12 @@ def test_pf_whose_vfs_others_have_is_not_missed(tmp_path: Path):
     assert "claims-not-published" not in found_by_doctor(tmp_path, for_claims(PF0), second)
 
 
+def test_problem_of_a_pf_is_shown_with_those_of_its_node(tmp_path: Path):
+    why = "PF eth1: 5000 Mb/s are reserved, and its link has 1000 Mb/s now"
+    assert found_by_doctor(tmp_path, pf(PF0), pf(PF1, problems=(why,)))["nodes-problem"] == why
+    assert "nodes-problem" not in found_by_doctor(tmp_path, pf(PF0))
+
+
 def pod(name: str, scheduler: str, **spec: Any) -> Json:
     entry = {"name": "net", "resourceClaimName": name}
     spec = {"schedulerName": scheduler, "resourceClaims": [entry], "containers": [], **spec}

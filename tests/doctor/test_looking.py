@@ -16,8 +16,9 @@ from k8s_rdma import __version__
 from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.doctor.collectors.host import Host, Process
-from k8s_rdma.doctor.collectors.node import cni_facts, find_runtimes, memlock_limits, needs_cdi
+from k8s_rdma.doctor.collectors.node import cni_facts, memlock_limits, needs_cdi
 from k8s_rdma.doctor.collectors.processes import ledger_facts, mounts_of, process_facts
+from k8s_rdma.doctor.collectors.runtimes import find_runtimes
 from k8s_rdma.doctor.node.processes import check_processes
 from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
 from k8s_rdma.linux.receipts import Receipts
@@ -133,6 +134,77 @@ def test_configuration_of_another_form_is_a_fault_of_the_runtime(host, text, sai
     put(host, "/etc/containerd/config.toml", text)
     [setup] = find_runtimes(host)
     assert said in setup.runtime.fault
+
+
+def found_configs(host: Host) -> list[str]:
+    return [setup.runtime.config for setup in find_runtimes(host)]
+
+
+DOCKERS = "/var/run/docker/containerd/containerd.toml"
+
+
+@pytest.fixture
+def crowded(host: Host) -> Host:
+    """A node with Docker's containerd, which has the lowest PID, another one, kubelet's, and CRI-O."""
+    process(host, 20, "containerd", "--config", DOCKERS)
+    put(host, DOCKERS, '[grpc]\naddress = "/var/run/docker/containerd/containerd.sock"\n')
+    process(host, 30, "containerd", "-c", "/etc/k3s.toml", "-a", "/run/k3s/containerd/containerd.sock")
+    process(host, 40, "containerd")
+    process(host, 41, "crio")
+    put(host, "/etc/crio/crio.conf.d/10.conf", '[crio.api]\nlisten = "/run/crio/other.sock"\n')
+    return host
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "config"),
+    [
+        ((), None, "/etc/containerd/config.toml"),
+        (("--container-runtime-endpoint=unix:///run/k3s/containerd/containerd.sock",), None, "/etc/k3s.toml"),
+        (
+            ("--config", "/k.yaml"),
+            "containerRuntimeEndpoint: unix:///run/crio/other.sock",
+            "/etc/crio/crio.conf",
+        ),
+        (("--config", "/k.yaml"), "kind: KubeletConfiguration", "/etc/containerd/config.toml"),
+    ],
+)
+def test_runtime_is_the_one_whose_socket_kubelet_uses(crowded, arguments, text, config):
+    process(crowded, 50, "kubelet", *arguments)
+    if text is not None:
+        put(crowded, "/k.yaml", text)
+    assert found_configs(crowded) == [config]
+
+
+def test_drop_in_of_kubelet_stands_above_its_file(crowded):
+    process(crowded, 50, "kubelet", "--config=/k.yaml", "--config-dir=/k.d")
+    put(crowded, "/k.yaml", "containerRuntimeEndpoint: unix:///run/crio/other.sock")
+    put(
+        crowded, "/k.d/10.conf", "containerRuntimeEndpoint: unix:///var/run/docker/containerd/containerd.sock"
+    )
+    put(crowded, "/k.d/20.conf", "containerRuntimeEndpoint: ''")
+    assert found_configs(crowded) == [DOCKERS]
+
+
+def test_socket_is_the_same_by_a_link(crowded):
+    (crowded.root / "linked").symlink_to("/run")
+    process(crowded, 50, "kubelet", "--container-runtime-endpoint", "unix:///linked/crio/other.sock")
+    assert found_configs(crowded) == ["/etc/crio/crio.conf"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        None,
+        ("--config", "/absent.yaml"),
+        ("--config", "/malformed.yaml"),
+        ("--container-runtime-endpoint=unix:///run/other.sock",),
+    ],
+)
+def test_first_runtime_of_each_kind_is_examined_where_kubelets_is_not_known(crowded, arguments):
+    put(crowded, "/malformed.yaml", "a: [")
+    if arguments is not None:
+        process(crowded, 50, "kubelet", *arguments)
+    assert found_configs(crowded) == [DOCKERS, "/etc/crio/crio.conf"]
 
 
 def test_limits_are_of_every_process_that_starts_containers(host):

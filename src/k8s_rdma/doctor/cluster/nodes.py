@@ -29,7 +29,7 @@ STALE_S = 60.0
 class PublishedNode:
     """An RdmaNode. ready: its condition's status, empty without one. lease_age_s: None without a Lease.
 
-    problems: of the node itself, one sentence each.
+    problems: of the node and its PFs, one sentence each.
     """
 
     name: str
@@ -100,14 +100,14 @@ def _check_problems(nodes: Iterable[PublishedNode]) -> Iterator[Finding]:
         yield PROBLEM(
             problem,
             about=f"{names[0]}{suffix}",
-            source="rdmanodes, status.problems",
+            source="rdmanodes, status.problems and status.pfs",
             expected="none",
             fix="docs/operating-a-node.md",
         )
     if len(found) > _PROBLEMS_SHOWN:
         yield PROBLEM(
             f"and {len(found) - _PROBLEMS_SHOWN} other problems",
-            source="rdmanodes, status.problems",
+            source="rdmanodes, status.problems and status.pfs",
             expected="none",
             fix="k8s-rdma top --sort problems",
         )

@@ -586,7 +586,7 @@ class ClusterCollector:
             ready=str(ready.get("status", "")),
             message=str(ready.get("message", "")),
             lease_age_s=None if age is None else max(0.0, age.total_seconds()),
-            problems=tuple(map(str, (node.get("status") or {}).get("problems") or ())),
+            problems=tuple(_problems(node.get("status") or {})),
         )
 
     def _keys(self) -> KeyFacts:
@@ -622,6 +622,12 @@ class ClusterCollector:
         for pod in self._own_pods:
             if (pod["metadata"].get("labels") or {}).get(_COMPONENT) == name:
                 yield pod
+
+
+def _problems(status: Mapping[str, Any]) -> Iterator[str]:
+    """Problems of a node, then those of its PFs, which name the PF."""
+    for subject in (status, *(status.get("pfs") or ())):
+        yield from map(str, subject.get("problems") or ())
 
 
 def _has_pf_for_annotations(status: Mapping[str, Any]) -> bool:

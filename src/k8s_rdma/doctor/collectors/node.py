@@ -1,19 +1,13 @@
-"""Collects the facts of a whole node: hardware and kernel, container runtimes, CNI files, our processes.
-
-Source of the runtimes' configuration: containerd `docs/cri/config.md` (1.6 to 2.2), crio.conf(5).
-"""
+"""Collects the facts of a whole node: hardware and kernel, CNI files, our processes."""
 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-import msgspec
+from typing import TYPE_CHECKING, Protocol
 
 from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig
@@ -25,7 +19,7 @@ from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.core.types import LinkType, pci_address
 from k8s_rdma.doctor.cluster.objects import check_crd
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_versions, no_node, not_compared
-from k8s_rdma.doctor.collectors.host import Host, Process
+from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.processes import (
     OURS,
     api_version,
@@ -35,6 +29,7 @@ from k8s_rdma.doctor.collectors.processes import (
     of_images,
     process_facts,
 )
+from k8s_rdma.doctor.collectors.runtimes import RUNTIMES, RuntimeSetup, find_runtimes
 from k8s_rdma.doctor.finding import Finding, not_looked_at
 from k8s_rdma.doctor.node.cni import OUR_PLUGINS, CniFacts, CniFile, check_cni
 from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction, check_firmware, check_hardware
@@ -52,7 +47,6 @@ from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts, check_isolation, che
 from k8s_rdma.doctor.node.runtime import (
     LockingProcess,
     MemlockFacts,
-    Runtime,
     RuntimeFacts,
     check_memlock,
     check_runtime,
@@ -69,11 +63,7 @@ from k8s_rdma.wire.conflist import is_read
 if TYPE_CHECKING:
     from k8s_rdma.linux.netlink.rtnl import DcbState
 
-RUNTIMES = frozenset({"containerd", "crio"})
 _STARTERS = RUNTIMES | {"dockerd"}
-_CONFIG = {"containerd": "/etc/containerd/config.toml", "crio": "/etc/crio/crio.conf"}
-_CRI_PLUGINS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
-_CONF_DIR, _BIN_DIR = "/etc/cni/net.d", "/opt/cni/bin"
 _DEVICES = "bus/pci/devices"
 _NETWORK_CLASS = "0x02"
 _ROCE = "enable_roce"
@@ -241,7 +231,7 @@ class NodeCollector:
         """Yield all findings, subject by subject; what cannot be read is a finding, too."""
         subjects: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
             ("configuration", lambda: check_configuration(self.files)),
-            ("hardware", lambda: check_hardware(self._hardware)),
+            ("hardware", lambda: check_hardware(self._hardware, self._processes.report)),
             ("firmware", lambda: check_firmware(self._hardware)),
             ("modules", lambda: check_modules(self._machine.module_facts())),
             ("iommu", lambda: check_iommu(self._machine.iommu_facts())),
@@ -397,36 +387,6 @@ def _trust(driver: str | None, dcb: DcbState | None) -> str | None:
     return "dscp" if dcb.by_dscp else "pcp"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeSetup:
-    """A runtime, and where it looks for networks and plugins."""
-
-    runtime: Runtime
-    conf_dir: str = _CONF_DIR
-    bin_dirs: tuple[str, ...] = (_BIN_DIR,)
-
-
-def find_runtimes(host: Host, kubelet_config: Callable[[], str] = str) -> tuple[RuntimeSetup, ...]:
-    """One of each that runs. OSError where processes cannot be looked at.
-
-    kubelet_config: what kubelet says of its runtime, `containerd://2.2.1`; asked where a program does not say
-        its own.
-    """
-    first: dict[str, Process] = {}
-    for process in host.processes(RUNTIMES):
-        first.setdefault(process.name, process)
-    return tuple(_of_kubelet(_setup(host, process), kubelet_config) for process in first.values())
-
-
-def _of_kubelet(setup: RuntimeSetup, kubelet_config: Callable[[], str]) -> RuntimeSetup:
-    if setup.runtime.version or setup.runtime.fault:
-        return setup
-    scheme, _, version = kubelet_config().partition("://")
-    if scheme.replace("-", "") != setup.runtime.name:
-        return setup
-    return replace(setup, runtime=replace(setup.runtime, version=version, source="kubelet"))
-
-
 def memlock_limits(host: Host) -> tuple[LockingProcess, ...]:
     """The limits of the processes that start containers."""
     return tuple(
@@ -449,128 +409,6 @@ def _by_cdi(plugin: DevicePluginConfig, mode: NetnsMode | None) -> Iterator[str]
                 yield resource.name
             case _:
                 pass
-
-
-class _Cni(msgspec.Struct, frozen=True):
-    conf_dir: str = ""
-    bin_dir: str = ""
-    bin_dirs: tuple[str, ...] = ()
-
-
-class _Cri(msgspec.Struct, frozen=True):
-    enable_cdi: bool | None = None
-    cdi_spec_dirs: tuple[str, ...] = ()
-    cni: _Cni = _Cni()
-
-
-class _Containerd(msgspec.Struct, frozen=True):
-    imports: tuple[str, ...] = ()
-    plugins: dict[str, Any] = {}
-
-
-class _CrioNetwork(msgspec.Struct, frozen=True):
-    network_dir: str = ""
-    plugin_dirs: tuple[str, ...] = ()
-
-
-class _CrioRuntime(msgspec.Struct, frozen=True):
-    default_ulimits: tuple[str, ...] | None = None
-    cdi_spec_dirs: tuple[str, ...] = ()
-
-
-class _CrioTable(msgspec.Struct, frozen=True):
-    network: _CrioNetwork = _CrioNetwork()
-    runtime: _CrioRuntime = _CrioRuntime()
-
-
-class _Crio(msgspec.Struct, frozen=True):
-    crio: _CrioTable = _CrioTable()
-
-
-def _setup(host: Host, process: Process) -> RuntimeSetup:
-    path = process.option("--config", "-c") or _CONFIG[process.name]
-    runtime = Runtime(name=process.name, version=_version(host, process), config=path)
-    read = _containerd if process.name == "containerd" else _crio
-    try:
-        return read(host, runtime)
-    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        return RuntimeSetup(runtime=replace(runtime, fault=str(error)))
-
-
-def _toml(host: Host, path: str) -> dict[str, Any]:
-    return tomllib.loads(host.read_if_any(path) or "")
-
-
-def _matching(host: Host, pattern: str) -> Iterator[str]:
-    """List the files of a pattern, whose last part may begin with `*`, in order."""
-    directory, _, last = pattern.rpartition("/")
-    for name in host.names(directory):
-        if last == name or (last.startswith("*") and name.endswith(last[1:])):
-            yield f"{directory}/{name}"
-
-
-def _containerd(host: Host, runtime: Runtime) -> RuntimeSetup:
-    """Version 2 of the file has all in one section, version 3 images and the runtime in two.
-
-    What is imported stands above the file.
-    """
-    document = msgspec.convert(_toml(host, runtime.config), _Containerd)
-    imported = (path for pattern in document.imports for path in _matching(host, pattern))
-    imports = [msgspec.convert(_toml(host, path), _Containerd) for path in imported]
-    sections = [
-        msgspec.convert(layer.plugins[name], _Cri)
-        for layer in (*reversed(imports), document)
-        for name in _CRI_PLUGINS
-        if name in layer.plugins
-    ]
-    cnis = [section.cni for section in sections]
-    one_dir = next((cni.bin_dir for cni in cnis if cni.bin_dir), _BIN_DIR)
-    return RuntimeSetup(
-        runtime=replace(
-            runtime,
-            enable_cdi=next(
-                (section.enable_cdi for section in sections if section.enable_cdi is not None), None
-            ),
-            cdi_dirs=next((section.cdi_spec_dirs for section in sections if section.cdi_spec_dirs), ()),
-        ),
-        conf_dir=next((cni.conf_dir for cni in cnis if cni.conf_dir), _CONF_DIR).rstrip("/"),
-        bin_dirs=next((cni.bin_dirs for cni in cnis if cni.bin_dirs), (one_dir,)),
-    )
-
-
-def _crio(host: Host, runtime: Runtime) -> RuntimeSetup:
-    """Drop-ins stand above the file, the last one above all."""
-    paths = (runtime.config, *_matching(host, f"{runtime.config}.d/*.conf"))
-    tables = [msgspec.convert(_toml(host, path), _Crio).crio for path in reversed(paths)]
-    networks = [table.network for table in tables]
-    cdi_dirs = (table.runtime.cdi_spec_dirs for table in tables if table.runtime.cdi_spec_dirs)
-    ulimits = (table.runtime.default_ulimits for table in tables if table.runtime.default_ulimits is not None)
-    set_by_name = dict(ulimit.split("=", 1) for ulimit in next(ulimits, ()) if "=" in ulimit)
-    return RuntimeSetup(
-        runtime=replace(runtime, cdi_dirs=next(cdi_dirs, ()), memlock=set_by_name.get("memlock", "")),
-        conf_dir=next((network.network_dir for network in networks if network.network_dir), _CONF_DIR).rstrip(
-            "/"
-        ),
-        bin_dirs=next((network.plugin_dirs for network in networks if network.plugin_dirs), (_BIN_DIR,)),
-    )
-
-
-def _version(host: Host, process: Process) -> str:
-    """The version that the program prints; empty where it is unknown or cannot be run.
-
-    What a process runs is for those alone who may look into it, as what it was called by is not.
-    """
-    places = (host.program(process.pid), *process.arguments[:1])
-    absolute = (path for path in places if path and path.startswith("/"))
-    program = next((path for path in absolute if host.path_of(path).exists()), None)
-    if program is None:
-        return ""
-    try:
-        output = host.run([program, "--version"], environment={}).decode(errors="replace")
-    except OSError:
-        return ""
-    fields = (field.removeprefix("v") for field in output.split())
-    return next((field for field in fields if field[:1].isdigit()), "")
 
 
 def cni_facts(

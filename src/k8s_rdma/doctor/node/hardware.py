@@ -12,6 +12,7 @@ from k8s_rdma.linux.discovery.functions import FoundPf, Selected
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from k8s_rdma.wire.rest import NodeReport
 
 HARDWARE = Subject("hardware", "Network cards")
 PF_OK = HARDWARE.ok()
@@ -59,8 +60,23 @@ class HardwareFacts:
     roce: tuple[tuple[str, bool], ...] = ()
 
 
-def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
-    """Check the PFs that the agent uses, and those that it leaves out."""
+def check_hardware(facts: HardwareFacts, report: NodeReport | None = None) -> Iterator[Finding]:
+    """Check the PFs that the agent uses, those that it leaves out, and what its report says of each."""
+    yield from _check_machine(facts)
+    observed = {(pf.pci, problem) for pf in facts.hardware.pfs for problem in pf.problems}
+    for pf in report.pfs if report else ():
+        for problem in pf.problems:
+            if (pf.pci, problem) not in observed:
+                yield PROBLEM(
+                    problem,
+                    about=pf.name,
+                    source="the agent's report, pfs",
+                    expected="none",
+                    fix="docs/operating-a-node.md",
+                )
+
+
+def _check_machine(facts: HardwareFacts) -> Iterator[Finding]:
     if facts.virtual:
         yield VIRTUAL(
             "kernel: virtual makes VFs of ordinary Linux interfaces",
