@@ -259,6 +259,9 @@ class LedgerStore:
     def forget_promise(self, claim: ClaimUid, *, abandoned: bool = False) -> None:
         """Drop a promise. After a LedgerError it stays, without its pod's marker at worst until a restart.
 
+        Pods that shared the claim stay marked until it is prepared for them: one that came while kubelet
+        unprepared it counts as prepared there (Kubernetes 1.36, pkg/kubelet/cm/dra/manager.go).
+
         abandoned: whether kubelet has not unprepared the claim; then its pod is refused from now on.
         """
         promise = self.ledger.promises.get(claim)
@@ -268,8 +271,6 @@ class LedgerStore:
         self._mark(promise.pod.uid, ledger, {_entry(promise)} if abandoned else frozenset())
         self._receipts.remove_promise(claim)
         self.ledger = ledger
-        if not abandoned:
-            self._unmark_sharing_pods(_name_of(promise))
 
     def set_consumers(self, consumers: Mapping[PodUid, Set[str]]) -> None:
         """Mark the pods that share a claim of another one, from now on, and unmark those that are gone.
@@ -296,19 +297,6 @@ class LedgerStore:
         mark = previous or ClaimMark()
         if not shared <= mark.shared:
             self._write(pod, msgspec.structs.replace(mark, shared=mark.shared | shared))
-
-    def _unmark_sharing_pods(self, claim: str) -> None:
-        """Unmark the pods that may mean another claim than the one of that name that was unprepared.
-
-        Kubelet unprepares a claim when no pod has it. A marker that cannot be replaced refuses its pod.
-        """
-        if claim in self._owners():
-            return
-        for pod in [pod for pod, claims in self._consumers.items() if claim in claims]:
-            mark = self._read(pod)
-            if mark is not None and claim in mark.shared:
-                with suppress(LedgerError):
-                    self._write(pod, msgspec.structs.replace(mark, shared=mark.shared - {claim}))
 
     def _owners(self) -> dict[str, set[PodUid]]:
         """The pods that claims are promised to, by the claims' names."""

@@ -241,7 +241,7 @@ class ClaimMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The content of a pod's marker (`agent.ledger_store`).
 
     promises: the pod's, to rebuild a lost ledger. shared: claims of the pod that are not promised to it,
-    `namespace/name/uid`; `namespace/name` where the pod may mean a later claim of that name.
+    `namespace/name/uid`; `namespace/name` by the watch of pods, which has no UIDs of claims.
     """
 
     promises: tuple[ClaimPromise, ...] = ()
