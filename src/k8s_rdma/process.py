@@ -1,4 +1,4 @@
-"""The parts of every process: signals that end it, logs in lines of JSON, and calls that may hang."""
+"""The parts of every process: signals that end it, logs in lines of JSON, waits, and calls that may hang."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -53,6 +53,19 @@ class _OfLibraries(logging.Handler):
         """Log the record."""
         fields = {"logger": record.name, "message": record.getMessage(), "exc_info": record.exc_info}
         structlog.get_logger().log(record.levelno, "library_error", **fields)
+
+
+async def wait_for_first(*waits: Awaitable[object]) -> None:
+    """Wait until one of these is over, and raise as it did; the others are cancelled and ended."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in finished:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class DetachedCall(Generic[Argument, Result]):

@@ -109,7 +109,7 @@ class Rated:
         return found
 
     def report(self) -> NodeReport:
-        return Reporter(self.node, self.live.problems).now()
+        return Reporter(self.node, self.live.problems, refusals=self.live.refusals).now()
 
     def check(self) -> None:
         """Whatever happened, machine, ledger and the last observation say the same."""
@@ -242,8 +242,13 @@ def test_attempts_become_rarer_while_nothing_changes_and_come_at_once_for_a_late
             it.now += 2**number
         assert len(it.cluster.rates) == 5
         assert it.live.refused == 5
+        [allocation] = status_of(it.report()).allocations
+        assert allocation.refused is not None
+        assert allocation.refused.generation == 1
+        assert "200000 Mb/s, its link has 100000" in allocation.refused.message
         assert await it.change(replace(SECOND, generation=2)) is None
         assert (it.programmed(), it.report().problems) == (AFTER, ())
+        assert it.report().allocations[0].refused is None
         assert it.receipt().generation == 2
 
     run(machine, scenario)

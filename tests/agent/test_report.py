@@ -25,7 +25,7 @@ from k8s_rdma.core.types import (
     Setting,
     VfDriver,
 )
-from k8s_rdma.wire.node_report import node_report
+from k8s_rdma.wire.node_report import Unenforced, node_report
 from k8s_rdma.wire.rest import Enforced, MacRange, NodeReport, ability_of, decode_report, encode_report
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def test_cap_of_software_is_only_accounted_while_it_is_lost_and_its_pf_tells_why
         generation=Generation("epoch", 1),
         hardware=seen,
         ledger=ledger,
-        caps_lost={vf: "its interface has another queueing discipline"},
+        unenforced=Unenforced(caps={vf: "its interface has another queueing discipline"}),
     )
     [it] = report.allocations[0].interfaces
     assert it.enforced == Enforced(min=None, max="accounted")

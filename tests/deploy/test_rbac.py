@@ -68,7 +68,7 @@ PROCESSES = {
     ),
     "extender": Process(
         ("kube-system", "k8s-rdma-extender"),
-        ("extender/**/*.py", "kube/leader_election.py"),
+        ("extender/**/*.py", "kube/leader_election.py", "kube/event_recorder.py"),
         {"get_lease": BINDERS, "write_lease": BINDERS, "follow_leases": NODES, "leases_version": NODES},
     ),
 }

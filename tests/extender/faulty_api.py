@@ -16,6 +16,7 @@ from k8s_rdma.kube.api import (
     BudgetView,
     Event,
     NodeView,
+    ObjectEvent,
     PodBinding,
     PodView,
 )
@@ -148,6 +149,12 @@ class FaultyApi:
         seen = await self.real.label_pod(pod, key, value)
         self.fenced.append(pod.name)
         return seen
+
+    async def create_event(self, event: ObjectEvent) -> None:
+        await self.real.create_event(event)
+
+    async def repeat_event(self, event: ObjectEvent) -> None:
+        await self.real.repeat_event(event)
 
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:
         if self.touch_faults:

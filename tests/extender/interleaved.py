@@ -36,6 +36,7 @@ from k8s_rdma.kube.objects import BindingObject, LeaseObject, PodObject
 from k8s_rdma.wire.extender import ExtenderBindingArgs, decode_args
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
+from k8s_rdma.wire.rest import RatesRefusal
 from k8s_rdma_demo.cluster.api import merge_patch
 from k8s_rdma_demo.cluster.objects import LEASES, PODS, Target
 from k8s_rdma_demo.cluster.registry import Registry
@@ -265,8 +266,9 @@ class Cluster:
     """Store, nodes with what they hold, and replicas.
 
     pfs: of each node. versions: whether Bindings carry the pod's version. keys: sign placements. generations:
-    of the rates that nodes have programmed, by pod. late: calls that nobody waits for
-    any more, and that may be carried out at any time.
+    of the rates that nodes have programmed, by pod. refused: the generation, and its interfaces, whose rates
+    the node has not programmed although it tried, by pod. late: calls that nobody waits for any more, and
+    that may be carried out at any time.
     """
 
     nodes: dict[NodeName, dict[str, Held]]
@@ -275,6 +277,7 @@ class Cluster:
     versions: bool = True
     keys: PlacementKeys | None = None
     generations: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, tuple[int, Held]] = field(default_factory=dict)
     replicas: list[Replica] = field(default_factory=list)
     late: list[Call] = field(default_factory=list)
     made: int = 0
@@ -340,6 +343,22 @@ class Cluster:
         if (node := self.node_of(name)) is not None:
             self.nodes[NodeName(node)][self.pods[name]] = self.promised(name)
             self.generations[self.pods[name]] = self.generation(name)
+            self.refused.pop(self.pods[name], None)
+
+    def refuse(self, name: str) -> None:
+        """The pod's node does not program its latest generation, and will try again."""
+        uid = self.pods[name]
+        if uid in self.generations and self.generation(name) > self.generations[uid]:
+            self.refused[uid] = self.generation(name), self.promised(name)
+
+    def retry(self, name: str) -> None:
+        """The node programs what it refused, though there may be a later generation by now."""
+        node, uid = self.node_of(name), self.pods[name]
+        if node is None or uid not in self.nodes[NodeName(node)]:
+            return
+        generation, held = self.refused.pop(uid, (0, []))
+        if generation > self.generations[uid]:
+            self.nodes[NodeName(node)][uid], self.generations[uid] = held, generation
 
     def stop(self, name: str) -> None:
         """The pod's sandbox is gone, for good or to be made again."""
@@ -354,10 +373,15 @@ class Cluster:
                 each,
                 interfaces=tuple(held_interface(*taken) for taken in held[each.pod.uid]),
                 generation=self.generations.get(each.pod.uid, 0),
+                refused=self._refusal(each.pod.uid),
             )
             for each in told.allocations
         )
         return facts_of(msgspec.structs.replace(told, allocations=allocations), node)
+
+    def _refusal(self, uid: str) -> RatesRefusal | None:
+        generation, _ = self.refused.get(uid, (0, []))
+        return RatesRefusal(generation=generation, message="no") if generation else None
 
     def steal_lease(self, holder: str | None) -> None:
         """Somebody who is no extender deletes the Lease, or writes itself into it."""

@@ -209,6 +209,7 @@ KEY = PlacementKeys.shared(b"a key of this test, long enough")
 CHANGES = st.sampled_from(
     [
         *["rates", "start", "wait"] * 8,
+        *["rates refused and superseded", "refuse", "retry"] * 6,
         *["rates halfway and take over", "rates halfway", "late"] * 4,
         *["run", "resume", "step", "fail", "tell", "schedule"] * 2,
         *["take over", "pause", "crash", "delete the lease", "edit", "lose the watch", "stop", "delete"],
@@ -309,6 +310,11 @@ async def _change_rates(cluster: Cluster, what: str, which: int, other: int) -> 
     if "halfway" not in what:
         await cluster.run(*leading)
         await cluster.run(*leading)
+        if what.endswith("superseded"):
+            cluster.refuse(name)
+            await loop().advance(4.0)
+            cluster.ask(name, [1_000 * (1 + (other + which + at) % 5) for at in range(size)])
+            await cluster.run(*leading)
         return
     for replica in leading:
         replica.wire.tell(cluster.store.revision)
@@ -356,7 +362,7 @@ def _befall(cluster: Cluster, what: str, which: int, other: int) -> None:
             cluster.steal_lease(None)
         case "stop" if cluster.pods:
             cluster.stop(list(cluster.pods)[-1 - other % len(cluster.pods)])
-        case "delete" | "edit" | "start" if names:
+        case "delete" | "edit" | "start" | "refuse" | "retry" if names:
             getattr(cluster, what)(names[which % len(names)])
 
 

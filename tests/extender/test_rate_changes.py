@@ -25,9 +25,10 @@ from k8s_rdma.wire.placement_annotation import (
     generation_in,
 )
 from k8s_rdma.wire.placement_keys import PlacementKeys
+from k8s_rdma.wire.rest import RatesRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
@@ -53,13 +54,15 @@ async def edit(c: World, name: str, text: str) -> None:
     await c.patch_pod(name, {"metadata": {"annotations": {ANNOTATION: text}}})
 
 
-async def status(c: World, name: str, state: str) -> RatesStatus:
+async def status(
+    c: World, name: str, state: str, holds: Callable[[RatesStatus], bool] = lambda _: True
+) -> RatesStatus:
     """Wait for the state of the annotation as it is now."""
     while True:
         found = await annotations_of(c, name)
         if text := found.get(RATES_STATUS_ANNOTATION):
             decoded = decode_rates_status(text)
-            if decoded.state == state and decoded.request == digest(found[ANNOTATION]):
+            if decoded.state == state and decoded.request == digest(found[ANNOTATION]) and holds(decoded):
                 return decoded
         await asyncio.sleep(0.01)
 
@@ -79,6 +82,31 @@ def programs(c: World, *pods: tuple[str, int, int]) -> None:
         found,
         allocations=tuple(replace(each, generation=generations[each.pod.uid]) for each in found.allocations),
     )
+
+
+def refuses(c: World, name: str, generation: int, message: str) -> None:
+    """The node has not programmed that generation of the pod's rates."""
+    node = c.nodes["w1"]
+    epoch, _, counter = node.report.generation.partition(".")
+    uid = c.pods[name]["metadata"]["uid"]
+    refused = RatesRefusal(generation=generation, message=message)
+    node.report = replace(
+        node.report,
+        generation=f"{epoch}.{int(counter) + 1}",
+        allocations=tuple(
+            replace(each, refused=refused if each.pod.uid == uid else None)
+            for each in node.report.allocations
+        ),
+    )
+
+
+async def events(c: World, reason: str) -> list[str]:
+    """Wait for events with the reason, and return their messages."""
+    while True:
+        found = (await c.http.get("/api/v1/namespaces/default/events")).json()["items"]
+        if messages := [each["message"] for each in found if each["reason"] == reason]:
+            return messages
+        await asyncio.sleep(0.01)
 
 
 async def used_mbps(c: World) -> int:
@@ -167,6 +195,61 @@ async def test_change_waits_for_the_one_before_to_be_programmed(c: World):
     assert (await status(c, "gold", "admitted")).generation == 2
     [interface] = (await placed(c, "gold"))["interfaces"]
     assert (interface["min_tx_rate"], interface["previous_min_tx_rate"]) == (600, 300)
+
+
+@pytest.mark.parametrize(("refused_mbps", "counted_mbps"), [(650, 650), (300, 500)])
+async def test_change_that_the_node_refuses_is_superseded_and_the_largest_counts_until_that_is_programmed(
+    c: World, refused_mbps: int, counted_mbps: int
+):
+    await ask(c, "gold", (refused_mbps, 0))
+    await status(c, "gold", "admitted")
+    refuses(c, "gold", 1, "interface eth0: its link is\ndown")
+    await c.fitting("probe")
+    found = await status(c, "gold", "admitted", lambda now: bool(now.message))
+    assert found.message == r"node w1 refuses it: interface eth0: its link is\ndown"
+    await ask(c, "gold", (400, 0))
+    await status(c, "gold", "admitted", lambda now: now.generation == 2)
+    [interface] = (await placed(c, "gold"))["interfaces"]
+    assert (interface["min_tx_rate"], interface["previous_min_tx_rate"]) == (400, counted_mbps)
+    assert await used_mbps(c) == counted_mbps + 300
+    programs(c, ("gold", 1, refused_mbps), ("silver", 0, 300))  # late, as the node tries again
+    assert await used_mbps(c) == counted_mbps + 300
+    programs(c, ("gold", 2, 400), ("silver", 0, 300))
+    assert await used_mbps(c) == 700
+    assert (await status(c, "gold", "programmed")).generation == 2
+
+
+async def test_refused_change_is_not_superseded_by_more_than_the_link_has(c: World):
+    await ask(c, "gold", (650, 0))
+    await status(c, "gold", "admitted")
+    refuses(c, "gold", 1, "no")
+    await c.fitting("probe")
+    await ask(c, "gold", (701, 0))
+    found = await status(c, "gold", "refused")
+    assert found.generation == 1
+    assert found.message.endswith("others leave 700 of 1000 Mb/s to the pod; the pod has 650 Mb/s there now")
+    assert await used_mbps(c) == 950
+
+
+async def test_refusal_of_an_earlier_generation_does_not_let_another_change_supersede(c: World):
+    await ask(c, "gold", (400, 0))
+    await status(c, "gold", "admitted")
+    refuses(c, "gold", 0, "no")
+    await c.fitting("probe")
+    await ask(c, "gold", (300, 0))
+    await status(c, "gold", "waiting")
+
+
+async def test_outcomes_are_events_of_the_pod(c: World):
+    await ask(c, "gold", (700, 900))
+    await status(c, "gold", "admitted")
+    assert await events(c, "RdmaRatesAdmitted") == [
+        "the rates of generation 1 are reserved on node w1: 0: min 700, max 900 Mb/s"
+    ]
+    await ask(c, "silver", (5_000, 0))
+    await status(c, "silver", "refused")
+    [message] = await events(c, "RdmaRatesRefused")
+    assert message.startswith("PF enp3s0f0: 5000 Mb/s needed, and others leave 300 of 1000 Mb/s")
 
 
 @pytest.mark.parametrize(

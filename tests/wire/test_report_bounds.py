@@ -77,6 +77,7 @@ WHOLE: dict[str, Any] = {
                 {"pf": "0000:01:00.0", "vfs": 1, "minMbps": 1, "maxMbps": 1, "entries": [0], "pool": "a.b/c"}
             ],
             "generation": 1,
+            "refused": {"generation": 2, "message": "m"},
         }
     ],
     "conditions": [

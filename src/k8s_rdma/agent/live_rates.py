@@ -11,22 +11,25 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from k8s_rdma.agent.report import wait_for_first
+from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.ledger import Pod, Receipt
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.process import wait_for_first
+from k8s_rdma.wire.rest import MAX_REFUSAL, RatesRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from k8s_rdma.agent.cluster.api_cluster import Cluster
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.report import Reporter
+    from k8s_rdma.core.types import PodUid
 
 _log = structlog.get_logger()
 
@@ -37,19 +40,19 @@ DEL is under way."""
 LAST_RETRY_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Refusal:
     """A change that was not made: its pod and generation, why, and the node's state after the attempt.
 
-    tried_at: seconds of the monotonic clock. delay_s: from then to the next attempt.
+    tried_at: seconds of the monotonic clock.
     """
 
     pod: Pod
     generation: int
-    why: str
-    state: object
-    tried_at: float
-    delay_s: float
+    why: str = ""
+    state: object = None
+    tried_at: float = 0.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_RETRY_S, LAST_RETRY_S))
 
 
 class LiveRates:
@@ -83,6 +86,13 @@ class LiveRates:
             f"{refusal.generation} are not programmed: {refusal.why}"
             for refusal in self._refusals.values()
         )
+
+    def refusals(self) -> Mapping[PodUid, RatesRefusal]:
+        """The changes that are not made, by pod."""
+        return {
+            pod.uid: RatesRefusal(generation=refusal.generation, message=refusal.why[:MAX_REFUSAL])
+            for pod, refusal in self._refusals.items()
+        }
 
     async def recover(self) -> None:
         """Undo changes that a crash interrupted; `run` tries again what fails."""
@@ -158,8 +168,9 @@ class LiveRates:
         refusal = self._refusals.get(pod)
         if refusal is None or refusal.generation != generation:
             return 0
-        delay_s = refusal.delay_s if self._state() == refusal.state else FIRST_RETRY_S
-        return refusal.tried_at + delay_s - self._now()
+        if self._state() == refusal.state:
+            return refusal.backoff.left_s(self._now())
+        return refusal.tried_at + FIRST_RETRY_S - self._now()
 
     def _state(self) -> object:
         """The node's state, to be compared."""
@@ -168,19 +179,13 @@ class LiveRates:
     def _refuse(self, pod: Pod, generation: int, error: K8sRdmaError) -> float:
         """Note a failed attempt, and report it. Returns the time until the next one."""
         self.refused += 1
-        last = self._refusals.get(pod)
-        if last is not None and last.generation != generation:
-            last = None
-        delay_s = FIRST_RETRY_S if last is None else min(2 * last.delay_s, LAST_RETRY_S)
-        self._refusals[pod] = _Refusal(
-            pod=pod,
-            generation=generation,
-            why=error.message,
-            state=self._state(),
-            tried_at=self._now(),
-            delay_s=delay_s,
-        )
-        if last is None or last.why != error.message:
+        refusal = self._refusals.get(pod)
+        if refusal is None or refusal.generation != generation:
+            refusal = self._refusals[pod] = _Refusal(pod=pod, generation=generation)
+        why_before, refusal.why = refusal.why, error.message
+        refusal.state, refusal.tried_at = self._state(), self._now()
+        delay_s = refusal.backoff.fail(refusal.tried_at)
+        if why_before != error.message:
             _log.warning(
                 "rates_refused",
                 pod=f"{pod.namespace}/{pod.name}",

@@ -246,7 +246,12 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     agent = await worker.run(build_agent, host, pods, on_claim)
     node, commands, specifications = agent.node, agent.commands, agent.specifications
     live_rates = agent.live_rates
-    reporter = Reporter(node, lambda: (*failures_of(keys, policies), *live_rates.problems()), gpus.gpus)
+    reporter = Reporter(
+        node,
+        lambda: (*failures_of(keys, policies), *live_rates.problems()),
+        gpus.gpus,
+        live_rates.refusals,
+    )
     sampler = Sampler(
         node=node, worker=worker, quiet=commands.locks.idle, rate_changes=partial(_rate_changes, live_rates)
     )

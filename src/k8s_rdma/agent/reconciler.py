@@ -17,11 +17,11 @@ import structlog
 
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup
 from k8s_rdma.agent.node import Adopted, Node, Worker
-from k8s_rdma.agent.report import wait_for_first
 from k8s_rdma.core.allocation import Candidate, Scope
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.changes import Deletions
+from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.sockets import AdoptedVf, AdoptReply, Reply, Request, decode_adopt, encode_adopted
 
 if TYPE_CHECKING:

@@ -21,8 +21,9 @@ from k8s_rdma import __version__
 from k8s_rdma.core.devices.near_gpus import is_gpu
 from k8s_rdma.core.inventory import Gpu, in_order
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
-from k8s_rdma.wire.node_report import NodeReports
-from k8s_rdma.wire.rest import NodeReport, Pod, encode_report
+from k8s_rdma.process import wait_for_first
+from k8s_rdma.wire.node_report import NodeReports, Unenforced
+from k8s_rdma.wire.rest import NodeReport, Pod, RatesRefusal, encode_report
 from k8s_rdma.wire.sockets import (
     HEADER,
     SAMPLE_EVERY_S,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.node import Holder, Node, Worker
     from k8s_rdma.core.devices.pod_devices import PodDevices
     from k8s_rdma.core.kernel import VfCounters
+    from k8s_rdma.core.types import PodUid
     from k8s_rdma.kube.pod_resources import PodResources
 
     Device = tuple[str, str]
@@ -79,14 +81,17 @@ class Reporter:
         node: Node,
         problems: Callable[[], tuple[str, ...]] = tuple,
         gpus: Callable[[], tuple[Gpu, ...]] = tuple,
+        refusals: Callable[[], Mapping[PodUid, RatesRefusal]] = dict,
     ) -> None:
         """Begin a new epoch.
 
         problems: those of the agent itself at this moment, one sentence each. gpus: those of this moment.
+        refusals: the changes of running pods' rates that are not made at this moment.
         """
         self._node = node
         self._problems = problems
         self._gpus = gpus
+        self._refusals = refusals
         self._last_problems: tuple[str, ...] = ()
         self._reports = NodeReports(node.name, uuid.uuid4().hex[:12], agent_version=__version__)
         self._last_report: NodeReport | None = None
@@ -124,7 +129,11 @@ class Reporter:
         self._last_problems = self._problems()
         node = self._node
         report = self._reports.build(
-            node.hardware, node.ledger, node.caps.failures, self._last_problems, self._gpus()
+            node.hardware,
+            node.ledger,
+            Unenforced(caps=node.caps.failures, refusals=self._refusals()),
+            self._last_problems,
+            self._gpus(),
         )
         if report is not self._last_report:
             self._last_report, self._encoded = report, encode_report(report)
@@ -233,19 +242,6 @@ def _devices(pods: Iterable[PodDevices]) -> set[Device]:
     return {
         (devices.resource, device_id) for pod in pods for devices in pod.devices for device_id in devices.ids
     }
-
-
-async def wait_for_first(*waits: Awaitable[object]) -> None:
-    """Wait until one of these is over, and raise as it did; the others are cancelled and ended."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in finished:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class StatePublisher:

@@ -91,7 +91,8 @@ class PlacedInterface:
         that pods ask for by annotation.
     entry: which of the pod's interfaces it is, where one may come to any of several PFs and is placed on each
         (`core.devices.placement`); None where it is the one at its place.
-    previous_min_tx_rate_mbps: the reservation of the generation before; None in a pod's first placement.
+    previous_min_tx_rate_mbps: the largest reservation of earlier generations that may be programmed; None in
+        a pod's first placement.
     """
 
     pf: PciAddress
@@ -108,7 +109,7 @@ class PlacedInterface:
         return position if self.entry is None else self.entry
 
     def until_programmed(self) -> PlacedInterface:
-        """The interface as it counts until its generation is programmed: the larger of two reservations."""
+        """The interface as it counts until its generation is programmed: the largest reservation."""
         previous = self.previous_min_tx_rate_mbps
         if previous is None:
             return self

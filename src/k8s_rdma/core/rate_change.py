@@ -1,8 +1,9 @@
 """A change of a running pod's rates: admitted on the PFs that its interfaces are on, or refused with numbers.
 
-Nothing but rates changes while a pod runs. Until the node has programmed the new rates, the larger of an
-interface's two reservations counts (`PlacedInterface.until_programmed`), so that a raise is reserved before
-it is programmed, and what a cut frees is given to others only after it.
+Nothing but rates changes while a pod runs. Until the node has programmed the new rates, the largest of an
+interface's reservations that may be in force counts (`PlacedInterface.until_programmed`), so that a raise is
+reserved before it is programmed, and what a cut frees is given to others only after it. A generation that
+supersedes one which is not programmed takes over what counted until then: the node may program it still.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from k8s_rdma.core.types import PciAddress
 
 
-def changed_rates(placement: Placement, request: Request) -> Placement | None:
+def changed_rates(placement: Placement, request: Request, *, programmed: bool) -> Placement | None:
     """Return the next generation of a placement, with the rates of a request; None if they are the same.
 
-    MalformedError (`NOT_ALLOWED`) names the first interface in which something else differs.
+    programmed: whether the node has the rates of this placement. MalformedError (`NOT_ALLOWED`) names the
+    first interface in which something else differs.
     """
     placed_by_entry = by_entry(placement.interfaces)
     if len(request.interfaces) != len(placed_by_entry):
@@ -48,7 +50,7 @@ def changed_rates(placement: Placement, request: Request) -> Placement | None:
             placed,
             min_tx_rate_mbps=requested[placed.entry_at(index)].min_tx_rate_mbps,
             max_tx_rate_mbps=requested[placed.entry_at(index)].max_tx_rate_mbps,
-            previous_min_tx_rate_mbps=placed.min_tx_rate_mbps,
+            previous_min_tx_rate_mbps=(placed if programmed else placed.until_programmed()).min_tx_rate_mbps,
         )
         for index, placed in enumerate(placement.interfaces)
     )
@@ -69,8 +71,8 @@ def admit(
 ) -> Rejection | None:
     """Decide on a change; None if its PFs and their drivers keep it.
 
-    current: the generation before. used: by other pods. A PF on which the pod reserves no more than before is
-    not asked for room: its link may have got slower since.
+    current: the generation before, as it counts now. used: by other pods. A PF on which the pod reserves no
+    more than that is not asked for room: its link may have got slower since.
     """
     refused = next(_objections(change, current, inventory), None) or next(
         _shortages(change, current, inventory, used), None

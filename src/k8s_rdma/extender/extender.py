@@ -29,7 +29,8 @@ from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.requeue import Pace, Requeuer, UnschedulablePods
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.views import Overview, Views
-from k8s_rdma.kube.api import ClusterApi, PublishedApi, follow
+from k8s_rdma.kube.api import REAL_TIME, ClusterApi, EventsApi, PublishedApi, follow
+from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
 from k8s_rdma.kube.leader_election import LeaderElector
 from k8s_rdma.wire.extender import (
     ExtenderBindingResult,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.json import Buffer
 
 _READINESS_POLL_S = 0.1
+_EVENT_SOURCE = EventSource(component="k8s-rdma-extender")
 
 
 def boottime_s() -> float:
@@ -85,8 +87,9 @@ class Extender:
     ) -> None:
         """Run nothing and know nothing until `running`.
 
-        api: has the Protocols of `kube.api`, too, where nodes publish themselves. clock: seconds,
-        monotonic. source: brings the nodes' states into the cache; None for the configured one.
+        api: has the Protocols of `kube.api`, too, by which Events are written and nodes publish themselves.
+        clock: seconds, monotonic. source: brings the nodes' states into the cache; None for the configured
+        one.
         """
         identity = identity or BinderIdentity()
         self._config, self._identity, self._clock = config, identity, clock
@@ -130,6 +133,7 @@ class Extender:
         self.scheduling = self._scheduling()
         self.preempting = self._preempting()
         self.binder = self._binder()
+        self._outbox = Outbox(REAL_TIME)
         self.rate_changes = self._rate_changes()
         if config.binder == "extender":
             self.leadership.pods.on_promised = self.rate_changes.on_update
@@ -259,6 +263,9 @@ class Extender:
             api=self._api,
             fence=self._fence,
             decision_log=self._decision_log,
+            events=EventRecorder(
+                cast("EventsApi", self._api), self._outbox, teller=_EVENT_SOURCE, now=REAL_TIME.now
+            ),
             clock=self._clock,
             ready=self.readiness.ready,
             confirm=self.leadership.confirm,
@@ -348,6 +355,7 @@ class Extender:
         yield self._wake_when_ready_again()
         if self._config.binder == "extender":
             yield self.rate_changes.run()
+            yield self._outbox.run()
 
     async def _wake_when_ready_again(self) -> NoReturn:
         """Have waiting pods tried when this process is ready again, as after an API server's outage.

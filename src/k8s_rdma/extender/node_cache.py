@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 
     from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.wire.rest import RatesRefusal
 
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]
     OnChange: TypeAlias = "Callable[[NodeName, NodeSnapshot | None, NodeSnapshot | None], None]"
@@ -512,6 +513,11 @@ class ClusterState:
         """Return the generation of the pod's rates that the node's last report says to be programmed."""
         entry = self._nodes.get(node)
         return entry.programmed(uid) if entry else 0
+
+    def refusal(self, node: NodeName, uid: PodUid) -> RatesRefusal | None:
+        """Return the generation of the pod's rates that the node's last report says to be refused."""
+        entry = self._nodes.get(node)
+        return entry.facts.refusals.get(uid) if entry and entry.facts else None
 
     def nodes_of(self, uid: PodUid) -> frozenset[NodeName]:
         """The nodes on which the pod has a reservation."""

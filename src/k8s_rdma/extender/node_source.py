@@ -25,7 +25,7 @@ from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid,
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.metrics import Reading, samples
 from k8s_rdma.wire.rdma_node import ForeignUse, GpuStatus, HeldInterfaces, PfStatus, RdmaNodeStatus, status_of
-from k8s_rdma.wire.rest import MAX_NAME, MacRange, NodeReport, ability_of
+from k8s_rdma.wire.rest import MAX_NAME, MacRange, NodeReport, RatesRefusal, ability_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -149,6 +149,7 @@ class NodeFacts:
     foreign: VFs that someone else holds or rated.
     macs: of its PFs and VFs, and those that VFs have in pods.
     generations: of placements whose rates are programmed, of pods with another than the first.
+    refusals: of later generations, which the node has not programmed.
     problems: what its agent says that an operator should know, one sentence each.
     claims: what is for ResourceClaims of each PF that has VFs for them.
     """
@@ -161,6 +162,7 @@ class NodeFacts:
     namespaces: tuple[str, ...] = ()
     macs: MacRanges = NO_MACS
     generations: Mapping[PodUid, int] = field(default_factory=dict)
+    refusals: Mapping[PodUid, RatesRefusal] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     claims: tuple[ClaimsUse, ...] = ()
 
@@ -231,6 +233,11 @@ def _facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
             PodUid(allocation.pod.uid): allocation.generation
             for allocation in status.allocations
             if allocation.generation
+        },
+        refusals={
+            PodUid(allocation.pod.uid): allocation.refused
+            for allocation in status.allocations
+            if allocation.refused is not None
         },
         problems=(*status.problems, *(f"{pf.name}: {why}" for pf in status.pfs for why in pf.problems)),
         claims=tuple(_claims(status)),

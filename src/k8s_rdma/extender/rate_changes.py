@@ -4,18 +4,19 @@ The order is that of a bind (`extender.bind`): take the pod's version; confirm w
 process holds the Lease; decide, and hold what was decided; write, of that version. Who takes the Lease
 touches the pods whose changes an earlier holder may have decided (`Leadership`), so that such a write fails.
 
-A pod has one change at a time: the next is decided when its node has reported this one as programmed. Hence
-two generations at most are in force, and the signed placement has the reservations of both.
+A pod has one change at a time: the next is decided when its node has reported this one, as programmed or as
+refused. The node tries a refused one again, so that it may be in force whatever comes after it: the signed
+placement has the largest reservation of the generations that may be.
 
-Verbs: get and patch on `pods`.
+Verbs: get and patch on `pods`, create and patch on `events`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
@@ -26,11 +27,18 @@ from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, by_entry
 from k8s_rdma.core.rate_change import admit, changed_rates
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.errors import MalformedError, Reason, visible
 from k8s_rdma.extender.decision_log import BOUND, DecisionLog, Outcome
 from k8s_rdma.extender.node_cache import NodeSnapshot, Reservation
 from k8s_rdma.extender.pod_store import PendingPod, PodIndex
-from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ClusterApi, PodView
+from k8s_rdma.kube.api import (
+    API_ERRORS,
+    ApiRefusedError,
+    ApiUncertainError,
+    ClusterApi,
+    PodView,
+    about_pod,
+)
 from k8s_rdma.wire.annotation import read_request, request_text
 from k8s_rdma.wire.placement_annotation import (
     MAX_STATUS_MESSAGE,
@@ -45,12 +53,14 @@ from k8s_rdma.wire.placement_annotation import (
     generation_in,
 )
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
+from k8s_rdma.wire.rest import RatesRefusal
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.leadership import Fence
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_source import NodeSource
     from k8s_rdma.extender.scheduler_cache import SchedulerCache
+    from k8s_rdma.kube.event_recorder import EventRecorder
 
 _POLL_S = 0.2
 _FIRST_RETRY_S = 1.0
@@ -67,7 +77,8 @@ class _Pending:
     """A pod whose annotation asks for other rates than it has, or whose status is not the last word.
 
     version: of the pod. text: of its annotation. refused_on: the snapshot that refused it. awaited: the
-    generation that its node is to program first. write: a write without an answer.
+    generation that its node is to program first. refusal: the node's last one. write: a write without an
+    answer.
     """
 
     pod: Pod
@@ -79,6 +90,7 @@ class _Pending:
     tried_at: float = float("-inf")
     refused_on: NodeSnapshot | None = None
     awaited: int | None = None
+    refusal: RatesRefusal | None = None
     write: _Write | None = None
 
 
@@ -112,6 +124,7 @@ class RateChanges(PodIndex):
         api: ClusterApi,
         fence: Fence,
         decision_log: DecisionLog,
+        events: EventRecorder,
         clock: Callable[[], float],
         ready: Callable[[], bool],
         confirm: Callable[[], Coroutine[None, None, str]],
@@ -122,7 +135,8 @@ class RateChanges(PodIndex):
     ) -> None:
         """Decide nothing until `run`."""
         self._cache, self._states, self._api, self._fence = cache, states, api, fence
-        self._decision_log, self._clock, self._ready, self._confirm = decision_log, clock, ready, confirm
+        self._decision_log, self._events, self._clock = decision_log, events, clock
+        self._ready, self._confirm = ready, confirm
         self._lock, self._keys, self._enabled = lock, keys, enabled
         self._api_request_timeout_s = api_request_timeout_s
         self._pending: dict[PodUid, _Pending] = {}
@@ -137,6 +151,7 @@ class RateChanges(PodIndex):
         """Forget the pod; a write without an answer is settled by its end."""
         self._pending.pop(uid, None)
         self._long_texts.pop(uid, None)
+        self._events.forget(uid)
 
     def pods(self) -> list[tuple[Pod, str]]:
         """The pods whose changes an earlier binder may have decided as well, and their versions."""
@@ -228,7 +243,10 @@ class RateChanges(PodIndex):
             return False
         state = self._cache.state
         if pending.awaited is not None:
-            return state.programmed(pending.node, pending.pod.uid) >= pending.awaited
+            return (
+                state.programmed(pending.node, pending.pod.uid) >= pending.awaited
+                or state.refusal(pending.node, pending.pod.uid) != pending.refusal
+            )
         refused_on = pending.refused_on
         return refused_on is not None and state.snapshots.get(pending.node, refused_on) is not refused_on
 
@@ -289,30 +307,37 @@ class RateChanges(PodIndex):
             policy=reservation.policy,
             generation=reservation.generation,
         )
-        programmed = self._cache.state.programmed(pending.node, pod.uid) >= reservation.generation
+        generation = self._cache.state.programmed(pending.node, pod.uid)
+        programmed = generation >= reservation.generation
+        refusal = pending.refusal = self._cache.state.refusal(pending.node, pod.uid)
+        why = ""
         if not programmed:
             pending.awaited = reservation.generation
+            if refusal is not None and refusal.generation >= reservation.generation:
+                why = f"node {pending.node} refuses it: {visible(refusal.message)}"
         if generation_in(pod.annotations.get(PLACEMENT_ANNOTATION, "")) < reservation.generation:
             message = "an earlier placement was written over this one, which is put back"
             return _Decision(state="refused", message=message, reservation=reservation, change=current)
         request = self._cache.requests.read(pod)
-        change = changed_rates(current, request)
+        change = changed_rates(current, request, programmed=programmed)
         if change is None:
-            return _Decision(state="programmed" if programmed else "admitted", reservation=reservation)
+            state: RatesState = "programmed" if programmed else "admitted"
+            return _Decision(state=state, message=why, reservation=reservation)
         if not self._enabled or not self._cache.requests.policies().policy_for(pod.namespace).live_rates:
             msg = "rates of running pods do not change here (liveRates)"
             raise MalformedError(msg, reason=Reason.NOT_ALLOWED)
-        if not programmed:
+        if not programmed and not why:
             message = f"generation {reservation.generation} is not programmed on node {pending.node} yet"
             return _Decision(state="waiting", message=message, reservation=reservation)
-        refusal = self._refusal(PendingPod.of_view(pod, request), pending, change, current)
-        if refusal is not None:
+        counted = replace(current, interfaces=reservation.counted(generation))
+        rejection = self._rejection(PendingPod.of_view(pod, request), pending, change, counted)
+        if rejection is not None:
             return _Decision(
-                state="refused", message=refusal.message, reason=refusal.reason, reservation=reservation
+                state="refused", message=rejection.message, reason=rejection.reason, reservation=reservation
             )
         return _Decision(state="admitted", reservation=reservation, change=change)
 
-    def _refusal(
+    def _rejection(
         self, pod: PendingPod, pending: _Pending, change: Placement, current: Placement
     ) -> Rejection | None:
         """Decide beside what others hold, are promised, and are expected to take."""
@@ -405,6 +430,15 @@ class RateChanges(PodIndex):
                 duration_s=0.0,
             )
         )
+        refused, message = decision.state == "refused", decision.message
+        if decision.state == "admitted" and decision.change is not None:
+            message = (
+                f"the rates of generation {decision.generation} are reserved on node {pod.node}: "
+                f"{'; '.join(_rates_of(decision.change))}"
+            )
+        event = "RdmaRatesRefused" if refused else "RdmaRatesAdmitted"
+        about = about_pod(Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
+        self._events.record(about, event, message, warning=refused)
 
 
 _CONFLICT = 409
@@ -484,6 +518,11 @@ def _read_rates(text: str) -> _Rates | None:
 
 
 _rates_in = lru_cache(maxsize=4096)(_read_rates)
+
+
+def _rates_of(placement: Placement) -> Iterator[str]:
+    for entry, interface in by_entry(placement.interfaces).items():
+        yield f"{entry}: min {interface.min_tx_rate_mbps}, max {interface.max_tx_rate_mbps} Mb/s"
 
 
 def _reserved(placement: Placement) -> list[int]:

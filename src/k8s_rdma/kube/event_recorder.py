@@ -123,10 +123,13 @@ _CONFLICT = 409
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSource:
-    """The component and node that record. repeat_s: the least time between two writes of one event."""
+    """The component that records, and its node where it is of one.
+
+    repeat_s: the least time between two writes of one event.
+    """
 
     component: str
-    node: NodeName
+    node: NodeName | None = None
     repeat_s: float = REPEAT_S
 
 
@@ -213,7 +216,7 @@ class EventRecorder:
             first=now,
             last=now,
             component=self._teller.component,
-            host=self._teller.node,
+            host=self._teller.node or NodeName(""),
         )
 
     def _name(self, about: Subject, now: datetime) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from k8s_rdma.core.inventory import NOTHING_USED, Generation, Gpu, Used
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.core.types import Enforcer, NodeName, PciAddress, enforcer_of
+from k8s_rdma.core.types import Enforcer, NodeName, PciAddress, PodUid, enforcer_of
 from k8s_rdma.wire.annotation import format_options
 from k8s_rdma.wire.rest import (
     Allocation,
@@ -33,17 +34,30 @@ from k8s_rdma.wire.rest import (
     NodeReport,
     PfReport,
     Pod,
+    RatesRefusal,
     VfReport,
     rates_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
 
 
-NO_LOST_CAPS: Mapping[VfRef, str] = MappingProxyType({})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unenforced:
+    """The rates that are not in force.
+
+    caps: those that software keeps and that did not hold at the last check, with the reason in a clause.
+    refusals: the changes of running pods' rates that are not made.
+    """
+
+    caps: Mapping[VfRef, str] = field(default_factory=dict)
+    refusals: Mapping[PodUid, RatesRefusal] = field(default_factory=dict)
+
+
+ALL_ENFORCED = Unenforced()
 
 
 class NodeReports:
@@ -61,13 +75,12 @@ class NodeReports:
         self,
         hardware: Hardware,
         ledger: Ledger,
-        caps_lost: Mapping[VfRef, str] = NO_LOST_CAPS,
+        unenforced: Unenforced = ALL_ENFORCED,
         problems: tuple[str, ...] = (),
         gpus: Iterable[Gpu] = (),
     ) -> NodeReport:
         """The report of this state; the very same object as before if the state is.
 
-        caps_lost: which caps that software keeps did not hold when last looked at, and why, in a clause.
         problems: of the observer itself, one sentence each. gpus: that kubelet gives pods.
         """
         report = node_report(
@@ -75,7 +88,7 @@ class NodeReports:
             generation=Generation(self._epoch, self._counter),
             hardware=hardware,
             ledger=ledger,
-            caps_lost=caps_lost,
+            unenforced=unenforced,
         )
         report = replace(
             report,
@@ -95,9 +108,9 @@ def node_report(
     generation: Generation,
     hardware: Hardware,
     ledger: Ledger,
-    caps_lost: Mapping[VfRef, str] = NO_LOST_CAPS,
+    unenforced: Unenforced = ALL_ENFORCED,
 ) -> NodeReport:
-    """Make the report of what the node has and who holds it. caps_lost: as for `NodeReports.of`."""
+    """Make the report of what the node has and who holds it."""
     foreign: dict[str, list[ForeignVf]] = {}
     for vf in foreign_vfs(hardware, ledger):
         entry = ForeignVf(
@@ -118,10 +131,10 @@ def node_report(
         ledger="ok",
         pfs=tuple(
             _pf(pf, used.get(pf.pci, NOTHING_USED), tuple(foreign.get(pf.pci, ())), allocated, problems)
-            for pf, problems in _with_problems(hardware, ledger, used, caps_lost)
+            for pf, problems in _with_problems(hardware, ledger, used, unenforced.caps)
         ),
         allocations=tuple(
-            _allocation(receipt, hardware, caps_lost)
+            _allocation(receipt, hardware, unenforced)
             for receipt in ledger.receipts.values()
             if receipt.interfaces
         ),
@@ -216,18 +229,19 @@ def _vf(vf: Vf, interface: AllocatedInterface | None) -> VfReport:
     )
 
 
-def _allocation(receipt: Receipt, hardware: Hardware, caps_lost: Mapping[VfRef, str]) -> Allocation:
+def _allocation(receipt: Receipt, hardware: Hardware, unenforced: Unenforced) -> Allocation:
     pfs = {pf.pci: pf for pf in hardware.pfs}
     return Allocation(
         pod=Pod(namespace=receipt.pod.namespace, name=receipt.pod.name, uid=receipt.pod.uid),
         container_id=receipt.attachment.container,
         phase=receipt.phase,
         interfaces=tuple(
-            _interface(interface, pfs.get(interface.vf.pf), cap_lost=interface.vf in caps_lost)
+            _interface(interface, pfs.get(interface.vf.pf), cap_lost=interface.vf in unenforced.caps)
             for interface in receipt.interfaces
         ),
         slots=tuple(slot.device for slot in receipt.slots),
         generation=receipt.generation,
+        refused=unenforced.refusals.get(receipt.pod.uid),
     )
 
 

@@ -156,7 +156,8 @@ class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """An interface of a placement. pf, pool: indexes; of a pool, kubelet chooses the device.
 
     entry: which of the pod's interfaces it is, where some may come to any of several PFs.
-    previous_min_tx_rate: the reservation of the generation before, in every generation but the first.
+    previous_min_tx_rate: the largest reservation of earlier generations that may be programmed, in every
+        generation but the first.
     """
 
     pf: str = ""

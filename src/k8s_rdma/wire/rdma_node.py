@@ -37,6 +37,7 @@ from k8s_rdma.wire.rest import (
     Pod,
     Problem,
     RatesGeneration,
+    RatesRefusal,
     Resource,
     SomeVfs,
     Vfs,
@@ -160,11 +161,13 @@ class PodAllocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The interfaces of a pod on the node, in all of its sandboxes.
 
     generation: of its placement, whose rates they all have; absent while they have those of the first.
+    refused: the later generation that the node has not programmed, as in `/v1/node`.
     """
 
     pod: Holder
     interfaces: Annotated[tuple[HeldInterfaces, ...], Meta(max_length=bounds.MAX_VFS)]
     generation: RatesGeneration = 0
+    refused: RatesRefusal | None = None
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -384,6 +387,7 @@ def _allocations(report: NodeReport) -> tuple[PodAllocation, ...]:
     pfs = {pf.pci: pf for pf in report.pfs}
     pods: dict[str, Pod] = {}
     generations: dict[str, int] = {}
+    refusals = {allocation.pod.uid: allocation.refused for allocation in report.allocations}
     alike: dict[str, dict[_Kind, list[int | None]]] = {}
     for allocation in report.allocations:
         for interface in allocation.interfaces:
@@ -399,6 +403,7 @@ def _allocations(report: NodeReport) -> tuple[PodAllocation, ...]:
             pod=Holder(namespace=pod.namespace, name=pod.name, uid=uid),
             interfaces=tuple(_interfaces(kind, entries) for kind, entries in alike[uid].items()),
             generation=generations[uid],
+            refused=refusals[uid],
         )
         for uid, pod in pods.items()
     )

@@ -76,6 +76,9 @@ MAX_RESOURCE = 317
 """A DNS subdomain, a slash, and 63 characters."""
 
 MAX_PROBLEM = 1024
+MAX_REFUSAL = 256
+"""The limit for why a pod's rates are refused, in characters: a node may refuse those of all its pods."""
+
 MAX_MESSAGE = 2048
 
 Mbps = Annotated[int, Meta(ge=0, le=MAX_RATE_MBPS)]
@@ -240,11 +243,20 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     software_max_tx_rate: int = 0
 
 
+class RatesRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a running pod's rates that its node has not made: the placement's generation, and why."""
+
+    generation: RatesGeneration
+    message: Annotated[str, Meta(max_length=MAX_REFUSAL)]
+
+
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """The interfaces of one sandbox; `phase` as in `core.ledger.Phase`.
 
     slots: CDI devices that were written for it (`core.devices.pod_devices`).
     generation: of the pod's placement whose rates are programmed.
+    refused: the pod's later generation that is not programmed, after an attempt that was refused or failed;
+        it is tried again.
     """
 
     pod: Pod
@@ -253,6 +265,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     interfaces: tuple[Interface, ...]
     slots: tuple[str, ...] = ()
     generation: int = 0
+    refused: RatesRefusal | None = None
 
 
 class VfReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):

@@ -40,6 +40,7 @@ from k8s_rdma.kube.api import (
     Time,
     follow,
 )
+from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.rdma_node import RdmaNodeStatus, decode_status, encode_status, status_of, vfs_for_pods
 
 if TYPE_CHECKING:
@@ -225,15 +226,8 @@ class StatusPublisher:
 
     async def _until_due(self) -> None:
         """Wait until there is another report and `GAP_S` have passed, or the Lease is due."""
-        waits = [
-            asyncio.ensure_future(self._reports.wait_for_change(self._published)),
-            asyncio.ensure_future(self._time.pause(max(0.0, self._due() - self._time.monotonic()))),
-        ]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        due_s = max(0.0, self._due() - self._time.monotonic())
+        await wait_for_first(self._reports.wait_for_change(self._published), self._time.pause(due_s))
         gap_s = self._next_write - self._time.monotonic()
         if gap_s > 0:
             await self._time.pause(gap_s)
@@ -270,7 +264,7 @@ class CapacityPublisher:
                 await self._time.pause(backoff.fail())
                 continue
             backoff.reset()
-            await self._changed(own, report)
+            await wait_for_first(self._own.wait_for_change(own), self._reports.wait_for_change(report))
             await self._time.pause(GAP_S)
 
     async def _reconcile(self, own: OwnNodeView, report: NodeReport) -> None:
@@ -280,17 +274,6 @@ class CapacityPublisher:
         if amount(own.capacity.get(self._resource)) != desired:
             await self._api.set_capacity(self._own.name, self._resource, desired)
             _log.info("capacity_published", resource=self._resource, vfs=desired)
-
-    async def _changed(self, own: OwnNodeView, report: NodeReport) -> None:
-        waits = [
-            asyncio.ensure_future(self._own.wait_for_change(own)),
-            asyncio.ensure_future(self._reports.wait_for_change(report)),
-        ]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
 
 
 class Reports(Protocol):
