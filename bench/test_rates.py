@@ -145,7 +145,7 @@ def test_decision_on_a_change(benchmark: Callable[..., object]) -> None:
     used = {pci: Used(50, 20_000) for pci in pcis}
 
     def decide() -> None:
-        change = changed_rates(current, request)
+        change = changed_rates(current, request, programmed=True)
         assert change is not None
         assert admit(change, current, inventory, used) is None
 
