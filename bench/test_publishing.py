@@ -88,8 +88,8 @@ class Programs:
     def __init__(self, directory: Path) -> None:
         commands = {int(found.parent.name): found for found in Path("/proc").glob("[0-9]*/cmdline")}
         own = {pid: path.read_text() for pid, path in commands.items() if str(directory) in _text(path)}
-        self._api_server = next(pid for pid, command in own.items() if "/kube-apiserver\0" in command)
-        self._etcd, command = next(each for each in own.items() if "/etcd\0" in each[1])
+        self.api_server = next(pid for pid, command in own.items() if "/kube-apiserver\0" in command)
+        self.etcd, command = next(each for each in own.items() if "/etcd\0" in each[1])
         found = _ETCD.search(command)
         assert found is not None
         self._metrics = f"{found[1]}/metrics"
@@ -98,7 +98,7 @@ class Programs:
         """So far."""
         wal = _WAL.search(httpx2.get(self._metrics, trust_env=False).text)
         assert wal is not None
-        return Load(processor_ms(self._api_server), processor_ms(self._etcd), float(wal[1]))
+        return Load(processor_ms(self.api_server), processor_ms(self.etcd), float(wal[1]))
 
 
 def _text(path: Path) -> str:

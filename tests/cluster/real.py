@@ -68,7 +68,7 @@ class Real:
         kubeconfig = write_kubeconfig(self.directory / "scheduler.kubeconfig", self, self.admin_token)
         document = {
             **configuration,
-            "clientConnection": {"kubeconfig": str(kubeconfig)},
+            "clientConnection": {**configuration.get("clientConnection", {}), "kubeconfig": str(kubeconfig)},
             "leaderElection": {"leaderElect": False},
         }
         # of its own: another one may start before this one has read it
