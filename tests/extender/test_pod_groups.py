@@ -247,7 +247,7 @@ async def test_no_pod_of_a_gang_is_bound_when_another_extender_came_to_bind_whil
     async with gang_world("w1", vfs=4) as w:
         answers = ["", *["", "", ""], *["another"] * 4]
 
-        async def confirm() -> str:
+        async def confirm(_since: float) -> str:
             return answers.pop(0)
 
         w.extender.binder.confirm = confirm

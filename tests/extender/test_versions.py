@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -192,3 +194,22 @@ def test_unbound_pods_are_kept_with_their_version_though_their_annotations_are_t
     assert pods.latest(PodUid("q")) is not None
     pods.retain([])
     assert pods.unbound_count == 0
+
+
+async def test_bind_of_a_version_taken_before_the_last_renewal_asks_nothing():
+    questions = []
+
+    async def confirm(since: float) -> str:
+        questions.append(since)
+        return ""
+
+    async with world("w1") as w:
+        p = await w.create_pod("p", 3_000)
+        await until(lambda: w.extender.cache.pods.latest(p["metadata"]["uid"]) is not None)
+        pod = w.extender.cache.pods.latest(p["metadata"]["uid"])
+        taken_at = w.extender.cache.pods.taken_at(pod)
+        assert taken_at < inf
+        assert w.extender.cache.pods.taken_at(replace(pod, version="9999999")) == inf
+        w.extender.binder.confirm = confirm
+        assert await w.bind("p", "w1") == ""
+    assert questions == [taken_at]

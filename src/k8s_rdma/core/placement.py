@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices import near_gpus
@@ -174,6 +175,25 @@ def unique_interfaces(interfaces: Sequence[PlacedInterface]) -> Sequence[PlacedI
         *unassigned,
         *{interface.entry: interface for interface in interfaces if interface.entry is not None}.values(),
     ]
+
+
+@lru_cache(maxsize=4096)
+def capped_to_request(
+    interfaces: tuple[PlacedInterface, ...], rates_mbps: tuple[int, ...]
+) -> tuple[PlacedInterface, ...]:
+    """The interfaces, but for those beyond the number of rates, and none with more than its rate.
+
+    rates_mbps: the largest first; the interface with the largest reservation is held against it.
+    """
+    largest = sorted(range(len(interfaces)), key=lambda index: -interfaces[index].min_tx_rate_mbps)
+    caps = dict(zip(largest, rates_mbps, strict=False))
+    return tuple(
+        interface
+        if interface.min_tx_rate_mbps <= caps[position]
+        else replace(interface, min_tx_rate_mbps=caps[position])
+        for position, interface in enumerate(interfaces)
+        if position in caps
+    )
 
 
 def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dict[PciAddress, Used]:

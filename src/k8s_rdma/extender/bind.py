@@ -2,7 +2,8 @@
 
 In this order: take the pod's version and what it asks for in it; confirm with the API server that this
 process holds the Lease; decide; write, of that version. A later holder of the Lease touches the pod, and
-thereby makes the write fail wherever it is by then (`extender.leadership`).
+thereby makes the write fail wherever it is by then (`extender.leadership`). A renewal of the Lease confirms
+for every version taken before it, so that the bind of a pod that waited for some seconds is one request.
 
 A reservation is held before its write begins, and is given up only when the pod is surely not bound here:
 the API server refused the write, never got it, or shows the pod elsewhere, gone, or unbound and of another
@@ -381,8 +382,8 @@ class Binder:
     """Binds pods.
 
     clock: seconds, monotonic. ready: whether every promise of other processes is known, and no other process
-    makes any now, as far as this process knows; else nothing may be promised. confirm: asks the API server
-    about it; returns why another process may, empty when none may.
+    makes any now, as far as this process knows; else nothing may be promised. confirm: has the API
+    server say so, after the time named; returns why another process may, empty when none may.
     """
 
     cache: SchedulerCache
@@ -393,7 +394,7 @@ class Binder:
     decision_log: DecisionLog
     clock: Callable[[], float]
     ready: Callable[[], bool]
-    confirm: Callable[[], Coroutine[None, None, str]]
+    confirm: Callable[[float], Coroutine[None, None, str]]
 
     async def bind(self, args: ExtenderBindingArgs) -> str:
         """Bind the pod; answers the error's text, empty on success. Binding again is success again."""
@@ -479,7 +480,7 @@ class Binder:
             return _STARTING
         min_count = await self.cache.gangs.min_count(pod.gang) if pod.gang else 0
         async with asyncio.TaskGroup() as questions:
-            confirming = questions.create_task(self.confirm())
+            confirming = questions.create_task(self.confirm(self.cache.pods.taken_at(pod)))
             questions.create_task(self.states.request_report(bind.node))
         if obstacle := self._obstacle(confirming.result()):
             return obstacle  # from here to the write, or to the wait for a gang, nothing is awaited
@@ -500,7 +501,8 @@ class Binder:
         """Wait until enough of the gang have a place; why the pod must not be bound, empty where it may."""
         try:
             reached = await self.quorum.reached(gang, bind.uid, min_count)
-            obstacle = self._obstacle(await self.confirm()) if reached else self._incomplete(gang, min_count)
+            another = await self.confirm(self.clock()) if reached else ""
+            obstacle = self._obstacle(another) if reached else self._incomplete(gang, min_count)
         except BaseException:
             self.binding_writer.roll_back(bind, decided)
             raise

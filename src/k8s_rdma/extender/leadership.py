@@ -25,6 +25,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import structlog
@@ -134,9 +135,9 @@ class Leadership:
         """Report whether a bind may begin now, as far as this process knows by itself."""
         return self._ready and (self.lease is None or self.lease.holds())
 
-    async def confirm(self) -> str:
+    async def confirm(self, since: float = inf) -> str:
         """Confirm with the API server, as `LeaderElector.confirm`."""
-        return await self.lease.confirm() if self.lease else ""
+        return await self.lease.confirm(since) if self.lease else ""
 
     def missing(self) -> list[str]:
         """List what is not there yet, in words for people; empty when `holds`."""
@@ -173,7 +174,7 @@ class Leadership:
             await self.lease.release()
 
     async def _stand_by(self) -> bool:
-        """Keep up with the pods until the Lease is taken; return whether it was free."""
+        """Keep up with the pods until the Lease is taken; return whether it was given back."""
         if self.lease is None:
             return True
         async with asyncio.TaskGroup() as waiting:

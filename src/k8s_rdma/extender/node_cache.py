@@ -16,17 +16,17 @@ from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
 from k8s_rdma.core.macs import NO_MAC, MacRanges
 from k8s_rdma.core.offers import Headroom
-from k8s_rdma.core.placement import PlacedInterface, Placement, usage_of
+from k8s_rdma.core.placement import PlacedInterface, Placement, capped_to_request, usage_of
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, NodeName, PciAddress, PodUid
 from k8s_rdma.errors import visible
 from k8s_rdma.extender.node_source import ClaimsUse, NodeFacts
-from k8s_rdma.extender.pod_store import BoundPod, capped_to_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 
     from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.extender.pod_store import BoundPod
     from k8s_rdma.wire.rest import RatesRefusal
 
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]

@@ -169,7 +169,7 @@ class PodInformer:
         if pod.finished:
             self._on_delete(pod.uid)
             return
-        self.cache.pods.on_update(pod)
+        self.cache.pods.on_update(pod, self.clock())
         if pod.node is None:
             self.cache.requests.invalidate_if_changed(pod.uid, pod.annotations)
             self._nominated(pod)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
+from math import inf
 from sys import intern
 from time import thread_time
 from types import MappingProxyType
@@ -47,7 +48,6 @@ from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 from k8s_rdma.wire.pod_spec import Demand, requested
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.wire.extender import Pod
 
 
@@ -110,12 +110,14 @@ class _PodRecord:
     """The facts about one pod that decisions need.
 
     unbound: the latest version, where it asks for interfaces and is not bound; perhaps without annotations.
-    node: where it is bound. unpromised: what it asks for, where it was bound without a promise that counts.
+    taken_at: when the store took it. node: where it is bound. unpromised: what it asks for, where it was
+        bound without a promise that counts.
     key_id: of the key that signed its placement, `_NO_KEY` where no key accepts it; None while not known.
     gang: that it belongs to. placed: whether it has a place in it, as far as the API server knows.
     """
 
     unbound: PodView | None = None
+    taken_at: float = inf
     characters: int = 0
     node: NodeName | None = None
     occupant: Occupant | None = None
@@ -160,10 +162,11 @@ class PodStore(PodIndex):
 
     # what the informer puts in
 
-    def on_update(self, pod: PodView) -> None:
+    def on_update(self, pod: PodView, now: float = inf) -> None:
         """The pod as the API server just showed it, not finished."""
         record = self._pods.get(pod.uid) or _PodRecord()
         self._set_unbound(pod, record)
+        record.taken_at = now
         if pod.gang is not None:
             self._set_gang(pod, pod.gang, record)
         if pod.node is not None and not pod.annotations.keys().isdisjoint(_OCCUPANTS_HAVE):
@@ -217,6 +220,11 @@ class PodStore(PodIndex):
         record = self._unbound.get(uid)
         pod = record.unbound if record else None
         return pod if pod is not None and pod.annotations is not _NO_ANNOTATIONS else None
+
+    def taken_at(self, pod: PodView) -> float:
+        """The time when the store took this version of an unbound pod; `inf` when that is not known."""
+        record = self._unbound.get(pod.uid)
+        return record.taken_at if record and record.unbound is pod else inf
 
     def occupants(self, node: NodeName) -> Mapping[PodUid, Occupant]:
         """The bound pods on the node that may hold interfaces."""
@@ -369,25 +377,6 @@ def _requested_rates(pod: PodView) -> tuple[int, ...]:
 def _shared(rates: tuple[int, ...]) -> tuple[int, ...]:
     """Share one object among all pods that ask for the same."""
     return rates
-
-
-@lru_cache(maxsize=4096)
-def capped_to_request(
-    interfaces: tuple[PlacedInterface, ...], rates_mbps: tuple[int, ...]
-) -> tuple[PlacedInterface, ...]:
-    """The interfaces, but for those beyond the number of rates, and none with more than its rate.
-
-    rates_mbps: the largest first; the interface with the largest reservation is held against it.
-    """
-    largest = sorted(range(len(interfaces)), key=lambda index: -interfaces[index].min_tx_rate_mbps)
-    caps = dict(zip(largest, rates_mbps, strict=False))
-    return tuple(
-        interface
-        if interface.min_tx_rate_mbps <= caps[position]
-        else replace(interface, min_tx_rate_mbps=caps[position])
-        for position, interface in enumerate(interfaces)
-        if position in caps
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

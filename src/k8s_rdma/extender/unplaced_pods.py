@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.core.placement import PlacedInterface, Rejection, place
+from k8s_rdma.core.placement import PlacedInterface, Rejection, capped_to_request, place
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.fit_cache import Quarantine
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.pod_store import PodIndex, PodRequestCache, capped_to_request
+from k8s_rdma.extender.pod_store import PodIndex, PodRequestCache
 from k8s_rdma.wire.rest import MAX_VFS
 
 if TYPE_CHECKING:

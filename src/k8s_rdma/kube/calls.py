@@ -242,7 +242,9 @@ class _WatchEvent(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
-class _Status(msgspec.Struct, frozen=True):
+class Status(msgspec.Struct, frozen=True):
+    """`metav1.Status`: the answer to a refused request, and to a write that returns no object."""
+
     code: int = 0
     message: str = ""
 
@@ -259,7 +261,7 @@ class _Identified(msgspec.Struct, frozen=True):
 
 _raw_list = msgspec.json.Decoder(_List[msgspec.Raw])
 _event = msgspec.json.Decoder(_WatchEvent)
-_status = msgspec.json.Decoder(_Status)
+_status = msgspec.json.Decoder(Status)
 _identified = msgspec.json.Decoder(_Identified)
 
 

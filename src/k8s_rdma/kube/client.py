@@ -37,6 +37,7 @@ from k8s_rdma.kube.api import (
 )
 from k8s_rdma.kube.calls import (
     Selection,
+    Status,
     connections_of,
     decode_object,
     named_errors,
@@ -373,6 +374,9 @@ class _Pace:
         await asyncio.sleep(pause_s)
 
 
+_JSON = {"Content-Type": "application/json"}
+
+
 def _pod_path(namespace: str, name: str) -> str:
     return f"api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}"
 
@@ -445,8 +449,10 @@ class Client(RdmaNodes, ResourceSlices):
     async def bind_pod(self, binding: PodBinding) -> None:
         """`POST /api/v1/namespaces/NS/pods/NAME/binding`."""
         with named_errors(f"bind pod {binding.namespace}/{binding.name} to node {binding.node}"):
-            name, namespace = segment(binding.name), segment(binding.namespace)
-            await self._client.create(BindingObject.from_binding(binding), name=name, namespace=namespace)
+            path = f"{_pod_path(binding.namespace, binding.name)}/binding"
+            content = msgspec.json.encode(BindingObject.from_binding(binding))
+            answer = await self._http.post(path, content=content, headers=_JSON)
+            decode_object(Status, answer.raise_for_status().content)
 
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:
         """`PATCH /api/v1/nodes/NAME`, a JSON merge patch (RFC 7396)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
@@ -67,7 +68,7 @@ class LeaderElector:
         self._clock = clock
         self._sleep = sleep
         self._view: LeaseView | None = None
-        self._renew_deadline = float("-inf")
+        self._renew_deadline = self._confirmed_at = float("-inf")
         self._is_leader = False
         self._reading = asyncio.Lock()
         self._read = _Read()
@@ -87,11 +88,14 @@ class LeaderElector:
         """Report whether a bind may begin now, by the clock."""
         return self._is_leader and self._clock() < self._renew_deadline
 
-    async def confirm(self) -> str:
+    async def confirm(self, since: float = inf) -> str:
         """Have the API server say that this process holds the Lease; answers why not, empty when it does.
 
-        It is asked after this call began; one question answers all who wait for it.
+        A renewal or a question that began after `since` says it, too; by default it is asked after this call
+        began. One question answers all who wait for it.
         """
+        if self._confirmed_at > since and self.holds():
+            return ""
         next_read = self._read.begun + 1
         async with self._reading:
             if self._read.answered < next_read:
@@ -101,12 +105,12 @@ class LeaderElector:
             return self._read.obstacle
 
     async def acquire(self) -> bool:
-        """Wait until this process holds the Lease; return whether it was free or given back."""
-        free = await self._acquire()
+        """Wait until this process holds the Lease; return whether it was given back."""
+        given_back = await self._acquire()
         self._is_leader = True
         self.obstacle = "it could not be renewed in time"
-        _log.info("lease_held", lease=self.name, holder=self._terms.holder, given_back=free)
-        return free
+        _log.info("lease_held", lease=self.name, holder=self._terms.holder, given_back=given_back)
+        return given_back
 
     async def run(self) -> None:
         """Renew the Lease; return when another has taken it."""
@@ -133,31 +137,37 @@ class LeaderElector:
 
     async def _read_lease(self) -> str:
         """The reason why the Lease is not this process's; empty when it is."""
+        began = self._clock()
         try:
             lease = await self._api.get_lease(self._terms.namespace, self._terms.name)
         except API_ERRORS as error:
             return error.message
         holder = lease.holder if lease else ""
         if holder == self._terms.holder:
+            self._confirmed_at = began
             return ""
         return f"lease {self.name} is held by {holder}" if holder else f"lease {self.name} has no holder"
 
     async def _acquire(self) -> bool:
-        """Wait until the Lease is taken; return whether it was free."""
-        observed, observed_at, free = None, self._clock(), False
+        """Wait until the Lease is taken; return whether it was given back.
+
+        A missing one is taken at once, but somebody may have deleted it under its holder.
+        """
+        observed, observed_at, given_back = None, self._clock(), False
         while True:
             try:
                 lease = await self._api.get_lease(self._terms.namespace, self._terms.name)
                 if (
                     lease is None or lease.holder != self._terms.holder
                 ):  # else: taken by a write without answer
-                    free = lease is None or not lease.holder
+                    given_back = lease is not None and not lease.holder
                 if lease != observed:
                     observed, observed_at = lease, self._clock()
                 mine = lease is not None and lease.holder == self._terms.holder
-                if free or mine or (lease and self._clock() - observed_at >= lease.duration_s):
+                expired = lease is not None and self._clock() - observed_at >= lease.duration_s
+                if lease is None or given_back or mine or expired:
                     await self._write(lease)
-                    return free
+                    return given_back
                 self._wait_for(lease)
             except API_ERRORS as error:
                 self.obstacle = error.message
@@ -207,4 +217,4 @@ class LeaderElector:
             version=lease.version if lease else "",
         )
         self._view = await self._api.write_lease(mine)
-        self._renew_deadline = began + _BINDING * terms.lease_s
+        self._confirmed_at, self._renew_deadline = began, began + _BINDING * terms.lease_s

@@ -181,20 +181,11 @@ class _Target(msgspec.Struct):
     kind: str = "Node"
 
 
-class BindingObject(msgspec.Struct, NamespacedSubResource):
-    """`v1.Binding`; the API server answers the write with a `Status`, hence no field is required."""
+class BindingObject(msgspec.Struct, frozen=True):
+    """`v1.Binding`, as it is written."""
 
-    _api_info = ApiInfo(
-        resource=ResourceDef("", "v1", "Binding"),
-        parent=_POD,
-        plural="pods",
-        verbs=["post"],
-        action="binding",
-    )
-    metadata: Metadata | None = None
-    target: _Target | None = None
-    apiVersion: str | None = None  # noqa: N815  the API's name
-    kind: str | None = None
+    metadata: Metadata
+    target: _Target
 
     @classmethod
     def from_binding(cls, binding: PodBinding) -> BindingObject:
