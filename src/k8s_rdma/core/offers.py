@@ -414,9 +414,12 @@ class Bounds:
     def fits(self, headroom: Headroom) -> bool | None:
         """Report whether a node takes the request; None when counting does not tell."""
         if self.runs:
-            cost, _ = self.runs[0]
-            places = sum([mbps // cost if mbps < cost * vfs else vfs for mbps, vfs in headroom.rooms])
-            if places < self.number:
+            cost, missing = self.runs[0][0], self.number
+            for mbps, vfs in headroom.rooms:
+                missing -= mbps // cost if mbps < cost * vfs else vfs
+                if missing <= 0:
+                    break
+            else:
                 return False if len(self.runs) == 1 else None
             if not self.weighed:
                 return True

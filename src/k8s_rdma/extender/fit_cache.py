@@ -219,11 +219,11 @@ class FitCache:
         cached = self._counts[_key(request)]
         for snapshot in snapshots:
             count = cached.get(id(snapshot.inventory)) or self._count_for(request, snapshot.inventory)
-            fits = count.bounds and snapshot.headroom and count.bounds.fits(snapshot.headroom)
-            verdict: Verdict | None = COUNTED if fits else None
-            if fits is False:
-                verdict = self._refusal(request, snapshot, count)
-            if verdict is None:
+            bounds, headroom = count.bounds, snapshot.headroom
+            fits = bounds.fits(headroom) if bounds is not None and headroom is not None else None
+            if fits:
+                verdicts[snapshot] = COUNTED
+            elif fits is None or (verdict := self._refusal(request, snapshot, count)) is None:
                 undecided.append(snapshot)
             else:
                 verdicts[snapshot] = verdict
@@ -275,8 +275,7 @@ class FitCache:
 
     def _keep(self, request: Request, verdicts: dict[NodeSnapshot, Verdict], namespace: str) -> None:
         table = self.verdicts(request, namespace)
-        added = sum([snapshot not in table for snapshot in verdicts])
-        while self._size and self._size + added > self._limit:
+        while self._size and self._size + len(verdicts) > self._limit:  # early, where scores replace some
             self._forget_oldest()
         table = self.verdicts(request, namespace)
         added = -len(table)
