@@ -2,7 +2,7 @@
 
     python large_cluster.py NODES PODS_A_NODE KIND
 
-prints the port. Every node has 2 PFs of 100,000 Mb/s and 120 VFs, renews its Lease every 10 s, and its pods
+prints the port. Every node has 2 PFs of 100,000 Mb/s and 120 VFs, renews its Lease every 60 s, and its pods
 hold an interface of 1,000 to 2,900 Mb/s each. KIND: `alike`: 20 different situations among all nodes;
 `distinct`: no two nodes are in the same.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PFS = ("0000:3b:00.0", "0000:af:00.0")
 LINK_MBPS = 100_000
 VFS = 120
-RENEWAL_S = 10.0
+RENEWAL_S = 60.0
 RDMA_NODES = "/apis/k8s-rdma.io/v1alpha1/rdmanodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/k8s-rdma/leases"
 KEY = b"a key of thirty-two octets......"
@@ -165,7 +165,7 @@ def rdma_node(index: int, pods: int, kind: str) -> dict[str, Any]:
 def lease(index: int, version: int) -> dict[str, Any]:
     """Says that it holds."""
     meta = {"name": node_name(index), "namespace": "k8s-rdma", "resourceVersion": str(version)}
-    return {"metadata": meta, "spec": {"holderIdentity": "e.1", "leaseDurationSeconds": 40}}
+    return {"metadata": meta, "spec": {"holderIdentity": "e.1", "leaseDurationSeconds": 180}}
 
 
 async def renew(api: Api, nodes: int) -> None:

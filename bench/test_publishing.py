@@ -1,8 +1,8 @@
 """What nodes at rest put on a real API server: the agents' own publishers, with their own intervals.
 
 Budget for 5,000 nodes: 1 % of a processor of kube-apiserver, and 50 KB/s that etcd writes to its log. So many
-agents as fit on this machine publish `RdmaNode` objects of 2 PFs and 20 allocations for as long as one
-heartbeat takes, each over connections of its own; what they take beyond the API server at rest is scaled.
+agents as fit on this machine publish `RdmaNode` objects of 2 PFs and 20 allocations, each over connections of
+its own; what they take beyond the API server at rest, in the time of two renewals of each, is scaled.
 Runs where `K8S_RDMA_KUBE_BIN` names a folder with kube-apiserver and etcd (`tests/cluster`).
 """
 
@@ -27,7 +27,7 @@ from bench.test_cni_add import processor_ms
 from cluster.control_plane import write_kubeconfig
 from cluster.publishers import CRD
 from cluster.real import obstacle, real
-from k8s_rdma.agent.cluster.publisher import HEARTBEAT_S, Publishing
+from k8s_rdma.agent.cluster.publisher import Publishing
 from k8s_rdma.agent.config import AgentConfig, PublishConfig
 from k8s_rdma.kube.client import connect
 from k8s_rdma.wire.rest import NodeReport
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from conftest import Record
 
 AGENTS, NODES, PODS = 500, 5_000, 20
-APART_S = 0.02
+RENEW_S = PublishConfig().renew_s
+MEASURED_S = 2 * RENEW_S
+APART_S = RENEW_S / AGENTS
 """Between the starts of two agents: their renewals are spread over the interval, as in a cluster."""
 
 REST_S = 60.0
@@ -142,8 +144,8 @@ async def measured(directory: Path) -> tuple[float, float, float]:
             await asyncio.sleep(APART_S)
         await asyncio.sleep(REST_S / 2)  # the first writes are over
         began = programs.load()
-        await asyncio.sleep(HEARTBEAT_S)
-        publishing = programs.load().per_second(began, HEARTBEAT_S)
+        await asyncio.sleep(MEASURED_S)
+        publishing = programs.load().per_second(began, MEASURED_S)
         assert not any(task.done() for task in tasks)
         for task in tasks:
             task.cancel()

@@ -25,11 +25,11 @@ _COLUMNS = (
     ("Claims free/total", "string", ".status.summary.claims"),
     ("Age", "date", ".metadata.creationTimestamp"),
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
-    ("Heartbeat", "date", '.status.conditions[?(@.type=="Ready")].lastHeartbeatTime'),
+    ("Changed", "date", '.status.conditions[?(@.type=="Ready")].lastHeartbeatTime'),
 )
 """As kubectl prints them, behind the object's name, which is always printed: that of the node it is made for.
 Node is the Node object that it goes with, so that one that would be left behind shows none.
-Heartbeat ages where an agent is dead."""
+Changed is the age of what is published: at rest an agent writes nothing but its Lease."""
 
 _WIDE = frozenset({"Devices free/total", "Claims free/total"})
 """Those that are printed for `-o wide` alone: few nodes have exclusive resources, or PFs for claims."""

@@ -12,8 +12,11 @@ from agent.cluster_world import Fault
 from agent.passing_time import PassingTime
 from extender.node_server import Held, pf
 from extender.node_server import report as make_report
+from k8s_rdma.agent.cluster.api_cluster import NoCluster
 from k8s_rdma.agent.cluster.publisher import Publishing
 from k8s_rdma.agent.config import AgentConfig, PublishConfig
+from k8s_rdma.core.placement import Placement
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.kube.client import connect
 from k8s_rdma_demo.cluster.api import Api
 from k8s_rdma_demo.cluster.command import write_kubeconfig
@@ -23,7 +26,7 @@ from k8s_rdma_demo.cluster.registry import Registry
 from k8s_rdma_demo.cluster.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
     from k8s_rdma.wire.rest import NodeReport, PfReport
@@ -57,6 +60,29 @@ class Told:
         return self._report
 
 
+class Promises(NoCluster):
+    """`Cluster` of which a test says which pods there are."""
+
+    def __init__(self) -> None:
+        self._claims: dict[PodUid, Placement] = {}
+        self._change = asyncio.Event()
+
+    def promise(self, *uids: str) -> None:
+        """These pods have a placement here now."""
+        placement = Placement(node=NodeName("w1"), interfaces=())
+        self._claims = {PodUid(uid): placement for uid in uids}
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+
+    def claims(self) -> Mapping[PodUid, Placement]:
+        return self._claims
+
+    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+        while self._claims == previous:
+            await self._change.wait()
+        return self._claims
+
+
 @dataclass
 class World:
     """What a test has to do with; fault: as in `agent.cluster_world`."""
@@ -64,6 +90,7 @@ class World:
     store: Store
     registry: Registry
     told: Told = field(default_factory=Told)
+    promises: Promises = field(default_factory=Promises)
     time: PassingTime = field(default_factory=PassingTime)
     fault: Fault | None = None
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -133,7 +160,7 @@ async def publishing(directory: Path, *, node: bool = True, **publish: Any) -> A
     async with asyncio.timeout(DEADLINE_S), serving(service, "127.0.0.1", 0) as port:
         kubeconfig = write_kubeconfig(directory / "kubeconfig", f"http://127.0.0.1:{port}")
         client = connect(str(kubeconfig))
-        publisher = Publishing(config, client, world.told, world.time.time())
+        publisher = Publishing(config, client, world.told, world.time.time(), cluster=world.promises)
         running = asyncio.create_task(publisher.run())
         try:
             yield world

@@ -8,7 +8,7 @@ import pytest
 from agent.cluster_world import refusal
 from agent.publishing_world import RDMA_NODES, World, body, publishing, with_foreign
 from extender.node_server import pf
-from k8s_rdma.agent.cluster.publisher import HEARTBEAT_S, amount, timed
+from k8s_rdma.agent.cluster.publisher import amount, timed
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of
 from k8s_rdma_demo.cluster.objects import LEASES, NODES
@@ -33,7 +33,7 @@ async def test_node_is_published_with_its_lease_and_both_go_with_the_node_object
         for each in (w.rdma_node, w.lease):
             (owner,) = each["metadata"]["ownerReferences"]
             assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", "w1", uid)
-        assert w.lease["spec"]["leaseDurationSeconds"] == 40
+        assert w.lease["spec"]["leaseDurationSeconds"] == 180
 
 
 async def test_nothing_is_published_before_there_is_a_node_object(tmp_path):
@@ -62,28 +62,22 @@ async def test_every_change_is_published_at_most_once_a_second_and_the_latest_wi
         assert "allocations" not in w.rdma_node["status"]
 
 
-async def test_unchanged_status_has_a_heartbeat_every_five_minutes(tmp_path):
+async def test_node_at_rest_writes_nothing_but_its_lease_once_a_minute(tmp_path):
     async with publishing(tmp_path, rdma_node=True) as w:
         await published(w)
-        first, writes = w.rdma_node, w.asked("PUT", "/status")
-        await w.time.advance(HEARTBEAT_S - 1)
-        assert w.asked("PUT", "/status") == writes
-        await w.time.advance(15)  # what is due is written at the next renewal
-        await w.until(lambda: w.asked("PUT", "/status") == writes + 1)
-        (before,), (now,) = (node["status"]["conditions"] for node in (first, w.rdma_node))
-        assert now["lastHeartbeatTime"] >= "2026-03-01T00:05:00Z" > before["lastHeartbeatTime"]
-        assert now["lastTransitionTime"] == before["lastTransitionTime"]
-        assert w.rdma_node["status"]["generation"] == first["status"]["generation"]
+        lease, writes = w.asked("PATCH", "/leases/w1"), w.asked("PUT", "/status")
+        await w.time.advance(59.9)
+        assert w.asked("PATCH", "/leases/w1") == lease
+        for _ in range(60):
+            await w.time.advance(10)
+        assert (w.asked("PATCH", "/leases/w1"), w.asked("PUT", "/status")) == (lease + 10, writes)
 
 
-async def test_lease_is_renewed_every_ten_seconds(tmp_path):
-    async with publishing(tmp_path, rdma_node=True) as w:
+@pytest.mark.parametrize(("renew_s", "lasts_s"), [(10, 30), (0.2, 1)])
+async def test_lease_lasts_for_three_renewals(tmp_path, renew_s, lasts_s):
+    async with publishing(tmp_path, rdma_node=True, renew_s=renew_s) as w:
         await published(w)
-        before = w.asked("PATCH", "/leases/w1")
-        await w.time.advance(9.9)
-        assert w.asked("PATCH", "/leases/w1") == before
-        await w.time.advance(20.2)
-        assert w.asked("PATCH", "/leases/w1") == before + 3
+        assert w.lease["spec"]["leaseDurationSeconds"] == lasts_s
 
 
 async def test_lease_is_not_renewed_while_the_status_of_now_cannot_be_published(tmp_path):
@@ -115,11 +109,25 @@ async def test_lease_is_renewed_twice_soon_after_a_pod_gave_something_back(tmp_p
         assert w.asked("PATCH", "/leases/w1") == before + 2
 
 
-async def test_node_at_rest_reads_its_rdma_node_once_a_minute_and_no_lease(tmp_path):
+async def test_lease_is_renewed_twice_soon_after_a_pod_ended_that_held_nothing(tmp_path):
+    async with publishing(tmp_path, rdma_node=True) as w:
+        await published(w)
+        before = w.asked("PATCH", "/leases/w1")
+        w.promises.promise("u", "v")
+        await w.time.advance(10)
+        assert w.asked("PATCH", "/leases/w1") == before
+        w.promises.promise("v")
+        await w.time.advance(4.1)
+        assert w.asked("PATCH", "/leases/w1") == before + 1
+        await w.time.advance(1)
+        assert w.asked("PATCH", "/leases/w1") == before + 2
+
+
+async def test_node_at_rest_reads_its_rdma_node_every_five_minutes_and_no_lease(tmp_path):
     async with publishing(tmp_path, rdma_node=True) as w:
         await published(w)
         read = w.asked("GET", "/rdmanodes/w1"), w.asked("GET", "/leases/w1")
-        for _ in range(13):
+        for _ in range(62):
             await w.time.advance(10)
         assert (w.asked("GET", "/rdmanodes/w1"), w.asked("GET", "/leases/w1")) == (read[0] + 2, read[1])
 
@@ -138,7 +146,7 @@ async def test_what_somebody_deleted_is_made_again(tmp_path, resource, namespace
     async with publishing(tmp_path, rdma_node=True) as w:
         await published(w)
         w.remove(resource, namespace)
-        await w.time.advance(75)
+        await w.time.advance(305)
         await w.until(lambda: None not in (w.lease, w.generation))
 
 

@@ -142,14 +142,14 @@ async def test_kubectl_prints_what_matters_of_a_node(kind: str, tmp_path: Path):
                 "BANDWIDTH FREE/TOTAL",
                 "AGE",
                 "READY",
-                "HEARTBEAT",
+                "CHANGED",
             ]
             row = zip(columns, table["rows"][0]["cells"], strict=True)
-            _name, node, pfs, vfs, bandwidth, _age, ready, heartbeat = [
+            _name, node, pfs, vfs, bandwidth, _age, ready, changed = [
                 cell for column, cell in row if not column["priority"]
             ]
             assert (node, pfs, vfs, bandwidth, ready) == ("w1", 1, "4/4", "10/10Gb/s", "True")
-            assert re.fullmatch(r"\d+s", heartbeat)
+            assert re.fullmatch(r"\d+s", changed)
 
 
 @pytest.mark.parametrize(

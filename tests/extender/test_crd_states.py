@@ -176,6 +176,19 @@ async def test_node_that_is_not_heard_from_is_refused_with_the_age_and_comes_bac
         assert w.states.stale() == 0
 
 
+@pytest.mark.parametrize(("duration_s", "until_s"), [(30, STALE_S), (180, 180), (10**9, 3 * 3600)])
+async def test_node_is_not_refused_before_its_lease_has_ended(duration_s, until_s):
+    """Agents say how long a renewal holds; nobody is believed beyond the longest that can be configured."""
+    async with watching() as w:
+        w.w1.lease = LeaseView(namespace=NAMESPACE, name=W1, holder="", duration_s=duration_s)
+        await w.w1.say(report("w1"))
+        await w.readable(W1)
+        await w.passes(until_s)
+        assert set(w.state.snapshots) == {W1}
+        await w.passes(1)
+        assert "not heard from" in w.state.why_unreadable(W1)
+
+
 async def test_change_alone_is_no_sign_that_it_holds():
     async with watching(first=report("w1")) as w:
         await w.passes(40)

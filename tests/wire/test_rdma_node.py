@@ -263,7 +263,7 @@ def test_columns_are_those_of_kubectl_get_rdmanodes() -> None:
         "BANDWIDTH FREE/TOTAL",
         "AGE",
         "READY",
-        "HEARTBEAT",
+        "CHANGED",
     ]
     assert [name for name, priority in columns if priority] == ["DEVICES FREE/TOTAL", "CLAIMS FREE/TOTAL"]
     pools = {"tencent.com/rdma": 1, CLAIMS_POOL: 1}

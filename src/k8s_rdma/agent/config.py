@@ -19,13 +19,13 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     rdma_node: an `RdmaNode` with hardware and allocations, and a Lease that confirms it.
     vf_resource: the extended resource of the Node object that counts the VFs which pods can have; none by
         default. lease_namespace: the namespace of the Lease, which has the node's name. renew_s: the time
-        between two renewals; several must fit into the extender's limit for stale reports.
+        between two renewals; the Lease is of three, and a node whose Lease has ended is refused.
     """
 
     rdma_node: bool = False
     vf_resource: ResourceText | None = None
     lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "k8s-rdma"
-    renew_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
+    renew_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
 
     def __post_init__(self) -> None:
         """Refuse an invalid resource name, or one of Kubernetes' own, which kubelet alone publishes."""
@@ -83,7 +83,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     strict: bool = True
     allow_unplaced: bool | None = None
     ipam_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0
-    reconcile_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
+    reconcile_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
     kubeconfig: AbsolutePath | None = None
     in_cluster: bool = False
     publish: PublishConfig = PublishConfig()

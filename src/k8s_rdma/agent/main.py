@@ -16,7 +16,7 @@ import structlog
 from k8s_rdma import process
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, DeviceNodes, SharedResourceSpecs
 from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
-from k8s_rdma.agent.cluster.api_cluster import open_client, open_cluster
+from k8s_rdma.agent.cluster.api_cluster import Cluster, open_client, open_cluster
 from k8s_rdma.agent.cni.add import AddCommand, PodSources
 from k8s_rdma.agent.cni.check import CheckCommand
 from k8s_rdma.agent.cni.delete import DeleteCommand
@@ -302,7 +302,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
             specifications.run,
             partial(gpus.run, reporter.publish),
         ]
-        background_tasks += _publishing(config, client, reporter)
+        background_tasks += _publishing(config, client, reporter, cluster)
         talks = {"cdi.sock": cdi_socket.talk, CLAIMS_SOCKET: claims_socket.talk}
         await _serve(config, answer, state_socket, talks, background_tasks)
     finally:
@@ -320,13 +320,13 @@ def _rate_changes(live_rates: LiveRates) -> RateChangeCounts:
 
 
 def _publishing(
-    config: AgentConfig, client: Client | None, reporter: Reporter
+    config: AgentConfig, client: Client | None, reporter: Reporter, cluster: Cluster
 ) -> Iterable[Callable[[], Awaitable[None]]]:
     if client is None or not config.publish.anything():
         return ()
     from k8s_rdma.agent.cluster.publisher import Publishing  # noqa: PLC0415  memory, as its client
 
-    return (Publishing(config, client, reporter).run,)
+    return (Publishing(config, client, reporter, cluster=cluster).run,)
 
 
 def open_pod_devices(config: AgentConfig, plugin: DevicePluginConfig | None) -> PodDeviceLookup:

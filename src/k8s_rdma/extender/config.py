@@ -151,8 +151,8 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         kept.
     source: where the nodes' states come from: `http`, the nodes' servers, or `crd`, the `RdmaNode` objects
         that the agents publish.
-    stale_s: a node that nothing was heard from for so long is refused. node_lease_namespace: with `crd`,
-        where the Leases are by which nodes are heard from; agents renew them every 10 s.
+    stale_s: a node that nothing was heard from for so long is refused, with `crd` once its Lease has ended.
+        node_lease_namespace: with `crd`, where these Leases are.
     node_port, node_timeout_s: of the nodes' servers; the time-out is for one question at one address.
     node_tls, node_token_file: where these servers speak TLS or demand a bearer token.
     node_watches: how many nodes are followed by long poll, each over a connection that stays (1,024 fewer

@@ -3,7 +3,9 @@
 A renewal of the Lease says that the report of the generation which it names was published, and was the
 node's after the renewal before it was written (`agent.cluster.publisher`). So a node counts as heard from
 when a renewal was seen that names what is known here, or what came before it. A node is refused when that
-was too long ago: its agent is dead, or cannot publish, or one of the watches lags.
+was too long ago: its agent is dead, or cannot publish, or one of the watches lags. A Lease says how long it
+holds, since agents of other versions and configurations renew at other intervals. kube-scheduler leaves out a
+node that is down altogether, by kubelet's Lease.
 
 No clocks are compared, and two watches may lag behind each other by any time. But the API server's version
 at a moment shows that an object of a larger one was written after that moment.
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.node_cache import ClusterState
 
 NEVER = float("-inf")
+MAX_LEASE_S = 3 * 3600
+"""The duration that agents with the longest `renewS` write."""
 _MAX_MARKS = 600
 
 
@@ -108,6 +112,7 @@ class WatchedNode:
     _generation: str = ""
     _version: str = ""
     _lease_version: str = ""
+    _lease_s: int = 0
     _names: str = ""
     _named_at: float = NEVER
     _renewed_at: float = NEVER
@@ -151,13 +156,14 @@ class WatchedNode:
         if _is_count(self._lease_version):
             self._named_at = max(self._named_at, marks.newest_before(int(self._lease_version)))
         self._renewed_at, self._names, self._lease_version = now, lease.holder, lease.version
+        self._lease_s = min(lease.duration_s, MAX_LEASE_S)
         self._heard = False
         self._hear()
         return True
 
     def is_stale(self, now: float, stale_s: float) -> bool:
-        """Report whether it was not heard from for so long."""
-        return now - self.heard_at > stale_s
+        """Report whether it was not heard from for so long, nor for the duration of its Lease."""
+        return now - self.heard_at > max(stale_s, self._lease_s)
 
     def why(self, now: float, stale_s: float) -> str:
         """The reason why the node is unreadable; empty when it is not. Ages are whole tens: few differ."""
@@ -214,7 +220,8 @@ class Counts:
 class RdmaNodeInformer:
     """`NodeSource` by watches; an async context manager that owns them.
 
-    stale_s: a node that was not heard from for so long cannot be read. namespace: of the nodes' Leases.
+    stale_s: a node that was not heard from for so long cannot be read once its Lease has ended. namespace: of
+        the nodes' Leases.
     look_s: how often ages are looked at, and the API server is asked for its version. marks: its answers.
     """
 

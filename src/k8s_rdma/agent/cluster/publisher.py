@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import structlog
 from msgspec.structs import replace as replaced
 
-from k8s_rdma.agent.cluster.api_cluster import retry_forever
+from k8s_rdma.agent.cluster.api_cluster import NoCluster, retry_forever
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
@@ -46,47 +46,52 @@ from k8s_rdma.wire.rdma_node import RdmaNodeStatus, decode_status, encode_status
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from k8s_rdma.agent.cluster.api_cluster import Cluster
     from k8s_rdma.agent.config import AgentConfig, PublishConfig
     from k8s_rdma.wire.rest import NodeReport
 
 _log = structlog.get_logger()
 
-RENEWALS = 4
-"""Renewals within the duration of the Lease, as in kubelet's; readers have their own limit."""
+RENEWALS = 3
+"""Renewals within the duration of the Lease."""
 
 FREED_S = (4.0, 5.0)
-"""Extra renewals after a pod released VFs, in seconds. The pod's object goes within a second or two; the
-first renewal after it confirms a read since, the second its result."""
+"""Extra renewals after a pod released VFs or ended, in seconds. The extender sees its end within a second or
+two; the first renewal after it confirms a read since, the second its result."""
 
 GAP_S = 1.0
 """The least time between two writes, of the status or of the capacity."""
-
-HEARTBEAT_S = 300.0
-"""The time after which an unchanged status is written again, kubelet's `nodeStatusReportFrequency`."""
 
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 LAST_STATUS_RETRY_S = 16.0
 
-REDISCOVERY_INTERVAL_S = 60.0
+REDISCOVERY_INTERVAL_S = 300.0
 """The time between two reads of the published objects: somebody may have deleted them."""
 
 _CONFLICT = 409
+_NO_CLUSTER = NoCluster()
 
 
 class Publishing:
     """Runs the publishers that are configured."""
 
     def __init__(
-        self, config: AgentConfig, api: PublishingApi, reports: Reports, time: Time = REAL_TIME
+        self,
+        config: AgentConfig,
+        api: PublishingApi,
+        reports: Reports,
+        time: Time = REAL_TIME,
+        *,
+        cluster: Cluster = _NO_CLUSTER,
     ) -> None:
-        """Send no request until `run`."""
+        """Send no request until `run`. cluster: tells which pods end."""
         publish = config.publish
         self._time = time
         own = OwnNode(api, NodeName(config.node), time)
         self._work = [own.run]
         if publish.rdma_node:
-            self._work.append(StatusPublisher(api, reports, own, publish, time).run)
+            self._work.append(StatusPublisher(api, reports, own, publish, cluster, time).run)
         if publish.vf_resource is not None:
             self._work.append(CapacityPublisher(api, reports, own, publish.vf_resource, time).run)
 
@@ -134,17 +139,22 @@ class OwnNode:
 
 
 class StatusPublisher:
-    """Publishes every report, the latest where several come within `GAP_S`, and renews the Lease.
+    """Publishes every report, the latest where several come within `GAP_S`, and renews the Lease."""
 
-    Without any change it writes the status every `HEARTBEAT_S`, so that people see the age of what it says.
-    """
-
-    def __init__(
-        self, api: PublishingApi, reports: Reports, own: OwnNode, terms: PublishConfig, time: Time
+    def __init__(  # noqa: PLR0913, PLR0917 - what is published, where, and how often
+        self,
+        api: PublishingApi,
+        reports: Reports,
+        own: OwnNode,
+        terms: PublishConfig,
+        cluster: Cluster,
+        time: Time,
     ) -> None:
         """Publish nothing until `run`."""
         self._api = api
         self._reports = reports
+        self._cluster = cluster
+        self._claims = cluster.claims()
         self._own = own
         self._namespace = terms.lease_namespace
         self._renew_s = terms.renew_s
@@ -152,7 +162,7 @@ class StatusPublisher:
         self._versions: _Versions | None = None
         self._published: NodeReport | None = None
         self._written_version = ""
-        self._next_write = self._renew_at = self._discover_at = self._heartbeat_at = float("-inf")
+        self._next_write = self._renew_at = self._discover_at = float("-inf")
         self._renew_soon: list[float] = []
         self._backoff = Backoff(FIRST_RETRY_S, LAST_STATUS_RETRY_S)
 
@@ -173,7 +183,7 @@ class StatusPublisher:
             versions = await self._discover_versions()
         # What is in doubt from here on is of an older version, and refused when it comes.
         report = self._reports.now()
-        if report is not self._published or self._time.monotonic() >= self._heartbeat_at:
+        if report is not self._published:
             versions = await self._write(versions, report)
         if self._time.monotonic() >= self._due():
             versions = await self._renew(versions, report.generation)
@@ -205,10 +215,9 @@ class StatusPublisher:
         status = encode_status(timed(status_of(report), published_before.status, self._time.now()))
         self._versions = None  # not known until there is an answer
         published = await self._api.write_status(replace(published_before, status=status))
-        now = self._time.monotonic()
-        self._next_write, self._heartbeat_at = now + GAP_S, now + HEARTBEAT_S
+        self._next_write = self._time.monotonic() + GAP_S
         if self._published is not None and _released_vfs(self._published, report):
-            self._renew_soon = [now + after_s for after_s in FREED_S]
+            self._schedule_renewals()
         self._published, self._written_version = report, published.version
         return replace(versions, published=published)
 
@@ -221,13 +230,24 @@ class StatusPublisher:
         self._renew_soon = [renewal for renewal in self._renew_soon if renewal > now]
         return replace(versions, lease=lease)
 
+    def _schedule_renewals(self) -> None:
+        now = self._time.monotonic()
+        self._renew_soon = [now + after_s for after_s in FREED_S]
+
     def _due(self) -> float:
         return min(self._renew_at, *self._renew_soon) if self._renew_soon else self._renew_at
 
     async def _until_due(self) -> None:
-        """Wait until there is another report and `GAP_S` have passed, or the Lease is due."""
-        due_s = max(0.0, self._due() - self._time.monotonic())
-        await wait_for_first(self._reports.wait_for_change(self._published), self._time.pause(due_s))
+        """Wait until there is another report and `GAP_S` have passed, the Lease is due, or a pod ended."""
+        await wait_for_first(
+            self._reports.wait_for_change(self._published),
+            self._time.pause(max(0.0, self._due() - self._time.monotonic())),
+            self._cluster.wait_for_claims(self._claims),
+        )
+        claims = self._cluster.claims()
+        if self._claims.keys() - claims.keys():
+            self._schedule_renewals()
+        self._claims = claims
         gap_s = self._next_write - self._time.monotonic()
         if gap_s > 0:
             await self._time.pause(gap_s)

@@ -29,18 +29,21 @@ STALE_S = 60.0
 class PublishedNode:
     """An RdmaNode. ready: its condition's status, empty without one. lease_age_s: None without a Lease.
 
-    problems: of the node and its PFs, one sentence each.
+    lease_s: the duration of the Lease; the extender refuses no node before its end. problems: of the node and
+        its PFs, one sentence each.
     """
 
     name: str
     ready: str
     message: str = ""
     lease_age_s: float | None = None
+    lease_s: float = 0.0
     problems: tuple[str, ...] = ()
 
     def is_alive(self, stale_s: float) -> bool:
-        """Report whether the node is ready and has renewed its Lease within `stale_s`."""
-        return self.ready == "True" and self.lease_age_s is not None and self.lease_age_s <= stale_s
+        """Report whether the node is ready and the extender still counts on its Lease."""
+        renewed = self.lease_age_s is not None and self.lease_age_s <= max(stale_s, self.lease_s)
+        return self.ready == "True" and renewed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,16 +137,16 @@ def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:
             "has no Lease: the extender schedules no pod there",
             about=node.name,
             source=lease,
-            expected="one, renewed every 10 s",
+            expected="one, renewed by its agent",
             fix="publish.leaseNamespace of agents must be the extender's nodeLeaseNamespace",
         )
-    if node.lease_age_s > facts.stale_s:
+    if node.lease_age_s > (stale_s := max(facts.stale_s, node.lease_s)):
         return STALE(
             f"Lease renewed {node.lease_age_s:.0f} s ago, by an agent that is down or cut off from the API "
             "server: the extender schedules no pod there",
             about=node.name,
             source=lease,
-            expected=f"less than {facts.stale_s:g} s",
+            expected=f"less than {stale_s:g} s",
             fix="its agent's log; k8s-rdma doctor node there",
         )
     if node.ready != "True":

@@ -564,10 +564,10 @@ class ClusterCollector:
     @cached_property
     def _nodes(self) -> NodeFacts:
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._leases}/leases"
-        renewed = {_name(item): item.get("spec", {}).get("renewTime") for item in self.api.items(leases)}
+        terms = {_name(item): item.get("spec") or {} for item in self.api.items(leases)}
         agents = (str(pod["spec"].get("nodeName", "")) for pod in self._component("node"))
         return NodeFacts(
-            published=tuple(self._published(item, renewed.get(_name(item))) for item in self._rdma_nodes),
+            published=tuple(self._published(item, terms.get(_name(item), {})) for item in self._rdma_nodes),
             agents=frozenset(agents) - {""},
             lease_namespace=self._leases,
             stale_s=(self._extender or ExtenderConfig()).stale_s,
@@ -575,17 +575,19 @@ class ClusterCollector:
             mounts=mounts_of(self._cluster_nodes),
         )
 
-    def _published(self, node: dict[str, Any], renewed: str | None) -> PublishedNode:
+    def _published(self, node: dict[str, Any], lease: dict[str, Any]) -> PublishedNode:
         conditions = (node.get("status") or {}).get("conditions") or ()
         ready: dict[str, Any] = next(
             (condition for condition in conditions if condition.get("type") == "Ready"), {}
         )
+        renewed = lease.get("renewTime")
         age = None if renewed is None else self.api.now() - datetime.fromisoformat(renewed)
         return PublishedNode(
             name=_name(node),
             ready=str(ready.get("status", "")),
             message=str(ready.get("message", "")),
             lease_age_s=None if age is None else max(0.0, age.total_seconds()),
+            lease_s=float(lease.get("leaseDurationSeconds") or 0),
             problems=tuple(_problems(node.get("status") or {})),
         )
 
