@@ -141,9 +141,9 @@ def extender(api: int, directory: Path, nodes: int) -> Iterator[Large]:
 
 
 @contextmanager
-def api_server(nodes: int, kind: str) -> Iterator[int]:
-    """Run the API server of a cluster; its port."""
-    with process(sys.executable, HERE / "large_cluster.py", str(nodes), str(PODS), kind) as running:
+def api_server(nodes: int, kind: str, pods: int = PODS) -> Iterator[int]:
+    """Run the API server of a cluster with so many pods a node; its port."""
+    with process(sys.executable, HERE / "large_cluster.py", str(nodes), str(pods), kind) as running:
         yield int(running.stdout.readline())
 
 
