@@ -420,7 +420,7 @@ class RdmaNodeInformer:
             return
         why = entry.why(self._clock(), self._stale_s)
         if entry.facts is not None and not why:
-            if changed or entry.unreadable_reason or node not in self._state.snapshots:
+            if changed or entry.unreadable_reason or self._state.facts(node) is not entry.facts:
                 entry.unreadable_reason = ""
                 self._state.observe(node, entry.facts, entry.requested_at)
         elif why != entry.unreadable_reason:
