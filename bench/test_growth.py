@@ -1,8 +1,8 @@
 """Growth of the extender's work with the cluster: 100 to 10,000 nodes that are all different, 10 pods each.
 
-Of each kind of work the run time at every size, and the exponent of its growth: the slope of the straight line
-through the logarithms (least squares) from 1,000 nodes on, below which the fixed part of a request hides it.
-1 is linear.
+Of each kind of work the run time at every size, and the exponent of its growth: the slope of the straight
+line through the logarithms (least squares) from 1,000 nodes on, below which the fixed part of a request hides
+it. 1 is linear.
 """
 
 from __future__ import annotations
