@@ -451,6 +451,17 @@ def test_promise_stands_whatever_policies_and_further_pods_come(machine: Machine
     scenario(machine, play)
 
 
+def test_promise_stands_although_its_cap_is_below_what_the_claim_consumes(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        document = claim(interface("a", bandwidth="0", consumed="1G", maxTxRate="400M"))
+        promised = await agent.claims.prepare(prepare(document))
+        assert agent.promised_mbps() == 400
+        document["status"]["reservedFor"] += [{"resource": "pods", "name": "q", "uid": "uid-q"}]
+        assert await agent.claims.prepare(prepare(document, pod_of_claims("p"))) == promised
+
+    scenario(machine, play)
+
+
 def test_claims_that_wait_do_not_scan_the_hardware_again_and_again(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a", bandwidth="60G"))

@@ -22,6 +22,7 @@ from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.extended_resources import claim_spec
+from k8s_rdma.wire.pod_spec import quantity
 from k8s_rdma.wire.resource_slice import slice_specs
 from k8s_rdma_demo.cluster.resource_slices import CONSUMABLE_CAPACITY
 
@@ -309,7 +310,10 @@ async def scheduling(directory: Path) -> AsyncIterator[tuple[World, Documents]]:
     """A cluster with kube-scheduler and a node of three PFs, one of them down; with its documents."""
     if (why := obstacle()) is not None:
         pytest.skip(why)
-    pfs = (offer("f0", bandwidth_mbps=100_000, numa_node=0), offer("f1", bandwidth_mbps=100_000))
+    pfs = (
+        offer("f0", bandwidth_mbps=100_000, numa_node=0),
+        offer("f1", bandwidth_mbps=100_000, least_mbps=1_000),
+    )
     async with cluster("real", directory, "w1") as c:
         if c.plane.release < SINCE:
             pytest.skip("no claims with capacities")
@@ -346,6 +350,30 @@ async def test_explanation_agrees_with_kube_scheduler(tmp_path: Path):
             _, verdict, pod = await decide(c, api, name, resourceClaims=[entry])
             bound = bool(pod["spec"].get("nodeName"))
             assert (name, verdict, bound) == (name, "fits" if bound else "refused", name in FITTING)
+
+
+def of_f1(name: str, bandwidth: str | None = None) -> Json:
+    return request(name, bandwidth, selectors=[{"cel": {"expression": f"{OURS}.pf == 'f1'"}}])
+
+
+async def test_least_reservation_of_a_pf_is_consumed_by_requests_for_less(tmp_path: Path):
+    """Of 100 Gb/s 1 Mb/s is left after 97999, 1000 and 1000: an interface without a reservation waits."""
+    claims = {"large": of_f1("a", "97999M"), "none": of_f1("a"), "zero": of_f1("a", "0"), "last": of_f1("a")}
+    async with scheduling(tmp_path) as (c, api):
+        for name, requested in claims.items():
+            await post(c, CLAIMS, claim(devices(requested), name))
+            entry = {"name": "net", "resourceClaimName": name}
+            _, verdict, pod = await decide(c, api, name, resourceClaims=[entry])
+            assert (name, verdict) == (name, "refused" if name == "last" else "fits")
+            assert bool(pod["spec"].get("nodeName")) == (name != "last")
+        consumed = [_consumed(api.get(f"{CLAIMS}/{name}")) for name in ("large", "none", "zero")]
+    assert consumed == [97_999, 1_000, 1_000]
+
+
+def _consumed(claim: Json | None) -> int:
+    assert claim is not None
+    [result] = claim["status"]["allocation"]["devices"]["results"]
+    return int(quantity(result["consumedCapacity"]["bandwidth"]) / 1_000_000)
 
 
 EXTENDED_RESOURCES: dict[str, Json] = {

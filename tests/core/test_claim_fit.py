@@ -311,6 +311,13 @@ def test_pf_that_has_less_than_claims_have_takes_nothing():
     assert pfs_of(claims_fit(claims(request()), node(pf("f0", used_mbps=100_000)))) == ["f0"]
 
 
+def test_interface_consumes_at_least_what_its_pf_grants():
+    full = node(pf("f0", used_mbps=99_500, least_mbps=1_000), pf("f1", used_mbps=99_500, least_mbps=500))
+    assert pfs_of(claims_fit(claims(request()), node(*full.pfs[1:]))) == ["f1"]
+    found = refused(claims_fit(claims(request()), node(*full.pfs[:1])))
+    assert found.message == "needs 1 interface of 1000 Mb/s; best PF has 500 Mb/s and 8 VFs free"
+
+
 def nodes_of(number: int, *pfs: ClaimPf) -> list[ClaimNode]:
     return [ClaimNode(node=NodeName(f"w{index}"), pfs=pfs) for index in range(number)]
 

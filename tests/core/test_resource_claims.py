@@ -21,6 +21,7 @@ from k8s_rdma.core.types import InterfaceOptions, NodeName, PfUse, RateAbility, 
 from k8s_rdma.errors import LedgerError, Reason
 
 if TYPE_CHECKING:
+    from k8s_rdma.core.claims import Offer
     from k8s_rdma.core.kernel import Hardware
 
 W1 = NodeName("w1")
@@ -133,39 +134,70 @@ def test_pf_without_vfs_or_a_known_speed_is_not_offered() -> None:
     assert (offer.mbps, offer.link_up) == (1_000, False)
 
 
-def test_weights_are_offered_as_a_share_of_the_link() -> None:
-    found = for_claims(hardware(replace(pf_state(PF0), rates=WEIGHTS)))
-    assert [offer.mbps for offer in offers(found, Ledger(), {}, RULES)] == [950]
+LINKS = st.sampled_from([10_000, 25_000, 40_000, 100_000, 400_000])
 
 
-MIX = st.lists(
-    st.sampled_from([0, 1_000, 60_000, 95_000]) | st.integers(0, 95).map(lambda percent: 1_000 * percent),
-    max_size=24,
+def of_weights(vfs: int, link_mbps: int) -> Hardware:
+    return for_claims(hardware(replace(pf_state(PF0, vfs=vfs, link_mbps=link_mbps), rates=WEIGHTS)))
+
+
+@pytest.mark.parametrize(("vfs", "mbps"), [(1, 100_000), (8, 93_899), (16, 88_949), (63, 82_804)])
+def test_weights_are_offered_as_far_as_any_mix_of_reservations_is_kept(vfs: int, mbps: int) -> None:
+    [offer] = offers(of_weights(vfs, 100_000), Ledger(), {}, RULES)
+    assert (offer.mbps, offer.least_mbps) == (mbps, 1_000)
+
+
+def admitted(mins: list[int], offer: Offer) -> list[int]:
+    """The reservations that kube-scheduler makes of requests, in order, as far as their sum goes."""
+    mix: list[int] = []
+    for mbps in mins:
+        consumed = max(mbps, offer.least_mbps)
+        if len(mix) < offer.vfs and sum(mix) + consumed <= offer.mbps:
+            mix.append(consumed)
+    return mix
+
+
+HOSTILE = st.builds(
+    lambda largest, others, last: [largest, *others, last],
+    st.integers(0, 1_000),
+    st.lists(st.sampled_from([0, 10, 11, 20, 21]) | st.integers(0, 100), max_size=99),
+    st.integers(0, 1_000),
 )
+"""Thousandths of the link: one that may be large, and many that may be just above a step of it."""
+
+
+@given(HOSTILE, LINKS, st.integers(1, 127))
+@example([499, *[0] * 99, 0], 100_000, 63)
+@example([19, *[0] * 99, 0], 10_000, 63)
+def test_agent_takes_every_mix_that_an_offer_of_weights_admits(
+    thousandths: list[int], link: int, vfs: int
+) -> None:
+    found = of_weights(vfs, link)
+    for offer in offers(found, Ledger(), {}, RULES):
+        mix = admitted([link * part // 1_000 for part in thousandths], offer)
+        claim = allocated("c", *((PF0, mbps) for mbps in mix))
+        judged = judge(claim, W1, found, Ledger())
+        assert isinstance(judged, ClaimPromise), judged
+        rates = effective_mins(mix, link, 100)
+        assert all(rate >= least for rate, least in zip(rates, mix, strict=True))
+
+
+MIX = st.lists(st.sampled_from([0, 1_000, 60_000, 95_000]) | st.integers(0, 95_000), max_size=24)
 
 
 @given(MIX)
 @example([95_000, *[0] * 6])
-def test_mix_that_an_offer_of_weights_admits_is_refused_just_where_a_vf_would_fall_short(
-    mins: list[int],
-) -> None:
-    """95 % beside six VFs without a reservation is one: it has 100 of 106 shares."""
-    link = 100_000
-    found = for_claims(hardware(replace(pf_state(PF0, vfs=24, link_mbps=link), rates=WEIGHTS)))
-    [offer] = offers(found, Ledger(), {}, RULES)
-    ledger = Ledger()
-    promised: list[int] = []
+def test_mix_beyond_an_offer_of_weights_is_refused_just_where_a_vf_would_fall_short(mins: list[int]) -> None:
+    """As another scheduler gives it away: 95 % beside six VFs without a reservation has 100 of 106 shares."""
+    link, found = 100_000, of_weights(24, 100_000)
+    ledger, promised = Ledger(), []
     for number, mbps in enumerate(mins):
-        if sum(promised) + mbps > offer.mbps:
-            continue  # kube-scheduler does not allocate it
         mix = [*promised, mbps]
         judged = judge(allocated(f"c{number}", (PF0, mbps)), W1, found, ledger)
         rates = effective_mins(mix, link, 100)
         short = any(rate < least for rate, least in zip(rates, mix, strict=True))
-        assert isinstance(judged, Rejection) == short
-        if isinstance(judged, Rejection):
-            assert (judged.reason, "weights" in judged.message) == (Reason.INSUFFICIENT, True)
-        else:
+        assert isinstance(judged, Rejection) == (short or sum(mix) > link)
+        if isinstance(judged, ClaimPromise):
             ledger, promised = ledger.with_promise(judged), mix
 
 

@@ -34,6 +34,7 @@ from k8s_rdma.wire.claims import (
     decode_question,
     encode_line,
 )
+from k8s_rdma.wire.cluster_claims import NOTHING_CONSUMED, claim_nodes
 from k8s_rdma.wire.dra import (
     GET_INFO,
     NOTIFY,
@@ -43,6 +44,7 @@ from k8s_rdma.wire.dra import (
     WATCH_HEALTH,
     RegistrationStatus,
 )
+from k8s_rdma.wire.resource_slice import slice_specs
 from k8s_rdma_demo.cluster.resource_slices import CONSUMABLE_CAPACITY
 from resource_claims import claim, interface, pod
 
@@ -79,6 +81,15 @@ def offer(name: str = "f0", **changes: object) -> PfOffer:
         pcie_root="pci0000:00",
     )
     return msgspec.structs.replace(made, **changes)
+
+
+def test_least_reservation_of_a_pf_begins_its_range_and_is_read_again() -> None:
+    [spec] = slice_specs(Offers(node="w1", pfs=(offer(bandwidth_mbps=93_899, least_mbps=1_000),)))
+    [device] = spec["devices"]
+    policy = device["capacity"]["bandwidth"]["requestPolicy"]
+    assert policy == {"default": "1G", "validRange": {"min": "1G", "step": "1M"}}
+    [node] = claim_nodes([{"spec": spec}], NOTHING_CONSUMED)
+    assert [(pf.mbps, pf.least_mbps) for pf in node.pfs] == [(93_899, 1_000)]
 
 
 def prepared(**changes: object) -> PreparedClaim:

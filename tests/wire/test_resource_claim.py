@@ -192,6 +192,12 @@ def test_parameters_are_read_strictly(config: dict[str, Any], why: str) -> None:
     assert why in refusal(prepare(claim(interface("a", bandwidth="2G", **config)))).message
 
 
+@pytest.mark.parametrize(("cap", "expected"), [("400M", 400), ("3G", 1_000)])
+def test_reservation_ends_at_a_cap_below_the_least_that_a_pf_grants(cap: str, expected: int) -> None:
+    [found] = read(interface("a", bandwidth="200M", consumed="1G", maxTxRate=cap))
+    assert found.min_tx_rate_mbps == expected
+
+
 def test_names_are_of_one_interface_even_of_one_request() -> None:
     document = claim(interface("a", "f0", name="x"), interface("a", "f1", name="x"))
     assert "request a.name: x is that of a, too" in refusal(prepare(document)).message

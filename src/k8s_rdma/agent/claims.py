@@ -60,7 +60,7 @@ from k8s_rdma.wire.claims import (
     encode_line,
 )
 from k8s_rdma.wire.node_report import enforced_rates
-from k8s_rdma.wire.resource_claim import decode_prepare, read_allocation
+from k8s_rdma.wire.resource_claim import decode_prepare, read_allocation, reservation_mbps
 
 if TYPE_CHECKING:
     import socket
@@ -239,11 +239,12 @@ class ClaimCommands:
         if promise is None or promise.pod.uid not in allocation.consumers:
             return None
         claim = claim_of(promise)
-        results = tuple(
+        same = len(claim.interfaces) == len(allocation.results) and all(
             (entry.request, entry.device, entry.share_id, entry.interface.min_tx_rate_mbps)
-            for entry in claim.interfaces
+            == (*result[:3], reservation_mbps(result[3], entry.interface.max_tx_rate_mbps))
+            for entry, result in zip(claim.interfaces, allocation.results, strict=True)
         )
-        return replace(claim, consumers=allocation.consumers) if results == allocation.results else None
+        return replace(claim, consumers=allocation.consumers) if same else None
 
     def _permitted(self, question: Prepare) -> AllocatedClaim:
         """Read the claim, as far as its namespace's policy permits it beside what its pod has already."""
@@ -411,6 +412,7 @@ def _offer(offer: Offer) -> PfOffer:
         max_rate=by_driver if takes_caps else by_software,
         rdma=pf.rdma_device is not None or any(vf.rdma_device for vf in pf.vfs),
         bandwidth_mbps=offer.mbps,
+        least_mbps=offer.least_mbps,
         vfs=offer.vfs,
         numa_node=pf.numa_node,
         pcie_root=_pcie_root(pf.pcie_path[0] if pf.pcie_path else pf.pci),

@@ -233,7 +233,7 @@ def _details(request: ClaimsRequest, node: ClaimNode, found: Placement | Rejecti
 
 def _pf(pf: ClaimPf, units: Sequence[DeviceRequest], placed: Sequence[int]) -> PfExplanation:
     room, numa_node = pf.room, pf.attributes.get(_NUMA_NODE)
-    accepted = [unit.mbps for unit in units if not pf.objection(unit)]
+    accepted = [max(unit.mbps, pf.least_mbps) for unit in units if not pf.objection(unit)]
     return PfExplanation(
         name=pf.name,
         pci=str(pf.attributes.get(BUS_ID, "")),

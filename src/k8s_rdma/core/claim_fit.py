@@ -66,11 +66,12 @@ class ClaimsRequest:
 class ClaimPf:
     """A PF of a ResourceSlice; its capacities, and what claims consume of them.
 
-    attributes: by fully qualified name.
+    least_mbps: what each interface consumes at least. attributes: by fully qualified name.
     """
 
     name: str
     mbps: int
+    least_mbps: int = 0
     vfs: int
     used: Used = NOTHING_USED
     attributes: Mapping[str, Attribute]
@@ -128,6 +129,7 @@ class ClaimNode:
             (
                 pf.name,
                 pf.mbps,
+                pf.least_mbps,
                 pf.vfs,
                 pf.used,
                 pf.taints,
@@ -195,7 +197,8 @@ def _candidates(request: ClaimsRequest, node: ClaimNode) -> list[tuple[_Candidat
         terms = request.selectors, request.tolerations
         if terms not in takers:
             takers[terms] = tuple(index for index, pf in enumerate(node.pfs) if not pf.objection(request))
-        return _Candidate(request, takers[terms])
+        least = min((node.pfs[index].least_mbps for index in takers[terms]), default=0)
+        return _Candidate(replace(request, mbps=max(request.mbps, least)), takers[terms])
 
     return [tuple(map(candidate, alternatives)) for alternatives in request.requests]
 

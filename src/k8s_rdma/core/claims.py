@@ -32,7 +32,7 @@ from k8s_rdma.core.ledger import (
 )
 from k8s_rdma.core.macs import RequestedMac, requested_macs, taken_mac
 from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
-from k8s_rdma.core.programming import objection
+from k8s_rdma.core.programming import certain_mbps, objection
 from k8s_rdma.core.request import InterfaceRequest, unmet
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import NodeName, PciAddress, PfUse, PodUid
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
 
-WEIGHTS_SHARE = 95
-"""The percentage of a link that is offered where minimum rates are weights: a mix that kube-scheduler's sums
-admit below it rarely leaves a VF short of its reservation (`core.programming`)."""
+LEAST_PERCENT = 1
+"""The percentage of a link that an interface reserves at least where minimum rates are weights: there a VF
+without a reservation has a share of up to so much, too (`core.programming`)."""
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -395,13 +395,14 @@ def promised_interfaces(
 class Offer:
     """A PF for claims.
 
-    name: of its device. mbps: what reservations may add up to. vfs: how many can be given, those in use
-    included. link_up: whether it has carrier.
+    name: of its device. mbps: what reservations may add up to. least_mbps: what each interface reserves at
+    least. vfs: how many can be given, those in use included. link_up: whether it has carrier.
     """
 
     name: str
     pf: PfState
     mbps: int
+    least_mbps: int
     vfs: int
     link_up: bool
 
@@ -423,16 +424,27 @@ def offers(
             continue
         elsewhere = foreign.get(pf.pci, NOTHING_USED)
         link = pf.link_mbps or last_links.get(pf.pci, 0)
-        capacity_mbps = link * WEIGHTS_SHARE // 100 if pf.rates.weights else link
         vfs = sum(vf.pool == CLAIMS_POOL for vf in pf.vfs)
         vfs -= sum(use.held_vfs for use in elsewhere.devices if use.resource == CLAIMS_POOL)
+        least_mbps = link * LEAST_PERCENT // 100 if pf.rates.weights else 0
+        capacity_mbps = _capacity(pf, link, max(vfs, 1), least_mbps)
         current = used.get(pf.pci, NOTHING_USED)
         by_annotation = current.mbps - mbps_by_claims(current)  # of a PF for claims by exclusive devices
         mbps = capacity_mbps - by_annotation
         if pf.claims_mbps is not None:
             mbps = min(pf.claims_mbps, capacity_mbps, link - by_annotation)
         mbps -= mbps_by_claims(elsewhere)
-        if vfs <= 0 or mbps <= 0:
-            continue  # the API server takes no capacity that is less than the step of its policy
-        found.append(Offer(name=name, pf=pf, mbps=mbps, vfs=vfs, link_up=pf.link_mbps is not None))
+        if vfs <= 0 or mbps < max(least_mbps, 1):
+            continue  # the API server takes no capacity that is less than what its policy begins with
+        offer = Offer(
+            name=name, pf=pf, mbps=mbps, least_mbps=least_mbps, vfs=vfs, link_up=pf.link_mbps is not None
+        )
+        found.append(offer)
     return tuple(found)
+
+
+def _capacity(pf: PfState, link_mbps: int, vfs: int, least_mbps: int) -> int:
+    """The bandwidth that reservations may add up to: where they are weights, what any of them keep."""
+    if not pf.rates.weights or not least_mbps:
+        return link_mbps
+    return certain_mbps(link_mbps, pf.rates.weights, vfs, least_mbps)

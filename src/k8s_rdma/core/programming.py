@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.request import NOT_BY_SOFTWARE, InterfaceClass, InterfaceRequest
@@ -208,6 +209,38 @@ def may_fall_short(pf: Pf, current: Used, added: Used, largest: int) -> bool:
     max_weight, largest = pf.rates.weights or 1, max(largest, *current.mins[:1], 1)
     rounded_up = mbps // max(1, largest // max_weight) + 1 + current.in_use + added.in_use
     return rounded_up > (pf.link_mbps or 0) * _share(largest, largest, max_weight) // largest
+
+
+@lru_cache(maxsize=64)
+def certain_mbps(link_mbps: int, max_weight: int, vfs: int, least_mbps: int) -> int:
+    """The largest sum of minimums that leaves every VF its own, however the sum is divided, Mb/s.
+
+    vfs: how many VFs may have minimums, each of `least_mbps` or more. Other arguments as in `shares`.
+    """
+    certain, uncertain = 0, link_mbps + 1
+    while uncertain - certain > 1:
+        total = (certain + uncertain) // 2
+        if _is_certain(total, link_mbps, max_weight, vfs, least_mbps):
+            certain = total
+        else:
+            uncertain = total
+    return certain
+
+
+def _is_certain(total: int, link_mbps: int, max_weight: int, vfs: int, least_mbps: int) -> bool:
+    """Report whether any minimums of this sum are kept, by bounds for the largest ones of each divider.
+
+    With the largest at its own minimum all others are, too; below `max_weight` shares are the minimums.
+    """
+    for divider in range(1, total // max_weight + 1):
+        first, last = max(least_mbps, divider * max_weight), min(total, (divider + 1) * max_weight - 1)
+        if last < first:
+            continue
+        others = min(vfs - 1, (total - first) // least_mbps)
+        rounded_up = (total - first + others * (divider - 1)) // divider
+        if max_weight + min(others * max_weight, rounded_up) > link_mbps * max_weight // last:
+            return False
+    return True
 
 
 class Weighing(NamedTuple):

@@ -116,7 +116,8 @@ class PfOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: of the device, a DNS label, stable while the PF has its name. pf: the PF's netdev. pcie_root: of
     Kubernetes' attribute `resource.kubernetes.io/pcieRoot`, `pci0000:3a`. mtu: bytes.
     min_rate, max_rate: what enforces reservations and caps.
-    bandwidth_mbps: what reservations may add up to. vfs: how many can be given, those in use included.
+    bandwidth_mbps: what reservations may add up to. least_mbps: what each interface reserves at least.
+    vfs: how many can be given, those in use included.
     link_up: whether the link has carrier; while it has none, `bandwidth_mbps` is of when it last had.
     problems: one sentence each for an operator; while the link is down, also the message of its health.
     """
@@ -132,6 +133,7 @@ class PfOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_rate: Enforcer
     rdma: bool
     bandwidth_mbps: Mbps
+    least_mbps: Mbps = 0
     vfs: Number
     numa_node: Number | None = None
     pcie_root: Name = ""

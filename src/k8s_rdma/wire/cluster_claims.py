@@ -325,11 +325,20 @@ def _claim_pf(device: Device, used: Used) -> ClaimPf:
     return ClaimPf(
         name=device.name,
         mbps=min(int(bandwidth // _BITS_PER_MB), MAX_RATE_MBPS),
+        least_mbps=_least_mbps(device, path),
         vfs=min(int(vfs), _MAX_VFS),
         used=used,
         attributes={_DRIVER: DRIVER, **dict(_attributes(device))},
         taints=tuple(DeviceTaint(taint.key, taint.value, taint.effect) for taint in device.taints),
     )
+
+
+def _least_mbps(device: Device, path: str) -> int:
+    """The start of the valid range of a device's bandwidth."""
+    policy = device.capacity[_BANDWIDTH].request_policy if _BANDWIDTH in device.capacity else None
+    valid_range = (policy or {}).get("validRange") or {}
+    least = valid_range.get("min", "0") if isinstance(valid_range, dict) else "0"
+    return _mbps(_amount(str(least), f"{path}.{_BANDWIDTH}.requestPolicy.validRange.min"))
 
 
 def _attributes(device: Device) -> Iterator[tuple[str, Attribute]]:

@@ -296,14 +296,14 @@ def _interfaces(claim: _Claim, node: NodeName, subject: str) -> tuple[ClaimedInt
             _conflict(path, f"pool {shown(result.pool)} is not this node's, {node}")
         if result.admin_access:
             _refuse(path, "adminAccess reserves nothing, and an interface needs a VF")
-        mbps = _consumed(result, requested, path)
+        bandwidth = _consumed(result, requested, path)
         values = _config(devices.config or (), result.request, subject)
         interfaces.append(
             ClaimedInterface(
                 request=result.request,
                 device=result.device,
                 share_id=result.share_id or "",
-                interface=_interface(values, mbps, f"{subject}: request {result.request}"),
+                interface=_interface(values, bandwidth, f"{subject}: request {result.request}"),
             )
         )
     _require_unique(interfaces, subject)
@@ -319,18 +319,26 @@ def _requested(claim: _Claim) -> Iterable[tuple[str, Mapping[str, str | int]]]:
             yield f"{request.name}/{sub.name}", (sub.capacity and sub.capacity.requests) or {}
 
 
-def _consumed(result: _Result, requested: Mapping[str, Mapping[str, str | int]], path: str) -> int:
-    """The bandwidth that a result consumes, in Mb/s: as much as its request asks for, and one VF."""
+class _Bandwidth(NamedTuple):
+    """The bandwidth that a request asks for, and what its result consumes, as much or more."""
+
+    requested_mbps: int
+    consumed_mbps: int
+
+
+def _consumed(result: _Result, requested: Mapping[str, Mapping[str, str | int]], path: str) -> _Bandwidth:
+    """The bandwidth that a result consumes, as much as its request asks for, and one VF."""
     if result.request not in requested:
         _refuse(f"{path}.request", f"{shown(result.request)} is none of the claim's")
     consumed = result.consumed_capacity or {}
-    amounts = {}
+    amounts, requests = {}, {}
     for capacity in (BANDWIDTH, VFS):
         field = f"{path}.consumedCapacity.{capacity}"
         if capacity not in consumed:
             _refuse(field, "is missing; the API server lacks DRAConsumableCapacity, or the PF was shared out")
         amounts[capacity] = _amount(consumed[capacity], field)
         least = _amount(requested[result.request].get(capacity, 0), f"request {result.request}: {capacity}")
+        requests[capacity] = least
         if amounts[capacity] < least:
             requirement = shown(str(requested[result.request].get(capacity, 0)))
             granted = shown(str(consumed[capacity]))
@@ -340,7 +348,7 @@ def _consumed(result: _Result, requested: Mapping[str, Mapping[str, str | int]],
     mbps = _mbps(amounts[BANDWIDTH])
     if mbps > MAX_RATE_MBPS:
         _refuse(f"{path}.consumedCapacity.{BANDWIDTH}", f"{consumed[BANDWIDTH]} is no rate")
-    return mbps
+    return _Bandwidth(_mbps(requests[BANDWIDTH]), mbps)
 
 
 def _mbps(bits_per_s: Fraction) -> int:
@@ -389,7 +397,12 @@ def _parameters(parameters: bytes, path: str) -> dict[str, object]:
     return values
 
 
-def _interface(values: Mapping[str, object], min_mbps: int, path: str) -> InterfaceRequest:
+def reservation_mbps(consumed_mbps: int, max_tx_rate_mbps: int) -> int:
+    """The reservation of an interface: what it consumes, at most its cap, which a PF's least may be above."""
+    return min(consumed_mbps, max_tx_rate_mbps) if max_tx_rate_mbps else consumed_mbps
+
+
+def _interface(values: Mapping[str, object], bandwidth: _Bandwidth, path: str) -> InterfaceRequest:
     try:
         options = read_options(values, path, _no_selector)
         enforce = choice(values.get(_ENFORCE, Enforce.AUTO.value), f"{path}.{_ENFORCE}", Enforce)
@@ -397,11 +410,17 @@ def _interface(values: Mapping[str, object], min_mbps: int, path: str) -> Interf
         message = re.sub("|".join(_SPELLED), lambda key: _SPELLED[key[0]], error.message)
         raise MalformedError(message, reason=error.reason) from error
     cap = _cap(values[_CAP], f"{path}.{_CAP}") if _CAP in values else 0
-    if 0 < cap < min_mbps:
-        refuse(f"{path}.{_CAP}", f"{cap} Mb/s is below the bandwidth of its request, {min_mbps} Mb/s")
+    if 0 < cap < bandwidth.requested_mbps:
+        why = f"{cap} Mb/s is below the bandwidth of its request, {bandwidth.requested_mbps} Mb/s"
+        refuse(f"{path}.{_CAP}", why)
     if enforce is Enforce.SOFTWARE and options.driver is VfDriver.VFIO_PCI:
         refuse(f"{path}.{_ENFORCE}", "software caps network devices, and vfio-pci makes none")
-    return InterfaceRequest(min_tx_rate_mbps=min_mbps, max_tx_rate_mbps=cap, enforce=enforce, options=options)
+    return InterfaceRequest(
+        min_tx_rate_mbps=reservation_mbps(bandwidth.consumed_mbps, cap),
+        max_tx_rate_mbps=cap,
+        enforce=enforce,
+        options=options,
+    )
 
 
 def _no_selector(_document: Object, path: str, _keys: tuple[str, ...]) -> Mapping[str, Any]:

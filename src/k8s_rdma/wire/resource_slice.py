@@ -68,6 +68,7 @@ def slice_specs(
 
 def _device(pf: PfOffer, *, agent_away: bool) -> dict[str, Any]:
     taints = {LINK_DOWN: not pf.link_up, AGENT_AWAY: agent_away}
+    least = quantity_of(pf.least_mbps)
     device: dict[str, Any] = {
         "name": pf.name,
         "allowMultipleAllocations": True,
@@ -75,7 +76,7 @@ def _device(pf: PfOffer, *, agent_away: bool) -> dict[str, Any]:
         "capacity": {
             "bandwidth": {
                 "value": quantity_of(max(pf.bandwidth_mbps, 0)),
-                "requestPolicy": {"default": "0", "validRange": {"min": "0", "step": "1M"}}
+                "requestPolicy": {"default": least, "validRange": {"min": least, "step": "1M"}}
                 if pf.bandwidth_mbps > 0
                 else {"default": "0", "validValues": ["0"]},  # a step is not to be beyond the capacity
             },
