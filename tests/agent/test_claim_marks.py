@@ -249,6 +249,43 @@ def test_pod_that_shares_a_claim_has_interfaces_once_it_is_prepared_for_it(machi
     scenario(machine, play)
 
 
+def test_pod_waits_for_the_claim_of_one_that_the_api_server_has_no_more(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        document = of_pod(claim(interface("a")), "q")
+        await agent.prepare(interface("a"))
+        await agent.add()
+        agent.node.set_consumers(consumers(p="c", q="c"))
+        assert (await refusal(agent.add("c2", "q"))).message == SHARED
+        agent.node.set_consumers(consumers(q="c"))
+        waiting = asyncio.create_task(agent.add("c2", "q"))
+        done, _ = await asyncio.wait([waiting], timeout=0.5)
+        assert not done
+        await agent.delete()
+        await agent.claims.hand_over(prepare(document, pod_of_claims("q")), PodUid("uid-p"))
+        async with asyncio.timeout(5):
+            await waiting
+        assert agent.vfs("c2")
+
+    scenario(machine, play)
+
+
+def test_pod_that_waits_for_a_claim_is_refused_when_its_caller_gives_up_or_it_is_unprepared(
+    machine: Machine,
+) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a"))
+        agent.node.set_consumers(consumers(q="c"))
+        adding = agent.add("c2", "q", still_waiting=lambda: False)
+        assert (await refusal(adding)).message == SHARED
+        waiting = asyncio.create_task(agent.add("c2", "q"))
+        await asyncio.wait([waiting], timeout=0.3)
+        await agent.unprepare()
+        async with asyncio.timeout(5):
+            assert (await refusal(waiting)).message == NOBODYS
+
+    scenario(machine, play)
+
+
 def test_pod_with_a_claim_of_its_own_is_refused_for_one_that_it_shares(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a"))

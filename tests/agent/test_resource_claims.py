@@ -65,11 +65,15 @@ class Running:
         await self.claims.unprepare(ClaimName(namespace="default", name=name, uid=uid))
 
     async def add(
-        self, container: str = "c1", name: str = "p", annotations: dict[str, str] | None = None
+        self,
+        container: str = "c1",
+        name: str = "p",
+        annotations: dict[str, str] | None = None,
+        still_waiting: Callable[[], bool] = lambda: True,
     ) -> Any:
         netns = self.machine.sandboxes[self.machine.sandbox(container)]
         stdin = self.machine.stdin(annotations or {})
-        await self.verbs.add(call("ADD", container, f"uid-{name}", name=name), netns, stdin)
+        await self.verbs.add(call("ADD", container, f"uid-{name}", name=name), netns, stdin, still_waiting)
 
     async def delete(self, container: str = "c1", name: str = "p") -> None:
         await self.verbs.delete(call("DEL", container, f"uid-{name}", name=name), "net")

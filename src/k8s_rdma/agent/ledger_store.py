@@ -82,6 +82,10 @@ MAX_BYTES = REQUEST_HEADER.size + MAX_ENV_BYTES + MAX_STDIN_BYTES
 EXCLUSIVE_DEVICES = "exclusive-devices"
 
 
+class UnendedPodError(K8sRdmaError):
+    """A claim is still promised to a pod that the API server has no more, until its end on the node."""
+
+
 class ClaimMarkers:
     """The directory of markers of pods that have promises."""
 
@@ -337,12 +341,15 @@ class LedgerStore:
     def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
         """Return what a pod's claims promise it. LedgerError where these promises were lost.
 
-        K8sRdmaError (`CONFLICT`) names a claim of the pod that is not promised to it.
+        K8sRdmaError (`CONFLICT`) names a claim of the pod that is not promised to it; UnendedPodError one
+        that may be handed over to it.
         """
         promised, mark = self.ledger.promised_to(pod), self._claim_markers.read(pod)
         names = {"/".join(entry.split("/")[:2]) for entry in (mark or ClaimMark()).shared}
         if foreign := names - self._claims_of(pod):
-            raise K8sRdmaError(self._why_foreign(min(foreign)), reason=Reason.CONFLICT)
+            unended = all(self._may_be_handed_over(claim, pod) for claim in foreign)
+            error = UnendedPodError if unended else K8sRdmaError
+            raise error(self._why_foreign(min(foreign)), reason=Reason.CONFLICT)
         if not promised and mark is not None:
             msg = (
                 f"pod {pod}: its ResourceClaims were prepared, and their promises are lost; delete the pod, "
@@ -350,6 +357,11 @@ class LedgerStore:
             )
             raise LedgerError(msg)
         return promised
+
+    def _may_be_handed_over(self, claim: str, pod: PodUid) -> bool:
+        """Report whether a claim is promised to pods that are gone by the watch, which has this one."""
+        owners = self._owners().get(claim, set())
+        return bool(owners) and pod in self._consumers and owners.isdisjoint(self._consumers)
 
     def _why_foreign(self, claim: str) -> str:
         if claim in self._owners():

@@ -8,6 +8,7 @@ IPv6 addresses and a link, and holds up no other pod.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -30,13 +31,15 @@ from k8s_rdma.agent.cni.pod_request import (
     slots_of_pod,
     unknown_networks,
 )
+from k8s_rdma.agent.ledger_store import UnendedPodError
 from k8s_rdma.agent.node import Node, Sandbox, Worker, rejected
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
 from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, target_of
-from k8s_rdma.core.ledger import Attachment, Pod, Receipt
+from k8s_rdma.core.ledger import Attachment, Pod, PromisedInterface, Receipt
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
+from k8s_rdma.wire.claims import LONGEST_WAIT_S
 from k8s_rdma.wire.cni_request import CniEnvironment, NetConf, decode_netconf, refuse
 from k8s_rdma.wire.cni_result import ResultInterface, check_version, encode_result
 from k8s_rdma.wire.plugin_config import IpamResult
@@ -55,6 +58,9 @@ FIRST_DETECTION_DELAY_S = 0.11
 (`linux.pod_interface`)."""
 
 DETECTION_POLL_INTERVAL_S = 0.05
+
+HANDOVER_POLL_S, MOST_WAITING = 0.2, 64
+"""The interval at which an ADD looks for a claim that another pod still has, and how many do so at a time."""
 
 DEADLINE_S = 3.0
 """The kernel may probe a second later (`rtr_solicit_delay`), and more than once (`dad_transmits`)."""
@@ -88,6 +94,7 @@ class AddCommand:
         self._delete_command = delete_command
         self._stale_sandboxes = StaleSandboxes(access, delete_command)
         self._on_claim = on_claim
+        self._waiting = 0
 
     async def add(
         self,
@@ -150,7 +157,7 @@ class AddCommand:
         devices = await self._devices_of(call, pod_request)
         pod_request = pod_request.with_gpus(devices)
         pod_request = add_device_interfaces(pod_request, devices.exclusive, self._node.hardware)
-        pod_request = pod_request.with_claims(await self._worker.run(self._node.promised_to, call.pod.uid))
+        pod_request = pod_request.with_claims(await self._promised_to(call))
         slots = slots_of_pod(
             devices.slots,
             call.annotations,
@@ -172,6 +179,28 @@ class AddCommand:
             self._require(sandbox, part)
             receipt = await self._claim(call, sandbox, part)
             return await self._attach(call, receipt, part)
+
+    async def _promised_to(self, call: AddCall) -> tuple[PromisedInterface, ...]:
+        """Return what its claims promise the pod; wait for those of a pod deleted by force, until that ends.
+
+        The runtime would try the sandbox again only after 10 to 15 s.
+        """
+        deadline_s = time.monotonic() + LONGEST_WAIT_S
+        while True:
+            try:
+                return await self._worker.run(self._node.promised_to, call.pod.uid)
+            except UnendedPodError:
+                if (
+                    self._waiting >= MOST_WAITING
+                    or time.monotonic() >= deadline_s
+                    or not call.still_waiting()
+                ):
+                    raise
+            self._waiting += 1
+            try:
+                await asyncio.sleep(HANDOVER_POLL_S)
+            finally:
+                self._waiting -= 1
 
     @asynccontextmanager
     async def _marked(self, call: AddCall) -> AsyncIterator[None]:
