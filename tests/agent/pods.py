@@ -13,7 +13,7 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.agent.cluster.api_cluster import Consumers
+    from k8s_rdma.agent.cluster.api_cluster import CapsRequests, Consumers
     from k8s_rdma.core.ledger import Pod, Receipt
     from k8s_rdma.errors import K8sRdmaError
 
@@ -66,6 +66,7 @@ class KnowingCluster:
         self.errors: list[K8sRdmaError] = []
         self.caps: list[tuple[str, bool]] = []
         self.rates: list[tuple[str, bool]] = []
+        self.decided: list[tuple[PodUid, str]] = []
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
         self.asked.append(pod)
@@ -82,6 +83,12 @@ class KnowingCluster:
 
     async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
         raise NotImplementedError
+
+    async def wait_for_caps(self, previous: CapsRequests | None) -> CapsRequests:
+        raise NotImplementedError
+
+    def caps_decided(self, pod: Pod, status: str) -> None:
+        self.decided.append((pod.uid, status))
 
     def attached(self, receipt: Receipt, results: object) -> None:
         self.given.append(receipt)

@@ -16,6 +16,7 @@ from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CapsRequest
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.http_server import Response
@@ -180,6 +181,27 @@ async def test_consumers_are_the_unfinished_pods_of_this_node_with_their_resourc
         await w.delete(templated)
         del expected[templated.uid]
         await until(expected)
+
+
+async def test_caps_are_those_of_unfinished_pods_with_claims_and_their_status_is_written(tmp_path):
+    named = [{"name": "net", "resourceClaimName": "c"}]
+    async with world(tmp_path) as w:
+
+        async def until(expected):
+            caps = None
+            while caps != expected:
+                caps = await w.cluster.wait_for_caps(caps)
+
+        first = await w.run_pod("first", claims=named)
+        await w.run_pod("plain")
+        await until({first.uid: CapsRequest()})
+        text = '{"rdma0": 800}'
+        await w.patch(f"{URL}/first", {"metadata": {"annotations": {CLAIM_CAPS_ANNOTATION: text}}})
+        await until({first.uid: CapsRequest(text)})
+        w.cluster.caps_decided(first, "{}")
+        await until({first.uid: CapsRequest(text, "{}")})
+        await w.delete(first)
+        await until({})
 
 
 async def test_claim_ends_when_the_placement_is_taken_from_the_pod(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from agent.cluster_world import URL, refusal, world
 from factories import PF1, interface, receipt
-from k8s_rdma.agent.cluster.api_cluster import GAP_S
+from k8s_rdma.agent.cluster.refusals import GAP_S
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.core.types import ContainerId, PodUid
 from k8s_rdma.errors import K8sRdmaError, Reason

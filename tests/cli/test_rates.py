@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -12,6 +12,9 @@ from cli.asking import k8s_rdma
 from extender.node_server import PF0, pf, report
 from extender.test_rate_changes import KEY, asked, programs, status
 from extender.world import World, world
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CLAIM_CAPS_STATUS_ANNOTATION
+from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
+from k8s_rdma.wire.placement_annotation import RatesStatus, digest, encode_rates_status
 from k8s_rdma_demo.cluster.command import write_kubeconfig
 
 if TYPE_CHECKING:
@@ -110,20 +113,70 @@ async def test_what_cannot_be_is_refused_before_anything_is_written(
     assert await c.read_pod("gold") == before
 
 
-async def test_pod_with_claims_is_refused_with_the_reason(c: World, tmp_path: Path):
+PODS = "/api/v1/namespaces/default/pods"
+
+
+async def create_claiming(c: World, *names: str, **annotations: str) -> None:
+    """A pod whose interfaces are by claim; its node has reported these."""
+    reported = json.dumps([{"interface": name} for name in names])
     pod = {
-        "metadata": {"name": "claims"},
+        "metadata": {"name": "claims", "annotations": {NETWORK_STATUS_ANNOTATION: reported, **annotations}},
         "spec": {
             "nodeName": "w1",
             "containers": [{"name": "c", "image": "lab.local/busybox:1"}],
             "resourceClaims": [{"name": "rdma", "resourceClaimName": "r"}],
         },
     }
-    created = await c.http.post("/api/v1/namespaces/default/pods", json=pod)
+    created = await c.http.post(PODS, json=pod)
     assert created.status_code == 201, created.text
-    code, output = await rates(c, tmp_path, "default/claims", "--min", "1")
-    assert code == 1
-    assert "what a claim was allocated cannot change" in output
+
+
+async def annotations_of(c: World, name: str) -> dict[str, str]:
+    return (await c.read_pod(name))["metadata"]["annotations"]
+
+
+async def test_reservation_of_a_claim_is_refused_with_the_reason(c: World, tmp_path: Path):
+    await create_claiming(c, "rdma0")
+    for options in (("--min", "1"), ("--min", "1", "--max", "2")):
+        code, output = await rates(c, tmp_path, "default/claims", *options)
+        assert code == 1
+        assert "what a claim reserves cannot change" in " ".join(output.split())
+    assert CLAIM_CAPS_ANNOTATION not in await annotations_of(c, "claims")
+
+
+@pytest.mark.parametrize(("state", "code"), [("programmed", 0), ("refused", 1)])
+async def test_cap_of_a_claim_is_edited_and_its_agents_answer_awaited(
+    c: World, tmp_path: Path, state: Literal["programmed", "refused"], code: int
+):
+    await create_claiming(c, "rdma0", "rdma1", **{CLAIM_CAPS_ANNOTATION: '{"rdma0": 700}'})
+    changing = asyncio.create_task(
+        rates(c, tmp_path, "default/claims", "--interface", "1", "--max", "800", "--wait")
+    )
+    text = ""
+    while "rdma1" not in text:
+        text = (await annotations_of(c, "claims"))[CLAIM_CAPS_ANNOTATION]
+    assert json.loads(text) == {"rdma0": 700, "rdma1": 800}
+    answer = RatesStatus(state=state, request=digest(text), message="why")
+    patch = {"metadata": {"annotations": {CLAIM_CAPS_STATUS_ANNOTATION: encode_rates_status(answer)}}}
+    headers = {"Content-Type": "application/merge-patch+json"}
+    assert (await c.http.patch(f"{PODS}/claims", json=patch, headers=headers)).status_code == 200
+    assert await changing == (code, f"default/claims: {state}: why\n")
+    assert (await rates(c, tmp_path, "default/claims", "--interface", "rdma1", "--max", "800"))[1] == (
+        "default/claims: unchanged\n"
+    )
+
+
+async def test_interfaces_of_both_kinds_are_told_apart_by_name(c: World, tmp_path: Path):
+    await create_claiming(c, "rdma0", "data", rdma_interfaces_required=asked((200, 0)))
+    code, output = await rates(
+        c, tmp_path, "default/claims", "--interface", "data", "--max", "800", "--timeout", "0.3"
+    )
+    assert (code, "within 0.3 s no agent has decided" in output) == (1, True)
+    found = await annotations_of(c, "claims")
+    assert found[CLAIM_CAPS_ANNOTATION] == '{"data":800}'
+    assert found["rdma_interfaces_required"] == asked((200, 0))
+    _, output = await rates(c, tmp_path, "default/claims", "--interface", "eth9", "--max", "1")
+    assert "has no such interface" in output
 
 
 async def test_command_says_that_nobody_decided(tmp_path: Path):
@@ -136,4 +189,4 @@ async def test_command_says_that_nobody_decided(tmp_path: Path):
         )
     [result] = json.loads(output)
     assert (code, result["state"]) == (1, "undecided")
-    assert "no extender has decided within 0.5 s" in result["message"]
+    assert "within 0.5 s no extender has decided" in result["message"]

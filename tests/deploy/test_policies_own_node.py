@@ -110,7 +110,10 @@ def test_agent_may_do_what_it_has_to(name: str):
 
 NOT_OF_NODE = "is not of node w1, whose agent asks"
 NOTHING_OF_NODE = "an agent writes nothing of a Node but the capacity in its status"
-NOTHING_OF_POD = "an agent writes nothing of a pod but its annotation k8s-rdma.io/network-status"
+NOTHING_OF_POD = (
+    "an agent writes nothing of a pod but its annotations k8s-rdma.io/network-status and "
+    "k8s-rdma.io/claim-caps-status"
+)
 UNREPORTED = "event default/e is not reported by node w1, or about another node"
 STATUS = (
     "addresses",

@@ -389,6 +389,7 @@ class ClaimOffers:
             found,
             ifname=interface.ifname,
             mac=interface.mac,
+            max_tx_rate=interface.max_tx_rate_mbps,
             ips=None if addresses is None else addresses.get(interface.ifname, ())[:MAX_IPS],
             min_enforced=enforced.min,
             max_enforced=enforced.max,

@@ -15,6 +15,7 @@ import structlog
 
 from k8s_rdma import process
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, DeviceNodes, SharedResourceSpecs
+from k8s_rdma.agent.claim_caps import ClaimCaps
 from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
 from k8s_rdma.agent.cluster.api_cluster import Cluster, open_client, open_cluster
 from k8s_rdma.agent.cni.add import AddCommand, PodSources
@@ -165,6 +166,7 @@ class Agent:
     specifications: CdiSpecs
     claims: ClaimCommands
     live_rates: LiveRates
+    claim_caps: ClaimCaps
 
 
 def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[None]]) -> Agent:
@@ -209,6 +211,7 @@ def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[N
         specifications=specifications,
         claims=claims,
         live_rates=LiveRates(access, pods.cluster),
+        claim_caps=ClaimCaps(access, pods.cluster, pods.policy.policies),
     )
 
 
@@ -248,7 +251,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     live_rates = agent.live_rates
     reporter = Reporter(
         node,
-        lambda: (*failures_of(keys, policies), *live_rates.problems()),
+        lambda: (*failures_of(keys, policies), *live_rates.problems(), *agent.claim_caps.problems()),
         gpus.gpus,
         live_rates.refusals,
     )
@@ -299,6 +302,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
             cluster.run,
             partial(agent.claims.guard, cluster),
             partial(live_rates.run, reporter),
+            partial(agent.claim_caps.run, reporter),
             specifications.run,
             partial(gpus.run, reporter.publish),
         ]

@@ -10,7 +10,6 @@ The sandbox of an attachment, and the failures of an ADD for it.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -19,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
+from k8s_rdma.agent.scanner import Scanner
 from k8s_rdma.agent.vf_operations import (
     CapFinding,
     ObservedCaps,
@@ -48,7 +48,6 @@ from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
 from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.devices.pools import Pool, in_pools
 from k8s_rdma.core.inventory import Gpu, PfRule
-from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, Unreadable, VfCounters
 from k8s_rdma.core.ledger import (
     AllocatedInterface,
     Attachment,
@@ -63,12 +62,13 @@ from k8s_rdma.core.ledger import (
 )
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.core.plan import Addressing, configurations, hand_over
-from k8s_rdma.core.reprogramming import changes_caps, changing, judge_rates
-from k8s_rdma.core.step import NetnsRef, Step
+from k8s_rdma.core.reprogramming import changes_caps, changing, judge_caps, judge_rates
+from k8s_rdma.core.step import NetnsRef, Step, VfRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.sockets import Outcome
 
 if TYPE_CHECKING:
+    from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, VfCounters
     from k8s_rdma.core.request import Request
     from k8s_rdma.core.types import ContainerId, NodeName, PciAddress, PodUid
     from k8s_rdma.linux.receipts import Receipts
@@ -159,75 +159,6 @@ class Worker:
     def close(self) -> None:
         """Wait for the running call, and stop."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-TOLERATED_FAILURES = 1
-"""Scans in a row that may fail entirely before the hardware counts as unreadable: one may have met a driver
-while it was loaded, and the next follows within a second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scans:
-    """Statistics of scans. failed: incomplete ones. seconds: the duration of all together."""
-
-    total: int = 0
-    failed: int = 0
-    seconds: float = 0.0
-
-
-class Scanner:
-    """Scans the node's hardware; used from one thread, read from others.
-
-    error: why the last scan failed entirely; empty when it did not.
-    incomplete: whether the last scan failed or could not read everything, so that another one is due.
-    last_s: the duration of the last scan.
-    """
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        in_pools: Callable[[Hardware], Hardware] = lambda hardware: hardware,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Scan nothing yet. in_pools: puts VFs into their pools."""
-        self._kernel = kernel
-        self._in_pools = in_pools
-        self._now = now
-        self._failures = 0
-        self.scans = Scans()
-        self.error = ""
-        self.incomplete = False
-        self.last_s = 0.0
-
-    def scan(self) -> Hardware:
-        """Observe the hardware. KernelError when the kernel cannot be queried."""
-        started = self._now()
-        self.incomplete = True
-        try:
-            hardware = self._in_pools(self._kernel.observe())
-            self._failures, self.error = 0, ""
-            self.incomplete = bool(hardware.unreadable)
-        except KernelError as error:
-            self._failures, self.error = self._failures + 1, str(error)
-            raise
-        finally:
-            self.last_s = self._now() - started
-            scans_before = self.scans
-            self.scans = Scans(
-                scans_before.total + 1,
-                scans_before.failed + self.incomplete,
-                scans_before.seconds + self.last_s,
-            )
-        return hardware
-
-    def look_again(self, last: Hardware) -> Hardware:
-        """Scan; return `last` when the kernel cannot be queried, marked as unreadable if that persists."""
-        try:
-            return self.scan()
-        except KernelError as error:
-            if self._failures <= TOLERATED_FAILURES:
-                return last
-            return replace(last, unreadable=(Unreadable("the hardware", str(error)),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -520,12 +451,30 @@ class Node:
         None where nothing changes, or the pod is being attached or ended. K8sRdmaError where the change is
         refused or fails: then the rates are as before, or the receipts keep it until `undo_rate_change`.
         """
+
+        def judge(receipts: Sequence[Receipt]) -> tuple[Receipt, ...] | Rejection:
+            old = [receipt for receipt in receipts if receipt.is_outdated(placement.generation)]
+            return judge_rates(old, placement, self.hardware, self.ledger)
+
+        return self._reprogram(pod, placement, judge)
+
+    def change_caps(self, pod: PodUid, caps: Mapping[VfRef, int]) -> tuple[Receipt, ...]:
+        """Program other caps of interfaces by ResourceClaim; otherwise as `change_rates`."""
+        return self._reprogram(
+            pod, None, lambda receipts: judge_caps(receipts, caps, self.hardware, self.name)
+        )
+
+    def _reprogram(
+        self,
+        pod: PodUid,
+        placement: Placement | None,
+        judge: Callable[[Sequence[Receipt]], tuple[Receipt, ...] | Rejection],
+    ) -> tuple[Receipt, ...]:
         self.undo_rate_change(pod)
         receipts = self.ledger.of_pod(pod)
-        old = [receipt for receipt in receipts if receipt.is_outdated(placement.generation)]
-        if not old or any(map(self.is_unfinished, receipts)):
+        if any(map(self.is_unfinished, receipts)):
             return ()
-        changed = self._decided(placement, lambda: judge_rates(old, placement, self.hardware, self.ledger))
+        changed = self._decided(placement, lambda: judge(receipts))
         if isinstance(changed, Rejection):
             raise K8sRdmaError(changed.message, reason=changed.reason)
         steps = self._rate_steps(changed)

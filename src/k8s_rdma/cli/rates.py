@@ -1,7 +1,8 @@
 """`k8s-rdma rates set`: changes reservations and caps of running pods, and tells what became of it.
 
 It edits the pods' annotation as `kubectl annotate` would, of the version that it read, and waits for the
-status that the extender writes. Pods are changed one by one: each is judged beside those before it.
+status that the extender writes. For caps of interfaces by ResourceClaim it is another annotation, and the
+node's agent writes the status. Pods are changed one by one: each is judged beside those before it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.wire.annotation import format_request, read_request, request_name, request_text
+from k8s_rdma.wire.claim_caps import (
+    CLAIM_CAPS_ANNOTATION,
+    CLAIM_CAPS_STATUS_ANNOTATION,
+    CapsRequest,
+    encode_caps,
+)
 from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.placement_annotation import (
     RATES_STATUS_ANNOTATION,
@@ -133,15 +140,15 @@ def _change(api: Documents, namespace: str, name: str, options: RatesOptions) ->
             raise MalformedError(f"pod {pod} does not exist")
         metadata = document["metadata"]
         annotations = metadata.get("annotations") or {}
-        text = _edited(pod, document, annotations, options)
-        if text == request_text(annotations):
-            status = _status(annotations, text)
+        edit = _edit(pod, document, annotations, options)
+        if not edit.is_changed:
+            status = _status(annotations, edit)
             return RatesResult(pod=pod, state="unchanged", generation=status.generation if status else 0)
         patch = {
             "metadata": {
                 "uid": metadata["uid"],
                 "resourceVersion": metadata["resourceVersion"],
-                "annotations": {request_name(annotations): text},
+                "annotations": {edit.annotation: edit.text},
             }
         }
         try:
@@ -150,26 +157,76 @@ def _change(api: Documents, namespace: str, name: str, options: RatesOptions) ->
             if refused.status != _CONFLICT or not tries_left:
                 raise
             continue
-        return _outcome(api, path, pod, text, options)
+        return _outcome(api, path, pod, edit, options)
     raise AssertionError  # the last try raises
 
 
-def _edited(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Edit:
+    """Text for an annotation. status: the annotation with its status. undecided: what to say without one."""
+
+    annotation: str
+    text: str
+    is_changed: bool
+    status: str
+    undecided: str
+
+
+def _edit(
     pod: str, document: Mapping[str, Any], annotations: Mapping[str, str], options: RatesOptions
-) -> str:
+) -> _Edit:
     """The annotation with the wanted rates. MalformedError names what does not fit."""
     text = request_text(annotations)
     request = read_request(text, strict=False, name=request_name(annotations)).request
-    if not request:
-        if (document.get("spec") or {}).get("resourceClaims"):
-            msg = (
-                f"pod {pod} has its interfaces by ResourceClaim: what a claim was allocated cannot change; "
-                "start the pod anew with another claim"
-            )
-            raise MalformedError(msg, reason=Reason.NOT_ALLOWED)
+    spec = document.get("spec") or {}
+    claimed = _names_in_pod(annotations)[len(request.interfaces) :] if spec.get("resourceClaims") else []
+    if not request and not spec.get("resourceClaims"):
         raise MalformedError(f"pod {pod} asks for no RDMA interfaces")
-    if not (document.get("spec") or {}).get("nodeName"):
+    if not spec.get("nodeName"):
         raise MalformedError(f"pod {pod} is not bound yet: edit its annotation, or its template")
+    if not request or (options.interfaces and set(options.interfaces) <= set(claimed)):
+        return _edit_caps(pod, annotations, claimed, options)
+    edited = _edited(pod, request, annotations, options)
+    return _Edit(
+        annotation=request_name(annotations),
+        text=edited,
+        is_changed=edited != text,
+        status=RATES_STATUS_ANNOTATION,
+        undecided=(
+            f"no extender has decided; see `k8s-rdma explain pod {pod}`, and whether placements are signed"
+        ),
+    )
+
+
+def _edit_caps(pod: str, annotations: Mapping[str, str], claimed: list[str], options: RatesOptions) -> _Edit:
+    """The caps of interfaces by ResourceClaim, by name or by index among these."""
+    if options.min_mbps is not None or options.max_mbps is None:
+        msg = (
+            f"pod {pod} has its interfaces by ResourceClaim: what a claim reserves cannot change, and only "
+            "--max may; start the pod anew with another claim"
+        )
+        raise MalformedError(msg, reason=Reason.NOT_ALLOWED)
+    names = {str(index): name for index, name in enumerate(claimed)} | {name: name for name in claimed}
+    for name in options.interfaces:
+        if name not in names:
+            choices = ", ".join(claimed) or "none that its node has reported"
+            raise MalformedError(f"--interface {name}: pod {pod} has no such interface; it has {choices}")
+    if not claimed:
+        raise MalformedError(f"pod {pod} has no interfaces by ResourceClaim that its node has reported")
+    request = CapsRequest.read(annotations)
+    caps = request.caps() | {names[name]: options.max_mbps for name in options.interfaces or claimed}
+    is_changed = not request.text or caps != request.caps()
+    return _Edit(
+        annotation=CLAIM_CAPS_ANNOTATION,
+        text=encode_caps(caps) if is_changed else request.text,
+        is_changed=is_changed,
+        status=CLAIM_CAPS_STATUS_ANNOTATION,
+        undecided="no agent has decided; that of its node needs credentials, and may be older",
+    )
+
+
+def _edited(pod: str, request: Request, annotations: Mapping[str, str], options: RatesOptions) -> str:
+    """The annotation's text with the wanted rates."""
     chosen = _chosen(pod, request, annotations, options.interfaces)
     changed = replace(
         request,
@@ -179,7 +236,7 @@ def _edited(
         ),
     )
     if changed == request:
-        return text or ""
+        return request_text(annotations) or ""
     edited = format_request(changed)
     read_request(edited, strict=False, name=request_name(annotations))  # rates beyond the largest
     return edited
@@ -232,8 +289,8 @@ class _Named(msgspec.Struct):
     interface: str
 
 
-def _outcome(api: Documents, path: str, pod: str, text: str, options: RatesOptions) -> RatesResult:
-    """Wait for the extender's status of this edit."""
+def _outcome(api: Documents, path: str, pod: str, edit: _Edit, options: RatesOptions) -> RatesResult:
+    """Wait for the status of this edit."""
     over = time.monotonic() + options.timeout_s
     final = {"refused", "programmed"} if options.wait else _DECIDED
     status = None
@@ -241,26 +298,23 @@ def _outcome(api: Documents, path: str, pod: str, text: str, options: RatesOptio
         document = api.get(path)
         if document is None:
             raise MalformedError(f"pod {pod} does not exist any more")
-        status = _status(document["metadata"].get("annotations") or {}, text)
+        status = _status(document["metadata"].get("annotations") or {}, edit)
         if status is not None and status.state in final:
             break
         time.sleep(_POLL_S)
     if status is None:
-        message = (
-            f"no extender has decided within {options.timeout_s:g} s; "
-            f"see `k8s-rdma explain pod {pod}`, and whether placements are signed"
-        )
+        message = f"within {options.timeout_s:g} s {edit.undecided}"
         return RatesResult(pod=pod, state="undecided", message=message)
     return RatesResult(pod=pod, state=status.state, generation=status.generation, message=status.message)
 
 
-def _status(annotations: Mapping[str, str], text: str) -> RatesStatus | None:
+def _status(annotations: Mapping[str, str], edit: _Edit) -> RatesStatus | None:
     """The status of that very text."""
     try:
-        status = decode_rates_status(annotations.get(RATES_STATUS_ANNOTATION, ""))
+        status = decode_rates_status(annotations.get(edit.status, ""))
     except MalformedError:
         return None
-    return status if status.request == digest(text) else None
+    return status if status.request == digest(edit.text) else None
 
 
 def _line(result: RatesResult) -> str:

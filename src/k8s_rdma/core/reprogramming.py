@@ -4,6 +4,9 @@ The extender admits a change by the reports of nodes. The node judges it again b
 programs anything: it knows first of a slower link, and of VFs that somebody else rated. Nothing but rates may
 differ between two generations.
 
+Interfaces by ResourceClaim keep their reservation, which an allocated claim does not change, and the cap of
+their claim unless the pod's owner asks for another.
+
 A change is of all attachments of a pod that have earlier rates. Their receipts have it before its first step
 and until after its last one (`core.ledger.RateChange`), so that it can always be undone.
 """
@@ -15,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.allocation import used_for, used_locally
 from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf
-from k8s_rdma.core.ledger import AllocatedInterface, Ledger, RateChange, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger, PromisedInterface, RateChange, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.programming import demand, keeps_minimums, objection, programmed, takes_rates
 from k8s_rdma.core.request import InterfaceRequest, unmet
-from k8s_rdma.core.step import CapInterface, SetRates, Step, VfRate
-from k8s_rdma.core.types import InterfaceOptions, PciAddress, PfUse, VfDriver
-from k8s_rdma.errors import Reason
+from k8s_rdma.core.step import CapInterface, SetRates, Step, VfRate, VfRef
+from k8s_rdma.core.types import InterfaceOptions, NodeName, PciAddress, PfUse, VfDriver
+from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -81,17 +84,98 @@ def _target(
     if pf is None:
         return _Refusal(Reason.NO_SUCH_PF, f"its PF {placed.pf} is not there")
     request = replace(placed, options=interface.options).as_request()
+    return _with_rates(interface, pf, request)
+
+
+def _with_rates(
+    interface: AllocatedInterface, pf: Pf, request: InterfaceRequest
+) -> AllocatedInterface | _Refusal:
     if why := _driver_objection(pf, request):
         return _Refusal(Reason.DRIVER_REFUSES, f"PF {pf.name}: {why}")
     rates = programmed(pf, request)
     return replace(
         interface,
-        min_tx_rate_mbps=placed.min_tx_rate_mbps,
-        max_tx_rate_mbps=placed.max_tx_rate_mbps,
+        min_tx_rate_mbps=request.min_tx_rate_mbps,
+        max_tx_rate_mbps=request.max_tx_rate_mbps,
         set_min_tx_rate_mbps=rates.min_tx_rate_mbps,
         set_max_tx_rate_mbps=rates.max_tx_rate_mbps,
         software_max_tx_rate_mbps=rates.software_max_tx_rate_mbps,
     )
+
+
+def caps_by_vf(
+    receipts: Iterable[Receipt], promised: Iterable[PromisedInterface], caps: Mapping[str, int]
+) -> dict[VfRef, int]:
+    """Map a pod's interfaces by ResourceClaim to the caps that they should have, Mb/s.
+
+    promised: by the pod's claims, with the caps for those that `caps` does not name.
+    MalformedError names an interface that the pod does not have by claim.
+    """
+    base = {interface.vf: interface.placed.max_tx_rate_mbps for interface in promised}
+    claimed = {
+        interface.ifname: interface.vf
+        for receipt in receipts
+        for interface in receipt.interfaces
+        if interface.pool == CLAIMS_POOL and interface.vf in base
+    }
+    for name in caps:
+        if name not in claimed:
+            names = ", ".join(claimed) or "none"
+            raise MalformedError(f"{name}: the pod has no such interface by ResourceClaim; it has {names}")
+    return {vf: caps.get(name, base[vf]) for name, vf in claimed.items()}
+
+
+def has_caps(receipts: Iterable[Receipt], caps: Mapping[VfRef, int]) -> bool:
+    """Report whether the interfaces have these caps, and no change of them is incomplete."""
+    return all(
+        receipt.change is None
+        and all(
+            interface.max_tx_rate_mbps == caps.get(interface.vf, interface.max_tx_rate_mbps)
+            for interface in receipt.interfaces
+        )
+        for receipt in receipts
+    )
+
+
+def judge_caps(
+    receipts: Iterable[Receipt], caps: Mapping[VfRef, int], hardware: Hardware, node: NodeName
+) -> tuple[Receipt, ...] | Rejection:
+    """Give receipts the change to other caps, or say why not; those that have their caps are left out.
+
+    `EXCEEDS_CAPACITY` for a cap below the reservation or beyond the link, `DRIVER_REFUSES` as `judge_rates`.
+    """
+    inventory = hardware.inventory(node)
+    changed = []
+    for receipt in receipts:
+        if has_caps([receipt], caps):
+            continue
+        interfaces = []
+        for interface in receipt.interfaces:
+            target = _capped(interface, caps.get(interface.vf, interface.max_tx_rate_mbps), inventory)
+            if isinstance(target, _Refusal):
+                message = f"interface {interface.ifname}: {target.why}"
+                return Rejection(node=node, reason=target.reason, message=message)
+            interfaces.append(target)
+        change = RateChange(generation=receipt.generation, interfaces=tuple(interfaces))
+        changed.append(replace(receipt, change=change))
+    return tuple(changed)
+
+
+def _capped(interface: AllocatedInterface, cap: int, inventory: Inventory) -> AllocatedInterface | _Refusal:
+    if cap == interface.max_tx_rate_mbps:
+        return interface
+    pf, least = inventory.pf(interface.vf.pf), interface.min_tx_rate_mbps
+    if pf is None:
+        return _Refusal(Reason.NO_SUCH_PF, f"its PF {interface.vf.pf} is not there")
+    if 0 < cap < least:
+        why = f"a cap of {cap} Mb/s is below the {least} Mb/s that its ResourceClaim reserves"
+        return _Refusal(Reason.EXCEEDS_CAPACITY, why)
+    if pf.link_mbps is not None and cap > pf.link_mbps:
+        why = f"a cap of {cap} Mb/s is beyond the link of PF {pf.name}, {pf.link_mbps} Mb/s; 0 is for no cap"
+        return _Refusal(Reason.EXCEEDS_CAPACITY, why)
+    placed = replace(interface.placed(), min_tx_rate_mbps=least, max_tx_rate_mbps=cap)
+    request = replace(placed, enforce=interface.enforce, options=interface.options).as_request()
+    return _with_rates(interface, pf, request)
 
 
 def _driver_objection(pf: Pf, request: InterfaceRequest) -> str:

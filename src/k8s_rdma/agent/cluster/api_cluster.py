@@ -12,16 +12,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from enum import Enum, unique
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 import structlog
 
+from k8s_rdma.agent.cluster.refusals import Outlook, Refusals
 from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.core.types import ContainerId, NodeName, PodUid
-from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, MalformedError, Reason
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.api import (
     MIRROR,
     REAL_TIME,
@@ -39,6 +39,7 @@ from k8s_rdma.kube.api import (
 )
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
 from k8s_rdma.kube.promises import read_promise
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_STATUS_ANNOTATION, CapsRequest
 from k8s_rdma.wire.cni_result import (
     NETWORK_STATUS_ANNOTATION,
     NetworkStatus,
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
 
 Consumers = Mapping[PodUid, frozenset[str]]
 """The unfinished pods of this node, each with its ResourceClaims, `namespace/name`."""
+
+CapsRequests = Mapping[PodUid, CapsRequest]
+"""The caps that unfinished pods of this node with ResourceClaims ask for."""
 
 
 class Cluster(Protocol):
@@ -88,6 +92,14 @@ class Cluster(Protocol):
 
     async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
         """Wait until these differ from the previous ones, and return them."""
+        ...
+
+    async def wait_for_caps(self, previous: CapsRequests | None) -> CapsRequests:
+        """Wait until these differ from the previous ones, and return them."""
+        ...
+
+    def caps_decided(self, pod: Pod, status: str) -> None:
+        """Write the status of the caps that a pod asks for."""
         ...
 
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
@@ -144,6 +156,14 @@ class NoCluster:
         """Wait forever: they stay unknown."""
         await asyncio.Event().wait()
         raise AssertionError
+
+    async def wait_for_caps(self, previous: CapsRequests | None) -> CapsRequests:  # noqa: ARG002 - the Protocol's
+        """Wait forever: they stay unknown."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def caps_decided(self, pod: Pod, status: str) -> None:
+        """Ignore the status."""
 
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
         """Ignore the attachment."""
@@ -202,6 +222,7 @@ class NodePods:
         self._pods: dict[PodUid, Placement | None] = {}
         self._claims: Mapping[PodUid, Placement] = {}
         self._consumers: Consumers | None = None
+        self._caps: CapsRequests = {}
         self._change = asyncio.Event()
 
     def claims(self) -> Mapping[PodUid, Placement]:
@@ -219,6 +240,12 @@ class NodePods:
         while self._consumers is None or self._consumers == previous:
             await self._change.wait()
         return self._consumers
+
+    async def wait_for_caps(self, previous: CapsRequests | None) -> CapsRequests:
+        """Implement `Cluster.wait_for_caps`; there are none before the first list."""
+        while self._consumers is None or self._caps == previous:
+            await self._change.wait()
+        return self._caps
 
     async def run(self) -> NoReturn:
         """Follow the pods until cancelled."""
@@ -255,11 +282,12 @@ class NodePods:
 
     def _set_consumers(self, consumers: Consumers, pods: Iterable[PodView]) -> None:
         """Add these pods to the consumers, as far as they are unfinished and on this node."""
-        added = {
-            pod.uid: frozenset(f"{pod.namespace}/{claim}" for claim in pod.claims)
-            for pod in pods
-            if not pod.finished and pod.node == self._node and UID.fullmatch(pod.uid)
-        }
+        unfinished = [
+            pod for pod in pods if not pod.finished and pod.node == self._node and UID.fullmatch(pod.uid)
+        ]
+        added = {pod.uid: frozenset(f"{pod.namespace}/{claim}" for claim in pod.claims) for pod in unfinished}
+        caps = {pod.uid: CapsRequest.read(pod.annotations) for pod in unfinished if pod.claims}
+        self._caps = {uid: request for uid, request in self._caps.items() if uid in consumers} | caps
         self._consumers = {**consumers, **added}
         change, self._change = self._change, asyncio.Event()
         change.set()
@@ -325,23 +353,7 @@ CLAIMS_S = 2.0
 PATIENCE_S = 30.0
 """The time after which passing refusals are reported as well."""
 
-GAP_S = 300.0
-"""The longest pause within a streak of refusals; kubelet tries again within seconds to minutes."""
-
-_MAX_PODS = 1024
-"""The limit of remembered pods; the one with the oldest refusal makes room for a new one."""
-
 _MOST_STATUSES = 512
-_WILL_NOT_FIT_HERE = frozenset(
-    {
-        Reason.STALE_PLACEMENT,
-        Reason.INSUFFICIENT,
-        Reason.EXCEEDS_CAPACITY,
-        Reason.NO_SUCH_PF,
-        Reason.DRIVER_REFUSES,
-        Reason.NO_RDMA,
-    }
-)
 
 
 class ApiCluster:
@@ -404,6 +416,15 @@ class ApiCluster:
     async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
         """Wait for a change of the last list and watch; see `NodePods`."""
         return await self._pods.wait_for_consumers(previous)
+
+    async def wait_for_caps(self, previous: CapsRequests | None) -> CapsRequests:
+        """Wait for a change of the last list and watch; see `NodePods`."""
+        return await self._pods.wait_for_caps(previous)
+
+    def caps_decided(self, pod: Pod, status: str) -> None:
+        """Annotate the pod."""
+        write = partial(self._api.annotate_pod, pod, CLAIM_CAPS_STATUS_ANNOTATION, status)
+        self._outbox.put(("caps", pod.uid, ""), write)
 
     def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
         """Annotate the pod with the interfaces of all its networks, and forget its refusals."""
@@ -565,69 +586,6 @@ class _WrittenStatus:
 
     container: ContainerId
     entries: dict[Attachment, tuple[NetworkStatus, ...]] = field(default_factory=dict)
-
-
-class Refusals:
-    """The refusals of each pod since it last got its interfaces."""
-
-    def __init__(self) -> None:
-        """Start without refusals."""
-        self._streaks: OrderedDict[PodUid, Streak] = OrderedDict()
-
-    def note(self, uid: PodUid, reason: Reason, now: float) -> Streak:
-        """Add a refusal, and return its streak."""
-        kind, previous = outlook(reason), self._streaks.pop(uid, None)
-        goes_on = previous is not None and previous.outlook is kind and now - previous.last <= GAP_S
-        streak = Streak(outlook=kind, started_at=now, last=now)
-        if previous is not None and goes_on:
-            streak = replace(previous, last=now)
-        self._streaks[uid] = streak
-        if len(self._streaks) > _MAX_PODS:
-            self._streaks.popitem(last=False)
-        return streak
-
-    def streak_of(self, uid: PodUid, now: float) -> Streak | None:
-        """Return the pod's current streak, if any."""
-        streak = self._streaks.get(uid)
-        return streak if streak is not None and now - streak.last <= GAP_S else None
-
-    def forget(self, uid: PodUid) -> None:
-        """Forget a pod that got its interfaces, or is gone."""
-        self._streaks.pop(uid, None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streak:
-    """Refusals of one outlook in a row; times by a monotonic clock, in seconds."""
-
-    outlook: Outlook
-    started_at: float
-    last: float
-
-    @property
-    def lasts_s(self) -> float:
-        """The time from the first refusal to the last."""
-        return self.last - self.started_at
-
-
-@unique
-class Outlook(Enum):
-    """The expected end of a refusal.
-
-    PASSING: it ends by itself (CNI error 11, try again later). LASTING: another node may have the resources
-    that this one lacks. UNKNOWN: the pod or the configuration has to change, or something is broken.
-    """
-
-    PASSING = "passing"
-    LASTING = "lasting"
-    UNKNOWN = "unknown"
-
-
-def outlook(reason: Reason) -> Outlook:
-    """Classify a refusal by its reason."""
-    if STATUS[reason].cni == TRY_AGAIN_LATER:
-        return Outlook.PASSING
-    return Outlook.LASTING if reason in _WILL_NOT_FIT_HERE else Outlook.UNKNOWN
 
 
 def _named(pod: Pod) -> str:
