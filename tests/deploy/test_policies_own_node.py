@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from admission import policy
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_STATUS_ANNOTATION
 from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
 
 AGENT = "system:serviceaccount:k8s-rdma:k8s-rdma-agent"
@@ -88,6 +89,11 @@ ALLOWED = {
     "pod": (
         asked("UPDATE", "pods", "p"),
         changed(POD, "metadata", "annotations", NETWORK_STATUS_ANNOTATION, to="[]"),
+        POD,
+    ),
+    "pod with a cap": (
+        asked("UPDATE", "pods", "p"),
+        changed(POD, "metadata", "annotations", CLAIM_CAPS_STATUS_ANNOTATION, to="{}"),
         POD,
     ),
     "event of node": (asked("CREATE", "events", "e"), EVENT, None),

@@ -93,7 +93,7 @@ def problems(node: Node) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def cluster_of(node: Node) -> AsyncIterator[Cluster]:
+async def cluster_of(node: Node, **settings: Any) -> AsyncIterator[Cluster]:
     async with (
         asyncio.timeout(DEADLINE_S),
         serving_api(ApiConfig(custom_resources=(RDMA_NODES,))) as api,
@@ -107,6 +107,7 @@ async def cluster_of(node: Node) -> AsyncIterator[Cluster]:
             "kubeconfig": str(write_kubeconfig(node.directory / "kubeconfig", api.url)),
             "publish": {"rdmaNode": True},
             "placementKeyFile": str(key_file),
+            **settings,
         }
         await asyncio.to_thread(node.start_agent)
         yield Cluster(api, http, node)
