@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from k8s_rdma.agent.report import wait_for_first
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.reprogramming import caps_by_vf, has_caps
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.placement_annotation import MAX_STATUS_MESSAGE, RatesStatus, digest, encode_rates_status
 
 if TYPE_CHECKING:

@@ -83,7 +83,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     strict: bool = True
     allow_unplaced: bool | None = None
     ipam_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0
-    reconcile_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
+    reconcile_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
     kubeconfig: AbsolutePath | None = None
     in_cluster: bool = False
     publish: PublishConfig = PublishConfig()
