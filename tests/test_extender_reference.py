@@ -18,7 +18,7 @@ from k8s_rdma.config.files import TlsConfig, load_config
 from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.errors import Reason
-from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls
+from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls, ViewsConfig
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.http_server.asgi import DEPRECATED_METRICS
 from k8s_rdma.wire.annotation import read_pod
@@ -137,7 +137,8 @@ def test_settings_are_all_told_with_their_defaults():
     told = {}
     for keys, default, _ in table("Configuration"):
         told |= dict.fromkeys(named(keys), "".join(named(default)))
-    for kind, prefix in ((TlsConfig, "tls"), (NodeTls, "nodeTls"), (NamespaceLimit, "limits[]")):
+    parts = {"tls": TlsConfig, "views": ViewsConfig, "nodeTls": NodeTls, "limits[]": NamespaceLimit}
+    for prefix, kind in parts.items():
         expected |= {f"{prefix}.{f.encode_name}": None for f in msgspec.structs.fields(kind)}
     assert sorted(told) == sorted(expected)
     assert {key: told[key] for key, default in expected.items() if default is not None} == {

@@ -12,7 +12,7 @@ import httpx2
 from extender.world import QUICK, World, until
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity
-from k8s_rdma.extender.main import EVERYBODY, Access, serve
+from k8s_rdma.extender.main import EVERYBODY, Access, ViewsPort, serve
 from k8s_rdma.http_server import listen
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
@@ -53,6 +53,7 @@ async def served(  # noqa: PLR0917 - those of before keep their places
     access: Access = EVERYBODY,
     verify: ssl.SSLContext | bool = True,
     port: int = 0,
+    views: ViewsPort | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """Serve an extender for the cluster; entered at once, whether it is ready or not.
@@ -64,7 +65,9 @@ async def served(  # noqa: PLR0917 - those of before keep their places
     with listen("127.0.0.1", port) as listener:
         port = listener.getsockname()[1]
         authority = BinderIdentity(keys=FixedKeys(key), lease=lease)
-        serving = serve(config, world.api, listener, stop=stop, identity=authority, access=access)
+        serving = serve(
+            config, world.api, listener, stop=stop, identity=authority, access=access, views=views
+        )
         done = asyncio.create_task(serving)
         try:
             base = f"{'https' if access.tls else 'http'}://127.0.0.1:{port}"

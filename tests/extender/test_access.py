@@ -16,8 +16,9 @@ from extender.world import cluster
 from http_server.certificates import Certificate, Issuer
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.main import access_of
+from k8s_rdma.extender.config import ExtenderConfig, ViewsConfig
+from k8s_rdma.extender.main import ViewsPort, access_of
+from k8s_rdma.wire.rest import TOKEN_FIELD
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,3 +174,28 @@ def test_file_that_cannot_be_used_is_named_with_its_field(ours, tmp_path, field)
     settings[name] = str(tmp_path / "gone")
     with pytest.raises(MalformedError, match=rf"tls\.{field} .*gone: No such file"):
         access_of(ExtenderConfig(tls=TlsConfig(**settings)))
+
+
+async def test_viewers_have_a_port_without_verbs_and_with_tokens_of_their_own(tokens: Path):
+    configured = ViewsConfig(listen="127.0.0.1", port=0, token_file=str(tokens))
+    with ViewsPort.opened(configured) as views:
+        assert views is not None
+        url = f"http://127.0.0.1:{views.listener.getsockname()[1]}"
+        async with (
+            cluster("w1") as c,
+            served(c, views=views) as s,
+            httpx2.AsyncClient(base_url=url, trust_env=False) as http,
+        ):
+            await s.ready()
+            assert (await http.get("/v1/cluster")).status_code == 401
+            http.headers[TOKEN_FIELD] = "secret-2"
+            assert (await http.get("/v1/cluster")).json()["totals"]["nodes"] == 1
+            assert (await http.post(FILTER, content=b"{}")).status_code == 404
+            assert (await http.post("/v1/cluster")).status_code == 405
+            assert (await s.http.get("/v1/cluster")).status_code == 200
+
+
+async def test_viewers_port_without_a_token_file_is_refused(tmp_path: Path):
+    absent = ViewsConfig(token_file=str(tmp_path / "absent"))
+    with pytest.raises(MalformedError, match=r"views\.tokenFile"), ViewsPort.opened(absent):
+        pass

@@ -23,6 +23,23 @@ def test_token_is_accepted_when_it_is_one_of_ours(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "accepted"),
+    [
+        ([(b"k8s-rdma-token", b"one")], True),
+        ([(b"k8s-rdma-token", b" two== ")], True),
+        ([(b"k8s-rdma-token", b"")], False),
+        ([(b"k8s-rdma-token", b"Bearer one")], False),
+        ([(b"k8s-rdma-token", b"one"), (b"k8s-rdma-token", b"one")], False),
+        ([(b"k8s-rdma-token", b"one"), (b"authorization", b"Bearer one")], False),
+    ],
+)
+def test_token_through_a_proxy_is_alone_in_a_field(
+    fields: list[tuple[bytes, bytes]], *, accepted: bool
+) -> None:
+    assert Tokens(["one", "two=="]).accept(fields) is accepted
+
+
+@pytest.mark.parametrize(
     "values",
     [
         (),

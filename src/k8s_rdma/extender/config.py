@@ -100,6 +100,17 @@ class NodeTls(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     key_file: AbsolutePath | None = None
 
 
+class ViewsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase: another port for viewers, which answers GET alone, by plain HTTP.
+
+    listen: the address to listen on; empty: all. token_file: bearer tokens, one a line.
+    """
+
+    listen: str = ""
+    port: Port = 8889
+    token_file: AbsolutePath
+
+
 class NamespaceLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """YAML with these keys in camelCase: what the pods of a namespace may hold together; None for no limit.
 
@@ -124,6 +135,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         every client that reaches the port may bind pods. Empty: all addresses.
     port: TCP; 0 for a free one. The environment variable PORT overrides it.
     tls: its files; None for plain HTTP. token_file: bearer tokens, one a line; None demands none.
+    views: a port of its own for viewers, such as `kubectl rdma`; None for none.
     filter_path, prioritize_path, preempt_path, bind_path: `urlPrefix` and verb of the scheduler's
         configuration.
     binder: who binds: `extender`, or `scheduler` where it has no bind verb registered; then the nodes'
@@ -185,6 +197,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     bind_path: Path = "/scheduler/bind"
     tls: TlsConfig | None = None
     token_file: AbsolutePath | None = None
+    views: ViewsConfig | None = None
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 1024 * 1024
     binder: Literal["extender", "scheduler"] = "extender"
     api: bool = True

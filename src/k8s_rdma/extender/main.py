@@ -18,7 +18,7 @@ import socket
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from math import ceil
 from time import monotonic
@@ -59,9 +59,9 @@ from k8s_rdma.wire.json import Buffer
 from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
-    from k8s_rdma.extender.config import ExtenderConfig
+    from k8s_rdma.extender.config import ExtenderConfig, ViewsConfig
     from k8s_rdma.wire.placement_keys import KeySource
 
 
@@ -111,6 +111,11 @@ def access_of(config: ExtenderConfig) -> Access:
     )
 
 
+def views_access_of(views: ViewsConfig) -> Access:
+    """Read the tokens of the port for viewers; MalformedError names the field whose file is unusable."""
+    return Access(tokens=tokens_of(views.token_file, field="views.tokenFile"))
+
+
 Verb: TypeAlias = Callable[[Buffer], Awaitable[Buffer]]
 View: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
 
@@ -127,7 +132,15 @@ replica when a connection begins: one that stays open stays with a process that 
 class ExtenderApp:
     """The paths, as an ASGI application: verbs take POST, everything else GET and HEAD."""
 
-    def __init__(self, extender: Extender, config: ExtenderConfig, access: Access = EVERYBODY) -> None:
+    def __init__(
+        self,
+        extender: Extender,
+        config: ExtenderConfig,
+        access: Access = EVERYBODY,
+        *,
+        read_only: bool = False,
+    ) -> None:
+        """read_only: whether there are no verbs."""
         self._access = access
         self._metrics = extender.metrics
         self._last = _LAST if config.elects_leader else {}
@@ -144,6 +157,8 @@ class ExtenderApp:
         }
         if config.binder == "extender":
             self._verbs[config.bind_path] = "bind", extender.bind
+        if read_only:
+            self._verbs.clear()
         self._not_ours = config.bind_path if config.binder == "scheduler" else None
 
         async def readyz(_scope: Scope) -> Answer:
@@ -247,6 +262,8 @@ def check(config: ExtenderConfig) -> None:
     load_policies(config.policy_file)
     extender_keys(config.placement_key_file)
     access_of(config)
+    if config.views is not None:
+        views_access_of(config.views)
     security_of(config)
     port_of(config, os.environ)
     if config.api and config.kubeconfig is not None:
@@ -291,9 +308,29 @@ def run(config: ExtenderConfig) -> None:
     _allow_many_connections()
     with (
         listen(config.listen, port_of(config, os.environ)) as listener,
+        ViewsPort.opened(config.views) as views,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_until_signalled(config, keys, listener, access))
+        runner.run(_until_signalled(config, keys, listener, access, views))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewsPort:
+    """The port for viewers, and who may use it."""
+
+    listener: socket.socket
+    access: Access
+
+    @classmethod
+    @contextmanager
+    def opened(cls, views: ViewsConfig | None) -> Iterator[ViewsPort | None]:
+        """Listen until the block ends; None where it is not configured."""
+        if views is None:
+            yield None
+            return
+        access = views_access_of(views)
+        with listen(views.listen, views.port) as listener:
+            yield cls(listener=listener, access=access)
 
 
 async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave most of them out
@@ -304,6 +341,7 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
     stop: asyncio.Event,
     identity: BinderIdentity | None = None,
     access: Access = EVERYBODY,
+    views: ViewsPort | None = None,
     when_known: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until `stop` is set; then finish the requests under way and what is in doubt, and close.
@@ -314,16 +352,21 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
     async with extender.running(), asyncio.TaskGroup() as tasks:
         shutdown_s = ceil(config.shutdown_s)
         app = ExtenderApp(extender, config, access)
-        server = HttpServer(app, limits=LIMITS, shutdown_s=shutdown_s, tls=access.tls)
-        serving = tasks.create_task(server.serve(listener))
+        servers = [HttpServer(app, limits=LIMITS, shutdown_s=shutdown_s, tls=access.tls)]
+        serving = [tasks.create_task(servers[0].serve(listener))]
+        if views is not None:
+            viewed = ExtenderApp(extender, config, views.access, read_only=True)
+            servers.append(HttpServer(viewed, shutdown_s=shutdown_s))
+            serving.append(tasks.create_task(servers[1].serve(views.listener)))
         host, port = listener.getsockname()[:2]
         knowing = tasks.create_task(_wait_until_ready(extender, when_known))
         _log.info("extender_ready", address=host, port=port, tls=access.tls is not None)
         await stop.wait()
         knowing.cancel()
         stopped_at = boottime_s()
-        server.stop()
-        await serving
+        for server in servers:
+            server.stop()
+        await asyncio.gather(*serving)
         await extender.binder.binding_writer.finish(stopped_at + config.shutdown_s - boottime_s())
     _log.info("extender_stopped")
 
@@ -335,7 +378,11 @@ async def _wait_until_ready(extender: Extender, on_ready: Callable[[], None]) ->
 
 
 async def _until_signalled(
-    config: ExtenderConfig, keys: KeySource, listener: socket.socket, access: Access
+    config: ExtenderConfig,
+    keys: KeySource,
+    listener: socket.socket,
+    access: Access,
+    views: ViewsPort | None,
 ) -> None:
     failures: Counter[tuple[str, ...]] = Counter()
     async with _api(config, failures) as (api, lease):
@@ -347,6 +394,7 @@ async def _until_signalled(
             stop=stop_on_signals(),
             identity=identity,
             access=access,
+            views=views,
             when_known=freeze_heap,
         )
 

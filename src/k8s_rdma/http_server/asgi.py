@@ -33,7 +33,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Sampl
 
 from k8s_rdma.config.files import Reloaded, TlsConfig
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.rest import Error, ErrorDocument
+from k8s_rdma.wire.rest import TOKEN_FIELD, Error, ErrorDocument
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.json import Buffer
@@ -161,6 +161,7 @@ READ_METHODS = ("GET", "HEAD")
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _SCHEME = b"bearer "
+_TOKEN_FIELDS = (b"authorization", TOKEN_FIELD.encode())
 
 
 class AccessConfig(Protocol):
@@ -250,15 +251,23 @@ class Tokens:
         self._digests = [sha256(token.encode()).digest() for token in tokens]
 
     def accept(self, fields: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Report whether header fields (names in lower case) have one of them, in one `Authorization`."""
+        """Report whether header fields (names in lower case) have one of them, as `bearer` reads it."""
         return self.bearer(fields) is not None
 
     def bearer(self, fields: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-        """Return the digest of the accepted token in header fields; None without one."""
-        values = [value for name, value in fields if name == b"authorization"]
-        if len(values) != 1 or values[0][: len(_SCHEME)].lower() != _SCHEME:
+        """Return the digest of the accepted token in header fields; None without one.
+
+        It is in one `Authorization`, or by itself in one `TOKEN_FIELD`.
+        """
+        values = [(name, value) for name, value in fields if name in _TOKEN_FIELDS]
+        if len(values) != 1:
             return None
-        bearer_digest = sha256(values[0][len(_SCHEME) :].strip(b" ")).digest()
+        [(name, value)] = values
+        if name == b"authorization":
+            if value[: len(_SCHEME)].lower() != _SCHEME:
+                return None
+            value = value[len(_SCHEME) :]
+        bearer_digest = sha256(value.strip(b" ")).digest()
         is_accepted = any([compare_digest(bearer_digest, digest) for digest in self._digests])  # noqa: C419  each is compared
         return bearer_digest if is_accepted else None
 

@@ -194,6 +194,14 @@ GenerationText = Annotated[str, msgspec.Meta(pattern=GENERATION_PATTERN)]
 """The text of an entity tag (RFC 9110, section 8.8.3): the generation is the document's tag."""
 
 
+TOKEN_FIELD = "k8s-rdma-token"  # noqa: S105 - a name
+"""The header field of a token that comes through the API server's proxy, which does not pass on
+`Authorization` (`WithAuthentication`, k8s.io/apiserver/pkg/endpoints/filters/authentication.go)."""
+
+TOKENS_SECRET = "k8s-rdma-tokens"  # noqa: S105 - a name
+"""The Secret that the chart makes for viewers; its key `tokens` has tokens of its servers, one a line."""
+
+
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod by name and UID."""
 
