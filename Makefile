@@ -81,8 +81,8 @@ lint: $(PYTHON_READY)
 	@echo "ruff format" && $(RUN) ruff format --check --quiet
 	@echo "shellcheck" && $(RUN) shellcheck --external-sources scripts/*.sh $(SCRIPTS) $(GUEST_SCRIPTS) .ci/run
 
-SCRIPTS := $(addprefix deploy/image/,check-libraries install-program seal unpack-debian) \
-  $(addprefix scripts/,build-image check-wheel isolated lock run setup-docs setup-lab setup-python setup-tools)
+SCRIPTS := deploy/krew/kubectl-rdma $(addprefix deploy/image/,check-libraries install-program seal unpack-debian) \
+  $(addprefix scripts/,build-image check-wheel isolated krew lock run setup-docs setup-lab setup-python setup-tools)
 GUEST_SCRIPTS := $(addprefix lab/guest/,init boot.sh lib.sh bashrc lab-cable lab-node lab-pod lab-shell lab-sriov)
 
 .PHONY: types

@@ -22,7 +22,8 @@ from cli.asking import ENVIRONMENT, MAIN, bind, k8s_rdma
 from extender.serving import FILTER, served
 from extender.world import cluster
 from k8s_rdma.cli.dra import ClusterClaims
-from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
+from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient
+from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.cli.top import Screen, page, with_claims
 from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf
 from k8s_rdma.core.inventory import Used
@@ -305,9 +306,8 @@ async def test_pipe_gets_it_once_as_plain_lines():
     assert "\x1b" not in ran.out
     nodes = [line.split()[:5] for line in ran.out.splitlines() if re.match(r"w\d ", line)]
     assert nodes == [["w2", "1", "4000/10000", "40%", "3/4"], ["w1", "1", "0/10000", "0%", "4/4"]]
-    assert re.search(
-        r"^default/big +1 +60000 +\d+s +\d+s ago +0/2 nodes: 2 exceeds_capacity *$", ran.out, re.MULTILINE
-    )
+    waits = r"^default/big +1 +60000 +\d+s +\d+s ago +2 nodes: pod needs more than any PF has *$"
+    assert re.search(waits, ran.out, re.MULTILINE)
     assert [row.name for row in decode_view(document.out.encode()).nodes] == ["w1", "w2"]
 
 

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import httpx2
 import yaml
 
 if TYPE_CHECKING:
@@ -16,20 +17,41 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def serving_objects(answers: Mapping[str, bytes | int], directory: Path) -> Iterator[str]:
-    """A kubeconfig for it. answers: by path: a document, or the status of a refusal; 404 for other paths."""
+def serving_objects(
+    answers: Mapping[str, bytes | int], directory: Path, proxied: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """A kubeconfig for it. answers: by path: a document, or the status of a refusal; 404 for other paths.
+
+    proxied: by the beginning of a path, that ends with `/proxy`: the server that the rest is asked of, as the
+    API server does it, without `Authorization`.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            answer = answers.get(urlsplit(self.path).path, 404)
-            status, body = (answer, b"{}") if isinstance(answer, int) else (200, answer)
+            status, body = self._proxied() or self._stored()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def _stored(self) -> tuple[int, bytes]:
+            answer = answers.get(urlsplit(self.path).path, 404)
+            return (answer, b"{}") if isinstance(answer, int) else (200, answer)
+
+        def _proxied(self) -> tuple[int, bytes] | None:
+            for beginning, url in (proxied or {}).items():
+                if self.path.startswith(f"{beginning}/"):
+                    hop_by_hop = {"authorization", "host", "connection"}
+                    fields = {
+                        key: value for key, value in self.headers.items() if key.lower() not in hop_by_hop
+                    }
+                    with httpx2.Client(trust_env=False) as http:
+                        answer = http.get(url + self.path.removeprefix(beginning), headers=fields)
+                    return answer.status_code, answer.content
+            return None
 
         def log_message(self, *_: object) -> None:
             """Silent."""

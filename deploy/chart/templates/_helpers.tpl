@@ -71,6 +71,11 @@ runAsUser: 0
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/* The Secret with the tokens of the nodes' servers and of the extender's views; empty for none. */}}
+{{- define "k8s-rdma.tokens-secret" -}}
+{{- .Values.node.server.tokensSecretName | default (ternary "k8s-rdma-tokens" "" .Values.viewers.enabled) -}}
+{{- end }}
+
 {{/*
 What is written elsewhere in the repository, once, for the namespaces k8s-rdma and kube-system: here for the release's.
 The namespace itself is not the release's to make.

@@ -1,4 +1,4 @@
-"""The commands `explain`, `top` and `doctor`; each imports its implementation when it runs."""
+"""The commands that diagnose, and `rates`; each imports its implementation when it runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from k8s_rdma.wire.views import Sort
+from k8s_rdma.wire.rest import TOKENS_SECRET
+from k8s_rdma.wire.views import HolderSort, Sort
 
 if TYPE_CHECKING:
     from k8s_rdma.cli.extender_client import ExtenderAddress
@@ -18,7 +19,8 @@ Extender = Annotated[
         "--extender",
         metavar="URL",
         envvar="K8S_RDMA_EXTENDER",
-        help="The extender's URL; default http://127.0.0.1:8888.",
+        help="The extender's URL, or service://NAMESPACE/NAME:PORT by the API server's proxy; "
+        "default http://127.0.0.1:8888, of `kubectl rdma` the chart's Service.",
     ),
 ]
 TokenFile = Annotated[
@@ -44,6 +46,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print the document.")]
 Kubeconfig = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Default: the service account, KUBECONFIG, ~/.kube/config."),
+]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The chart's namespace.")]
+TokensSecret = Annotated[
+    str,
+    typer.Option(
+        "--tokens-secret",
+        metavar="NAME",
+        help="The Secret, in the chart's namespace, with the token of its servers.",
+    ),
 ]
 DoctorJson = Annotated[bool, typer.Option("--json", help="Print a document; docs/doctor.md has its form.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 1 on warnings, too.")]
@@ -90,6 +101,7 @@ def explain_pod(  # noqa: PLR0913 - typer's options
         key_file=key_file,
         ca_file=ca_file,
         insecure=insecure,
+        kubeconfig=kubeconfig,
     )
     options = ExplainOptions(kubeconfig=kubeconfig, nodes=tuple(node or ()), every=every, as_json=as_json)
     show(endpoint, pod, options)
@@ -104,7 +116,12 @@ def top(  # noqa: PLR0913 - typer's options
     sort: Annotated[
         Sort, typer.Option(help="The order of nodes.", show_choices=True, case_sensitive=False)
     ] = Sort.RESERVED,
+    holders: Annotated[
+        bool, typer.Option("--holders", help="Who holds what, as `who`, in place of nodes.")
+    ] = False,
     as_json: Json = False,
+    namespace: Namespace = "k8s-rdma",
+    tokens_secret: TokensSecret = TOKENS_SECRET,
     kubeconfig: Kubeconfig = None,
     extender: Extender = None,
     token_file: TokenFile = None,
@@ -115,7 +132,7 @@ def top(  # noqa: PLR0913 - typer's options
 ) -> None:
     """Nodes, PFs, reservations and the pods that wait, every 2 s until Ctrl-C.
 
-    Queries the extender, and the API server about ResourceClaims.
+    Queries the extender, and the API server about ResourceClaims and, with --holders, RdmaNodes.
     """
     from k8s_rdma.cli.top import TopOptions
     from k8s_rdma.cli.top import top as show
@@ -127,9 +144,58 @@ def top(  # noqa: PLR0913 - typer's options
         key_file=key_file,
         ca_file=ca_file,
         insecure=insecure,
+        kubeconfig=kubeconfig,
+        tokens_secret=tokens_secret,
     )
-    options = TopOptions(kubeconfig=kubeconfig, one_shot=one_shot, as_json=as_json, sort=sort)
+    options = TopOptions(
+        kubeconfig=kubeconfig,
+        one_shot=one_shot,
+        as_json=as_json,
+        sort=sort,
+        holders=holders,
+        namespace=namespace,
+        secret=tokens_secret,
+    )
     show(endpoint, options)
+
+
+def list_holders(  # noqa: PLR0913 - typer's options
+    subject: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NODE|PF|POD]", help="Default: all. Also NODE/PF, NAMESPACE/POD, or a PF's PCI address."
+        ),
+    ] = None,
+    *,
+    sort: Annotated[
+        HolderSort,
+        typer.Option(help="The column by which to order.", show_choices=True, case_sensitive=False),
+    ] = HolderSort.NODE,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Wait up to 15 s for a second sample of traffic.")
+    ] = False,
+    as_json: Json = False,
+    namespace: Namespace = "k8s-rdma",
+    tokens_secret: TokensSecret = TOKENS_SECRET,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show which pods hold interfaces, what they reserve, may use and use.
+
+    By the RdmaNodes of the API server; interfaces' names, VFs, enforcement and traffic by the nodes' servers.
+    """
+    from k8s_rdma.cli.holders import HolderOptions, print_holders
+
+    print_holders(
+        HolderOptions(
+            kubeconfig=kubeconfig,
+            namespace=namespace,
+            secret=tokens_secret,
+            subject=subject,
+            sort=sort,
+            measure=measure,
+            as_json=as_json,
+        )
+    )
 
 
 @rates_app.callback()
@@ -312,6 +378,7 @@ def doctor_cluster(  # noqa: PLR0913 - typer's options
         key_file=key_file,
         ca_file=ca_file,
         insecure=insecure,
+        kubeconfig=kubeconfig,
     )
     options = ClusterOptions(
         kubeconfig=kubeconfig,
@@ -332,6 +399,8 @@ def extender_address(  # noqa: PLR0913 - as many as there are options
     key_file: Path | None,
     ca_file: Path | None,
     insecure: bool,
+    kubeconfig: str | None,
+    tokens_secret: str = TOKENS_SECRET,
 ) -> ExtenderAddress:
     """Combine the options into the extender's address."""
     from k8s_rdma.cli.extender_client import DEFAULT_URL, ExtenderAddress
@@ -343,4 +412,6 @@ def extender_address(  # noqa: PLR0913 - as many as there are options
         key_file=key_file,
         ca_file=ca_file,
         insecure=insecure,
+        kubeconfig=kubeconfig,
+        tokens_secret=tokens_secret,
     )

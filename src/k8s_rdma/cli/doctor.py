@@ -15,7 +15,8 @@ from rich.text import Text
 from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.cli.console import console, write_json
-from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
+from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderReader, extender_reader
+from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.config.devices import load_device_config
 from k8s_rdma.config.files import load_config
 from k8s_rdma.doctor.cluster import claims, components, nodes, objects, pods, rates, scheduler, versions
@@ -188,7 +189,7 @@ def _collector(options: ClusterOptions, api: Documents) -> ClusterCollector:
 
 def query_extender(address: ExtenderAddress) -> ExtenderFacts:
     """Query the extender for its readiness. MalformedError names an option that cannot be used."""
-    with ExtenderClient(address) as extender:
+    with extender_reader(address) as extender:
         try:
             ready = extender.get("/readyz", {}).decode()
         except NoAnswerError as error:
@@ -204,7 +205,7 @@ def query_extender(address: ExtenderAddress) -> ExtenderFacts:
         )
 
 
-def _metrics(extender: ExtenderClient) -> str:
+def _metrics(extender: ExtenderReader) -> str:
     """Empty where they are not for us."""
     try:
         return extender.get("/metrics", {}).decode()

@@ -14,9 +14,10 @@ import msgspec
 from msgspec.structs import replace
 from rich.markup import escape
 
-from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_json
+from k8s_rdma.cli.console import causes_text, console, for_terminal, seconds, table, write_json
 from k8s_rdma.cli.dra import explain_claims, read_pod
-from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
+from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader
+from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
@@ -97,7 +98,7 @@ def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None
             "all": "1" if options.every else "0",
         }
         try:
-            with ExtenderClient(address) as extender:
+            with extender_reader(address) as extender:
                 body = extender.get(EXPLAIN_PATH, query)
         except K8sRdmaError as error:
             if claims.explanation is None:
@@ -268,7 +269,8 @@ def _about(explanation: Explanation) -> Iterator[str]:
         yield f"nominated: preemption makes room for it on {escape(explanation.nominated)}"
     if explanation.refused:
         refused = explanation.refused
-        yield f"last refused {seconds(refused.ago_s)} ago by {escape(refused.verb)}: {escape(refused.text)}"
+        why = causes_text(refused.causes) or refused.text
+        yield f"last refused {seconds(refused.ago_s)} ago by {escape(refused.verb)}: {escape(why)}"
     if explanation.limit:
         limit = explanation.limit
         yield (

@@ -1,17 +1,23 @@
-"""HTTP client of the extender for commands, with advice when there is no answer."""
+"""HTTP client of the extender for commands, with advice when there is no answer.
+
+An extender is reached by its URL, or by the API server's proxy: `service://NAMESPACE/NAME:PORT`.
+"""
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import httpx2
 import msgspec
 
-from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.rest import ErrorDocument
+from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
+from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.kube.calls import Documents
+from k8s_rdma.wire.rest import TOKENS_SECRET, ErrorDocument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +28,11 @@ URL_VARIABLE = "K8S_RDMA_EXTENDER"
 TIMEOUT_S = 20.0
 _ADVICE = (
     f"say where it is with --extender URL or {URL_VARIABLE}; from outside of the cluster, first run "
-    "`kubectl -n k8s-rdma port-forward deployment/k8s-rdma-extender 8888`"
+    "`kubectl -n k8s-rdma port-forward deployment/k8s-rdma-extender 8888`, or use `kubectl rdma`"
 )
+SERVICE_SCHEME = "service://"
+VIEWS_URL = f"{SERVICE_SCHEME}k8s-rdma/k8s-rdma-views:views"
+"""The Service that the chart makes for viewers (`viewers.enabled`)."""
 
 _TRUST = (
     "give --ca-file FILE with the CA of its certificate; --insecure where the certificate has another name"
@@ -36,7 +45,8 @@ class ExtenderAddress:
 
     token_file: with the bearer token that it demands. cert_file, key_file: PEM, the certificate that it
     demands, and its key. ca_file: PEM, whom its own certificate is from; None for the system's. insecure:
-    trust any certificate.
+    trust any certificate. kubeconfig: of the API server whose proxy a URL of `SERVICE_SCHEME` goes through;
+    tokens_secret: the Secret whose token that takes.
     """
 
     url: str = DEFAULT_URL
@@ -45,16 +55,67 @@ class ExtenderAddress:
     key_file: Path | None = None
     ca_file: Path | None = None
     insecure: bool = False
+    kubeconfig: str | None = None
+    tokens_secret: str = TOKENS_SECRET
 
 
-class NoAnswerError(K8sRdmaError):
-    """No answer, or HTTP 5xx, as from a process that ends or a proxy; a retry may succeed."""
+class ExtenderReader(Protocol):
+    """Reads paths of an extender; a context manager. url: its address."""
 
-    reason = Reason.NOT_READY
+    url: str
+
+    def __enter__(self) -> Self:
+        """Use it until the block ends."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close its connections."""
+        ...
+
+    def get(self, path: str, query: Mapping[str, str | list[str]]) -> bytes:
+        """Return the answer's body; NoAnswerError where there is none, K8sRdmaError for a refusal."""
+        ...
+
+
+def extender_reader(address: ExtenderAddress) -> ExtenderReader:
+    """Choose how the extender is reached. MalformedError names the option that cannot be used."""
+    proxied = address.url.startswith(SERVICE_SCHEME)
+    return ProxiedExtender(address) if proxied else ExtenderClient(address)
+
+
+_SERVICE = re.compile(rf"{SERVICE_SCHEME}([^/]+)/((?:https?:)?[^/:]+:[^/:]+)/?")
+
+
+class ProxiedExtender:
+    """Reads an extender through the API server's proxy of its Service."""
+
+    def __init__(self, address: ExtenderAddress) -> None:
+        self.url = address.url
+        found = _SERVICE.fullmatch(address.url)
+        if not found:
+            msg = f"--extender {address.url}: wanted service://NAMESPACE/NAME:PORT, such as {VIEWS_URL}"
+            raise MalformedError(msg)
+        namespace, self._port = found.groups()
+        self._api = Documents(address.kubeconfig)
+        self._proxy = ServiceProxy(api=self._api, namespace=namespace, secret=address.tokens_secret)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._api.__exit__(kind, error, trace)
+
+    def get(self, path: str, query: Mapping[str, str | list[str]]) -> bytes:
+        """Return the answer's body, as `ServiceProxy.get`."""
+        return self._proxy.get("services", self._port, path, query)
 
 
 class ExtenderClient:
-    """Asks; a context manager. MalformedError names the option whose file is none."""
+    """Reads an extender by its URL. MalformedError names the option whose file is none."""
 
     def __init__(self, address: ExtenderAddress) -> None:
         self.url = address.url.rstrip("/")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+from typer.completion import (  # type: ignore[attr-defined]  # what typer's own options use
+    completion_init,
+    get_completion_script,
+)
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, rates_app, top
+from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, list_holders, rates_app, top
 from k8s_rdma.cli.process_commands import (
     ConfigFile,
     GoCommand,
@@ -55,6 +61,7 @@ app.command()(webhook)
 app.command("device-plugin", cls=GoCommand)(device_plugin)
 app.add_typer(explain_app, name="explain")
 app.command()(top)
+app.command("who")(list_holders)
 app.add_typer(rates_app, name="rates")
 app.add_typer(doctor_app, name="doctor")
 
@@ -176,10 +183,57 @@ def version_command(
     tell_version(as_json=as_json)
 
 
+_PROGRAM = "k8s-rdma"
+_COMPLETE = "_K8S_RDMA_COMPLETE"
+"""The variable by which a shell's script asks for completions, by typer's rule."""
+
+_NO_FILES = 4
+"""The directive of cobra by which a shell completes no names of files (`ShellCompDirectiveNoFileComp`)."""
+
+
+@app.command()
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.")],
+) -> None:
+    """Print a script for completion, as for `source <(k8s-rdma completion bash)`."""
+    typer.echo(get_completion_script(prog_name=_PROGRAM, complete_var=_COMPLETE, shell=shell))
+
+
 def main() -> None:
     """Run the command line; a failure is one line on stderr and exit status 1."""
+    _run(_PROGRAM)
+
+
+def kubectl_plugin() -> None:
+    """Run the command line as `kubectl rdma`: the API server leads to the extender, if no URL is set."""
+    from k8s_rdma.cli.extender_client import URL_VARIABLE, VIEWS_URL
+
+    os.environ.setdefault(URL_VARIABLE, VIEWS_URL)
+    _run("kubectl rdma")
+
+
+def complete_kubectl() -> None:
+    """Complete the words of a command line of `kubectl rdma`, in lines as cobra writes them.
+
+    Source: `SetupPluginCompletion`, k8s.io/kubectl/pkg/cmd/plugin/plugin_completion.go.
+    """
+    *arguments, incomplete = sys.argv[1:] or [""]
+    line = f"{shlex.join([_PROGRAM, *arguments])} {incomplete and shlex.quote(incomplete)}"
+    os.environ |= {
+        _COMPLETE: "complete_fish",  # whose lines are cobra's: a word, a tabulator, its description
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_ARGS": line,
+    }
     try:
-        app()
+        _run(_PROGRAM)
+    finally:
+        sys.stdout.write(f":{_NO_FILES}\n")
+
+
+def _run(program: str) -> None:
+    completion_init()
+    try:
+        app(prog_name=program)
     except K8sRdmaError as error:
         details = "".join(f"\n  {visible(line)}" for line in error.details.splitlines())
         sys.stderr.write(f"k8s-rdma: {visible(error.message)}{details}\n")

@@ -20,9 +20,11 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from k8s_rdma.cli.console import console, for_terminal, line, seconds, table, write_json
+from k8s_rdma.cli.console import causes_text, console, for_terminal, line, seconds, table, write_json
 from k8s_rdma.cli.dra import PF_ATTRIBUTE, ClusterClaims, read_cluster
-from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient, NoAnswerError
+from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderReader, extender_reader
+from k8s_rdma.cli.holders import HolderReader, holders_table
+from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
 from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
@@ -31,6 +33,8 @@ from k8s_rdma.wire.views import (
     MAX_ROWS,
     ClusterView,
     ExtenderState,
+    HolderRow,
+    HolderSort,
     NodeRow,
     PendingRow,
     PfRow,
@@ -68,12 +72,18 @@ CLAIMS_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions:
-    """Options of the command. kubeconfig: None for the usual ones."""
+    """Options of the command. kubeconfig: None for the usual ones.
+
+    holders: whether to show who holds what in place of nodes. namespace, secret: as in `ServiceProxy`.
+    """
 
     kubeconfig: str | None
     one_shot: bool
     as_json: bool
     sort: Sort
+    holders: bool
+    namespace: str
+    secret: str
 
 
 def top(address: ExtenderAddress, options: TopOptions) -> None:
@@ -101,9 +111,10 @@ class Source:
     An extender that has answered is missed when it does not: without it the view is of claims alone.
     """
 
-    extender: ExtenderClient
+    extender: ExtenderReader
     api: Documents | None
     sort: Sort
+    holders: HolderReader | None = None
     problem: str = ""
     _claims: ClusterClaims | None = None
     _read_at: float = -CLAIMS_EVERY_S
@@ -112,17 +123,33 @@ class Source:
     @classmethod
     def connect(cls, stack: ExitStack, address: ExtenderAddress, options: TopOptions) -> Source:
         """Connect to both. MalformedError for a kubeconfig that is named and cannot be used."""
-        extender, api, problem = stack.enter_context(ExtenderClient(address)), None, ""
+        extender, api, problem = stack.enter_context(extender_reader(address)), None, ""
         try:
             api = stack.enter_context(Documents(options.kubeconfig))
         except MalformedError as error:
             if options.kubeconfig:
                 raise
+            if options.holders:
+                raise
             problem = error.message
-        return cls(extender=extender, api=api, sort=options.sort, problem=problem)
+        holders = None
+        if api is not None and options.holders:
+            proxy = ServiceProxy(api=api, namespace=options.namespace, secret=options.secret)
+            holders = HolderReader(api=api, proxy=proxy)
+        return cls(extender=extender, api=api, sort=options.sort, holders=holders, problem=problem)
 
     def view(self, rows: int) -> ClusterView:
-        """Get a view of so many nodes; NoAnswerError where neither answers."""
+        """Get a view of so many nodes, with all holders; NoAnswerError where neither answers."""
+        view = self._cluster(rows)
+        if self.holders is None:
+            return view
+        try:
+            found = self.holders.view(None, HolderSort.NODE)
+        except API_ERRORS as error:
+            return replace(view, notes=(*view.notes, f"who holds what is not known: {error.message}"))
+        return replace(view, holders=found.holders, notes=(*view.notes, *found.notes))
+
+    def _cluster(self, rows: int) -> ClusterView:
         claims = self._read_claims()
         merge = claims is not None and bool(claims.nodes)
         try:
@@ -134,7 +161,7 @@ class Source:
             if claims is None and self.problem:
                 msg = f"{error.message}; {self.problem}"
                 raise NoAnswerError(msg, details=error.details) from error
-            if self._has_answered or not merge:
+            if self._has_answered or not (merge or self.holders):
                 raise
             view = ClusterView(
                 extender=ExtenderState(role="absent"),
@@ -329,15 +356,25 @@ def page(view: ClusterView, *, plain: bool, lines: int | None) -> Group:
     for_nodes = _first(view.nodes, None if room is None else room - for_pods)
     parts: list[RenderableType] = [line(Text.from_markup(text)) for text in _head(view)]
     parts.append(Text())
-    parts.append(_nodes(view.nodes[:for_nodes], plain=plain))
-    if (omitted := view.totals.nodes - for_nodes) > 0:
-        parts.append(Text(f"and {omitted} more nodes"))
+    if view.holders is not None:
+        parts += _holders(view.holders, None if room is None else room - for_pods)
+    else:
+        parts.append(_nodes(view.nodes[:for_nodes], plain=plain))
+        if (omitted := view.totals.nodes - for_nodes) > 0:
+            parts.append(Text(f"and {omitted} more nodes"))
     if view.pending_total:
         parts.append(Text())
         parts.append(_pending(view.pending[:for_pods]))
     if (omitted := view.pending_total - for_pods) > 0:
         parts.append(Text(f"and {omitted} more pods that wait"))
     return Group(*parts)
+
+
+def _holders(holders: Sequence[HolderRow], lines: int | None) -> Iterator[RenderableType]:
+    shown = holders if lines is None else holders[: max(1, lines)]
+    yield holders_table(shown)
+    if omitted := len(holders) - len(shown):
+        yield Text(f"and {omitted} more interfaces")
 
 
 def _head(view: ClusterView) -> Iterator[str]:
@@ -432,7 +469,8 @@ def _pending(rows: tuple[PendingRow, ...]) -> Table:
     for row in rows:
         tried = f"{seconds(row.ago_s)} ago"
         request = str(row.interfaces), str(row.reserved_mbps)
-        shown.add_row(line(row.pod), *request, seconds(row.waits_s), tried, line(row.why))
+        why = line(causes_text(row.causes) or row.why)
+        shown.add_row(line(row.pod), *request, seconds(row.waits_s), tried, why)
     return shown
 
 

@@ -128,6 +128,11 @@ class Attempt:
     first_at: float
 
     @property
+    def causes(self) -> dict[str, int]:
+        """The number of nodes for each reason; none where it is an error."""
+        return {} if self.outcome.error else dict(self.outcome.reasons)
+
+    @property
     def why(self) -> str:
         """The cause in one line: the error, or the number of nodes for each reason."""
         outcome = self.outcome

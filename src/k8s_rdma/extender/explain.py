@@ -579,9 +579,8 @@ class Explainer:
         attempt = self.pods.attempts.last_of(pod.uid)
         if attempt is None:
             return None
-        return Refused(
-            verb=attempt.outcome.verb, ago_s=round(self.clock() - attempt.refused_at, 3), text=attempt.why
-        )
+        verb, ago_s = attempt.outcome.verb, round(self.clock() - attempt.refused_at, 3)
+        return Refused(verb=verb, ago_s=ago_s, text=attempt.why, causes=attempt.causes)
 
     def _limit(self, pod: KnownPod) -> Limit | None:
         limit, used = self.cache.limits.limit(pod.namespace), self.cache.limits.used(pod.namespace)

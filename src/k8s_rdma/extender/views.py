@@ -132,6 +132,7 @@ class Overview:
             ago_s=round(now - attempt.refused_at, 3),
             waits_s=round(now - attempt.first_at, 3),
             why=attempt.why,
+            causes=attempt.causes,
         )
 
     async def _compute(self) -> _Computed:

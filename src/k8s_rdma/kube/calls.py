@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
 
 import httpx2  # what lightkube 1.x raises
 import msgspec
@@ -141,6 +141,13 @@ def _message(response: httpx2.Response) -> str:
         return response.reason_phrase or "refused"
 
 
+class Reply(NamedTuple):
+    """The status and body of an HTTP answer."""
+
+    status: int
+    body: bytes
+
+
 class Documents:
     """Objects as JSON. Blocking; of one thread. A context manager."""
 
@@ -185,6 +192,27 @@ class Documents:
         """Read what is no JSON, such as metrics. ApiRefusedError and the like, also where there is none."""
         with named_errors(f"get {path}"):
             return self._http.get(path).raise_for_status().text
+
+    def proxied(
+        self, path: str, *, query: Mapping[str, str | list[str]], headers: Mapping[str, str], max_bytes: int
+    ) -> Reply:
+        """Get an answer by the API server's proxy, whatever its status.
+
+        ApiUncertainError and the like where there is none, or one of more than max_bytes.
+        """
+        with named_errors(f"get {path}"):
+            request = self._http.build_request("GET", path, params=dict(query), headers=dict(headers))
+            response = self._http.send(request, stream=True)
+            try:
+                body = bytearray()
+                for chunk in response.iter_bytes():
+                    body += chunk
+                    if len(body) > max_bytes:
+                        msg = f"an answer of more than {max_bytes} bytes"
+                        raise ValueError(msg)
+            finally:
+                response.close()
+        return Reply(response.status_code, bytes(body))
 
     def items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
         """The objects of a list, page by page; none where there is no such kind."""

@@ -71,11 +71,15 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """The last refusal. verb: of the extender. text: the error, or how many nodes there are of each cause."""
+    """The last refusal. verb: of the extender. text: the error, or how many nodes there are of each cause.
+
+    causes: as in `PendingRow`.
+    """
 
     verb: str
     ago_s: float
     text: str
+    causes: dict[str, int] = {}
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,7 +308,10 @@ class Totals(PfTotals, frozen=True, kw_only=True):
 
 
 class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that was refused last. waits_s: since it was first. why: as in `explain`."""
+    """A pod that was refused last. waits_s: since it was first. why: as in `explain`.
+
+    causes: how many nodes refused it, by the reason's code; none where it is the pod itself that is refused.
+    """
 
     pod: str
     interfaces: int
@@ -312,6 +319,61 @@ class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
     ago_s: float
     waits_s: float
     why: str
+    causes: dict[str, int] = {}
+
+
+class HolderRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An interface that a pod holds; rates in Mb/s. Null: not known.
+
+    pf, pci: name and address of its PF. interface: its name in the pod. reserved_mbps: the minimum rate that
+        counts. cap_mbps: 0 for none.
+    min_by, max_by: as `wire.rest.Enforced`; `none` where there is no such rate.
+    sent_mbps, received_mbps: by the pod, between two samples of the VF's counters.
+    generation: of the pod's rates that are programmed. admitted: the one that its placement annotation says.
+    pool: the exclusive resource, or that of claims, whose VF it is; empty for those by annotation.
+    """
+
+    node: str
+    pf: str
+    pci: str
+    vf: int | None = None
+    namespace: str
+    pod: str
+    uid: str
+    interface: str | None = None
+    reserved_mbps: int
+    cap_mbps: int
+    min_by: str | None = None
+    max_by: str | None = None
+    sent_mbps: float | None = None
+    received_mbps: float | None = None
+    generation: int = 0
+    admitted: int | None = None
+    pool: str = ""
+
+
+@unique
+class HolderSort(StrEnum):
+    """The column by which holders are ordered: rates from the largest, others by name or number."""
+
+    NODE = "node"
+    PF = "pf"
+    VF = "vf"
+    POD = "pod"
+    INTERFACE = "interface"
+    RESERVED = "reserved"
+    CAP = "cap"
+    ENFORCED = "enforced"
+    SENT = "sent"
+    RECEIVED = "received"
+    RATES = "rates"
+
+
+class HoldersView(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `who`: interfaces that pods hold, in order; notes: what it lacks, one sentence each."""
+
+    holders: tuple[HolderRow, ...]
+    notes: tuple[str, ...] = ()
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
@@ -319,6 +381,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
     claims: the sums over PFs for claims. unread: claims that could not be counted, and why. notes: what the
         view lacks, one sentence each.
+    holders: by the API server, in what `top` makes of it; null where it was not asked.
     """
 
     extender: ExtenderState
@@ -329,12 +392,13 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     claims: PfTotals = PfTotals()
     unread: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    holders: tuple[HolderRow, ...] | None = None
 
 
 _view_decoder = msgspec.json.Decoder(ClusterView)
 
 
-def encode_view(view: ClusterView) -> bytes:
+def encode_view(view: ClusterView | HoldersView) -> bytes:
     """Encode the document."""
     return _encoder.encode(view)
 

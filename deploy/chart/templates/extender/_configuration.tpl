@@ -7,8 +7,11 @@
 {{- end -}}
 {{- $_ := set $ours "tls" $tls -}}
 {{- end -}}
-{{- if and .Values.node.server.tokensSecretName (include "k8s-rdma.asks-nodes" .) -}}
+{{- if and (include "k8s-rdma.tokens-secret" .) (include "k8s-rdma.asks-nodes" .) -}}
 {{- $_ := set $ours "nodeTokenFile" "/etc/k8s-rdma/node-tokens/tokens" -}}
+{{- end -}}
+{{- if .Values.viewers.enabled -}}
+{{- $_ := set $ours "views" (dict "port" (int .Values.viewers.port) "tokenFile" "/etc/k8s-rdma/node-tokens/tokens") -}}
 {{- end -}}
 {{- if not (include "k8s-rdma.has-apparmor-field" .) -}}
 {{- $given := .Values.extender.config | default dict -}}

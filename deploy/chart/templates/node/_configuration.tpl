@@ -31,7 +31,7 @@
 {{- $_ := set $ours "tls" $tls -}}
 {{- end -}}
 {{- end -}}
-{{- if .Values.node.server.tokensSecretName -}}
+{{- if include "k8s-rdma.tokens-secret" . -}}
 {{- $_ := set $ours "tokenFile" "/etc/k8s-rdma/tokens/tokens" -}}
 {{- else if not (and .Values.node.server.tls.secretName .Values.node.server.tls.clientCa) -}}
 {{- $open := (.Values.node.server.config | default dict).openPaths | default (list) -}}
@@ -45,7 +45,7 @@
 
 {{- define "k8s-rdma.device-plugin.yaml" -}}
 {{- $ours := dict "kubeletDir" (print .Values.node.kubeletDir "/device-plugins") "podResources" (print .Values.node.kubeletDir "/pod-resources/kubelet.sock") -}}
-{{- if .Values.node.server.tokensSecretName -}}
+{{- if include "k8s-rdma.tokens-secret" . -}}
 {{- $_ := set $ours "tokenFile" "/etc/k8s-rdma/tokens/tokens" -}}
 {{- else if not (hasKey (.Values.node.devicePlugin.config | default dict) "openPaths") -}}
 {{- $_ := set $ours "openPaths" (list) -}}
@@ -64,10 +64,10 @@
 {{- $plugin := .Values.node.devicePlugin.config | default dict -}}
 {{- $claims := dict "pluginsDir" (print .Values.node.kubeletDir "/plugins") "registryDir" (print .Values.node.kubeletDir "/plugins_registry") -}}
 {{- $settings := dict "resources" (list) "inCluster" true "claims" $claims -}}
-{{- if .Values.node.server.tokensSecretName -}}
+{{- if include "k8s-rdma.tokens-secret" . -}}
 {{- $_ := set $settings "tokenFile" "/etc/k8s-rdma/tokens/tokens" -}}
 {{- end -}}
-{{- if or (not .Values.node.server.tokensSecretName) $plugin.openPaths -}}
+{{- if or (not (include "k8s-rdma.tokens-secret" .)) $plugin.openPaths -}}
 {{- $_ := set $settings "openPaths" ($plugin.openPaths | default (list)) -}}
 {{- end -}}
 {{- if $plugin.port -}}

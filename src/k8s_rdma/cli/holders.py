@@ -1,0 +1,417 @@
+"""`k8s-rdma who`: the pods that hold interfaces, with what they reserve, may use and use.
+
+The RdmaNodes say who reserves what, of the whole cluster in one list. The interfaces' names and VFs, who
+enforces their rates and their traffic are known to the nodes' servers; these are read of a few nodes only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+from rich.text import Text
+
+from k8s_rdma.cli.console import console, for_terminal, line, table, write_json
+from k8s_rdma.cli.service_proxy import ServiceProxy
+from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.kube.calls import Documents
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
+from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, decode_status
+from k8s_rdma.wire.rest import MAX_HELD_VFS, NodeReport, decode_report
+from k8s_rdma.wire.sockets import SAMPLE_EVERY_S
+from k8s_rdma.wire.views import HolderRow, HolderSort, HoldersView, encode_view
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from k8s_rdma.wire.rdma_node import RdmaNodeStatus
+
+MAX_DETAILED_NODES = 16
+"""Nodes whose servers are read, one after the other, each in a few milliseconds."""
+
+_MOST_NOTES = 5
+_COLUMNS = (
+    *("node", "PF", "VF", "pod", "interface", "reserved Mb/s", "cap Mb/s", "enforced by"),
+    *("sent Mb/s", "received Mb/s", "rates"),
+)
+_NUMBERS = ("VF", "reserved Mb/s", "cap Mb/s", "sent Mb/s", "received Mb/s")
+
+_Vf: TypeAlias = tuple[str, int]
+"""The address of a PF, and the number of a VF."""
+
+
+def _place(row: HolderRow) -> tuple[object, ...]:
+    vf = inf if row.vf is None else row.vf
+    return row.node, row.pf, vf, row.namespace, row.pod, row.interface or ""
+
+
+def _largest(mbps: float | None) -> float:
+    """Order rates from the largest, those that are not known last."""
+    return inf if mbps is None else -mbps
+
+
+_ORDERS: dict[HolderSort, Callable[[HolderRow], object]] = {
+    HolderSort.NODE: lambda row: row.node,
+    HolderSort.PF: lambda row: row.pf,
+    HolderSort.VF: lambda row: inf if row.vf is None else row.vf,
+    HolderSort.POD: lambda row: (row.namespace, row.pod),
+    HolderSort.INTERFACE: lambda row: row.interface or "",
+    HolderSort.RESERVED: lambda row: -row.reserved_mbps,
+    HolderSort.CAP: lambda row: -(row.cap_mbps or inf),
+    HolderSort.ENFORCED: lambda row: (row.min_by or "", row.max_by or ""),
+    HolderSort.SENT: lambda row: _largest(row.sent_mbps),
+    HolderSort.RECEIVED: lambda row: _largest(row.received_mbps),
+    HolderSort.RATES: lambda row: (-((row.admitted or 0) - row.generation), -row.generation),
+}
+
+
+def ordered(rows: Iterable[HolderRow], sort: HolderSort) -> tuple[HolderRow, ...]:
+    """Order by a column, then by place."""
+    return tuple(sorted(rows, key=lambda row: (_ORDERS[sort](row), _place(row))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderOptions:
+    """Options of the command.
+
+    subject: a node, a PF, a pod, `NODE/PF` or `NAMESPACE/POD`; None for all. measure: whether to wait for a
+    second sample of the counters.
+    """
+
+    kubeconfig: str | None
+    namespace: str
+    secret: str
+    subject: str | None
+    sort: HolderSort
+    measure: bool
+    as_json: bool
+
+
+def print_holders(options: HolderOptions) -> None:
+    """Print who holds what. K8sRdmaError when the API server refuses, or nothing is of that name."""
+    with ExitStack() as stack:
+        api = stack.enter_context(Documents(options.kubeconfig))
+        proxy = ServiceProxy(api=api, namespace=options.namespace, secret=options.secret)
+        reader = HolderReader(api=api, proxy=proxy)
+        view = reader.view(options.subject, options.sort)
+        if options.measure:
+            time.sleep(reader.next_sample_s())
+            view = reader.view(options.subject, options.sort)
+    if options.as_json:
+        write_json(encode_view(view) + b"\n")
+        return
+    shown = for_terminal(view)
+    page = console()
+    page.print(line(summary(shown.holders)))
+    if shown.holders:
+        page.print(Text())
+        page.print(holders_table(shown.holders))
+    for note in shown.notes:
+        page.print(f"note: {note}", markup=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Counters of a node's VFs at one time, in seconds: bytes that were sent and received."""
+
+    sampled_at: float
+    counts: Mapping[_Vf, tuple[int, int]]
+
+    def rates_mbps(self, earlier: Sample) -> dict[_Vf, tuple[float, float]]:
+        """The rates since an earlier sample. A counter that went back began anew, and has none yet."""
+        seconds = self.sampled_at - earlier.sampled_at
+        rates = {}
+        for vf, counts in self.counts.items():
+            previous = earlier.counts.get(vf)
+            if previous is None:
+                continue
+            sent, received = (now - start for now, start in zip(counts, previous, strict=True))
+            if sent >= 0 and received >= 0:
+                rates[vf] = _mbps(sent, seconds), _mbps(received, seconds)
+        return rates
+
+
+def _mbps(count: int, seconds: float) -> float:
+    return round(8 * count / seconds / 1e6, 3)
+
+
+def read_sample(metrics: str, now_s: float) -> Sample | None:
+    """Read the latest sample in a node's metrics; None where the agent has none.
+
+    MalformedError for text that is no such metrics.
+    """
+    counts: dict[_Vf, list[int]] = {}
+    age_s: float | None = None
+    try:
+        for family in text_string_to_metric_families(metrics):
+            for sample in family.samples:
+                if sample.name == "k8s_rdma_sample_age_seconds":
+                    age_s = sample.value
+                elif sample.name in _BYTES and len(counts) <= MAX_HELD_VFS:
+                    vf = sample.labels["pci"], int(sample.labels["vf"])
+                    counts.setdefault(vf, [0, 0])[_BYTES[sample.name]] = int(sample.value)
+    except (ValueError, LookupError, OverflowError) as error:
+        msg = f"/metrics of a node: {error}"
+        raise MalformedError(msg) from error
+    if age_s is None or not 0 <= age_s < inf:
+        return None
+    return Sample(
+        sampled_at=now_s - age_s, counts={vf: (sent, received) for vf, (sent, received) in counts.items()}
+    )
+
+
+_BYTES = {"k8s_rdma_vf_transmitted_bytes_total": 0, "k8s_rdma_vf_received_bytes_total": 1}
+_DISTINCT_S = 1.0
+"""Samples that are closer than this are one: the agent takes one in `SAMPLE_EVERY_S`."""
+
+
+@dataclass(slots=True)
+class _Meter:
+    """The last two distinct samples of a node."""
+
+    latest: Sample | None = None
+    earlier: Sample | None = None
+
+    def add(self, sample: Sample | None) -> None:
+        if sample is None or self.latest is None:
+            self.latest, self.earlier = sample, None
+        elif sample.sampled_at - self.latest.sampled_at >= _DISTINCT_S:
+            self.latest, self.earlier = sample, self.latest
+
+    def rates_mbps(self) -> dict[_Vf, tuple[float, float]]:
+        return self.latest.rates_mbps(self.earlier) if self.latest and self.earlier else {}
+
+
+@dataclass(slots=True, kw_only=True)
+class HolderReader:
+    """Reads holders, and keeps the samples of traffic from which the next reading has rates."""
+
+    api: Documents
+    proxy: ServiceProxy
+    clock: Callable[[], float] = time.monotonic
+    _meters: dict[str, _Meter] = field(default_factory=dict)
+
+    def view(self, subject: str | None, sort: HolderSort) -> HoldersView:
+        """Read who holds what; MalformedError when nothing is of the subject's name."""
+        notes: list[str] = []
+        rows, names = self._published(notes)
+        found = [row for row in rows if subject is None or subject in _names(row)]
+        if subject is not None and not found and subject not in names:
+            msg = f"{subject}: no node, PF or pod that holds an interface has this name"
+            raise MalformedError(msg)
+        nodes = sorted({row.node for row in found})
+        if len(nodes) <= MAX_DETAILED_NODES:
+            for node in nodes:
+                found = [*(row for row in found if row.node != node), *self._detailed(node, found, notes)]
+            found = [row for row in found if subject is None or subject in _names(row)]
+        else:
+            notes.append(
+                f"interfaces, enforcement and traffic are shown of {MAX_DETAILED_NODES} nodes at most: "
+                "name a node, a PF or a pod"
+            )
+        omitted = [f"and {len(notes) - _MOST_NOTES} more"] if len(notes) > _MOST_NOTES else []
+        return HoldersView(holders=ordered(found, sort), notes=(*notes[:_MOST_NOTES], *omitted))
+
+    def next_sample_s(self) -> float:
+        """Compute the time until all nodes that were read have another sample; 0 where none has any."""
+        times = [meter.latest.sampled_at for meter in self._meters.values() if meter.latest]
+        return max([0.0, *(sampled_at + SAMPLE_EVERY_S - self.clock() for sampled_at in times)])
+
+    def _published(self, notes: list[str]) -> tuple[list[HolderRow], set[str]]:
+        """Read the rows of all RdmaNodes, and the names of nodes and PFs, also of those without holders."""
+        rows: list[HolderRow] = []
+        names: set[str] = set()
+        for document in self.api.items(f"/apis/{GROUP}/{VERSION}/{PLURAL}"):
+            node = str((document.get("metadata") or {}).get("name") or "")
+            names.add(node)
+            try:
+                status = decode_status(msgspec.json.encode(document.get("status") or {}))
+            except MalformedError as error:
+                notes.append(f"{node}: {error.message}")
+                continue
+            ready = status.ready()
+            if ready is None or ready.status != "True":
+                notes.append(f"{node} is not ready: {ready.message if ready else 'no condition'}")
+            names |= {name for pf in status.pfs for name in (pf.name, pf.pci, f"{node}/{pf.name}")}
+            rows += published_rows(node, status)
+        if not names:
+            notes.append(
+                "there are no RdmaNodes: agents write them with publish: {rdmaNode: true} (docs/agent.md)"
+            )
+        return rows, names
+
+    def _detailed(self, node: str, rows: list[HolderRow], notes: list[str]) -> list[HolderRow]:
+        """Read a node's rows of its server, or those that there are, with a note."""
+        found = [row for row in rows if row.node == node]
+        try:
+            port = self._port(node)
+            report = decode_report(self.proxy.get("pods", port, "/v1/node", {}))
+            if report.ledger == "ok":
+                found = list(reported_rows(node, report))
+            metrics = self.proxy.get("pods", port, "/metrics", {}).decode(errors="replace")
+            meter = self._meters.setdefault(node, _Meter())
+            meter.add(read_sample(metrics, self.clock()))
+        except K8sRdmaError as error:
+            details = "".join(f"; {text}" for text in error.details.splitlines())
+            notes.append(f"{node}: its server was not read: {error.message}{details}")
+        else:
+            found = [_measured(row, meter.rates_mbps()) for row in found]
+        return self._admitted(node, found, notes)
+
+    def _port(self, node: str) -> str:
+        """Find the port of a node's server, as the proxy names it."""
+        path = f"/api/v1/namespaces/{self.proxy.namespace}/pods"
+        query = {"labelSelector": _NODE_PODS, "fieldSelector": f"spec.nodeName={node}"}
+        for pod in self.api.items(path, query):
+            for container in (pod.get("spec") or {}).get("containers") or ():
+                for port in container.get("ports") or ():
+                    if container.get("name") == "server":
+                        probe = (container.get("livenessProbe") or {}).get("httpGet") or {}
+                        scheme = "https:" if probe.get("scheme") == "HTTPS" else ""
+                        return f"{scheme}{pod['metadata']['name']}:{port['containerPort']}"
+        msg = f"no pod of the chart's DaemonSet runs there in namespace {self.proxy.namespace}"
+        raise K8sRdmaError(msg, details="--namespace NAME names the chart's namespace")
+
+    def _admitted(self, node: str, rows: list[HolderRow], notes: list[str]) -> list[HolderRow]:
+        """Add the generations that the pods' placements say."""
+        try:
+            pods = {
+                str(pod["metadata"].get("uid")): _generation(pod)
+                for pod in self.api.items("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"})
+            }
+        except API_ERRORS as error:
+            notes.append(f"{node}: admitted rates are not known: {error.message}")
+            return rows
+        return [replace(row, admitted=pods.get(row.uid)) for row in rows]
+
+
+_NODE_PODS = "app.kubernetes.io/name=k8s-rdma,app.kubernetes.io/component=node"
+
+
+def _generation(pod: Mapping[str, Any]) -> int | None:
+    text = (pod["metadata"].get("annotations") or {}).get(PLACEMENT_ANNOTATION)
+    return generation_in(text) if isinstance(text, str) else None
+
+
+def _names(row: HolderRow) -> tuple[str, ...]:
+    """The names by which a row is found."""
+    pod = row.pod, f"{row.namespace}/{row.pod}"
+    return row.node, row.pf, row.pci, f"{row.node}/{row.pf}", *pod
+
+
+def published_rows(node: str, status: RdmaNodeStatus) -> Iterator[HolderRow]:
+    """Make a row of each interface in a node's object."""
+    names = {pf.pci: pf.name for pf in status.pfs}
+    for allocation in status.allocations:
+        for alike in allocation.interfaces:
+            row = HolderRow(
+                node=node,
+                pf=names.get(alike.pf, alike.pf),
+                pci=alike.pf,
+                namespace=allocation.pod.namespace,
+                pod=allocation.pod.name,
+                uid=allocation.pod.uid,
+                reserved_mbps=alike.min_mbps,
+                cap_mbps=alike.max_mbps,
+                generation=allocation.generation,
+                pool=alike.pool,
+            )
+            yield from [row] * alike.vfs
+
+
+def reported_rows(node: str, report: NodeReport) -> Iterator[HolderRow]:
+    """Make a row of each interface in a node's report."""
+    names = {pf.pci: pf.name for pf in report.pfs}
+    for allocation in report.allocations:
+        for interface in allocation.interfaces:
+            yield HolderRow(
+                node=node,
+                pf=names.get(interface.pf, interface.pf),
+                pci=interface.pf,
+                vf=interface.vf,
+                namespace=allocation.pod.namespace,
+                pod=allocation.pod.name,
+                uid=allocation.pod.uid,
+                interface=interface.ifname,
+                reserved_mbps=max(interface.min_tx_rate, interface.set_min_tx_rate),
+                cap_mbps=interface.max_tx_rate,
+                min_by=interface.enforced.min or "none",
+                max_by=interface.enforced.max or "none",
+                generation=allocation.generation,
+                pool=interface.pool,
+            )
+
+
+def _measured(row: HolderRow, rates_mbps: Mapping[_Vf, tuple[float, float]]) -> HolderRow:
+    if row.vf is None or (row.pci, row.vf) not in rates_mbps:
+        return row
+    sent, received = rates_mbps[row.pci, row.vf]
+    return replace(row, sent_mbps=sent, received_mbps=received)
+
+
+def summary(rows: Iterable[HolderRow]) -> str:
+    """Sum rows up in a line."""
+    rows = list(rows)
+    if not rows:
+        return "no pod holds an interface there"
+    pods, pfs = len({row.uid for row in rows}), len({(row.node, row.pci) for row in rows})
+    reserved = sum(row.reserved_mbps for row in rows)
+    counts = (_count(len(rows), "interface"), _count(pods, "pod"), _count(pfs, "PF"))
+    return f"{counts[0]} of {counts[1]} on {counts[2]}; {reserved} Mb/s reserved"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def holders_table(rows: Iterable[HolderRow]) -> Table:
+    """Show rows to people; what is not known is `?`."""
+    shown = table(*_COLUMNS, right=_NUMBERS)
+    for row in rows:
+        shown.add_row(
+            *map(line, (row.node, row.pf)),
+            _or_unknown(row.vf),
+            *map(line, (f"{row.namespace}/{row.pod}", _or_unknown(row.interface))),
+            str(row.reserved_mbps),
+            str(row.cap_mbps) if row.cap_mbps else "none",
+            _enforced(row),
+            *(
+                _or_unknown(None if rate is None else f"{rate:.1f}")
+                for rate in (row.sent_mbps, row.received_mbps)
+            ),
+            _rates(row),
+        )
+    return shown
+
+
+def _or_unknown(value: object) -> str:
+    return "?" if value is None else str(value)
+
+
+def _enforced(row: HolderRow) -> str:
+    """Say who enforces the rates that there are; `accounted only` for none."""
+    if row.min_by is None or row.max_by is None:
+        return "?"
+    holders = {"reserved": row.min_by, "cap": row.max_by}
+    parts = [(rate, holder) for rate, holder in holders.items() if holder != "none"]
+    if len({holder for _, holder in parts}) <= 1:
+        return "".join(_HOLDERS.get(holder, holder) for _, holder in parts[:1]) or "-"
+    return ", ".join(f"{rate}: {_HOLDERS.get(holder, holder)}" for rate, holder in parts)
+
+
+_HOLDERS = {"accounted": "accounted only"}
+
+
+def _rates(row: HolderRow) -> str:
+    """Say which change of the pod's rates is in force."""
+    if row.admitted is not None and row.admitted > row.generation:
+        return f"change {row.admitted} admitted, {row.generation} programmed"
+    return f"change {row.generation}" if row.generation else "first"

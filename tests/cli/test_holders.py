@@ -1,0 +1,171 @@
+"""Holders by nodes' objects and metrics: rows, rates, orders, and what is not known."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from cli.asking import k8s_rdma
+from k8s_rdma.cli.holders import Sample, holders_table, ordered, read_sample
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.rdma_node import encode_status, status_of
+from k8s_rdma.wire.rest import Pod
+from k8s_rdma.wire.views import HolderRow, HolderSort
+from kube.stored_objects import serving_objects
+from server.serving import report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NODES = "/apis/k8s-rdma.io/v1alpha1/rdmanodes"
+PCI = "0000:03:00.0"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def row(pod: str, **changes: object) -> HolderRow:
+    fields = {"node": "w1", "pf": "enp3s0f0", "pci": PCI, "namespace": "default", "uid": f"u-{pod}"}
+    return HolderRow(**{**fields, "pod": pod, "reserved_mbps": 0, "cap_mbps": 0, **changes})
+
+
+def node_object(name: str, pod: str = "p", ready: str = "True") -> dict[str, object]:
+    """A node whose only pod has the name."""
+    told = report(node=name)
+    allocation = replace(told.allocations[0], pod=Pod(namespace="default", name=pod, uid=f"u-{name}"))
+    status = json.loads(encode_status(status_of(replace(told, allocations=(allocation,)))))
+    status["conditions"][0] |= {"status": ready, "message": "its agent is down"}
+    return {"metadata": {"name": name}, "status": status}
+
+
+def stored(*nodes: dict[str, object]) -> dict[str, bytes | int]:
+    return {NODES: json.dumps({"items": nodes}).encode()}
+
+
+def shown(*rows: HolderRow) -> list[str]:
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        console.print(holders_table(rows))
+    return [" ".join(each.split()) for each in captured.get().splitlines()[1:]]
+
+
+def metrics(sent: int, received: int, age_s: object = 2.0, vf: object = 1) -> str:
+    labels = f'node="w1",pci="{PCI}",vf="{vf}"'
+    return (
+        f"k8s_rdma_vf_transmitted_bytes_total{{{labels}}} {sent}\n"
+        f"k8s_rdma_vf_received_bytes_total{{{labels}}} {received}\n"
+        f'k8s_rdma_sample_age_seconds{{node="w1"}} {age_s}\n'
+    )
+
+
+def sample(sent: int, received: int, now_s: float) -> Sample:
+    found = read_sample(metrics(sent, received), now_s)
+    assert found is not None
+    return found
+
+
+def test_rates_are_those_between_two_samples():
+    earlier, later = sample(1_000_000, 500, 100.0), sample(3_500_000, 500, 110.0)
+    assert later.rates_mbps(earlier) == {(PCI, 1): (2.0, 0.0)}
+
+
+@pytest.mark.parametrize(("sent", "received"), [(0, 900), (2_000, 0)])
+def test_rate_of_a_counter_that_began_anew_is_unknown(sent: int, received: int):
+    assert sample(sent, received, 110.0).rates_mbps(sample(1_000, 500, 100.0)) == {}
+
+
+@pytest.mark.parametrize("age_s", ["NaN", "-1.0", "+Inf"])
+def test_metrics_without_a_usable_age_are_no_sample(age_s: str):
+    assert read_sample(metrics(1, 1, age_s), 100.0) is None
+
+
+@pytest.mark.parametrize("text", [metrics(1, 1, vf="x"), "k8s_rdma_vf{", metrics(1, 1, "old")])
+def test_metrics_that_are_none_are_refused(text: str):
+    with pytest.raises(MalformedError, match="/metrics of a node"):
+        read_sample(text, 100.0)
+
+
+def test_unknown_is_not_zero():
+    assert shown(row("a")) == ["w1 enp3s0f0 ? default/a ? 0 none ? ? ? first"]
+    measured = row("b", vf=3, interface="rdma0", sent_mbps=0.0, received_mbps=12.34)
+    enforced = replace(measured, min_by="accounted", max_by="software", reserved_mbps=5, cap_mbps=7)
+    assert shown(enforced) == [
+        "w1 enp3s0f0 3 default/b rdma0 5 7 reserved: accounted only, cap: software 0.0 12.3 first"
+    ]
+    assert "accounted only 0.0" in shown(replace(enforced, max_by="none"))[0]
+
+
+def test_change_that_is_not_programmed_yet_is_shown():
+    assert shown(row("a", generation=2, admitted=3))[0].endswith("change 3 admitted, 2 programmed")
+    assert shown(row("a", generation=3, admitted=3))[0].endswith("change 3")
+
+
+@pytest.mark.parametrize(
+    ("sort", "pods"),
+    [
+        (HolderSort.POD, "abc"),
+        (HolderSort.RESERVED, "bca"),
+        (HolderSort.CAP, "cab"),
+        (HolderSort.SENT, "cba"),
+        (HolderSort.VF, "acb"),
+        (HolderSort.RATES, "bac"),
+    ],
+)
+def test_holders_are_ordered_by_any_column(sort: HolderSort, pods: str):
+    rows = [
+        row("a", reserved_mbps=1, cap_mbps=9, vf=0, generation=2, admitted=2),
+        row("b", reserved_mbps=5, cap_mbps=8, vf=7, sent_mbps=0.0, admitted=1),
+        row("c", reserved_mbps=3, vf=2, sent_mbps=4.0),
+    ]
+    assert "".join(each.pod for each in ordered(rows, sort)) == pods
+
+
+@pytest.mark.anyio
+async def test_many_nodes_are_shown_by_their_objects_alone(tmp_path: Path):
+    nodes = [node_object(f"n{number:02}") for number in range(17)]
+    with serving_objects(stored(*nodes), tmp_path) as kubeconfig:
+        ran = await k8s_rdma("who", "--kubeconfig", kubeconfig)
+    assert ran.out.startswith("17 interfaces of 17 pods on 17 PFs; 5100 Mb/s reserved\n")
+    assert ran.out.splitlines()[-1].startswith("note: interfaces, enforcement and traffic are shown of")
+
+
+@pytest.mark.anyio
+async def test_node_without_a_server_is_shown_by_its_object_and_says_why(tmp_path: Path):
+    answers = stored(node_object("w1", ready="False"), {"metadata": {"name": "w2"}, "status": {"pfs": 3}})
+    with serving_objects(answers, tmp_path) as kubeconfig:
+        ran = await k8s_rdma("who", "--kubeconfig", kubeconfig)
+        document = await k8s_rdma("who", "w2", "--json", "--kubeconfig", kubeconfig)
+    lines = ran.out.splitlines()
+    assert " ".join(lines[3].split()) == "w1 enp3s0f0 ? default/p ? 300 none ? ? ? first"
+    assert [line.partition(": ")[2][:34] for line in lines[4:]] == [
+        "w1 is not ready: its agent is down",
+        "w2: RdmaNode status: Expected `arr",
+        "w1: its server was not read: no po",
+    ]
+    assert json.loads(document.out)["holders"] == []
+
+
+@pytest.mark.anyio
+async def test_names_that_pods_gave_themselves_cannot_order_the_terminal(tmp_path: Path):
+    with serving_objects(stored(node_object("w1", pod="p~")), tmp_path) as kubeconfig:
+        ran = await k8s_rdma(
+            "top", "--holders", "--kubeconfig", kubeconfig, "--extender", "http://127.0.0.1:1"
+        )
+        refused = await k8s_rdma("who", "x\x1b[2J", "--kubeconfig", kubeconfig)
+    assert "default/p~" in ran.out
+    assert "extender absent" in ran.out
+    assert refused.err.startswith("k8s-rdma: x\\x1b[2J: no node, PF or pod")
+
+
+@pytest.mark.anyio
+async def test_rights_that_lack_are_named(tmp_path: Path):
+    with serving_objects({NODES: 403}, tmp_path) as kubeconfig:
+        ran = await k8s_rdma("who", "--kubeconfig", kubeconfig)
+    assert ran.status == 1
+    assert f"get {NODES}: " in ran.err
