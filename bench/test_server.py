@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from bench.cni_plugin import needs_root
+from k8s_rdma.server.agent_link import render_traffic
+from k8s_rdma.wire.rest import Pod
+from k8s_rdma.wire.sockets import Counters, ScanCounts, VfTraffic
 
 if TYPE_CHECKING:
     from conftest import Record
@@ -138,3 +141,42 @@ def test_scan(record: Record, tmp_path: Path) -> None:
     record(f"{what}, nothing changed, by the server", budget=None, measured=took["unchanged_ms"], unit="ms")
     name = f"{what}, memory of {took['bytes']:,} bytes of answers and all that led to them"
     record(name, budget=None, measured=took["mib"], unit="MiB")
+
+
+HELD_VFS, HW_COUNTERS = 1_000, 30
+
+
+def test_metrics(record: Record) -> None:
+    """What a scrape renders where pods hold 1,000 VFs with RDMA devices, and where they are free."""
+    rdma = {f"counter_{number}": 10**9 + number for number in range(HW_COUNTERS)}
+
+    def counters(*, held: bool) -> Counters:
+        vfs = (
+            VfTraffic(
+                pf=f"0000:{vf // 125:02x}:00.0",
+                pf_name=f"enp{vf // 125}s0",
+                vf=vf % 125,
+                **dict.fromkeys(("tx_bytes", "rx_bytes", "tx_packets", "rx_packets"), 10**12),
+                **dict.fromkeys(("tx_dropped", "rx_dropped"), 7),
+                rdma=rdma,
+                pod=Pod(namespace="team", name=f"trainer-{vf}", uid=str(vf)) if held else None,
+                ifname="rdma0",
+            )
+            for vf in range(HELD_VFS)
+        )
+        scans = ScanCounts(total=1, failed=0, seconds=0.1)
+        return Counters(node="w1", age_s=1.0, failed_samples=0, scans=scans, vfs=tuple(vfs))
+
+    def rendered_s(sample: Counters) -> float:
+        began = time.process_time()
+        render_traffic(sample)
+        return time.process_time() - began
+
+    held = counters(held=True)
+    text = render_traffic(held)
+    series = sum(line.startswith(b"k8s_rdma_vf_") for line in text.splitlines())
+    free = render_traffic(counters(held=False)).count(b"\nk8s_rdma_vf_")
+    took = statistics.median(rendered_s(held) for _ in range(ROUNDS))
+    what = f"/metrics of {HELD_VFS:,} VFs of pods, {HW_COUNTERS} counters of each RDMA device"
+    note = f"{series:,} series, {len(text) / 2**20:.1f} MiB; of as many free VFs {free}"
+    record(what, budget=None, measured=took * 1e3, unit="ms", note=note)

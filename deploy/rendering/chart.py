@@ -48,7 +48,7 @@ def render(  # noqa: PLR0913  what Helm has besides a chart
         "Capabilities": {"KubeVersion": {"Version": kubernetes}},
     }
     templates = _texts(chart, "templates", "*.tpl", "*.yaml", "*.txt")
-    files = _texts(chart, "files", "*.yaml")
+    files = _texts(chart, "files", "*.yaml", "*.json")
     rendered = render_templates(
         {
             "context": context,
@@ -82,8 +82,8 @@ def with_values(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[s
 def _texts(chart: Path, folder: str, *patterns: str) -> dict[str, str]:
     """By path below the chart; through its links, as Helm follows them."""
     root = chart / folder
-    found = [path for pattern in patterns for path in root.glob(f"*/{pattern}")]
-    found += [path for pattern in patterns for path in root.glob(pattern)]
+    depths = ("*/*/", "*/", "")
+    found = [path for depth in depths for pattern in patterns for path in root.glob(f"{depth}{pattern}")]
     return {str(path.relative_to(chart)): path.read_text() for path in found}
 
 

@@ -6,13 +6,16 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
+from deploy.rendering.chart import documents, render
 from docs_site.reference.metrics import metrics_page
 from docs_site.reference.tables import rows_by_name, section
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
+DASHBOARDS = sorted((MONITORING / "dashboards").glob("*.json"))
 METRIC = re.compile(r"k8s_rdma_\w+")
 
 
@@ -28,13 +31,26 @@ def missing(expressions: list[str]) -> set[str]:
     return used - metrics()
 
 
-def test_dashboard_shows_metrics_that_there_are():
-    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_dashboard_shows_metrics_that_there_are(path: Path):
+    dashboard = json.loads(path.read_text())
     targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
     assert not missing([target["expr"] for target in targets])
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
-    [variable] = [each for each in dashboard["templating"]["list"] if each["type"] == "query"]
-    assert not missing([variable["query"]])
+    variables = {each["name"]: each for each in dashboard["templating"]["list"]}
+    assert not missing([each["query"] for each in variables.values() if each["type"] == "query"])
+    used = set(re.findall(r"\$(\w+)", "".join(target["expr"] for target in targets)))
+    assert used | {"datasource"} == variables.keys()
+
+
+def test_chart_has_all_dashboards_and_alerts_as_they_are():
+    made = documents(render({"monitoring": {"dashboards": True, "alerts": True}}))
+    [dashboards] = [each for each in made if each["metadata"]["name"] == "k8s-rdma-dashboards"]
+    assert {name: json.loads(text) for name, text in dashboards["data"].items()} == {
+        f"k8s-rdma-{path.name}": json.loads(path.read_text()) for path in DASHBOARDS
+    }
+    [rules] = [each for each in made if each["kind"] == "PrometheusRule"]
+    assert rules["spec"] == yaml.safe_load((MONITORING / "alerts.yaml").read_text())
 
 
 def test_alerts_are_of_metrics_that_there_are_and_are_all_told():

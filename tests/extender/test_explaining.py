@@ -98,6 +98,21 @@ def test_refusal_is_known_until_the_pod_fits_or_is_bound():
         assert attempts.named("default/p") is None
 
 
+def test_longest_wait_is_that_of_the_pod_refused_first():
+    now = 10.0
+    attempts = LastRefusals(lambda: now)
+    [(_, _, read)] = attempts.readings().values()
+    assert read() == 0
+    attempts.heard(outcome("p"))
+    now = 30.0
+    attempts.heard(outcome("q"))
+    attempts.heard(outcome("p"))
+    now = 40.0
+    assert read() == 30
+    attempts.heard(outcome("p", FIT))
+    assert read() == 10
+
+
 def test_refusal_tells_how_many_nodes_there_are_of_each_cause():
     attempts = LastRefusals(lambda: 0.0)
     attempts.heard(outcome("p"))

@@ -48,3 +48,16 @@ def test_opposite_swaps_both_directions():
     mine = LinkCounters(tx_bytes=1, rx_bytes=2, tx_packets=3, rx_packets=4)
     assert mine.opposite == LinkCounters(tx_bytes=2, rx_bytes=1, tx_packets=4, rx_packets=3)
     assert mine.opposite.opposite == mine
+
+
+def test_drops_of_one_end_are_not_those_of_the_other(rtnl, pair):
+    here, there = pair
+    rtnl.change(there.index, "down", up=False)
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender:
+        sender.bind(("here", 0))
+        before = counters_of_all(rtnl.socket)[here.index]
+        for _ in range(5):
+            sender.send(FRAME)
+    after = counters_of_all(rtnl.socket)[here.index]
+    assert after.tx_dropped >= before.tx_dropped + 5
+    assert (after.opposite.tx_dropped, after.opposite.rx_dropped) == (None, None)

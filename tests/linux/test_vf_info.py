@@ -56,16 +56,25 @@ def test_vfs_of_igb_are_told_with_all_their_settings():
 
 
 def test_counters_of_igb_are_told_of_every_vf():
-    nothing = {"rx_packets": 0, "tx_packets": 0, "rx_bytes": 0, "tx_bytes": 0}
+    kinds = ("packets", "bytes", "dropped")
+    nothing = {f"{direction}_{kind}": 0 for direction in ("rx", "tx") for kind in kinds}
     assert vf_stats(Rtnl(socket=replayed("igb")), IGB_INDEX) == tuple(
         VfStats(index=vf, **nothing) for vf in range(7)
     )
 
 
 def test_counters_are_each_its_own():
-    counters = [attribute(kind, struct.pack("=Q", 10**12 + kind)) for kind in range(4)]
+    counters = [attribute(kind, struct.pack("=Q", 10**12 + kind)) for kind in range(9)]
     assert vf_stats(pf(vf_info(0, nested(STATS, *counters))), 7) == (
-        VfStats(index=0, rx_packets=10**12, tx_packets=10**12 + 1, rx_bytes=10**12 + 2, tx_bytes=10**12 + 3),
+        VfStats(
+            index=0,
+            rx_packets=10**12,
+            tx_packets=10**12 + 1,
+            rx_bytes=10**12 + 2,
+            tx_bytes=10**12 + 3,
+            rx_dropped=10**12 + 7,
+            tx_dropped=10**12 + 8,
+        ),
     )
 
 

@@ -108,7 +108,7 @@ def test_exposition_counts_vfs_of_exclusive_resources_by_resource() -> None:
     told = with_pf(capacity_vfs=1, pools={rdma: 3, fast: 2}, foreign=(pooled,))
     allocation = told.allocations[0]
     more = replace(
-        allocation, interfaces=(*allocation.interfaces, replace(allocation.interfaces[0], pool=rdma))
+        allocation, interfaces=(*allocation.interfaces, replace(allocation.interfaces[0], vf=1, pool=rdma))
     )
     found = shown(replace(told, allocations=(more,)))
     for name, resource, number in (
@@ -145,12 +145,32 @@ def test_label_is_escaped_when_it_holds_what_would_end_it() -> None:
 
 def test_traffic_is_told_of_each_vf_with_the_pod_that_holds_it() -> None:
     held = traffic(pod=Pod(namespace="default", name="p", uid="u"), ifname="rdma0", rdma={"out_of_buffer": 9})
-    found = read(render_traffic(counters(held, traffic(vf=1, tx_bytes=2**63))).decode())
+    told = counters(replace(held, tx_dropped=5, tx_bytes=2**63), traffic(vf=1))
+    found = read(render_traffic(told).decode())
     names = ("transmitted_bytes", "received_bytes", "transmitted_packets", "received_packets")
-    assert [value(found, f"k8s_rdma_vf_{name}_total", **HELD) for name in names] == [1, 2, 3, 4]
-    assert value(found, "k8s_rdma_vf_transmitted_bytes_total", **PF, vf="1") == 2**63
+    totals = [value(found, f"k8s_rdma_vf_{name}_total", **HELD) for name in names]
+    assert totals == [2**63, 2, 3, 4]
+    assert value(found, "k8s_rdma_vf_transmitted_dropped_total", **HELD) == 5
+    assert not found["k8s_rdma_vf_received_dropped_total"].samples
     assert value(found, "k8s_rdma_vf_rdma_counter_total", **HELD, counter="out_of_buffer") == 9
     assert len(found["k8s_rdma_vf_rdma_counter_total"].samples) == 1
+
+
+def test_free_vfs_have_no_series_however_many_there_are() -> None:
+    found = read(render_traffic(counters(*(traffic(vf=vf) for vf in range(1000)))).decode())
+    assert not [name for name in found if "_vf_" in name and found[name].samples]
+
+
+def test_rates_are_those_of_interfaces_that_pods_hold() -> None:
+    told = report()
+    [held] = told.allocations[0].interfaces
+    capped = replace(held, set_min_tx_rate=320, max_tx_rate=700)
+    allocation = replace(told.allocations[0], interfaces=(capped, replace(held, vf=1)))
+    found = shown(replace(told, allocations=(allocation,)))
+    assert value(found, "k8s_rdma_vf_reserved_bits_per_second", **HELD) == 320_000_000
+    assert value(found, "k8s_rdma_vf_cap_bits_per_second", **HELD) == 700_000_000
+    assert len(found["k8s_rdma_vf_reserved_bits_per_second"].samples) == 2
+    assert len(found["k8s_rdma_vf_cap_bits_per_second"].samples) == 1
 
 
 def test_looks_of_the_agent_are_counted_and_timed() -> None:

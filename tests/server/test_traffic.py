@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from k8s_rdma.server.agent_link import Traffic
+from k8s_rdma.wire.rest import Pod
 from k8s_rdma.wire.sockets import Counters, Kind, ScanCounts, VfTraffic
 from server.exposition_reader import Family, read, value
 from server.serving import played_agent, report, run, serving, telling_agent, until_generation
@@ -18,12 +19,28 @@ if TYPE_CHECKING:
 
 LONG_S = 3600
 NODE = {"node": "w1"}
-VF = {"node": "w1", "pf": "enp3s0f0", "pci": "0000:03:00.0", "vf": "0"}
+VF = {
+    "node": "w1",
+    "pf": "enp3s0f0",
+    "pci": "0000:03:00.0",
+    "vf": "0",
+    "namespace": "default",
+    "pod": "p",
+    "interface": "rdma0",
+}
 
 
 def counters(sent: int, *, age_s: float | None = 0.0) -> Counters:
     vf = VfTraffic(
-        pf="0000:03:00.0", pf_name="enp3s0f0", vf=0, tx_bytes=sent, rx_bytes=0, tx_packets=0, rx_packets=0
+        pf="0000:03:00.0",
+        pf_name="enp3s0f0",
+        vf=0,
+        tx_bytes=sent,
+        rx_bytes=0,
+        tx_packets=0,
+        rx_packets=0,
+        pod=Pod(namespace="default", name="p", uid="u"),
+        ifname="rdma0",
     )
     scans = ScanCounts(total=1, failed=0, seconds=0.5)
     vfs = () if age_s is None else (vf,)

@@ -409,6 +409,8 @@ def _traffic(counters: VfCounters, holder: Holder | None, pf_name: str) -> VfTra
         rx_bytes=counters.rx_bytes,
         tx_packets=counters.tx_packets,
         rx_packets=counters.rx_packets,
+        tx_dropped=counters.tx_dropped,
+        rx_dropped=counters.rx_dropped,
         rdma=dict(counters.rdma),
         pod=Pod(namespace=holder.pod.namespace, name=holder.pod.name, uid=holder.pod.uid) if holder else None,
         ifname=holder.ifname if holder else "",

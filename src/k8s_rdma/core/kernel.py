@@ -280,6 +280,7 @@ class LocatedVf:
 class VfCounters:
     """Traffic of a VF since its netdev was made, in its own direction: `tx` is sent by its holder.
 
+    tx_dropped, rx_dropped: packets, as the driver counts them; None where it is not known.
     rdma: the RDMA device's `hw_counters` by the kernel's names; empty where it has none.
     """
 
@@ -288,6 +289,8 @@ class VfCounters:
     rx_bytes: int
     tx_packets: int
     rx_packets: int
+    tx_dropped: int | None = None
+    rx_dropped: int | None = None
     rdma: Mapping[str, int] = field(default_factory=dict)
 
 

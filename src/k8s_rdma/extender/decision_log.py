@@ -150,6 +150,15 @@ class LastRefusals:
         self._clock = clock
         self._pods: dict[PodUid, Attempt] = {}
 
+    def readings(self) -> dict[str, Reading]:
+        """Readings for metrics."""
+        help_text = "Time since the first refusal of the pod that waits longest; 0 while none waits."
+        return {"longest_wait_seconds": (help_text, "gauge", self._longest_wait_s)}
+
+    def _longest_wait_s(self) -> float:
+        pending = self.pending()
+        return round(self._clock() - pending[0].first_at, 3) if pending else 0.0
+
     def heard(self, outcome: Outcome) -> None:
         """A verb was answered; what filter and bind say counts."""
         if outcome.verb not in _VERBS:

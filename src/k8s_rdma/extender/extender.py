@@ -321,6 +321,7 @@ class Extender:
         metrics.add(self.cache.readings())
         metrics.add(self._requeuer.readings())
         metrics.add(self._decision_log.readings())
+        metrics.add(self._attempts.readings())
         metrics.add(self.rate_changes.readings())
         metrics.add(self.leadership.readings())
         metrics.add(self._readings())

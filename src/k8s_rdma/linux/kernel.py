@@ -438,6 +438,8 @@ class VfTraffic:
                         rx_bytes=vf.rx_bytes,
                         tx_packets=vf.tx_packets,
                         rx_packets=vf.rx_packets,
+                        tx_dropped=vf.tx_dropped,
+                        rx_dropped=vf.rx_dropped,
                     ),
                 )
 

@@ -20,7 +20,15 @@ from prometheus_client.core import SummaryMetricFamily
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
 from k8s_rdma.http_server.asgi import JSON, Answer, counter, error_answer, exposition, gauge
 from k8s_rdma.state_reader import FIRST_REPORT_TIMEOUT_S, AgentLink
-from k8s_rdma.wire.rest import Error, NodeReport, PfReport, encode_getpfs, encode_report, without_vfs
+from k8s_rdma.wire.rest import (
+    Error,
+    NodeReport,
+    PfReport,
+    Pod,
+    encode_getpfs,
+    encode_report,
+    without_vfs,
+)
 from k8s_rdma.wire.sockets import SAMPLE_EVERY_S, SOON_S, Counters, VfTraffic
 
 if TYPE_CHECKING:
@@ -39,11 +47,13 @@ RETRY = {"retry-after": "1"}
 
 _BITS_PER_MEGABIT = 1_000_000
 
-_TRAFFIC: tuple[tuple[str, str, Callable[[VfTraffic], int]], ...] = (
+_TRAFFIC: tuple[tuple[str, str, Callable[[VfTraffic], int | None]], ...] = (
     ("transmitted_bytes", "Bytes sent", lambda vf: vf.tx_bytes),
     ("received_bytes", "Bytes received", lambda vf: vf.rx_bytes),
     ("transmitted_packets", "Packets sent", lambda vf: vf.tx_packets),
     ("received_packets", "Packets received", lambda vf: vf.rx_packets),
+    ("transmitted_dropped", "Packets not sent, as the driver counts them,", lambda vf: vf.tx_dropped),
+    ("received_dropped", "Packets not received, as the driver counts them,", lambda vf: vf.rx_dropped),
 )
 
 
@@ -171,6 +181,24 @@ def _node_metrics(report: NodeReport | None) -> Iterator[Metric]:
         samples = [(labels, number) for labels, pf in pfs if (number := value(pf)) is not None]
         yield gauge(f"k8s_rdma_pf_{name}", help_text, samples)
     yield from _pool_metrics(report)
+    yield from _rate_metrics(report)
+
+
+def _rate_metrics(report: NodeReport) -> Iterator[Metric]:
+    """Render the rates of interfaces that pods hold; a cap only where there is one."""
+    names = {pf.pci: pf.name for pf in report.pfs}
+    reserved, caps = [], []
+    for allocation in report.allocations:
+        for interface in allocation.interfaces:
+            function = {"pf": names.get(interface.pf, ""), "pci": interface.pf, "vf": str(interface.vf)}
+            labels = {"node": report.node, **function, **_holder_labels(allocation.pod, interface.ifname)}
+            mbps = max(interface.min_tx_rate, interface.set_min_tx_rate)
+            reserved.append((labels, mbps * _BITS_PER_MEGABIT))
+            if interface.max_tx_rate:
+                caps.append((labels, interface.max_tx_rate * _BITS_PER_MEGABIT))
+    yield gauge("k8s_rdma_vf_reserved_bits_per_second", "Bandwidth reserved for an interface.", reserved)
+    help_text = "Cap of an interface; absent without one."
+    yield gauge("k8s_rdma_vf_cap_bits_per_second", help_text, caps)
 
 
 def _generations(report: NodeReport) -> Iterator[tuple[dict[str, str], int]]:
@@ -272,10 +300,25 @@ def _traffic_metrics(counters: Counters) -> Iterator[Metric]:
 
 
 def _vf_metrics(counters: Counters) -> Iterator[Metric]:
-    vfs = [(_vf_labels(counters, vf), vf) for vf in counters.vfs]
+    """Render the counters of VFs that pods hold: a node may have a thousand others."""
+    vfs = [
+        (
+            {
+                "node": counters.node,
+                "pf": vf.pf_name,
+                "pci": vf.pf,
+                "vf": str(vf.vf),
+                **_holder_labels(vf.pod, vf.ifname),
+            },
+            vf,
+        )
+        for vf in counters.vfs
+        if vf.pod
+    ]
     for name, unit, value in _TRAFFIC:
         help_text = f"{unit} by a virtual function's holder since its interface was made."
-        yield counter(f"k8s_rdma_vf_{name}_total", help_text, [(labels, value(vf)) for labels, vf in vfs])
+        samples = [(labels, count) for labels, vf in vfs if (count := value(vf)) is not None]
+        yield counter(f"k8s_rdma_vf_{name}_total", help_text, samples)
     yield counter(
         "k8s_rdma_vf_rdma_counter_total",
         "Hardware counters of a virtual function's RDMA device, by the kernel's names.",
@@ -283,10 +326,9 @@ def _vf_metrics(counters: Counters) -> Iterator[Metric]:
     )
 
 
-def _vf_labels(counters: Counters, vf: VfTraffic) -> dict[str, str]:
-    """Return the labels PF and VF; for a VF of a pod also the pod, and the interface's name in it."""
-    pod = vf.pod and {"namespace": vf.pod.namespace, "pod": vf.pod.name, "interface": vf.ifname}
-    return {"node": counters.node, "pf": vf.pf_name, "pci": vf.pf, "vf": str(vf.vf), **(pod or {})}
+def _holder_labels(pod: Pod, ifname: str) -> dict[str, str]:
+    """Return the labels of an interface that a pod holds, by its name there."""
+    return {"namespace": pod.namespace, "pod": pod.name, "interface": ifname}
 
 
 Scan: TypeAlias = "Callable[[], NodeReport]"

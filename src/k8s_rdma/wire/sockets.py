@@ -329,6 +329,8 @@ class VfTraffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rx_bytes: int
     tx_packets: int
     rx_packets: int
+    tx_dropped: int | None = None
+    rx_dropped: int | None = None
     rdma: dict[str, int] = {}
     pod: Pod | None = None
     ifname: str = ""

@@ -108,7 +108,7 @@ _GETSTATS = 94
 _LINK_64 = 1
 _LINK_64_ONLY = 1 << (_LINK_64 - 1)
 _MESSAGE = struct.Struct("=BxxxII")
-_FIRST_COUNTERS = struct.Struct("=QQQQ")
+_FIRST_COUNTERS = struct.Struct("=8Q")
 
 INFINIBAND = 32
 """ARPHRD_INFINIBAND: the address of such a link is that of queue pair and port and cannot be set."""
@@ -422,16 +422,18 @@ def bridge_vlans(rtnl: Rtnl, operation: str) -> dict[int, frozenset[int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCounters:
-    """Counters of a link, as the link itself keeps them."""
+    """Counters of a link, as the link itself keeps them; None: not known."""
 
     tx_bytes: int
     rx_bytes: int
     tx_packets: int
     rx_packets: int
+    tx_dropped: int | None = None
+    rx_dropped: int | None = None
 
     @property
     def opposite(self) -> LinkCounters:
-        """Return the counters as the other end of a pair sees them."""
+        """Return the counters as the other end of a pair sees them, without drops, which it does not see."""
         return LinkCounters(
             tx_bytes=self.rx_bytes,
             rx_bytes=self.tx_bytes,
@@ -448,11 +450,16 @@ def counters_of_all(socket: NetlinkSocket) -> dict[int, LinkCounters]:
 
 def _counters(body: bytes) -> tuple[int, LinkCounters]:
     _, index, _ = _MESSAGE.unpack_from(body)
-    rx_packets, tx_packets, rx_bytes, tx_bytes = _FIRST_COUNTERS.unpack_from(
+    rx_packets, tx_packets, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _FIRST_COUNTERS.unpack_from(
         attributes(body, _MESSAGE.size)[_LINK_64]
     )
     return index, LinkCounters(
-        tx_bytes=tx_bytes, rx_bytes=rx_bytes, tx_packets=tx_packets, rx_packets=rx_packets
+        tx_bytes=tx_bytes,
+        rx_bytes=rx_bytes,
+        tx_packets=tx_packets,
+        rx_packets=rx_packets,
+        tx_dropped=tx_dropped,
+        rx_dropped=rx_dropped,
     )
 
 

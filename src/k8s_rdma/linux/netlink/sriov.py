@@ -28,6 +28,7 @@ _ADDRESS, _NUM_VF = 1, 21
 _VLAN, _TX_RATE = 2, 3
 _STATS = 8
 _RX_PACKETS, _TX_PACKETS, _RX_BYTES, _TX_BYTES = 0, 1, 2, 3
+_RX_DROPPED, _TX_DROPPED = 7, 8
 _ETHERNET_MAC_BYTES = 6
 
 _MLX4_VGT = 4095
@@ -56,6 +57,8 @@ class VfStats:
     tx_packets: int
     rx_bytes: int
     tx_bytes: int
+    rx_dropped: int
+    tx_dropped: int
 
 
 def vf_infos(rtnl: Rtnl, index: int) -> tuple[VfInfo, ...]:
@@ -166,6 +169,8 @@ def _counts(index: int, stats: _VfAttributes) -> VfStats:
         tx_packets=number(stats.get(_TX_PACKETS, b"")),
         rx_bytes=number(stats.get(_RX_BYTES, b"")),
         tx_bytes=number(stats.get(_TX_BYTES, b"")),
+        rx_dropped=number(stats.get(_RX_DROPPED, b"")),
+        tx_dropped=number(stats.get(_TX_DROPPED, b"")),
     )
 
 
