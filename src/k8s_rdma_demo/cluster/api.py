@@ -4,57 +4,68 @@
         ...  # api.url
 
 All objects are in memory. Requests are authorized only when `ApiConfig.access` is set, so bind to loopback.
-SubjectAccessReviews are answered from the roles in the store. A watch sends one JSON document a line.
-
-Sources: RFC 7386 for merge patches; the API conventions and the `patchMergeKey` tags of
-`k8s.io/api/core/v1/types.go` for strategic merge patches, as far as pods and nodes need them;
-`pkg/registry/authorization/subjectaccessreview/rest.go`.
+kubectl works with it, except for server-side apply and what reaches a kubelet (logs, exec, attach,
+port-forward). A watch sends one JSON document a line.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
+from collections.abc import Callable
 from contextlib import asynccontextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import structlog
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode
+from k8s_rdma_demo.cluster.bodies import (
+    APPLY,
+    JSON,
+    MERGE,
+    PROTOBUF,
+    STRATEGIC,
+    decode_protobuf,
+    patching,
+)
+from k8s_rdma_demo.cluster.custom_resources import schema_of, served_resources, unknown_fields_of
+from k8s_rdma_demo.cluster.discovery import discovery
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
 from k8s_rdma_demo.cluster.objects import (
     BUILT_IN,
+    NAMESPACES,
     PODS,
     RESOURCE_CLAIMS,
+    REVIEWS,
     SERVICE_ACCOUNTS,
+    VERSION,
     Clock,
     JsonObject,
     ResourceType,
     Target,
     go_json,
+    go_quote,
+    metadata,
     name_of,
     namespace_of,
     resolve,
     system_clock,
 )
-from k8s_rdma_demo.cluster.rbac import ADMIN, ANONYMOUS, User, allowed, service_account
+from k8s_rdma_demo.cluster.rbac import ADMIN, Access, review, service_account
 from k8s_rdma_demo.cluster.registry import Registry
 from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
     StatusError,
     bad_request,
-    forbidden,
     method_not_allowed,
+    no_kubelet,
     no_such_path,
     success,
     too_large,
-    unauthorized,
-    unsupported_patch,
+    unsupported_body,
 )
 from k8s_rdma_demo.cluster.store import (
     Change,
@@ -63,99 +74,75 @@ from k8s_rdma_demo.cluster.store import (
     Store,
     parse_delete_options,
     parse_selection,
+    require_dry_run,
 )
+from k8s_rdma_demo.cluster.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
+
+Render: TypeAlias = Callable[[JsonObject], JsonObject]
+"""A function that makes what a watch sends of an object."""
 
 
-_MERGE_KEYS = {
-    "addresses": "type",
-    "conditions": "type",
-    "containers": "name",
-    "env": "name",
-    "ephemeralContainers": "name",
-    "hostIPs": "ip",
-    "imagePullSecrets": "name",
-    "initContainers": "name",
-    "ownerReferences": "uid",
-    "podIPs": "ip",
-    "ports": "containerPort",
-    "volumeMounts": "mountPath",
-    "volumes": "name",
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """A watch's parameters.
 
-
-def merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7386, section 2; neither argument is changed."""
-    if not isinstance(patch, dict):
-        return deepcopy(patch)
-    merged = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            merged.pop(name, None)
-        else:
-            merged[name] = merge_patch(merged.get(name), value)
-    return merged
-
-
-def strategic_merge_patch(target: Any, patch: Any) -> Any:
-    """Apply a merge patch with the known lists merged by key; StatusError 400 for an element without it."""
-    if not isinstance(patch, dict):
-        return deepcopy(patch)
-    merged = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        key = _MERGE_KEYS.get(name)
-        if value is None:
-            merged.pop(name, None)
-        elif key is not None and isinstance(value, list):
-            merged[name] = _merge_by_key(name, merged.get(name) or [], value, key)
-        elif not name.startswith("$"):  # directives such as $setElementOrder only order what is merged
-            merged[name] = strategic_merge_patch(merged.get(name), value)
-    return merged
-
-
-def _merge_by_key(field: str, target: list[Any], patch: list[Any], key: str) -> list[Any]:
-    merged = list(target)
-    for element in patch:
-        if not isinstance(element, dict) or key not in element:
-            raise bad_request(f"map: {element} does not contain declared merge key: {key} (field {field})")
-        index = next((i for i, present in enumerate(merged) if present.get(key) == element[key]), None)
-        if element.get("$patch") == "delete":
-            if index is not None:
-                del merged[index]
-        elif index is None:
-            merged.append(deepcopy(element))
-        else:
-            merged[index] = strategic_merge_patch(merged[index], element)
-    return merged
-
-
-async def watch_lines(
-    store: Store, resource: ResourceType, selection: Selection, revision: int, timeout_s: float | None
-) -> AsyncIterator[bytes]:
-    """Every change to the selection after a revision, for `timeout_s` or without end.
-
-    revision 0: first every object there is as ADDED, then what changes (source: API concepts, "Semantics
-    for watch"). A revision whose successors are no longer known ends the watch with an ERROR line that
-    carries the 410 Status, and the HTTP status stays 200, as kube-apiserver does.
+    revision: what changes after it is sent; 0: first every object there is as ADDED (source: API concepts,
+    "Semantics for watch"). timeout_s: None: without end. bookmark: a BOOKMARK ends the objects there are
+    (`sendInitialEvents`; "Streaming lists").
     """
+
+    resource: ResourceType
+    selection: Selection
+    revision: int
+    timeout_s: int | None
+    bookmark: bool
+
+    @classmethod
+    def requested(cls, request: Request, target: Target) -> Watch:
+        """Read a request; StatusError 400 names what is wrong."""
+        streams_list = request.query.get("sendInitialEvents") in {"1", "true"}
+        return cls(
+            resource=target.resource,
+            selection=parse_selection(target.resource, target.namespace, request.query),
+            revision=0 if streams_list else _number(request.query, "resourceVersion") or 0,
+            timeout_s=_number(request.query, "timeoutSeconds") or None,
+            bookmark=streams_list,
+        )
+
+
+async def watch_events(store: Store, watch: Watch) -> AsyncIterator[tuple[str, JsonObject]]:
+    """Every change to the selection after the revision, until the time is up.
+
+    A revision whose successors are no longer known ends the watch with an ERROR that carries the 410 Status,
+    and the HTTP status stays 200, as kube-apiserver does.
+    """
+    resource, selection, revision = watch.resource, watch.selection, watch.revision
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(watch.timeout_s):
             if revision == 0:
                 revision = store.revision
                 for obj in filter(selection.matches, store.items(resource)):
-                    yield _line("ADDED", obj)
+                    yield "ADDED", obj
+                if watch.bookmark:
+                    yield "BOOKMARK", _bookmark(resource, revision)
             while True:
                 for change in store.changes_after(revision):
                     revision = change.revision
                     if change.resource == resource and (kind := _watch_event(change, selection)):
-                        yield _line(kind, change.object)
+                        yield kind, change.object
                 await store.wait_after(revision)
     except StatusError as error:
-        yield _line("ERROR", error.document())
+        yield "ERROR", error.document()
     except TimeoutError:
         return
+
+
+def _bookmark(resource: ResourceType, revision: int) -> JsonObject:
+    meta = {"resourceVersion": str(revision), "annotations": {"k8s.io/initial-events-end": "true"}}
+    return {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
 
 
 def _watch_event(change: Change, selection: Selection) -> str | None:
@@ -169,105 +156,22 @@ def _watch_event(change: Change, selection: Selection) -> str | None:
     return "DELETED" if matched else None
 
 
-def _line(kind: str, obj: JsonObject) -> bytes:
-    return go_json({"type": kind, "object": obj}) + b"\n"
-
-
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The bearer tokens that are known, and whose each is."""
-
-    users: dict[str, User] = field(default_factory=dict)
-
-    def token_for(self, user: User = ADMIN) -> str:
-        """Make a new token."""
-        token = secrets.token_urlsafe(24)
-        self.users[token] = user
-        return token
-
-    def user_of(self, request: Request) -> User:
-        """Return the user of a request; StatusError 401 for an unknown token."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            return ANONYMOUS
-        if token not in self.users:
-            raise unauthorized()
-        return self.users[token]
-
-    def check(self, request: Request, target: Target, store: Store) -> None:
-        """StatusError 401 or 403 unless the roles in the store allow it."""
-        user, verb = self.user_of(request), _verb(request, target)
-        if not allowed(user, verb, target, store):
-            raise forbidden(user.name, verb, target)
-
-
-def _verb(request: Request, target: Target) -> str:
-    if request.method == "DELETE" and not target.name:
-        return "deletecollection"
-    if request.method != "GET":
-        return _VERBS.get(request.method, request.method.lower())
-    if target.name:
-        return "get"
-    return "watch" if request.query.get("watch") in {"1", "true"} else "list"
-
-
-PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-
-
-class _Attributes(msgspec.Struct, frozen=True):
-    verb: str
-    resource: str
-    group: str = ""
-    subresource: str = ""
-    namespace: str = ""
-    name: str = ""
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
-    resource_attributes: _Attributes
-    user: str = ""
-    groups: tuple[str, ...] = ()
-
-
-class _Review(msgspec.Struct, frozen=True):
-    spec: _Spec
-
-
-def review(document: JsonObject, store: Store) -> JsonObject:
-    """Return the document with its status; StatusError 400 for a review without attributes."""
-    try:
-        spec = msgspec.convert(document, _Review).spec
-    except msgspec.ValidationError as error:
-        raise bad_request(str(error)) from error
-    attributes = spec.resource_attributes
-    kind = ResourceType(
-        group=attributes.group, version="", plural=attributes.resource, kind="", namespaced=True
-    )
-    target = Target(
-        resource=kind,
-        namespace=attributes.namespace,
-        name=attributes.name,
-        subresource=attributes.subresource,
-    )
-    user = User(name=spec.user, groups=frozenset(spec.groups))
-    return document | {"status": {"allowed": allowed(user, attributes.verb, target, store)}}
+async def _lines(events: AsyncIterator[tuple[str, JsonObject]], render: Render) -> AsyncIterator[bytes]:
+    async for kind, obj in events:
+        shown = obj if kind in {"ERROR", "BOOKMARK"} else render(obj)
+        yield go_json({"type": kind, "object": shown}) + b"\n"
 
 
 MAX_BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's own limit (`MaxRequestBodyBytes`)
 
-_MERGES: dict[str, Callable[[Any, Any], Any]] = {
-    "application/merge-patch+json": merge_patch,
-    "application/strategic-merge-patch+json": strategic_merge_patch,
-}
-_APPLY = "application/apply-patch+yaml"
-"""Server-side apply: of the status of ResourceClaims, a merge, since one driver alone writes devices here."""
+_OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
-_VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": "linux/amd64"}
+_KUBELET = frozenset({"log", "exec", "attach", "portforward", "proxy"})
+"""Subresources of pods that kubelet serves."""
+
 _log = structlog.get_logger()
 _decoder = msgspec.json.Decoder(dict[str, Any])
+_patch_decoder = msgspec.json.Decoder(Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +179,8 @@ class ApiConfig:
     """The configuration of the API server.
 
     port 0: the system chooses. history_limit: changes kept for watches. access: who may do what, by bearer
-    tokens and roles; None: everybody everything. gates_off: feature gates that are off.
+    tokens and roles; None: everybody everything. gates_off: feature gates that are off. namespaces: those
+    that exist; None: all that are named.
     """
 
     host: str = "127.0.0.1"
@@ -286,6 +191,7 @@ class ApiConfig:
     clock: Clock = field(default=system_clock)
     access: Access | None = None
     gates_off: frozenset[str] = frozenset()
+    namespaces: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +215,15 @@ async def serving_api(config: ApiConfig | None = None) -> AsyncIterator[RunningA
     config = config or ApiConfig()
     store = Store(history_limit=config.history_limit)
     resources = (*BUILT_IN, *config.custom_resources)
-    api = Api(Registry(store=store, clock=config.clock, gates_off=config.gates_off), resources, config.access)
+    registry = Registry(
+        store=store,
+        clock=config.clock,
+        gates_off=config.gates_off,
+        checks_namespaces=config.namespaces is not None,
+    )
+    for name in config.namespaces or ():
+        registry.create(Target(resource=NAMESPACES), {"metadata": {"name": name}})
+    api = Api(registry, resources, config.access)
     service = HttpService(
         handle=api.handle,
         refuse=partial(_refuse, config.max_body_bytes),
@@ -348,13 +262,12 @@ class Api:
     def _answer(self, request: Request) -> Response | Stream:
         if request.path in _HEALTH:
             return Response(status=200, body=b"ok", content_type="text/plain; charset=utf-8")
-        if request.path == "/version":
-            return _json(200, _VERSION)
-        if request.path == PATH and request.method == "POST":
-            return _json(201, review(_body(request), self._registry.store))
-        target = resolve(request.path, self._resources)
+        resources = self._served()
+        target = resolve(request.path, resources)
         if target is None:
-            raise no_such_path()
+            return self._describe(request, resources)
+        if target.resource in REVIEWS:
+            return self._review(request, target)
         if self._access is not None:
             self._access.check(request, target, self._registry.store)
         if target.subresource:
@@ -363,54 +276,123 @@ class Api:
             return self._on_object(request, target)
         return self._on_collection(request, target)
 
+    def _served(self) -> tuple[ResourceType, ...]:
+        """Return the configured resources and those of CustomResourceDefinitions."""
+        defined = served_resources(self._registry.store)
+        return (*self._resources, *(resource for resource in defined if resource not in self._resources))
+
+    def _describe(self, request: Request, resources: tuple[ResourceType, ...]) -> Response:
+        """Return what the API says of itself; StatusError 404 for a path without anything."""
+        path = request.path.rstrip("/")
+        if path == "/version":
+            return _json(200, VERSION)
+        if path == "/openapi/v2":  # empty, so that kubectl knows nothing from it
+            return Response(status=200, body=b"", content_type=_OPENAPI_V2)
+        document = discovery(path, resources, partial(schema_of, store=self._registry.store))
+        if document is None or request.method != "GET":
+            raise no_such_path()
+        return _json(200, document)
+
+    def _review(self, request: Request, target: Target) -> Response:
+        if request.method != "POST" or target.name:
+            raise method_not_allowed()
+        user = self._access.user_of(request) if self._access is not None else ADMIN
+        answer = review(target.resource.kind, _body(request), user, self._registry.store)
+        return _json(201, answer)
+
     def _on_collection(self, request: Request, target: Target) -> Response | Stream:
-        if request.method == "GET" and request.query.get("watch") in {"1", "true"}:
-            return self._watch(request, target)
-        if request.method == "GET":
-            return self._list(request, target)
-        if request.method == "POST":
-            dry_run = request.query.get("dryRun") == "All"
-            document = _body(request, dry_run=dry_run)
-            _check_type(target.resource, document)
-            created = self._registry.create(_with_namespace(target, document), document, dry_run=dry_run)
-            return _json(201, created)
-        if request.method == "DELETE":
-            return self._delete_collection(request, target)
+        match request.method:
+            case "GET" if request.query.get("watch") in {"1", "true"}:
+                return self._watch(request, target)
+            case "GET":
+                return self._list(request, target)
+            case "POST":
+                document = _body(request)
+                _check_type(target.resource, document)
+                self._check_fields(request, target, document)
+                registry = self._registry_for(request)
+                return _json(201, registry.create(_with_namespace(target, document), document))
+            case "DELETE":
+                return self._delete_collection(request, target)
         raise method_not_allowed()
+
+    def _registry_for(self, request: Request) -> Registry:
+        """Return the registry, or for a dry run one whose writes are dropped; StatusError 400."""
+        directive = request.query.get("dryRun")
+        if not directive:
+            return self._registry
+        require_dry_run(directive)
+        return self._registry.draft()
+
+    def _check_fields(self, request: Request, target: Target, document: JsonObject) -> None:
+        """Refuse (StatusError 400) unknown fields, where the request has them validated strictly."""
+        validation = request.query.get("fieldValidation", "")
+        if validation not in {"", "Ignore", "Warn", "Strict"}:
+            raise bad_request(f'fieldValidation: Unsupported value: "{validation}"')
+        if validation != "Strict":
+            return
+        resource = target.resource
+        unknown = unknown_fields_of(document, resource, self._registry.store)
+        if faults := ", ".join(f"unknown field {go_quote(path)}" for path in unknown):
+            raise bad_request(
+                f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
+                f"strict decoding error: {faults}"
+            )
 
     def _delete_collection(self, request: Request, target: Target) -> Response:
         """Delete all objects that are selected, as kubelet does with the slices of its node."""
         selection = parse_selection(target.resource, target.namespace, request.query)
         found = list(filter(selection.matches, self._registry.store.items(target.resource, target.namespace)))
         for obj in found:
-            selected = replace(target, namespace=namespace_of(obj), name=name_of(obj))
-            self._registry.delete(selected, _delete_options(request))
+            self._delete(request, replace(target, namespace=namespace_of(obj), name=name_of(obj)))
         return _json(200, success())
+
+    def _delete(self, request: Request, target: Target) -> JsonObject:
+        return self._registry_for(request).delete(target, _delete_options(request))
 
     def _on_object(self, request: Request, target: Target) -> Response:
         match request.method:
             case "GET":
-                return _json(200, self._registry.get(target))
+                return self._get(request, target)
             case "PUT":
-                return _json(200, self._registry.update(target, _body(request)))
+                document = _body(request)
+                self._check_fields(request, target, document)
+                registry = self._registry_for(request)
+                return _json(200, registry.update(target, document))
             case "PATCH":
                 return self._patch(request, target)
             case "DELETE":
-                return _json(200, self._registry.delete(target, _delete_options(request)))
+                return _json(200, self._delete(request, target))
         raise method_not_allowed()
 
+    def _get(self, request: Request, target: Target) -> Response:
+        obj = self._registry.get(target)
+        if not _wants_table(request):
+            return _json(200, obj)
+        revision = str(metadata(obj)["resourceVersion"])
+        return _json(200, self._table(request, target).document([obj], revision, self._registry.clock()))
+
+    def _table(self, request: Request, target: Target) -> Table:
+        return Table.for_resource(
+            target.resource, self._registry.store, request.query.get("includeObject", "")
+        )
+
     def _on_subresource(self, request: Request, target: Target) -> Response:
+        registry = self._registry_for(request)
         match (target.subresource, request.method):
             case ("status", "GET" | "PUT" | "PATCH") if target.resource.has_status:
                 return self._on_object(request, target)
             case ("binding", "POST") if target.resource == PODS:
-                return _json(201, self._registry.bind(target, _body(request)))
+                return _json(201, registry.bind(target, _body(request)))
             case ("eviction", "POST") if target.resource == PODS:
-                return _json(201, self._registry.evict(target, _body(request)))
+                return _json(201, registry.evict(target, _body(request)))
             case ("token", "POST") if target.resource == SERVICE_ACCOUNTS and self._access is not None:
                 return _json(201, self._token(target, self._access))
             case ("status" | "binding" | "eviction", _):
                 raise method_not_allowed()
+        if target.resource == PODS and target.subresource in _KUBELET:
+            registry.get(target)
+            raise no_kubelet(target.subresource)
         raise no_such_path()
 
     def _token(self, target: Target, access: Access) -> JsonObject:
@@ -420,20 +402,29 @@ class Api:
         return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "status": {"token": token}}
 
     def _patch(self, request: Request, target: Target) -> Response:
-        content_type = request.headers.get("content-type", "").partition(";")[0].strip()
-        strategic = content_type.startswith("application/strategic")
-        applied = target.resource == RESOURCE_CLAIMS and target.subresource == "status"
-        if content_type == _APPLY and applied:
-            content_type = "application/merge-patch+json"
-        if content_type not in _MERGES or (strategic and target.resource.custom):
-            raise unsupported_patch(content_type)
-        patch = _body(request)
-        return _json(200, self._registry.patch(target, lambda old: _MERGES[content_type](old, patch)))
+        content_type = _content_type(request)
+        if content_type == APPLY and target.resource == RESOURCE_CLAIMS and target.subresource == "status":
+            content_type = MERGE  # one driver alone writes devices here
+        accepted = (JSON, MERGE) if target.resource.custom else (JSON, MERGE, STRATEGIC)
+        if content_type not in accepted:
+            raise unsupported_body(accepted)
+        patch = decode(request.body, _patch_decoder, "the request's body")
+        merge = patching(content_type, target.resource.kind, patch)
+
+        def merged(old: JsonObject) -> JsonObject:
+            new = merge(old)
+            self._check_fields(request, target, new)
+            return new
+
+        return _json(200, self._registry_for(request).patch(target, merged))
 
     def _list(self, request: Request, target: Target) -> Response:
         selection = parse_selection(target.resource, target.namespace, request.query)
         store = self._registry.store
-        found = filter(selection.matches, store.items(target.resource, target.namespace))
+        found = list(filter(selection.matches, store.items(target.resource, target.namespace)))
+        if _wants_table(request):
+            table = self._table(request, target)
+            return _json(200, table.document(found, str(store.revision), self._registry.clock()))
         return _json(
             200,
             {
@@ -445,21 +436,46 @@ class Api:
         )
 
     def _watch(self, request: Request, target: Target) -> Stream:
-        selection = parse_selection(target.resource, target.namespace, request.query)
-        revision = _number(request.query, "resourceVersion") or 0
-        timeout_s = _number(request.query, "timeoutSeconds") or None
-        store = self._registry.store
-        return Stream(parts=watch_lines(store, target.resource, selection, revision, timeout_s))
+        events = watch_events(self._registry.store, Watch.requested(request, target))
+        render = self._rows(self._table(request, target)) if _wants_table(request) else dict
+        return Stream(parts=_lines(events, render))
+
+    def _rows(self, table: Table) -> Render:
+        """Render each object as a Table of its own, the first one with column definitions."""
+        headers = [True]
+
+        def row(obj: JsonObject) -> JsonObject:
+            revision, first = str(metadata(obj)["resourceVersion"]), bool(headers)
+            headers.clear()
+            return table.document([obj], revision, self._registry.clock(), headers=first)
+
+        return row
+
+
+def _wants_table(request: Request) -> bool:
+    """Report whether the client prefers a Table of `meta.k8s.io/v1` to a plain object."""
+    for accepted in request.headers.get("accept", "").split(","):
+        media, *parameters = (part.strip() for part in accepted.split(";"))
+        if media == "application/json":
+            return {"as=Table", "v=v1", "g=meta.k8s.io"} <= set(parameters)
+    return False
+
+
+def _content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip()
 
 
 def _json(status: int, document: JsonObject) -> Response:
     return Response(status=status, body=go_json(document))
 
 
-def _body(request: Request, *, dry_run: bool = False) -> JsonObject:
-    """Decode the request's body. dry_run: whether the request may be one."""
-    if request.query.get("dryRun") and not dry_run:
-        raise bad_request("dryRun is not supported")
+def _body(request: Request) -> JsonObject:
+    """Decode the request's body; StatusError 415 for a content type that is not taken."""
+    content_type = _content_type(request)
+    if content_type == PROTOBUF:
+        return decode_protobuf(request.body)
+    if content_type not in {"", "application/json"}:
+        raise unsupported_body(("application/json", PROTOBUF))
     return decode(request.body, _decoder, "the request's body")
 
 
@@ -487,6 +503,7 @@ def _with_namespace(target: Target, document: JsonObject) -> Target:
 
 
 def _delete_options(request: Request) -> DeleteOptions:
+    """Return the options of a deletion, which come in the body or in the query."""
     options = _body(request) if request.body else {}
     if "gracePeriodSeconds" in request.query:
         options["gracePeriodSeconds"] = _number(request.query, "gracePeriodSeconds")

@@ -129,6 +129,9 @@ def _seconds(path: Path, duration: str) -> float:
     return sum(float(part["number"]) * _SECONDS[part["unit"]] for part in parts)
 
 
+SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+"""The namespaces that an API server makes at its first start."""
+
 _NAME = "k8s-rdma-sim"
 
 
@@ -232,6 +235,7 @@ async def _api(options: argparse.Namespace) -> AsyncIterator[str]:
         host=options.host,
         port=options.port,
         custom_resources=tuple(parse_resource_type(text) for text in options.resource),
+        namespaces=SYSTEM_NAMESPACES,
     )
     async with serving_api(config) as api:
         if options.kubeconfig is not None:

@@ -13,6 +13,7 @@ Source: `pkg/kubelet/kubelet_node_status.go`, `nodestatus/setters.go`.
 from __future__ import annotations
 
 import asyncio
+import platform
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -32,7 +33,16 @@ from k8s_rdma_demo.cluster.containers import (
 )
 from k8s_rdma_demo.cluster.cri_runtime import CriContainers, CriRuntime
 from k8s_rdma_demo.cluster.node_devices import KubeletConfig, NodeDevices, NodeServices, running_node_devices
-from k8s_rdma_demo.cluster.objects import NODES, PODS, JsonObject, condition_of, status_of, timestamp, uid_of
+from k8s_rdma_demo.cluster.objects import (
+    NODES,
+    PODS,
+    VERSION,
+    JsonObject,
+    condition_of,
+    status_of,
+    timestamp,
+    uid_of,
+)
 from k8s_rdma_demo.cluster.pod_worker import PodWorker
 from k8s_rdma_demo.kubelet.device_manager import DeviceManager, in_background
 
@@ -277,6 +287,12 @@ def _node(services: NodeServices) -> JsonObject:
                 {"type": "InternalIP", "address": services.config.node_ip or services.node_ip},
                 {"type": "Hostname", "address": name},
             ],
+            "nodeInfo": {
+                "kernelVersion": platform.release(),
+                "kubeletVersion": VERSION["gitVersion"],
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+            },
         },
     }
 

@@ -1,16 +1,12 @@
 """Kubernetes objects as JSON, and the resource types that the API server stand-in serves, with their URLs.
 
-Fields, timestamps as the API writes them, and Go's order of fields: the API server and kube-scheduler are
-Go programs. A JSON object has its fields in the order in which the Go type declares them, a map has its
-keys sorted. Fields that the tables do not list follow in their own order.
-
-Source: `k8s.io/api/core/v1/types.go`, `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`, encoding/json.
+Timestamps and JSON are written as the API server does, which is a Go program.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -19,7 +15,13 @@ import msgspec
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
+
+
+VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": "linux/amd64"}
+"""The version of Kubernetes that the stand-ins resemble."""
+
+VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class ResourceType:
 
     has_status: `status` is written through the `/status` subresource only.
     unconditional_update: a PUT without `resourceVersion` is taken (`AllowUnconditionalUpdate`).
-    custom: of a CustomResourceDefinition.
+    custom: of a CustomResourceDefinition. short_names, categories, verbs: as in discovery.
     """
 
     group: str
@@ -39,6 +41,14 @@ class ResourceType:
     has_status: bool = False
     unconditional_update: bool = True
     custom: bool = False
+    short_names: tuple[str, ...] = field(default=(), compare=False)
+    categories: tuple[str, ...] = field(default=(), compare=False)
+    verbs: tuple[str, ...] = field(default=VERBS, compare=False)
+
+    @property
+    def singular(self) -> str:
+        """The name for one object."""
+        return self.kind.lower()
 
     @property
     def api_version(self) -> str:
@@ -62,9 +72,28 @@ class ResourceType:
         return f"{self.prefix}{scope}/{self.plural}{tail}"
 
 
-PODS = ResourceType(group="", version="v1", plural="pods", kind="Pod", namespaced=True, has_status=True)
-NODES = ResourceType(group="", version="v1", plural="nodes", kind="Node", namespaced=False, has_status=True)
-EVENTS = ResourceType(group="", version="v1", plural="events", kind="Event", namespaced=True)
+PODS = ResourceType(
+    group="",
+    version="v1",
+    plural="pods",
+    kind="Pod",
+    namespaced=True,
+    has_status=True,
+    short_names=("po",),
+    categories=("all",),
+)
+NODES = ResourceType(
+    group="",
+    version="v1",
+    plural="nodes",
+    kind="Node",
+    namespaced=False,
+    has_status=True,
+    short_names=("no",),
+)
+EVENTS = ResourceType(
+    group="", version="v1", plural="events", kind="Event", namespaced=True, short_names=("ev",)
+)
 LEASES = ResourceType(
     group="coordination.k8s.io",
     version="v1",
@@ -81,6 +110,7 @@ POD_DISRUPTION_BUDGETS = ResourceType(
     namespaced=True,
     has_status=True,
     unconditional_update=False,
+    short_names=("pdb",),
 )
 
 PRIORITY_CLASSES = ResourceType(
@@ -89,12 +119,25 @@ PRIORITY_CLASSES = ResourceType(
     plural="priorityclasses",
     kind="PriorityClass",
     namespaced=False,
+    short_names=("pc",),
 )
 NAMESPACES = ResourceType(
-    group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False, has_status=True
+    group="",
+    version="v1",
+    plural="namespaces",
+    kind="Namespace",
+    namespaced=False,
+    has_status=True,
+    short_names=("ns",),
+    verbs=tuple(verb for verb in VERBS if verb != "deletecollection"),
 )
 SERVICE_ACCOUNTS = ResourceType(
-    group="", version="v1", plural="serviceaccounts", kind="ServiceAccount", namespaced=True
+    group="",
+    version="v1",
+    plural="serviceaccounts",
+    kind="ServiceAccount",
+    namespaced=True,
+    short_names=("sa",),
 )
 RESOURCE_SLICES = ResourceType(
     group="resource.k8s.io", version="v1", plural="resourceslices", kind="ResourceSlice", namespaced=False
@@ -117,7 +160,19 @@ RESOURCE_CLAIM_TEMPLATES = ResourceType(
 DEVICE_CLASSES = ResourceType(
     group="resource.k8s.io", version="v1", plural="deviceclasses", kind="DeviceClass", namespaced=False
 )
-CONFIG_MAPS = ResourceType(group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True)
+CONFIG_MAPS = ResourceType(
+    group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True, short_names=("cm",)
+)
+CUSTOM_RESOURCE_DEFINITIONS = ResourceType(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    kind="CustomResourceDefinition",
+    namespaced=False,
+    has_status=True,
+    unconditional_update=False,
+    short_names=("crd", "crds"),
+)
 
 
 def _of_rbac(plural: str, kind: str, *, namespaced: bool) -> ResourceType:
@@ -129,6 +184,22 @@ ROLES = _of_rbac("roles", "Role", namespaced=True)
 ROLE_BINDINGS = _of_rbac("rolebindings", "RoleBinding", namespaced=True)
 CLUSTER_ROLES = _of_rbac("clusterroles", "ClusterRole", namespaced=False)
 CLUSTER_ROLE_BINDINGS = _of_rbac("clusterrolebindings", "ClusterRoleBinding", namespaced=False)
+
+
+def _review(group: str, kind: str, *, namespaced: bool = False) -> ResourceType:
+    plural = f"{kind.lower()}s"
+    return ResourceType(
+        group=group, version="v1", plural=plural, kind=kind, namespaced=namespaced, verbs=("create",)
+    )
+
+
+REVIEWS = (
+    _review("authentication.k8s.io", "SelfSubjectReview"),
+    _review("authorization.k8s.io", "SelfSubjectAccessReview"),
+    _review("authorization.k8s.io", "SelfSubjectRulesReview"),
+    _review("authorization.k8s.io", "SubjectAccessReview"),
+)
+"""Questions about users and their rights, which are answered and not stored."""
 
 BUILT_IN = (
     PODS,
@@ -148,6 +219,8 @@ BUILT_IN = (
     RESOURCE_CLAIMS,
     RESOURCE_CLAIM_TEMPLATES,
     DEVICE_CLASSES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    *REVIEWS,
 )
 
 
@@ -197,120 +270,6 @@ def resolve(path: str, resources: tuple[ResourceType, ...]) -> Target | None:
         name, subresource = (*parts[1:], "", "")[:2]
         return Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
     return None
-
-
-# A field is `name`, or `name:Type` where the order inside matters too (of the elements, for a list).
-# `!` marks a field that Go writes even when it has no value, as null.
-_MAP = "Map"
-_TYPES: Mapping[str, str] = {
-    "Pod": "kind apiVersion metadata:ObjectMeta spec:PodSpec status:PodStatus",
-    "Node": "kind apiVersion metadata:ObjectMeta spec:NodeSpec status:NodeStatus",
-    "Event": "kind apiVersion metadata:ObjectMeta involvedObject:ObjectReference reason message "
-    "source:EventSource firstTimestamp! lastTimestamp! count type eventTime! series action "
-    "related:ObjectReference reportingComponent reportingInstance",
-    "Lease": "kind apiVersion metadata:ObjectMeta spec:LeaseSpec",
-    "Object": "kind apiVersion metadata:ObjectMeta",
-    "ObjectMeta": "name generateName namespace uid resourceVersion generation creationTimestamp! "
-    "deletionTimestamp deletionGracePeriodSeconds labels:Map annotations:Map "
-    "ownerReferences:OwnerReference finalizers managedFields:ManagedFieldsEntry",
-    "OwnerReference": "apiVersion kind name uid controller blockOwnerDeletion",
-    "ManagedFieldsEntry": "manager operation apiVersion time fieldsType fieldsV1 subresource",
-    "ObjectReference": "kind namespace name uid apiVersion resourceVersion fieldPath",
-    "EventSource": "component host",
-    "LeaseSpec": "holderIdentity leaseDurationSeconds acquireTime renewTime leaseTransitions strategy "
-    "preferredHolder",
-    "PodSpec": "volumes:Volume initContainers:Container containers:Container ephemeralContainers:Container "
-    "restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy nodeSelector:Map "
-    "serviceAccountName serviceAccount automountServiceAccountToken nodeName hostNetwork hostPID hostIPC "
-    "shareProcessNamespace securityContext:PodSecurityContext imagePullSecrets hostname subdomain "
-    "affinity:Affinity schedulerName tolerations:Toleration hostAliases priorityClassName priority "
-    "dnsConfig readinessGates runtimeClassName enableServiceLinks preemptionPolicy overhead:Map "
-    "topologySpreadConstraints setHostnameAsFQDN os hostUsers schedulingGates resourceClaims "
-    "resources:ResourceRequirements",
-    "Volume": "name hostPath:HostPath emptyDir:EmptyDir secret:SecretVolume persistentVolumeClaim "
-    "downwardAPI:DownwardAPI configMap:ConfigMap projected:Projected csi ephemeral image",
-    "HostPath": "path type",
-    "EmptyDir": "medium sizeLimit",
-    "SecretVolume": "secretName items:KeyToPath defaultMode optional",
-    "ConfigMap": "name items:KeyToPath defaultMode optional",
-    "KeyToPath": "key path mode",
-    "DownwardAPI": "items:DownwardAPIFile defaultMode",
-    "DownwardAPIFile": "path fieldRef:FieldRef resourceFieldRef mode",
-    "FieldRef": "apiVersion fieldPath",
-    "Projected": "sources:Projection defaultMode",
-    "Projection": "secret:SecretVolume downwardAPI:DownwardAPI configMap:ConfigMap "
-    "serviceAccountToken:TokenProjection",
-    "TokenProjection": "audience expirationSeconds path",
-    "Container": "name image command args workingDir ports:ContainerPort envFrom env:EnvVar "
-    "resources:ResourceRequirements resizePolicy restartPolicy volumeMounts:VolumeMount volumeDevices "
-    "livenessProbe readinessProbe startupProbe lifecycle terminationMessagePath terminationMessagePolicy "
-    "imagePullPolicy securityContext:SecurityContext stdin stdinOnce tty",
-    "ContainerPort": "name hostPort containerPort protocol hostIP",
-    "EnvVar": "name value valueFrom:EnvVarSource",
-    "EnvVarSource": "fieldRef:FieldRef resourceFieldRef configMapKeyRef secretKeyRef",
-    "ResourceRequirements": "limits:Map requests:Map claims",
-    "VolumeMount": "name readOnly recursiveReadOnly mountPath subPath mountPropagation subPathExpr",
-    "SecurityContext": "capabilities:Capabilities privileged seLinuxOptions runAsUser runAsGroup "
-    "runAsNonRoot readOnlyRootFilesystem allowPrivilegeEscalation procMount seccompProfile appArmorProfile",
-    "Capabilities": "add drop",
-    "PodSecurityContext": "seLinuxOptions runAsUser runAsGroup runAsNonRoot supplementalGroups "
-    "supplementalGroupsPolicy fsGroup sysctls fsGroupChangePolicy seccompProfile appArmorProfile",
-    "Affinity": "nodeAffinity podAffinity podAntiAffinity",
-    "Toleration": "key operator value effect tolerationSeconds",
-    "PodStatus": "observedGeneration phase conditions:PodCondition message reason nominatedNodeName hostIP "
-    "hostIPs podIP podIPs startTime initContainerStatuses:ContainerStatus containerStatuses:ContainerStatus "
-    "qosClass",
-    "PodCondition": "type observedGeneration status lastProbeTime! lastTransitionTime! reason message",
-    "ContainerStatus": "name state lastState ready restartCount image imageID containerID started",
-    "NodeSpec": "podCIDR podCIDRs providerID unschedulable taints:Taint",
-    "Taint": "key value effect timeAdded",
-    "NodeStatus": "capacity:Map allocatable:Map phase conditions:NodeCondition addresses:NodeAddress "
-    "daemonEndpoints nodeInfo:NodeInfo images:Image",
-    "NodeCondition": "type status lastHeartbeatTime! lastTransitionTime! reason message",
-    "NodeAddress": "type address",
-    "NodeInfo": "machineID systemUUID bootID kernelVersion osImage containerRuntimeVersion kubeletVersion "
-    "kubeProxyVersion operatingSystem architecture swap",
-    "Image": "names sizeBytes",
-}
-
-
-class _Field:
-    __slots__ = ("always", "name", "type")
-
-    def __init__(self, definition: str) -> None:
-        self.always = definition.endswith("!")
-        self.name, _, self.type = definition.rstrip("!").partition(":")
-
-
-_FIELDS = {kind: tuple(_Field(name) for name in names.split()) for kind, names in _TYPES.items()}
-
-
-def in_field_order(obj: JsonObject) -> JsonObject:
-    """A copy of an API object with its fields ordered by its `kind`, and without null ones."""
-    kind = obj.get("kind", "Object")
-    ordered: JsonObject = _ordered(obj, kind if kind in _FIELDS else "Object")
-    return ordered
-
-
-def _ordered(value: Any, kind: str) -> Any:
-    if isinstance(value, list):
-        return [_ordered(element, kind) for element in value]
-    if not isinstance(value, dict):
-        return value
-    if kind == _MAP:
-        return {name: value[name] for name in sorted(value)}
-    return dict(_fields(value, kind))
-
-
-def _fields(value: JsonObject, kind: str) -> Iterable[tuple[str, Any]]:
-    fields = _FIELDS.get(kind, ())
-    for field in fields:
-        if value.get(field.name) is not None:
-            yield field.name, _ordered(value[field.name], field.type)
-        elif field.always:
-            yield field.name, None
-    names = {field.name for field in fields}
-    yield from ((name, item) for name, item in value.items() if name not in names and item is not None)
 
 
 # json.Marshal escapes these inside strings, so that the text is safe in HTML and JavaScript.

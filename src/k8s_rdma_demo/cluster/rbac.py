@@ -1,13 +1,15 @@
-"""Authorization by the roles and bindings in the store.
+"""Users by bearer tokens, authorization by the roles and bindings in the store, and reviews of both.
 
 Only rules about resources count. Aggregated ClusterRoles are not aggregated.
 
-Source: `pkg/registry/rbac/validation/rule.go`, `plugin/pkg/auth/authorizer/rbac`.
+Source: `pkg/registry/rbac/validation/rule.go`, `plugin/pkg/auth/authorizer/rbac`,
+`pkg/registry/authorization`, `pkg/registry/authentication/selfsubjectreview`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,13 +20,16 @@ from k8s_rdma_demo.cluster.objects import (
     ROLE_BINDINGS,
     ROLES,
     JsonObject,
+    ResourceType,
     Target,
     namespace_of,
 )
+from k8s_rdma_demo.cluster.status import bad_request, forbidden, unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from k8s_rdma_demo.cluster.http_server import Request
     from k8s_rdma_demo.cluster.store import Store
 
 MASTERS = "system:masters"
@@ -43,6 +48,8 @@ class User:
 
 ADMIN = User(name="admin", groups=frozenset({MASTERS, _AUTHENTICATED}))
 ANONYMOUS = User(name="system:anonymous", groups=frozenset({"system:unauthenticated"}))
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 def service_account(namespace: str, name: str) -> User:
@@ -134,3 +141,117 @@ def _rules_of(ref: RoleRef, binding: JsonObject, store: Store) -> tuple[Rule, ..
     else:
         role = store.get(ROLES, (namespace_of(binding), ref.name))
     return (msgspec.convert(role, Role).rules or ()) if role else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The bearer tokens that are known, and whose each is."""
+
+    users: dict[str, User] = field(default_factory=dict)
+
+    def token_for(self, user: User = ADMIN) -> str:
+        """Make a new token."""
+        token = secrets.token_urlsafe(24)
+        self.users[token] = user
+        return token
+
+    def user_of(self, request: Request) -> User:
+        """Return the user of a request; StatusError 401 for an unknown token."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return ANONYMOUS
+        if token not in self.users:
+            raise unauthorized()
+        return self.users[token]
+
+    def check(self, request: Request, target: Target, store: Store) -> None:
+        """StatusError 401 or 403 unless the roles in the store allow it."""
+        user, verb = self.user_of(request), _verb(request, target)
+        if not allowed(user, verb, target, store):
+            raise forbidden(user.name, verb, target)
+
+
+def _verb(request: Request, target: Target) -> str:
+    if request.method == "DELETE" and not target.name:
+        return "deletecollection"
+    if request.method != "GET":
+        return _VERBS.get(request.method, request.method.lower())
+    if target.name:
+        return "get"
+    return "watch" if request.query.get("watch") in {"1", "true"} else "list"
+
+
+class _Attributes(msgspec.Struct, frozen=True):
+    verb: str
+    resource: str = ""
+    group: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class _NonResource(msgspec.Struct, frozen=True):
+    verb: str
+    path: str
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    resource_attributes: _Attributes | None = None
+    non_resource_attributes: _NonResource | None = None
+    user: str = ""
+    groups: tuple[str, ...] = ()
+    namespace: str = ""
+
+
+class _Review(msgspec.Struct, frozen=True):
+    spec: _Spec = _Spec()
+
+
+def review(kind: str, document: JsonObject, user: User, store: Store) -> JsonObject:
+    """Return a review with its status; StatusError 400 for a malformed one.
+
+    user: whose request it is, and whom it is about unless it is a SubjectAccessReview.
+    """
+    try:
+        spec = msgspec.convert(document, _Review).spec
+    except msgspec.ValidationError as error:
+        raise bad_request(str(error)) from error
+    match kind:
+        case "SelfSubjectReview":
+            status: JsonObject = {"userInfo": {"username": user.name, "groups": sorted(user.groups)}}
+        case "SelfSubjectRulesReview":
+            status = _rules_review(user, spec.namespace, store)
+        case "SubjectAccessReview":
+            status = _access_review(User(name=spec.user, groups=frozenset(spec.groups)), spec, store)
+        case _:
+            status = _access_review(user, spec, store)
+    return document | {"status": status}
+
+
+def _access_review(user: User, spec: _Spec, store: Store) -> JsonObject:
+    attributes = spec.resource_attributes
+    if attributes is None:
+        if spec.non_resource_attributes is None:
+            raise bad_request("spec: resourceAttributes or nonResourceAttributes is required")
+        return {"allowed": MASTERS in user.groups}
+    kind = ResourceType(
+        group=attributes.group, version="", plural=attributes.resource, kind="", namespaced=True
+    )
+    target = Target(
+        resource=kind,
+        namespace=attributes.namespace,
+        name=attributes.name,
+        subresource=attributes.subresource,
+    )
+    return {"allowed": allowed(user, attributes.verb, target, store)}
+
+
+def _rules_review(user: User, namespace: str, store: Store) -> JsonObject:
+    rules = list(_rules(user, namespace, store))
+    if MASTERS in user.groups:
+        rules.append(Rule(verbs=("*",), api_groups=("*",), resources=("*",)))
+    return {
+        "resourceRules": [msgspec.to_builtins(rule) for rule in rules],
+        "nonResourceRules": [],
+        "incomplete": False,
+    }

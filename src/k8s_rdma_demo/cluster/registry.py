@@ -15,13 +15,17 @@ import re
 import secrets
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 
+from k8s_rdma_demo.cluster.custom_resources import checked_definition, resource_of
+from k8s_rdma_demo.cluster.fields import in_field_order
 from k8s_rdma_demo.cluster.objects import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NAMESPACES,
     POD_DISRUPTION_BUDGETS,
     PODS,
     PRIORITY_CLASSES,
@@ -31,12 +35,12 @@ from k8s_rdma_demo.cluster.objects import (
     JsonObject,
     ResourceType,
     Target,
-    in_field_order,
     is_finished,
     is_terminating,
     labels_of,
     metadata,
     name_of,
+    namespace_of,
     node_name_of,
     parse_timestamp,
     spec_of,
@@ -81,6 +85,7 @@ _CONTAINER_DEFAULTS: JsonObject = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
 }
+_PRIORITY_FIELDS = ("priority", "preemptionPolicy")
 _MUTABLE_SPEC = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
 
 
@@ -89,6 +94,11 @@ def new_pod(pod: JsonObject, priority: JsonObject) -> JsonObject:
 
     priority: what a PriorityClass sets in its spec.
     """
+    spec = _complete_spec(pod, priority)
+    return {**pod, "spec": spec, "status": {"phase": "Pending", "qosClass": _qos_class(spec)}}
+
+
+def _complete_spec(pod: JsonObject, priority: JsonObject) -> JsonObject:
     _validate(pod)
     requested = spec_of(pod)
     spec = {**_SPEC_DEFAULTS, **requested, **priority}
@@ -96,7 +106,7 @@ def new_pod(pod: JsonObject, priority: JsonObject) -> JsonObject:
     if requested.get("initContainers"):
         spec["initContainers"] = [_with_defaults(container) for container in requested["initContainers"]]
     spec["tolerations"] = _tolerations(requested.get("tolerations") or [])
-    return {**pod, "spec": spec, "status": {"phase": "Pending", "qosClass": _qos_class(spec)}}
+    return spec
 
 
 def check_spec_update(old: JsonObject, new: JsonObject) -> None:
@@ -109,7 +119,8 @@ def check_spec_update(old: JsonObject, new: JsonObject) -> None:
         why = (
             "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
             "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions "
-            "to existing tolerations)"
+            "to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it "
+            "was previously negative)"
         )
         raise invalid(PODS, name_of(old), "spec", "FieldValueForbidden", why)
 
@@ -256,6 +267,17 @@ def _with_next_generation(obj: JsonObject) -> JsonObject:
     return {name: value for name, value in obj.items() if name not in _NOT_COUNTED}
 
 
+def new_namespace(namespace: JsonObject) -> JsonObject:
+    """Return the namespace as created: active, with the label of its name."""
+    labels = {**labels_of(namespace), "kubernetes.io/metadata.name": name_of(namespace)}
+    return {
+        **namespace,
+        "metadata": {**metadata(namespace), "labels": labels},
+        "spec": {"finalizers": ["kubernetes"]},
+        "status": {"phase": "Active"},
+    }
+
+
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _SUBDOMAIN_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must "
@@ -287,14 +309,19 @@ class Registry:
     """Creates, reads, updates and deletes objects as the API server does.
 
     clock, new_uid, new_suffix: where times, UIDs and the ends of generated names come from.
-    gates_off: feature gates that are off.
+    gates_off: feature gates that are off. checks_namespaces: objects need their namespace to exist.
     """
 
     store: Store
     clock: Clock = system_clock
     gates_off: frozenset[str] = frozenset()
+    checks_namespaces: bool = False
     new_uid: Callable[[], str] = field(default=lambda: str(uuid.uuid4()))
     new_suffix: Callable[[], str] = random_suffix
+
+    def draft(self) -> Registry:
+        """Return a registry of the same objects, whose writes are dropped, for a dry run."""
+        return replace(self, store=self.store.draft())
 
     def get(self, target: Target) -> JsonObject:
         """Return the object; StatusError 404 if there is none."""
@@ -303,17 +330,16 @@ class Registry:
             raise not_found(target.resource, target.name)
         return obj
 
-    def create(self, target: Target, document: JsonObject, *, dry_run: bool = False) -> JsonObject:
-        """Create an object, which the server gives uid, resourceVersion and creationTimestamp.
-
-        dry_run: whether it is not stored.
-        """
+    def create(self, target: Target, document: JsonObject) -> JsonObject:
+        """Create an object, which the server gives uid, resourceVersion and creationTimestamp."""
         resource = target.resource
         check_shape(resource.kind, document)
         meta = {k: v for k, v in metadata(document).items() if k not in _OWNED_BY_SERVER}
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = f"{meta['generateName']}{self.new_suffix()}"
         name = _checked_name(resource, str(meta.get("name", "")))
+        if self.checks_namespaces and resource.namespaced:
+            self.get(Target(resource=NAMESPACES, name=target.namespace))
         if self.store.get(resource, (target.namespace, name)) is not None:
             raise already_exists(resource, name)
         meta["uid"] = self.new_uid()
@@ -322,15 +348,24 @@ class Registry:
             meta["generation"] = 1
         obj = {**document, "metadata": meta}
         _check_annotations(target.resource, obj)
-        if resource == PODS:
-            obj = new_pod(obj, self._priority_of(target, obj))
-        elif resource.custom:
+        return self._write(target, self._with_defaults(target, obj))
+
+    def _with_defaults(self, target: Target, obj: JsonObject) -> JsonObject:
+        """Return a new object with what the server fills in; StatusError when it is wrong."""
+        resource = target.resource
+        if resource.custom:
             obj = new_object(obj, has_status=resource.has_status)
+        elif resource == PODS:
+            obj = new_pod(obj, self._priority_of(target, obj))
         elif resource == RESOURCE_CLAIMS:
             obj = {**obj, "status": {}}
         elif resource == RESOURCE_SLICES:
             obj = self._stored_slice(obj, None)
-        return self._write(target, obj, dry_run=dry_run)
+        elif resource == NAMESPACES:
+            obj = new_namespace(obj)
+        elif resource == CUSTOM_RESOURCE_DEFINITIONS:
+            obj = checked_definition(obj, timestamp(self.clock()))
+        return obj
 
     def update(self, target: Target, document: JsonObject) -> JsonObject:
         """Replace an object, or of a subresource `status` its status."""
@@ -360,15 +395,34 @@ class Registry:
         A pod on a node goes gracefully: it stays, with a `deletionTimestamp`, until its kubelet deletes it
         with a grace period of 0.
         """
+        if options.dry_run:
+            return self.draft().delete(target, replace(options, dry_run=False))
         old = self.get(target)
         options.preconditions.check(target.resource, old)
         if target.resource != PODS:
+            for contained in self._contents(old, target):
+                self.delete(contained, DeleteOptions())
             self.store.remove(target.resource, (target.namespace, target.name))
             return success(about={**details(target.resource, target.name), "uid": uid_of(old)})
         grace_s = grace_period_s(old, options.grace_period_s)
         if grace_s == 0:
             return self.store.remove(PODS, (target.namespace, target.name))
         return self._write(target, self._terminating(old, grace_s))
+
+    def _contents(self, obj: JsonObject, target: Target) -> list[Target]:
+        """List the objects of a namespace, or of a custom resource's definition."""
+        if target.resource == NAMESPACES:
+            resources = [resource for resource in self.store.resources() if resource.namespaced]
+            namespace = target.name
+        elif target.resource == CUSTOM_RESOURCE_DEFINITIONS:
+            resources, namespace = [resource_of(obj)], ""
+        else:
+            return []
+        return [
+            Target(resource=resource, namespace=namespace_of(item), name=name_of(item))
+            for resource in resources
+            for item in self.store.items(resource, namespace)
+        ]
 
     def bind(self, target: Target, binding: JsonObject) -> JsonObject:
         """Assign a pod to a node, and merge the Binding's annotations into the pod, in one write.
@@ -401,6 +455,8 @@ class Registry:
         check_shape("Eviction", eviction)
         check_eviction(target, eviction)
         options = parse_delete_options(eviction.get("deleteOptions") or {})
+        if options.dry_run:
+            return self.draft().evict(target, {**eviction, "deleteOptions": {}})
         pod = self.get(target)
         options.preconditions.check(PODS, pod)
         spend_budget(self.store, pod)
@@ -470,7 +526,11 @@ class Registry:
             new = {**old, "metadata": new["metadata"], "status": document.get("status") or {}}
         elif resource.has_status:
             new = {**new, "status": old.get("status") or {}}
+        if resource == CUSTOM_RESOURCE_DEFINITIONS:
+            new = checked_definition(new, timestamp(self.clock()))
         if resource == PODS and not target.subresource:
+            priority = {name: spec_of(old)[name] for name in _PRIORITY_FIELDS if name in spec_of(old)}
+            new = {**new, "spec": _complete_spec(new, priority)}
             check_spec_update(old, new)
         if resource == RESOURCE_CLAIMS and spec_of(new) != spec_of(old):
             raise invalid(resource, target.name, "spec", "FieldValueInvalid", "field is immutable")
@@ -485,7 +545,7 @@ class Registry:
         except ValueError as error:  # of a quantity
             raise bad_request(f"ResourceSlice in version v1 cannot be handled: {error}") from error
 
-    def _write(self, target: Target, obj: JsonObject, *, dry_run: bool = False) -> JsonObject:
+    def _write(self, target: Target, obj: JsonObject) -> JsonObject:
         resource = target.resource
         meta = {"resourceVersion": "0", **metadata(obj)}
         if resource.namespaced:
@@ -493,8 +553,7 @@ class Registry:
         typed = {**obj, "kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
         if len(msgspec.json.encode(typed)) > MAX_OBJECT_BYTES:
             raise too_large_for_etcd()
-        ordered = in_field_order(typed)
-        return ordered if dry_run else self.store.put(resource, ordered)
+        return self.store.put(resource, in_field_order(typed))
 
 
 def _checked_name(resource: ResourceType, name: str) -> str:

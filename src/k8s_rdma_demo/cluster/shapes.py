@@ -75,9 +75,18 @@ class _Condition(_Shape, frozen=True):
     status: str
 
 
+class _ContainerStatus(_Shape, frozen=True):
+    ready: bool | None = None
+    restart_count: int | None = None
+    state: dict[str, dict[str, Any] | None] | None = None
+    last_state: dict[str, dict[str, Any] | None] | None = None
+
+
 class _PodStatus(_Shape, frozen=True):
     phase: str | None = None
     conditions: list[_Condition] | None = None
+    container_statuses: list[_ContainerStatus] | None = None
+    init_container_statuses: list[_ContainerStatus] | None = None
 
 
 class _Pod(_Shape, frozen=True):

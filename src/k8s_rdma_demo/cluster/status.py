@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from k8s_rdma_demo.cluster.objects import JsonObject, ResourceType, Target
 
 
@@ -153,13 +155,22 @@ def too_many_requests(message: str, budget: str) -> StatusError:
     return StatusError(429, "TooManyRequests", message, {"causes": causes})
 
 
-def unsupported_patch(content_type: str) -> StatusError:
-    """415: a kind of patch that is not spoken here."""
+def unsupported_body(accepted: Sequence[str]) -> StatusError:
+    """415: a content type that the request may not have."""
     message = (
-        f"the body of the request was in an unknown format ({content_type}) - accepted media types "
-        "include: application/merge-patch+json, application/strategic-merge-patch+json"
+        "the body of the request was in an unknown format - accepted media types include: "
+        f"{', '.join(accepted)}"
     )
     return StatusError(415, "UnsupportedMediaType", message)
+
+
+def no_kubelet(subresource: str) -> StatusError:
+    """405: what only a kubelet could answer."""
+    message = (
+        f"pods/{subresource} is not served: this simulated API server reaches no kubelet; a pod here is a "
+        "network namespace, which nsenter(1) enters"
+    )
+    return StatusError(405, "MethodNotAllowed", message)
 
 
 def method_not_allowed() -> StatusError:

@@ -169,6 +169,7 @@ class DeleteOptions:
 
     grace_period_s: int | None = None
     preconditions: Preconditions = Preconditions()
+    dry_run: bool = False
 
 
 def parse_delete_options(document: JsonObject) -> DeleteOptions:
@@ -178,12 +179,21 @@ def parse_delete_options(document: JsonObject) -> DeleteOptions:
     except msgspec.ValidationError as error:
         raise bad_request(f"DeleteOptions: {error}") from error
     preconditions = options.preconditions or _Preconditions()
+    for directive in options.dry_run or ():
+        require_dry_run(directive)
     return DeleteOptions(
         grace_period_s=options.grace_period_seconds,
         preconditions=Preconditions(
             uid=preconditions.uid or "", resource_version=preconditions.resource_version or ""
         ),
+        dry_run=bool(options.dry_run),
     )
+
+
+def require_dry_run(directive: str) -> None:
+    """StatusError 400 for a `dryRun` other than that of all stages."""
+    if directive != "All":
+        raise bad_request(f'dryRun: Unsupported value: "{directive}": supported values: "All"')
 
 
 class _Preconditions(msgspec.Struct, frozen=True, rename="camel"):
@@ -194,6 +204,7 @@ class _Preconditions(msgspec.Struct, frozen=True, rename="camel"):
 class _DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
     grace_period_seconds: int | None = None
     preconditions: _Preconditions | None = None
+    dry_run: tuple[str, ...] | None = None
 
 
 ChangeType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -247,6 +258,17 @@ class Store:
         previous = self._objects[resource].pop(key)
         return self._record("DELETED", resource, previous, previous)
 
+    def resources(self) -> list[ResourceType]:
+        """List the resources that there are objects of."""
+        return [resource for resource, objects in self._objects.items() if objects]
+
+    def draft(self) -> Store:
+        """Return a store of the same objects, whose writes reach neither this one nor a watch."""
+        draft = _Draft(history_limit=0)
+        draft.revision = self.revision
+        draft._objects = {resource: dict(objects) for resource, objects in self._objects.items()}
+        return draft
+
     def changes_after(self, revision: int) -> list[Change]:
         """The writes since a revision, oldest first; StatusError 410 when they are not all known."""
         oldest = self.revision - len(self._history)
@@ -271,6 +293,13 @@ class Store:
         grown, self._grown = self._grown, asyncio.Event()
         grown.set()
         return stored
+
+
+class _Draft(Store):
+    def _record(
+        self, _kind: ChangeType, _resource: ResourceType, obj: JsonObject, _previous: JsonObject | None
+    ) -> JsonObject:
+        return obj
 
 
 def _without_revision(obj: JsonObject) -> JsonObject:

@@ -1,1 +1,1 @@
-"""Protobuf messages of the CRI, generated from `cri.proto` by `make proto` for `k8s_rdma_demo.cri`."""
+"""Protobuf messages, generated from the `.proto` files by `make proto`."""

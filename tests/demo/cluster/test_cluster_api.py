@@ -482,8 +482,8 @@ async def test_patch_is_refused_when_it_may_not_change_that(cluster, make_pod, p
 async def test_patch_of_an_unknown_kind_is_refused_with_415(cluster, make_pod):
     async with cluster() as c:
         await c.http.post(PODS_URL, json=make_pod())
-        headers = {"Content-Type": "application/json-patch+json"}
-        answer = await c.http.patch(f"{PODS_URL}/p1", content=b"[]", headers=headers)
+        headers = {"Content-Type": "application/apply-patch+yaml"}
+        answer = await c.http.patch(f"{PODS_URL}/p1", content=b"{}", headers=headers)
         assert answer.status_code == 415
 
 

@@ -9,7 +9,7 @@ import pytest
 from lightkube import ApiError
 from lightkube.resources.core_v1 import Node, Pod
 
-from k8s_rdma_demo.cluster.api import ApiConfig, merge_patch, strategic_merge_patch, watch_lines
+from k8s_rdma_demo.cluster.api import ApiConfig, Watch, watch_events
 from k8s_rdma_demo.cluster.objects import NODES, PODS
 from k8s_rdma_demo.cluster.status import StatusError
 from k8s_rdma_demo.cluster.store import Selection, Store
@@ -120,8 +120,20 @@ async def test_watch_tells_410_gone_when_the_revision_is_too_old(cluster, make_p
 
 
 async def test_watch_ends_when_its_time_is_over():
-    lines = watch_lines(Store(), PODS, Selection(), revision=0, timeout_s=0.01)
-    assert [line async for line in lines] == []
+    watch = Watch(resource=PODS, selection=Selection(), revision=0, timeout_s=0.01, bookmark=False)
+    assert [event async for event in watch_events(Store(), watch)] == []
+
+
+async def test_streamed_list_ends_with_a_bookmark(cluster, make_pod):
+    async with cluster() as c:
+        await c.http.post(PODS_URL, json=make_pod())
+        streaming = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        async with watching(c.http, **streaming) as events:
+            assert (await names(1, events)) == [("ADDED", "p1")]
+            kind, bookmark = await events()
+            assert (kind, bookmark["kind"]) == ("BOOKMARK", "Pod")
+            assert bookmark["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+            assert bookmark["metadata"]["resourceVersion"] == str(c.api.store.revision)
 
 
 async def test_watch_ends_properly_when_the_server_stops(cluster):
@@ -194,35 +206,3 @@ def test_store_keeps_resources_apart_when_names_are_equal():
     store.remove(PODS, ("", "x"))
     assert store.get(PODS, ("", "x")) is None
     assert store.get(NODES, ("", "x")) is not None
-
-
-@pytest.mark.parametrize(
-    ("target", "patch", "result"),
-    [
-        # RFC 7386, appendix A
-        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
-        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
-        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
-        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
-        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
-        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
-        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
-        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
-        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
-    ],
-)
-def test_merge_patch_does_what_rfc_7386_shows(target, patch, result):
-    before = json.dumps(target)
-    assert merge_patch(target, patch) == result
-    assert json.dumps(target) == before
-
-
-def test_strategic_patch_deletes_an_element_when_told():
-    target = {"podIPs": [{"ip": "1"}, {"ip": "2"}], "args": ["a", "b"]}
-    patch = {"podIPs": [{"ip": "1", "$patch": "delete"}, {"ip": "3"}], "args": ["c"]}
-    assert strategic_merge_patch(target, patch) == {"podIPs": [{"ip": "2"}, {"ip": "3"}], "args": ["c"]}
-
-
-def test_strategic_patch_refuses_an_element_without_its_key():
-    with pytest.raises(StatusError):
-        strategic_merge_patch({}, {"conditions": [{"status": "True"}]})
