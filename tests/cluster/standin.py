@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx2
 import yaml
 
 from k8s_rdma_demo.cluster.api import Access, ApiConfig, serving_api
-from k8s_rdma_demo.cluster.command import load_scheduler_config
-from k8s_rdma_demo.cluster.objects import parse_resource_type
+from k8s_rdma_demo.cluster.command import SYSTEM_NAMESPACES, load_scheduler_config
 from k8s_rdma_demo.cluster.scheduler import scheduling
 
 if TYPE_CHECKING:
     from cluster.control_plane import ControlPlane, Json
-
-RDMA_NODES = "k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode"
 
 
 @dataclass
@@ -41,18 +39,17 @@ class StandIn:
             yield
 
     async def add_crd(self, manifest: Json) -> None:
-        """It serves that of the nodes anyway."""
-        spec = manifest["spec"]
-        served = {f"{spec['group']}/{v['name']}/{spec['names']['plural']}" for v in spec["versions"]}
-        assert RDMA_NODES.rpartition("/")[0] in served
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        headers = {"Authorization": f"Bearer {self.admin_token}"}
+        async with httpx2.AsyncClient(base_url=self.url, headers=headers, trust_env=False) as http:
+            made = await http.post(path, json=manifest)
+            assert made.status_code == 201, made.text
 
 
 @asynccontextmanager
 async def stand_in(directory: Path, gates_off: frozenset[str] = frozenset()) -> AsyncIterator[ControlPlane]:
     """The stand-ins, until the block ends. gates_off: feature gates that are off."""
     access = Access()
-    config = ApiConfig(
-        access=access, custom_resources=(parse_resource_type(RDMA_NODES),), gates_off=gates_off
-    )
+    config = ApiConfig(access=access, gates_off=gates_off, namespaces=SYSTEM_NAMESPACES)
     async with serving_api(config) as api:
         yield StandIn(api.url, access.token_for(), directory)

@@ -125,8 +125,6 @@ async def test_vfs_are_published_as_capacity_of_the_node(kind: str, tmp_path: Pa
 
 
 async def test_kubectl_prints_what_matters_of_a_node(kind: str, tmp_path: Path):
-    if kind == "stand-in":
-        pytest.skip("the stand-in prints no tables")
     async with cluster(kind, tmp_path, "w1") as c:
         await prepare(c)
         async with publishing(c, c.nodes["w1"]):

@@ -68,7 +68,7 @@ class Shell:
 
     async def tries(self, text: str) -> tuple[int, str]:
         """Its exit status, and what it prints to either stream."""
-        path = f"{programs()}:{os.environ['PATH']}"
+        path = os.pathsep.join([os.environ.get(FOLDER, ""), os.environ["PATH"]])
         own = {"PATH": path, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.home)}
         process = await asyncio.create_subprocess_exec(
             *self.entering,
