@@ -18,13 +18,13 @@ from k8s_rdma_demo.launch import INIT_PID
 from k8s_rdma_demo.outcome import Outcome
 from k8s_rdma_demo.scenes import POD_TIMEOUT_S, Scenes
 from k8s_rdma_demo.world import (
-    API_URL,
     EXTENDER_URL,
     SERVER_PORT,
     OverbookingMonitor,
     Paths,
     World,
     leftover_processes,
+    packaged,
 )
 
 if TYPE_CHECKING:
@@ -138,10 +138,12 @@ def _pause(world: World, console: Console) -> None:
     lines = [
         "It keeps running; Ctrl-C ends it. In another terminal, go in:",
         f"  nsenter --target {init} --mount --net --pid{as_user} bash",
-        f"  cd {directory}",
+        f"  cd {Path.cwd()}",
+        f"  export DEMO={directory} KUBECONFIG={directory}/kubeconfig KUBECACHEDIR={directory}/kubectl",
         f"  export K8S_RDMA_EXTENDER={EXTENDER_URL}",
         "and look around (docs/tutorial.md):",
-        f"  curl {API_URL}/api/v1/namespaces/default/pods",
+        "  kubectl get nodes,pods,rdmanodes",
+        "  kubectl describe pod fits-nowhere",
         f"  {sys.executable} -m k8s_rdma top     # nodes, PFs, and pods that wait",
         f"  {sys.executable} -m k8s_rdma explain pod default/fits-nowhere     # why, PF by PF",
         *(f"  curl http://{node.address}:{SERVER_PORT}/getpfs     # {node.name}" for node in world.nodes),
@@ -175,10 +177,8 @@ def _step(console: Console, title: str, work: Callable[[], None]) -> None:
 
 
 def examples_directory() -> Path:
-    """The pods of `examples/`: in a checkout, or as the wheel carries them."""
-    package = Path(__file__).resolve().parent
-    found = (package / "examples", package.parents[1] / "examples" / "pods")
-    return next(path for path in found if path.is_dir())
+    """The pods of `examples/`."""
+    return packaged("examples", "examples/pods")
 
 
 def _options() -> argparse.Namespace:

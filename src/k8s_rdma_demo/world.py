@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import yaml
 
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.netlink.rtnl import Rtnl
@@ -58,6 +59,9 @@ _DEVICE_CLASS = {
     "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]},
 }
 """The class of PFs for claims, as the chart makes it."""
+
+_LEASES = "k8s-rdma"
+"""The namespace of the agents' Leases."""
 
 _LEAF = re.compile(r" leaf \S+")
 """The number of a class's queue, which says nothing about its rates."""
@@ -124,7 +128,10 @@ class World:
         """Every process, and the nodes known to the API server; returns when all answer."""
         self._start_component("api", "--host", CONTROL_ADDRESS, "--port", str(API_PORT), *self._kubeconfig())
         self._wait("API server", lambda: self._http.get(f"{API_URL}/healthz").is_success)
-        self.kubectl.create(_DEVICE_CLASS)
+        definition = packaged("crds", "deploy/crds") / "rdmanodes.yaml"
+        namespace = {"kind": "Namespace", "metadata": {"name": _LEASES}}
+        for document in (namespace, _DEVICE_CLASS, yaml.safe_load(definition.read_text())):
+            self.kubectl.create(document)
         for node in self.nodes:
             self.start_agent(node)
             self._start_k8s_rdma("server", node, {"runDir": str(self.run_dir(node))})
@@ -157,6 +164,7 @@ class World:
             "placementKeyFile": str(self.paths.directory / "placement.key"),
             "policyFile": str(self.paths.directory / "policies.yaml"),
             "cdiDir": str(node.directory / "cdi"),
+            "publish": {"rdmaNode": True, "leaseNamespace": _LEASES},
         }
         if node.has_claims:
             rule = {"names": [node.pf(len(node.vfs) - 1)[0]], "use": "claims"}
@@ -410,6 +418,12 @@ def _inspect(netns: Path) -> PodNetwork:
 def _is_vf(name: str) -> bool:
     pf, _, index = name.rpartition("v")
     return pf.startswith("enp") and index.isdigit()
+
+
+def packaged(name: str, source: str) -> Path:
+    """Return a directory that the wheel carries under a name, and that a checkout has elsewhere."""
+    package = Path(__file__).resolve().parent
+    return next(path for path in (package / name, package.parents[1] / source) if path.is_dir())
 
 
 def leftover_processes() -> list[int]:

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -28,6 +29,9 @@ TUTORIAL = re.findall(
     re.S,
 )
 """The tutorial's commands: one for the demo's terminal, one to have the project's commands, and the rest."""
+
+KUBECTL_PATH = os.pathsep.join([os.environ.get("K8S_RDMA_KUBE_BIN", ""), os.environ["PATH"]])
+KUBECTL = shutil.which("kubectl", path=KUBECTL_PATH)
 
 PLUGINS = [*os.environ.get("CNI_PATH", "").split(":"), "/usr/lib/cni", "/opt/cni/bin"]
 DEADLINE_S = 240
@@ -95,7 +99,10 @@ def follow_the_tutorial(shown: str) -> list[str]:
     enter, *prepare = re.findall(r"^  (nsenter --target .*|cd .*|export .*)$", shown, re.MULTILINE)
     blocks = [f"{block}echo {BETWEEN}\n" for block in TUTORIAL[2:]]
     typed = "\n".join(["set -eu", *prepare, *blocks])
-    done = subprocess.run([*enter.split(), "-c", typed], capture_output=True, text=True, check=False)
+    environment = os.environ | {"PATH": KUBECTL_PATH}
+    done = subprocess.run(
+        [*enter.split(), "-c", typed], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.split(f"{BETWEEN}\n")
 
@@ -103,36 +110,50 @@ def follow_the_tutorial(shown: str) -> list[str]:
 BETWEEN = "-- next --"
 
 
+@dataclass(frozen=True)
+class Run:
+    """A demo that was kept running while somebody followed the tutorial, and then ended by Ctrl-C.
+
+    typed: what each block of the tutorial printed; none without kubectl.
+    """
+
+    status: int
+    shown: str
+    document: dict[str, Any]
+    typed: list[str]
+    files: list[Path]
+    processes: list[str]
+
+
+@pytest.fixture(scope="module")
+def run(shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    report = tmp_path_factory.mktemp("demo") / "demo.json"
+    shown, typed = "", []
+    with tempfile.TemporaryDirectory(prefix="k8srdma-") as path:
+        directory = Path(path)
+        with start(shim, directory, "--keep", "--json", str(report)) as process:
+            for line in process.stdout:
+                shown += line
+                if line.endswith("/logs\n"):
+                    try:
+                        typed = follow_the_tutorial(shown) if KUBECTL else []
+                    finally:
+                        os.killpg(process.pid, signal.SIGINT)
+        return Run(
+            status=process.returncode,
+            shown=shown,
+            document=json.loads(report.read_bytes()),
+            typed=typed,
+            files=list(directory.iterdir()),
+            processes=processes_of(directory),
+        )
+
+
 @pytest.mark.alone
 @pytest.mark.timeout(DEADLINE_S)
-def test_demo_passes_every_check_is_as_in_the_tutorial_and_leaves_nothing(
-    shim: Path, scratch: Path, tmp_path: Path
-) -> None:
-    seen = []
-    with start(shim, scratch, "--keep", "--json", str(tmp_path / "demo.json")) as process:
-        for line in process.stdout:
-            seen.append(line)
-            if line.endswith("/logs\n"):
-                try:
-                    printed = follow_the_tutorial("".join(seen))
-                finally:
-                    os.killpg(process.pid, signal.SIGINT)
-    assert process.returncode == 0, "".join(seen)
-    holds, refused, mine, interfaces, sent, freed, typo, late, broken, mended, *_ = printed
-    assert "2 placements, 1 pod waits" in holds
-    assert "no eviction would help" in refused
-    assert '(1 x {"min_tx_rate": 100, "max_tx_rate": 200}); 100 Mb/s reserved' in mine
-    assert re.search(r"^rdma0@\S+ +UP +10\.56\.", interfaces, re.MULTILINE)
-    [rate] = re.findall(r"([\d.]+) Mbits/sec +receiver", sent)
-    assert 140 < float(rate) < 200
-    assert freed.splitlines()[0] == holds.splitlines()[0]
-    assert "malformed: rdma_interfaces_required[0].min_rate: unknown key; did you mean min_tx_rate?" in typo
-    assert re.search(r"^1 node: no: .*best PF has 400 Mb/s", late, re.MULTILINE)
-    assert re.search(r"^1 node: cannot be read: .*the agent has not answered", late, re.MULTILINE)
-    assert broken.count("error") == 1
-    assert "[processes-agent-down]" in broken
-    assert re.search(r"^on w1; for .*its agent reports enp1s0f1 1 VF 700 Mb/s", mended, re.MULTILINE)
-    document = json.loads((tmp_path / "demo.json").read_bytes())
+def test_demo_passes_every_check_and_leaves_nothing(run: Run) -> None:
+    assert run.status == 0, run.shown
+    document = run.document
     assert document["passed"]
     assert all(set(check) == {"name", "passed", "expected", "measured"} for check in document["checks"])
     assert len(document["checks"]) > 30
@@ -142,8 +163,34 @@ def test_demo_passes_every_check_is_as_in_the_tutorial_and_leaves_nothing(
     assert len(document["flows"]) == 11
     for check in document["checks"]:
         assert check["passed"], check
-    assert list(scratch.iterdir()) == []
-    assert processes_of(scratch) == []
+    assert run.files == []
+    assert run.processes == []
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(DEADLINE_S)
+@pytest.mark.skipif(not KUBECTL, reason="needs kubectl on PATH, or in the folder K8S_RDMA_KUBE_BIN")
+def test_tutorial_prints_what_it_shows(run: Run) -> None:
+    assert run.typed, run.shown
+    pods, refused, explained, mine, interfaces, sent, freed, typo, late, broken, mended, *_ = run.typed
+    assert re.search(r"^pod/fits-nowhere +0/1 +Pending ", pods, re.MULTILINE)
+    assert re.search(r"^rdmanode.k8s-rdma.io/w2 +w2 +2 +126/128 +0.8/2Gb/s +\w+ +True ", pods, re.MULTILINE)
+    assert "FailedScheduling" in refused
+    assert "needs 3 interfaces of 600 Mb/s; 2 PFs have 2000 Mb/s and 128 VFs when empty" in refused
+    assert "2 placements, 1 pod waits" in explained
+    assert "no eviction would help" in explained
+    assert "pod/one-interface condition met" in mine
+    assert re.search(r"^one-interface +1/1 +Running .* w2 ", mine, re.MULTILINE)
+    assert re.search(r"^rdma0@\S+ +UP +10\.56\.", interfaces, re.MULTILINE)
+    [rate] = re.findall(r"([\d.]+) Mbits/sec +receiver", sent)
+    assert 140 < float(rate) < 200
+    assert re.search(r"^w2 +w2 +2 +126/128 +0.8/2Gb/s ", freed, re.MULTILINE)
+    assert "(rdma_interfaces_required[0].min_rate: unknown key; did you mean min_tx_rate?)" in typo
+    assert re.search(r"^1 node: no: .*best PF has 400 Mb/s", late, re.MULTILINE)
+    assert re.search(r"^1 node: cannot be read: .*the agent has not answered", late, re.MULTILINE)
+    assert broken.count("error") == 1
+    assert "[processes-agent-down]" in broken
+    assert re.search(r"^late +1/1 +Running .* w1 ", mended, re.MULTILINE)
 
 
 @pytest.mark.timeout(DEADLINE_S)
