@@ -236,9 +236,9 @@ def _is_certain(total: int, link_mbps: int, max_weight: int, vfs: int, least_mbp
         first, last = max(least_mbps, divider * max_weight), min(total, (divider + 1) * max_weight - 1)
         if last < first:
             continue
-        others = min(vfs - 1, (total - first) // least_mbps)
-        rounded_up = (total - first + others * (divider - 1)) // divider
-        if max_weight + min(others * max_weight, rounded_up) > link_mbps * max_weight // last:
+        other_vfs = min(vfs - 1, (total - first) // least_mbps)
+        rounded_up = (total - first + other_vfs * (divider - 1)) // divider
+        if max_weight + min(other_vfs * max_weight, rounded_up) > link_mbps * max_weight // last:
             return False
     return True
 

@@ -295,7 +295,7 @@ async def get_lease(client: AsyncClient, namespace: str, name: str) -> LeaseView
 
 
 _NO_MANAGED_FIELDS: dict[str, list[dict[str, str]]] = {"managedFields": [{}]}
-"""Without the record of who wrote each field a Lease takes half the bytes in etcd and in every watch. Source:
+"""Leases without the record of who wrote each field take half the bytes in etcd and in every watch. Source:
 Kubernetes' documentation, "Server-Side Apply", "Clearing managedFields"."""
 
 
