@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -46,12 +46,12 @@ async def as_agent(c: Cluster) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def publishing(c: Cluster, node: Node) -> AsyncIterator[None]:
-    """A node's agent publishes until the block ends."""
+async def publishing(c: Cluster, node: Node, **publish: Any) -> AsyncIterator[None]:
+    """A node's agent publishes until the block ends. publish: of its configuration."""
     config = AgentConfig(
         node=node.server.name,
         in_cluster=True,
-        publish=PublishConfig(rdma_node=True, vf_resource=VFS),
+        publish=PublishConfig(rdma_node=True, vf_resource=VFS, **publish),
     )
     async with as_agent(c) as client:
         work = asyncio.create_task(Publishing(config, client, node).run())

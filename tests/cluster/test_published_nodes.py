@@ -75,7 +75,7 @@ async def test_node_that_was_not_heard_from_for_too_long_is_refused(kind: str, t
         await prepare(c)
         extender = await c.running_extender(source="crd", staleS=2)
         async with c.plane.scheduler(registration(extender.url)):
-            async with publishing(c, c.nodes["w1"]):
+            async with publishing(c, c.nodes["w1"], renew_s=1):
                 await published(c, "w1")
                 await c.create_pod("first", 1_000)
                 await c.bound("first")
