@@ -15,9 +15,10 @@ the source alone, not measured on such a card.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.request import NOT_BY_SOFTWARE, InterfaceClass, InterfaceRequest
@@ -217,30 +218,24 @@ def certain_mbps(link_mbps: int, max_weight: int, vfs: int, least_mbps: int) -> 
 
     vfs: how many VFs may have minimums, each of `least_mbps` or more. Other arguments as in `shares`.
     """
-    certain, uncertain = 0, link_mbps + 1
-    while uncertain - certain > 1:
-        total = (certain + uncertain) // 2
-        if _is_certain(total, link_mbps, max_weight, vfs, least_mbps):
-            certain = total
-        else:
-            uncertain = total
-    return certain
 
+    def may_exceed(divider: int, total: int) -> bool:
+        """Report whether minimums of this sum, the largest with this divider, may be too many shares for it.
 
-def _is_certain(total: int, link_mbps: int, max_weight: int, vfs: int, least_mbps: int) -> bool:
-    """Report whether any minimums of this sum are kept, by bounds for the largest ones of each divider.
-
-    With the largest at its own minimum all others are, too; below `max_weight` shares are the minimums.
-    """
-    for divider in range(1, total // max_weight + 1):
+        Where the largest gets its minimum, all others do; below `max_weight` shares are the minimums.
+        """
         first, last = max(least_mbps, divider * max_weight), min(total, (divider + 1) * max_weight - 1)
         if last < first:
-            continue
+            return False
         other_vfs = min(vfs - 1, (total - first) // least_mbps)
         rounded_up = (total - first + other_vfs * (divider - 1)) // divider
-        if max_weight + min(other_vfs * max_weight, rounded_up) > link_mbps * max_weight // last:
-            return False
-    return True
+        return max_weight + min(other_vfs * max_weight, rounded_up) > link_mbps * max_weight // last
+
+    certain = link_mbps
+    for divider in range(1, link_mbps // max_weight + 1):
+        if may_exceed(divider, certain):
+            certain = bisect_left(range(certain), True, key=partial(may_exceed, divider)) - 1
+    return certain
 
 
 class Weighing(NamedTuple):
