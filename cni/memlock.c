@@ -36,8 +36,10 @@ static bool read_number(struct span text, uint64_t largest, uint64_t *number)
 static bool read_amount(const char *text, rlim_t *amount)
 {
     struct span digits = {(const unsigned char *)text, (const unsigned char *)text + strlen(text)};
-    *amount = RLIM_INFINITY;
-    return strcmp(text, "unlimited") == 0 || read_number(digits, RLIM_INFINITY - 1, amount);
+    uint64_t number = RLIM_INFINITY;
+    bool valid = strcmp(text, "unlimited") == 0 || read_number(digits, RLIM_INFINITY - 1, &number);
+    *amount = number; /* musl's rlim_t is as wide, but another type */
+    return valid;
 }
 
 /* The process that becomes the container's; 0 where the state names none, and errno. 1 and what has no sign of a
