@@ -76,8 +76,13 @@ def test_exposition_has_the_generation_that_all_interfaces_of_a_pod_have() -> No
     [held] = told.allocations
     sandboxes = [(held.pod.uid, 3), (held.pod.uid, 2), ("other", 0)]
     allocations = tuple(
-        replace(held, pod=replace(held.pod, uid=uid, name=f"p-{uid}"), generation=generation)
-        for uid, generation in sandboxes
+        replace(
+            held,
+            pod=replace(held.pod, uid=uid, name=f"p-{uid}"),
+            generation=generation,
+            interfaces=(replace(held.interfaces[0], vf=vf),),
+        )
+        for vf, (uid, generation) in enumerate(sandboxes)
     )
     name = "k8s_rdma_rates_generation"
     labels = NODE | {"namespace": held.pod.namespace, "pod": f"p-{held.pod.uid}"}
