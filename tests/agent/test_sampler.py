@@ -11,6 +11,7 @@ import pytest
 from agent.machine import Machine, asks, call
 from factories import PF0, PF1
 from k8s_rdma.agent.report import Sampler
+from k8s_rdma.core.kernel import PauseFrames
 from k8s_rdma.wire.rest import Pod
 from k8s_rdma.wire.sockets import Counters, decode_counters
 
@@ -32,6 +33,7 @@ class Sampled:
             node=node,
             worker=machine.worker,
             quiet=verbs.idle,
+            pause_frames=machine.kernel.pause_frames,
             now=lambda: self.time_s,
             pause=self.wait,
         )
@@ -60,6 +62,16 @@ def machine(tmp_path: Path) -> Machine:
 
 def sent(machine: Machine, told: Counters) -> list[int]:
     return [vf.tx_bytes for vf in told.vfs if vf.pf == PF0]
+
+
+def test_pause_frames_are_told_by_pf_and_priority(machine: Machine) -> None:
+    async def scenario(it: Sampled) -> None:
+        machine.hardware.pause_frames["f1"] = {3: PauseFrames(sent=4, received=5)}
+        [pauses] = (await it.ask()).pauses
+        assert (pauses.pf, pauses.pf_name, pauses.priority) == (PF1, "f1", 3)
+        assert (pauses.tx_frames, pauses.rx_frames) == (4, 5)
+
+    run(machine, scenario)
 
 
 def test_traffic_is_told_with_the_pod_that_holds_the_vf(machine: Machine) -> None:

@@ -57,3 +57,13 @@ def test_sample_tells_of_vfs_in_several_namespaces_also_when_one_was_destroyed(l
     gone, kept = holders
     lab.destroy(holders[gone])
     assert kept in {each.vf for each in lab.kernel.sample(holders)}
+
+
+def test_pause_frames_of_a_pf_that_is_not_there_are_not_known(lab):
+    assert lab.kernel.pause_frames("absent") == {}
+
+
+def test_pause_frames_have_priorities(lab):
+    pfs = [pf for pf in lab.kernel.observe().pfs if pf.pci in lab.pcis]
+    for pf in pfs:
+        assert set(lab.kernel.pause_frames(pf.name)) <= set(range(8))

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fakes.machine import HOST, VF_DRIVER, Device, FakeMachine, FakePf, Function
-from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, Vf, VfCounters
+from k8s_rdma.core.kernel import Hardware, LocatedVf, PauseFrames, PfState, PodInterface, Vf, VfCounters
 from k8s_rdma.core.plan import NOT_KEPT, without_software_caps
 from k8s_rdma.core.step import (
     BindVf,
@@ -421,6 +421,10 @@ class FakeKernel:
             self.samples += 1
             self._require_answers()
             return tuple(self.machine.counters[vf] for vf in sorted(self.machine.functions))
+
+    def pause_frames(self, pf: str) -> Mapping[int, PauseFrames]:
+        """Those that the test has set for the PF."""
+        return self.machine.pause_frames.get(pf, {})
 
     def reset(self, vf: VfRef) -> None:
         """Make a VF nobody's."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import NameTakenError, Unreadable, VfCounters
+from k8s_rdma.core.kernel import NameTakenError, PauseFrames, Unreadable, VfCounters
 from k8s_rdma.core.step import NetnsRef, Route, VfRef, Vlan
 from k8s_rdma.core.types import EVERY_RATE, Enforce, LinkState, LinkType, PciAddress, RateAbility, Setting
 from k8s_rdma.errors import KernelError
@@ -202,6 +202,7 @@ class FakeMachine:
         self.counters = {
             vf: VfCounters(vf=vf, tx_bytes=0, rx_bytes=0, tx_packets=0, rx_packets=0) for vf in self.functions
         }
+        self.pause_frames: dict[str, dict[int, PauseFrames]] = {}
         self._devices = [function.device for function in self.functions.values()]
         self._namespaces: dict[int, str] = {}
         self._next_inode = FIRST_INODE

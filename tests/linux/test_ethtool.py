@@ -6,8 +6,9 @@ import os
 
 import pytest
 
+from k8s_rdma.core.kernel import PauseFrames
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink.ethtool import DriverInfo, Ethtool
+from k8s_rdma.linux.netlink.ethtool import DriverInfo, Ethtool, pause_frames_in
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from network_namespaces import create_namespace
 
@@ -52,3 +53,23 @@ def test_link_whose_driver_knows_no_pause_frames_tells_nothing_of_them(rtnl):
         assert ethtool.pauses("a") is None
         with pytest.raises(KernelError, match=r"^driver of absent: ENODEV"):
             ethtool.pauses("absent")
+
+
+def test_statistics_are_those_of_the_driver_by_its_names(rtnl):
+    rtnl.create("create", named("a"), of_kind("veth"))
+    with Ethtool() as ethtool:
+        found = ethtool.statistics("a")
+        assert found["peer_ifindex"] == next(link.index for link in rtnl.links() if link.name == "veth0")
+        assert {"rx_queue_0_xdp_packets", "rx_queue_0_drops"} <= found.keys()
+        assert ethtool.pause_frames("a") == {}
+
+
+def test_link_whose_driver_counts_nothing_has_no_statistics(rtnl):
+    rtnl.create("create", named("b"), of_kind("bridge"))
+    with Ethtool() as ethtool:
+        assert ethtool.statistics("b") == {}
+
+
+def test_pause_frames_are_those_of_priorities_with_both_directions():
+    counters = {"rx_prio3_pause": 5, "tx_prio3_pause": 0, "rx_prio4_pause": 7, "rx_prio3_pause_duration": 9}
+    assert pause_frames_in({**counters, "tx_prio8_pause": 1}) == {3: PauseFrames(sent=0, received=5)}

@@ -11,6 +11,7 @@ from k8s_rdma.wire.rest import NodeReport, Pod
 from k8s_rdma.wire.sockets import (
     CapCounts,
     Counters,
+    PfPauses,
     RateChangeCounts,
     ScanCounts,
     VfTraffic,
@@ -159,6 +160,14 @@ def test_traffic_is_told_of_each_vf_with_the_pod_that_holds_it() -> None:
     assert not found["k8s_rdma_vf_received_dropped_total"].samples
     assert value(found, "k8s_rdma_vf_rdma_counter_total", **HELD, counter="out_of_buffer") == 9
     assert len(found["k8s_rdma_vf_rdma_counter_total"].samples) == 1
+
+
+def test_pause_frames_are_those_of_each_pf_and_priority() -> None:
+    paused = PfPauses(pf="0000:03:00.0", pf_name="enp3s0f0", priority=3, tx_frames=4, rx_frames=5)
+    told = decode_counters(encode_counters(replace(counters(), pauses=(paused,))))
+    found = read(render_traffic(told).decode())
+    assert value(found, "k8s_rdma_pf_transmitted_pause_frames_total", **PF, priority="3") == 4
+    assert value(found, "k8s_rdma_pf_received_pause_frames_total", **PF, priority="3") == 5
 
 
 def test_free_vfs_have_no_series_however_many_there_are() -> None:

@@ -256,7 +256,11 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         live_rates.refusals,
     )
     sampler = Sampler(
-        node=node, worker=worker, quiet=commands.locks.idle, rate_changes=partial(_rate_changes, live_rates)
+        node=node,
+        worker=worker,
+        quiet=commands.locks.idle,
+        rate_changes=partial(_rate_changes, live_rates),
+        pause_frames=host.kernel.pause_frames,
     )
     service = Service(
         node=node,

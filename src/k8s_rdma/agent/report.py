@@ -31,6 +31,7 @@ from k8s_rdma.wire.sockets import (
     CapCounts,
     Counters,
     Kind,
+    PfPauses,
     RateChangeCounts,
     ScanCounts,
     VfTraffic,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.node import Holder, Node, Worker
     from k8s_rdma.core.devices.pod_devices import PodDevices
-    from k8s_rdma.core.kernel import VfCounters
+    from k8s_rdma.core.kernel import PauseFrames, VfCounters
     from k8s_rdma.core.types import PodUid
     from k8s_rdma.kube.pod_resources import PodResources
 
@@ -336,23 +337,27 @@ class Sampler:
         worker: Worker,
         quiet: Callable[[], Awaitable[None]],
         rate_changes: Callable[[], RateChangeCounts] = RateChangeCounts,
+        pause_frames: Callable[[str], Mapping[int, PauseFrames]] = lambda _: {},
         now: Callable[[], float] = time.monotonic,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """quiet: awaited before a sample, `QUIET_S` at most; returns when no call is under way.
 
-        rate_changes: counts changes of running pods' rates.
+        rate_changes: counts changes of running pods' rates. pause_frames: as `Kernel.pause_frames`, called on
+            the worker's thread.
         """
         self._node = node
         self._worker = worker
         self._quiet = quiet
         self._rate_changes = rate_changes
+        self._pause_frames = pause_frames
         self._now = now
         self._pause = pause
         self._turn = asyncio.Lock()
         self._tried_at: float | None = None
         self._sampled_at: float | None = None
         self._vfs: tuple[VfTraffic, ...] = ()
+        self._pauses: tuple[PfPauses, ...] = ()
         self._failed = 0
 
     async def counters(self) -> bytes:
@@ -382,6 +387,17 @@ class Sampler:
                 _traffic(counters, holder, names.get(counters.vf.pf, ""))
                 for counters, holder in self._node.traffic()
             )
+            self._pauses = tuple(
+                PfPauses(
+                    pf=pf,
+                    pf_name=name,
+                    priority=priority,
+                    tx_frames=frames.sent,
+                    rx_frames=frames.received,
+                )
+                for pf, name in names.items()
+                for priority, frames in sorted(self._pause_frames(name).items())
+            )
             self._sampled_at = self._now()
         except KernelError as error:
             self._failed += 1
@@ -397,6 +413,7 @@ class Sampler:
             caps=CapCounts(restored=caps.restored, lost=len(caps.failures)),
             rate_changes=self._rate_changes(),
             vfs=self._vfs,
+            pauses=self._pauses,
         )
 
 

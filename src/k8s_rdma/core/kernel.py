@@ -294,6 +294,14 @@ class VfCounters:
     rdma: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseFrames:
+    """Pause frames of a PF at one priority (IEEE 802.1Qbb), since its driver was loaded."""
+
+    sent: int
+    received: int
+
+
 class NameTakenError(KernelError):
     """A netdev cannot have its name: another one in that namespace has it."""
 
@@ -351,6 +359,13 @@ class Kernel(Protocol):
 
         holders: the namespaces of those that were given away, as the ledger has them: some drivers count
             nowhere but in the VF's own netdev. A VF that cannot be asked is left out.
+        """
+        ...
+
+    def pause_frames(self, pf: str) -> Mapping[int, PauseFrames]:
+        """Return a PF's pause frames by priority; none where they are not known, as of drivers without them.
+
+        pf: the name of its netdev.
         """
         ...
 

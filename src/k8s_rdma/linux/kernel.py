@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.kernel import Hardware, LocatedVf, PfState, PodInterface, VfCounters
+from k8s_rdma.core.kernel import Hardware, LocatedVf, PauseFrames, PfState, PodInterface, VfCounters
 from k8s_rdma.core.step import (
     BindVf,
     BringHome,
@@ -160,6 +160,13 @@ class SriovKernel:
         """Read the traffic counters of all VFs, from their PFs or from their netdevs."""
         with _sysfs_failures():
             return self._traffic.sample(self.observe(), holders)
+
+    def pause_frames(self, pf: str) -> Mapping[int, PauseFrames]:
+        """Read a PF's pause frames by priority."""
+        try:
+            return self._queries.pause_frames(pf)
+        except KernelError:  # it went after the last observation
+            return {}
 
     def reset(self, vf: VfRef) -> None:
         """Reset a VF in the host's namespace and verify that it is unused."""

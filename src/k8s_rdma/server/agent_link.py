@@ -297,6 +297,20 @@ def _traffic_metrics(counters: Counters) -> Iterator[Metric]:
     yield gauge("k8s_rdma_rate_changes_waiting", help_text, [(node, changes.waiting)])
     if counters.age_s is not None:
         yield from _vf_metrics(counters)
+        yield from _pause_metrics(counters)
+
+
+def _pause_metrics(counters: Counters) -> Iterator[Metric]:
+    pauses = [
+        ({"node": counters.node, "pf": pf.pf_name, "pci": pf.pf, "priority": str(pf.priority)}, pf)
+        for pf in counters.pauses
+    ]
+    help_text = "Pause frames that a physical function sent, by priority: it was too slow to receive."
+    sent = [(labels, pause.tx_frames) for labels, pause in pauses]
+    yield counter("k8s_rdma_pf_transmitted_pause_frames_total", help_text, sent)
+    help_text = "Pause frames that a physical function received, by priority: it had to wait."
+    received = [(labels, pause.rx_frames) for labels, pause in pauses]
+    yield counter("k8s_rdma_pf_received_pause_frames_total", help_text, received)
 
 
 def _vf_metrics(counters: Counters) -> Iterator[Metric]:

@@ -336,6 +336,16 @@ class VfTraffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ifname: str = ""
 
 
+class PfPauses(msgspec.Struct, frozen=True, kw_only=True):
+    """Pause frames of a PF at one priority. pf: PCI address."""
+
+    pf: str
+    pf_name: str
+    priority: int
+    tx_frames: int
+    rx_frames: int
+
+
 class ScanCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Looks at the hardware since the agent started.
 
@@ -380,6 +390,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     caps: CapCounts = CapCounts()
     rate_changes: RateChangeCounts = RateChangeCounts()
     vfs: tuple[VfTraffic, ...] = ()
+    pauses: tuple[PfPauses, ...] = ()
 
 
 _decoder = msgspec.json.Decoder(Counters)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from k8s_rdma.core.devices.rdma_devices import NetnsMode
+    from k8s_rdma.core.kernel import PauseFrames
     from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, VfInfo
 
 
@@ -106,6 +107,10 @@ class NetlinkQueries:
     def pauses(self, name: str) -> bool | None:
         """Return True when a netdev uses global pause frames; None when its driver does not report it."""
         return self._ethtool.pauses(name)
+
+    def pause_frames(self, name: str) -> Mapping[int, PauseFrames]:
+        """Return pause frames by priority, as a netdev's driver counts them; empty when it does not."""
+        return self._ethtool.pause_frames(name)
 
     def devlink_flags(self, name: str) -> Mapping[str, bool]:
         """Return a parameter of devlink devices by PCI address; see `linux.netlink.devlink`."""

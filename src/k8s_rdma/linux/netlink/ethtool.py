@@ -1,8 +1,8 @@
-"""Driver, firmware, device and pause frames of a netdev.
+"""Driver, firmware, device, pause frames and the driver's statistics of a netdev.
 
 Queried by ioctl: netlink reports the device since Linux 5.14 (IFLA_PARENT_DEV_NAME), driver and firmware
-never. Source: Linux `include/uapi/linux/ethtool.h` (struct ethtool_drvinfo, ethtool_pauseparam),
-netdevice(7).
+never. Source: Linux `include/uapi/linux/ethtool.h` (struct ethtool_drvinfo, ethtool_pauseparam,
+ethtool_sset_info, ethtool_gstrings, ethtool_stats), netdevice(7).
 """
 
 from __future__ import annotations
@@ -11,22 +11,37 @@ import array
 import errno
 import fcntl
 import os
+import re
 import socket
 import struct
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from k8s_rdma.core.kernel import PauseFrames
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.socket import string
 from k8s_rdma.linux.netns import entered
 from k8s_rdma.linux.sysfs import error_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SIOCETHTOOL, _GDRVINFO, _GPAUSEPARAM = 0x8946, 3, 0x12
 _DRVINFO = struct.Struct("=I32s32s32s32s32s12s5I")
 _PAUSE = struct.Struct("=4I")
 _IFREQ = struct.Struct("@16sP16x")
 _IFNAME_BYTES = 16
+_GSTRINGS, _GSTATS, _GSSET_INFO, _SS_STATS = 0x1B, 0x1D, 0x37, 1
+_STRING_SETS = struct.Struct("=IIQI4x")
+_STRINGS, _STRING_BYTES = struct.Struct("=III"), 32
+_STATISTICS = struct.Struct("=II")
+_SPARE = 1024
+"""Room for statistics that a driver adds after it was asked how many there are: the kernel writes as many as
+there are then, whatever was asked for."""
+
+_PAUSE_FRAMES = re.compile(r"(rx|tx)_prio([0-7])_pause")
+"""The names of mlx5 (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +96,27 @@ class Ethtool:
         answer = self._request(name, _PAUSE.pack(_GPAUSEPARAM, 0, 0, 0))
         return None if answer is None else any(_PAUSE.unpack(answer)[2:])
 
+    def statistics(self, name: str) -> dict[str, int]:
+        """Return the counters that a netdev's driver has, by its own names; else as with `driver_info`."""
+        sets = self._request(name, _STRING_SETS.pack(_GSSET_INFO, 0, 1 << _SS_STATS, 0))
+        count = 0 if sets is None else _STRING_SETS.unpack(sets)[3]
+        if not count:
+            return {}
+        room = count + _SPARE
+        texts = bytes(room * _STRING_BYTES)
+        strings = self._request(name, _STRINGS.pack(_GSTRINGS, _SS_STATS, count) + texts)
+        values = self._request(name, _STATISTICS.pack(_GSTATS, count) + bytes(room * 8))
+        if strings is None or values is None:
+            return {}
+        starts = range(_STRINGS.size, _STRINGS.size + count * _STRING_BYTES, _STRING_BYTES)
+        names = (_text(strings[start : start + _STRING_BYTES]) for start in starts)
+        counters = struct.unpack_from(f"={count}Q", values, _STATISTICS.size)
+        return dict(zip(names, counters, strict=True))
+
+    def pause_frames(self, name: str) -> dict[int, PauseFrames]:
+        """Return pause frames by priority, of drivers that count them; else as with `driver_info`."""
+        return pause_frames_in(self.statistics(name))
+
     def _request(self, name: str, question: bytes) -> bytes | None:
         packed = name.encode(errors="surrogateescape")  # as `socket.string` has it
         if len(packed) >= _IFNAME_BYTES:
@@ -93,6 +129,20 @@ class Ethtool:
                 return None
             raise _failure(name, error.errno or errno.EIO) from error
         return answer.tobytes()
+
+
+def pause_frames_in(statistics: Mapping[str, int]) -> dict[int, PauseFrames]:
+    """Find the pause frames by priority among a driver's statistics; of priorities with both directions."""
+    counts = {
+        (found[1], int(found[2])): value
+        for name, value in statistics.items()
+        if (found := _PAUSE_FRAMES.fullmatch(name))
+    }
+    return {
+        priority: PauseFrames(sent=counts["tx", priority], received=received)
+        for (direction, priority), received in counts.items()
+        if direction == "rx" and ("tx", priority) in counts
+    }
 
 
 def _text(value: bytes) -> str:

@@ -16,6 +16,7 @@ from k8s_rdma.core.kernel import (
     Hardware,
     LocatedVf,
     NameTakenError,
+    PauseFrames,
     PfState,
     PodInterface,
     Unreadable,
@@ -168,6 +169,10 @@ class VirtualSriov:
             for index in range(pf.vfs)
             if (port := links.get(pf.port_name(index))) and port.index in counted
         )
+
+    def pause_frames(self, pf: str) -> Mapping[int, PauseFrames]:  # noqa: ARG002  of no virtual one
+        """Return none: bridges have no priority flow control."""
+        return {}
 
     def reset(self, vf: VfRef) -> None:
         """Reset the settings and rates of a VF in the host's namespace."""
