@@ -14,14 +14,14 @@ TOKENS_DEMANDED = Access(tokens=lambda: Tokens(()))
 HEAD = """# REST of a node
 
 Made of the document that each server shows as `/openapi.json`; [the node's server](../server.md) says more.
-Nothing is written: `GET` and `HEAD` alone. Rates are in Mb/s.
+Paths with `GET` take `HEAD` as well. Rates are in Mb/s.
 """
 
 
 def rest_page() -> str:
     """Paths with their answers and parameters, then what the answers are made of."""
     document = openapi_document(TOKENS_DEMANDED)
-    paths = [_path(path, item["get"]) for path, item in document["paths"].items()]
+    paths = [_path(path, *operation_of(item)) for path, item in document["paths"].items()]
     schemas = document["components"]["schemas"]
     kinds = [_kind(name, schema) for name, schema in schemas.items() if "properties" in schema]
     return "\n".join([HEAD, *paths, *kinds])
@@ -31,12 +31,18 @@ def _kind(name: str, schema: dict[str, Any]) -> str:
     return "\n\n".join([f"## {name}", schema.get("description", ""), properties_table(schema)])
 
 
-def _path(path: str, operation: dict[str, Any]) -> str:
+def operation_of(item: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The method of a path, and what the document says of it."""
+    method = "get" if "get" in item else "post"
+    return method.upper(), item[method]
+
+
+def _path(path: str, method: str, operation: dict[str, Any]) -> str:
     rows = [[code(status), _answer(answer)] for status, answer in operation["responses"].items()]
-    parts = [f"## GET {path}", f"{operation['summary']}."]
+    parts = [f"## {method} {path}", f"{operation['summary']}."]
     if not operation.get("security"):
         parts.append("Needs no token.")
-    if operation["parameters"]:
+    if operation.get("parameters"):
         parameters = [
             [code(each["name"]), each["in"], each["description"]] for each in operation["parameters"]
         ]

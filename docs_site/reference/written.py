@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from docs_site.reference.configuration import meaning, settings
-from docs_site.reference.rest import TOKENS_DEMANDED
+from docs_site.reference.rest import TOKENS_DEMANDED, operation_of
 from docs_site.reference.tables import code, rows_by_name, section, table
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.server.app import openapi_document
@@ -35,11 +35,16 @@ def _default(text: str) -> str:
 def paths_table(_page: str) -> str:
     """The node server's paths from its OpenAPI document."""
     paths = openapi_document(TOKENS_DEMANDED)["paths"]
-    rows = [[code(path), item["get"]["summary"], _statuses(item["get"])] for path, item in paths.items()]
+    rows = [_row(path, *operation_of(item)) for path, item in paths.items()]
     return table(("path", "answer", "status"), rows)
 
 
-def _statuses(operation: dict[str, dict[str, object]]) -> str:
+def _row(path: str, method: str, operation: dict[str, Any]) -> list[str]:
+    shown = code(path if method == "GET" else f"{method} {path}")
+    return [shown, operation["summary"], _statuses(operation)]
+
+
+def _statuses(operation: dict[str, Any]) -> str:
     return ", ".join(code(status) for status in sorted(operation["responses"]) if status.isdigit())
 
 

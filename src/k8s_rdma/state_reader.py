@@ -10,7 +10,15 @@ import structlog
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rest import NodeReport, decode_report
-from k8s_rdma.wire.sockets import HEADER, Counters, Kind, decode_counters, decode_header, encode_message
+from k8s_rdma.wire.sockets import (
+    HEADER,
+    Counters,
+    Kind,
+    Verdict,
+    decode_counters,
+    decode_header,
+    decode_verdict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -59,11 +67,14 @@ class AgentLink:
         """Take the node's state."""
         raise NotImplementedError
 
-    def connected(self, sample: Callable[[], None]) -> None:
-        """Note that the first report has come; `sample` requests counters."""
+    def connected(self, send: Callable[[bytes], None]) -> None:
+        """Note that the first report has come; `send` sends the agent a message."""
 
     def counted(self, counters: Counters) -> None:
-        """Take the answer to `sample`."""
+        """Take the answer to a SAMPLE."""
+
+    def judged(self, verdict: Verdict) -> None:
+        """Take the answer to a PLACEMENT."""
 
     def disconnected(self) -> None:
         """Note that no answer will come any more; also after an attempt that never was `connected`."""
@@ -80,7 +91,7 @@ class AgentLink:
                 await self._receive(incoming)
             self._is_connected = True
             _log.info("agent_connected", socket=str(self._socket))
-            self.connected(lambda: writer.write(encode_message(Kind.SAMPLE)))
+            self.connected(writer.write)
             while True:
                 await self._receive(incoming)
         finally:
@@ -92,6 +103,8 @@ class AgentLink:
         body = await incoming.readexactly(length)
         if kind is Kind.COUNTERS:
             self.counted(decode_counters(body))
+        elif kind is Kind.VERDICT:
+            self.judged(decode_verdict(body))
         else:
             self.reported(decode_report(body))
 

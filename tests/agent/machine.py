@@ -14,7 +14,7 @@ from factories import PF0, PF1
 from fakes.kernel import FakeKernel
 from fakes.machine import FakeMachine, FakePf
 from fakes.nodes import FakeNodes
-from k8s_rdma.agent.cluster.api_cluster import Cluster, NoCluster
+from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
 from k8s_rdma.agent.cni.service import CniCommands
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from k8s_rdma.agent.claims import ClaimCommands
+    from k8s_rdma.agent.cluster.api_cluster import Cluster
     from k8s_rdma.agent.cni.add import AddResult
     from k8s_rdma.agent.cni.pod_request import LocateGpus
     from k8s_rdma.agent.node import Node

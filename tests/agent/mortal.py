@@ -19,8 +19,7 @@ from factories import PF0, PF1
 from fakes.kernel import FakeKernel
 from fakes.machine import FakeMachine, FakePf
 from fakes.nodes import FakeNodes, FakePodResources
-from k8s_rdma.agent.cluster.api_cluster import Cluster as KubeCluster
-from k8s_rdma.agent.cluster.api_cluster import NoCluster
+from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
 from k8s_rdma.agent.host_files import HostFiles
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
     from pathlib import Path, PurePosixPath
 
+    from k8s_rdma.agent.cluster.api_cluster import Cluster as KubeCluster
     from k8s_rdma.agent.plugins.runner import Target
     from k8s_rdma.core.inventory import PfRule
     from k8s_rdma.core.ledger import ClaimPromise, ClaimUid

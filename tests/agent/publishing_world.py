@@ -12,7 +12,7 @@ from agent.cluster_world import Fault
 from agent.passing_time import PassingTime
 from extender.node_server import Held, pf
 from extender.node_server import report as make_report
-from k8s_rdma.agent.cluster.api_cluster import NoCluster
+from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cluster.publisher import Publishing
 from k8s_rdma.agent.config import AgentConfig, PublishConfig
 from k8s_rdma.core.placement import Placement

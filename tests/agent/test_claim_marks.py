@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from agent.machine import asks
 from agent.test_resource_claims import Running, machine, refusal, scenario
-from k8s_rdma.agent.cluster.api_cluster import NoCluster
+from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.receipts import ClaimMark, encode_mark

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.machine import Machine, asks, call
-from k8s_rdma.agent.cluster.api_cluster import NoCluster
+from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:

@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.report import StatePublisher, StateSocket
 from k8s_rdma.agent.unix_sockets import CniSocket, listen_unix, serve_connections
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.sockets import (
     HEADER,
+    MAX_PLACEMENT_BYTES,
     Kind,
     Reply,
     Request,
     decode_header,
     decode_reply,
+    decode_verdict,
     encode_message,
     encode_request,
 )
@@ -82,7 +85,8 @@ class Text(StatePublisher):
         super().__init__(lambda: self.text)
         self.text = text
         self.asked = 0
-        self.talk = StateSocket(self, self.sample).talk
+        self.cluster = NoCluster()
+        self.talk = StateSocket(self, self.sample, self.cluster.deliver).talk
 
     async def sample(self) -> bytes:
         self.asked += 1
@@ -188,6 +192,23 @@ def test_one_user_takes_no_more_than_its_own_places(tmp_path: Path) -> None:
 def test_listen_unix_names_the_setting_when_the_path_is_too_long(tmp_path: Path) -> None:
     with pytest.raises(MalformedError, match=r"runDir: the socket .* 107 at most"):
         listen_unix(tmp_path / ("d" * 100) / "cni.sock", 0o600)
+
+
+def test_state_socket_answers_each_placement_and_goes_on_after_a_refusal(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        publisher = Text(b"one")
+        async with serving(tmp_path / "s", publisher.talk):
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+            assert await next_report(reader) == b"one"
+            for _ in range(2):
+                writer.write(encode_message(Kind.PLACEMENT, b"{}"))
+                kind, body = await next_message(reader)
+                assert (kind, decode_verdict(body).reason) == (Kind.VERDICT, "not_allowed")
+            writer.write(HEADER.pack(Kind.PLACEMENT, MAX_PLACEMENT_BYTES + 1))
+            assert await reader.read() == b""
+            writer.close()
+
+    asyncio.run(scenario())
 
 
 def test_state_socket_sends_the_report_on_connect_and_after_each_change(tmp_path: Path) -> None:

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+from lightkube import AsyncClient, KubeConfig
 
 from e2e.node import Node
 from e2e.test_rebuild_ledger import keep, lost, rebuild, spoilt
+from e2e.test_rest import URL as SERVER_URL
+from e2e.test_rest import serve
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
-from k8s_rdma.wire.placement_keys import PlacementKeys
+from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.extender.extender import BinderIdentity, Extender
+from k8s_rdma.kube.client import Client
+from k8s_rdma.wire.placement_annotation import (
+    PLACEMENT_ANNOTATION,
+    RATES_STATUS_ANNOTATION,
+    RatesStatus,
+    decode_rates_status,
+    encode,
+)
+from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
-from k8s_rdma_demo.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.command import kubeconfig, write_kubeconfig
 from k8s_rdma_demo.cluster.containers import PodRef
 from k8s_rdma_demo.cluster.objects import EVENTS, parse_resource_type
 
@@ -194,3 +207,82 @@ def test_rebuilt_ledger_has_the_rates_of_now_once_the_agent_follows_the_placemen
 
     asyncio.run(scenario())
     assert node.leftovers() == {}
+
+
+@asynccontextmanager
+async def extender_of(node: Node, api: RunningApi, http: httpx2.Client) -> AsyncIterator[Extender]:
+    """The node's server, and an extender that polls it and signs with the agents' key."""
+    serve(node, http)
+    config = ExtenderConfig(source="http", node_timeout_s=5.0, poll_s=0.1)
+    async with AsyncClient(config=KubeConfig.from_dict(kubeconfig(api.url)), trust_env=False) as client:
+        identity = BinderIdentity(keys=FixedKeys(KEY))
+        extender = Extender(config, Client(client, silence_s=DEADLINE_S), identity)
+        async with extender.running():
+            while extender.missing():  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(0.01)
+            yield extender
+
+
+async def has_status(c: Cluster, name: str, state: str, generation: int) -> RatesStatus:
+    while True:
+        annotations = (await c.http.get(f"{PODS_URL}/{name}")).json()["metadata"]["annotations"]
+        if text := annotations.get(RATES_STATUS_ANNOTATION):
+            status = decode_rates_status(text)
+            if (status.state, status.generation) == (state, generation):
+                return status
+        await asyncio.sleep(0.01)
+
+
+def test_agent_without_credentials_gets_the_rates_that_the_extender_delivers(make_node: MakeNode) -> None:
+    """Owner, API server, extender, node server, agent and kernel: nothing but the owner's edit is ours."""
+    node = make_node(4)
+    (node.directory / "key").write_text(SECRET)
+    node.settings = {"placementKeyFile": str(node.directory / "key")}
+
+    async def scenario(http: httpx2.Client) -> None:
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            serving_api(ApiConfig(custom_resources=(RDMA_NODES,))) as api,
+            httpx2.AsyncClient(base_url=api.url, trust_env=False) as client,
+        ):
+            addresses = [{"type": "InternalIP", "address": "127.0.0.1"}]
+            made = {"metadata": {"name": "w1"}, "status": {"addresses": addresses}}
+            assert (await client.post("/api/v1/nodes", json=made)).status_code == 201
+            await asyncio.to_thread(node.start_agent)
+            c = Cluster(api, client, node)
+            async with extender_of(node, api, http) as extender:
+                ref = await bound(c, extender, [{"min_tx_rate": 500, "max_tx_rate": 600}])
+                sandbox = await node.runtime(chained=False).add(ref)
+                assert node.rates()["enp1s0f0", 0] == ("500Mbit", "600Mbit")
+                await edit(c, [{"min_tx_rate": 700, "max_tx_rate": 800}])
+                await has_status(c, "gold", "programmed", 1)
+                assert node.rates()["enp1s0f0", 0] == ("700Mbit", "800Mbit")
+                assert reserved(node) == [(1, 700)]
+                node.kill_agent()
+                await edit(c, [{"min_tx_rate": 300, "max_tx_rate": 900}])
+                await asyncio.to_thread(node.start_agent)
+                await has_status(c, "gold", "programmed", 2)
+                assert node.rates()["enp1s0f0", 0] == ("300Mbit", "900Mbit")
+                await node.runtime(chained=False).delete(sandbox)
+
+    with httpx2.Client(base_url=SERVER_URL, trust_env=False) as http:
+        asyncio.run(scenario(http))
+    assert node.leftovers() == {}
+
+
+async def bound(c: Cluster, extender: Extender, interfaces: list[dict[str, int]]) -> PodRef:
+    """A pod that the extender has bound to the node; as the runtime is told of it."""
+    spec = {"containers": [{"name": "c", "image": "lab.local/busybox:1"}]}
+    meta = {"name": "gold", "annotations": {"rdma_interfaces_required": json.dumps(interfaces)}}
+    uid = (await c.http.post(PODS_URL, json={"metadata": meta, "spec": spec})).json()["metadata"]["uid"]
+    args = {"PodName": "gold", "PodNamespace": "default", "PodUID": uid, "Node": "w1"}
+    while error := json.loads(bytes(await extender.bind(json.dumps(args).encode())))["Error"]:
+        assert "w1" in error
+        await asyncio.sleep(0.05)
+    stored = (await c.http.get(f"{PODS_URL}/gold")).json()["metadata"]["annotations"]
+    return PodRef(namespace="default", name="gold", uid=uid, annotations=stored)
+
+
+async def edit(c: Cluster, interfaces: list[dict[str, int]]) -> None:
+    patch = {"metadata": {"annotations": {"rdma_interfaces_required": json.dumps(interfaces)}}}
+    assert (await c.http.patch(f"{PODS_URL}/gold", json=patch, headers=MERGE)).status_code == 200

@@ -238,6 +238,9 @@ class Wire:
             if heard is None or heard < newer_than:
                 await self.request_report(node)
 
+    async def deliver(self, _node: NodeName, _placement: str) -> str:
+        return ""
+
     def suggest(self, node: NodeName, addresses: Callable[[], tuple[str, ...]]) -> None:
         pass
 

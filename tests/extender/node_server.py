@@ -112,6 +112,8 @@ class NodeServer:
     answering: asyncio.Event = field(default_factory=asyncio.Event)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
     conditions: list[bytes] = field(default_factory=list)
+    delivered: list[str] = field(default_factory=list)
+    verdict: bytes = b"HTTP/1.1 204 No Content\r\n\r\n"
 
     def holds(self, **held: int | Sequence[int]) -> None:
         """Report these allocations from now on (see `report`)."""
@@ -127,6 +129,12 @@ class NodeServer:
                     self.hang_up = False
                     return
                 asked_before = True
+                if head.startswith(b"POST /v1/placements "):
+                    size = re.search(rb"Content-Length: ([0-9]+)", head)
+                    assert size
+                    self.delivered.append((await reader.readexactly(int(size[1]))).decode())
+                    writer.write(self.verdict)
+                    continue
                 self.asked += 1
                 self.heard.set()
                 held = re.search(rb"timeout_s=([0-9.]+)", head) if self.holds_polls else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from extender.node_server import report
 from k8s_rdma.http_server import HttpServer, listen
 from k8s_rdma.http_server.asgi import Access
-from k8s_rdma.server.agent_link import Shown, outage_answers, report_answers
+from k8s_rdma.server.agent_link import Deliveries, Shown, outage_answers, report_answers
 from k8s_rdma.server.app import NodeApp
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class RealNode:
         self.shown.show(outage_answers("its socket is gone", datetime(2026, 1, 1, tzinfo=UTC)))
 
     async def start(self, listener: socket.socket) -> None:
-        self.app = NodeApp(self.shown, NoTraffic(), access=Access(tokens=self.tokens))
+        self.app = NodeApp(self.shown, NoTraffic(), Deliveries(), access=Access(tokens=self.tokens))
         self.server = HttpServer(self.app, shutdown_s=1, **self.settings)
         self.serving = asyncio.create_task(self.server.serve(listener))
         while not self.server.started:  # noqa: ASYNC110  it tells nobody

@@ -240,6 +240,113 @@ async def test_refusal_of_an_earlier_generation_does_not_let_another_change_supe
     await status(c, "gold", "waiting")
 
 
+def refusal(document: object) -> bytes:
+    body = json.dumps(document).encode()
+    return b"HTTP/1.1 409 Conflict\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+async def delivered(c: World, generation: int) -> None:
+    """Wait until the placement of that generation has come to the node."""
+    while generation not in map(generation_in, c.nodes["w1"].delivered):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def takes_placements(c: World) -> None:
+    """The node's agent has no credentials."""
+    node = c.nodes["w1"]
+    epoch, _, counter = node.report.generation.partition(".")
+    node.report = replace(node.report, generation=f"{epoch}.{int(counter) + 1}", takes_placements=True)
+
+
+async def test_placement_is_delivered_to_an_agent_without_credentials_until_it_is_programmed(c: World):
+    await ask(c, "silver", (200, 0))
+    await status(c, "silver", "admitted")
+    assert c.nodes["w1"].delivered == []
+    takes_placements(c)
+    await c.fitting("probe")
+    await ask(c, "gold", (700, 900))
+    await status(c, "gold", "admitted")
+    await delivered(c, 1)
+    gold = [text for text in c.nodes["w1"].delivered if c.pods["gold"]["metadata"]["uid"] in text]
+    assert gold[0] == (await annotations_of(c, "gold"))[PLACEMENT_ANNOTATION]
+    c.nodes["w1"].delivered.clear()
+    await delivered(c, 1)  # once more, as it is not programmed yet
+    programs(c, ("gold", 1, 700), ("silver", 1, 200))
+    takes_placements(c)
+    await c.fitting("probe")
+    await status(c, "gold", "programmed")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "why"),
+    [
+        (
+            refusal({"error": {"reason": "not_allowed", "message": "no key \x1b"}}),
+            r"node w1 refuses it: no key \x1b",
+        ),
+        (b"HTTP/1.1 403 F\r\nContent-Length: 1\r\n\r\nx", "/v1/placements answers HTTP 403"),
+    ],
+)
+async def test_refused_delivery_is_shown_and_lets_the_next_edit_supersede(c: World, verdict: bytes, why: str):
+    takes_placements(c)
+    c.nodes["w1"].verdict = verdict
+    await c.fitting("probe")
+    await ask(c, "gold", (300, 0))
+    found = await status(c, "gold", "admitted", lambda now: bool(now.message))
+    assert why in found.message
+    await ask(c, "gold", (400, 0))
+    await status(c, "gold", "admitted", lambda now: now.generation == 2)
+    assert await used_mbps(c) == 800
+
+
+@pytest.mark.parametrize("verdict", [b"HTTP/1.1 503 S\r\nContent-Length: 0\r\n\r\n", b"nonsense\r\n\r\n"])
+async def test_delivery_without_a_verdict_is_no_refusal(c: World, verdict: bytes):
+    takes_placements(c)
+    c.nodes["w1"].verdict = verdict
+    await c.fitting("probe")
+    await ask(c, "gold", (300, 0))
+    await status(c, "gold", "admitted")
+    await delivered(c, 1)
+    await ask(c, "gold", (400, 0))
+    await status(c, "gold", "waiting")
+
+
+async def test_restarted_agent_gets_the_placement_at_once(c: World):
+    takes_placements(c)
+    await c.fitting("probe")
+    await ask(c, "gold", (300, 0))
+    await status(c, "gold", "admitted")
+    await delivered(c, 1)
+    pending = c.extender.rate_changes._pending[c.pods["gold"]["metadata"]["uid"]]
+    while pending.due_at < pending.tried_at + 4:  # noqa: ASYNC110  its attempts become rarer
+        await asyncio.sleep(0.01)
+    node = c.nodes["w1"]
+    node.delivered.clear()
+    node.report = replace(node.report, generation="restarted.1")
+    await c.fitting("probe")
+    began = time.monotonic()
+    await delivered(c, 1)
+    assert time.monotonic() - began < 3
+
+
+async def test_pod_with_earlier_rates_in_a_new_sandbox_has_its_placement_delivered(c: World):
+    takes_placements(c)
+    await c.fitting("probe")
+    await ask(c, "gold", (300, 0))
+    await status(c, "gold", "admitted")
+    programs(c, ("gold", 1, 300), ("silver", 0, 300))
+    takes_placements(c)
+    await c.fitting("probe")
+    await status(c, "gold", "programmed")
+    await until(c.expect(rate_changes_pending=0))
+    programs(c, ("gold", 0, 500), ("silver", 0, 300))
+    takes_placements(c)
+    await c.fitting("probe")
+    c.nodes["w1"].delivered.clear()
+    await c.patch_pod("gold", {"metadata": {"annotations": {"note": "its status changes"}}})
+    await delivered(c, 1)
+
+
 async def test_outcomes_are_events_of_the_pod(c: World):
     await ask(c, "gold", (700, 900))
     await status(c, "gold", "admitted")

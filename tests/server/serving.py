@@ -112,6 +112,12 @@ class PlayedAgent:
         assert size == 0
         return kind
 
+    async def placement(self) -> bytes:
+        """The next placement that comes."""
+        kind, size = decode_header(await self._readers[-1].readexactly(HEADER.size))
+        assert kind is Kind.PLACEMENT
+        return await self._readers[-1].readexactly(size)
+
     async def answer(self, counters: Counters) -> None:
         await self.send_bytes(encode_message(Kind.COUNTERS, encode_counters(counters)))
 

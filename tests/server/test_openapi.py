@@ -94,10 +94,10 @@ def test_document_has_every_path_and_names_only_schemas_that_are_there() -> None
     document = openapi_document(Access(tokens=lambda: Tokens([])))
     assert document["openapi"].startswith("3.1")
     expected = {"/", "/getpfs", "/v1/node", "/metrics", "/healthz", "/readyz", "/openapi.json"}
-    assert set(document["paths"]) == expected
+    assert set(document["paths"]) == {*expected, "/v1/placements"}
     for path, operations in document["paths"].items():
-        assert set(operations) == {"get", "head"}
-        assert ("401" in operations["get"]["responses"]) == (path not in PROBE_PATHS)
+        assert set(operations) == ({"get", "head"} if path in expected else {"post"})
+        assert ("401" in responses(operations)) == (path not in PROBE_PATHS)
     schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert set(references(document)) == schemas
 
@@ -105,7 +105,7 @@ def test_document_has_every_path_and_names_only_schemas_that_are_there() -> None
 def test_document_says_of_each_path_whether_it_is_open_when_some_are() -> None:
     access = Access(tokens=lambda: Tokens([]), open_paths=frozenset({"/getpfs"}))
     paths = openapi_document(access)["paths"]
-    open_to_all = {path for path in paths if "401" not in paths[path]["get"]["responses"]}
+    open_to_all = {path for path in paths if "401" not in responses(paths[path])}
     assert open_to_all == PROBE_PATHS | {"/getpfs"}
     without_tokens = openapi_document(Access(open_paths=frozenset({"/getpfs"})))["paths"]
     assert "403" in without_tokens["/v1/node"]["get"]["responses"]
@@ -115,7 +115,11 @@ def test_document_says_of_each_path_whether_it_is_open_when_some_are() -> None:
 def test_document_demands_no_token_when_the_server_does_not() -> None:
     document = openapi_document(EVERYBODY)
     assert "securitySchemes" not in document["components"]
-    assert all("401" not in item["get"]["responses"] for item in document["paths"].values())
+    assert all("401" not in responses(item) for item in document["paths"].values())
+
+
+def responses(operations: dict[str, Any]) -> dict[str, Any]:
+    return (operations.get("get") or operations["post"])["responses"]
 
 
 def as_sent(document: object) -> object:

@@ -18,6 +18,7 @@ from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, DeviceNodes, Sha
 from k8s_rdma.agent.claim_caps import ClaimCaps
 from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
 from k8s_rdma.agent.cluster.api_cluster import Cluster, open_client, open_cluster
+from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cni.add import AddCommand, PodSources
 from k8s_rdma.agent.cni.check import CheckCommand
 from k8s_rdma.agent.cni.delete import DeleteCommand
@@ -230,7 +231,15 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     client = open_client(config)
     host = await worker.run(_open_host, config, namespaces, plugin, worker, client)
     policies = policies_of(config.policy_file)
-    cluster = open_cluster(config, keys, policies, client)
+    cluster: Cluster = (
+        NoCluster(
+            NodeName(config.node),
+            keys,
+            lambda pod: agent.node.generation_of(pod),  # noqa: PLW0108 - built below
+        )
+        if client is None
+        else open_cluster(config, keys, policies, client)
+    )
     kubelet = _open_kubelet(config, plugin)
     pod_devices, gpus = _open_lookups(config, plugin, kubelet)
     policy = Policy(
@@ -254,6 +263,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         lambda: (*failures_of(keys, policies), *live_rates.problems(), *agent.claim_caps.problems()),
         gpus.gpus,
         live_rates.refusals,
+        takes_placements=cluster.takes_placements,
     )
     sampler = Sampler(
         node=node,
@@ -295,7 +305,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         await upkeep.recover()
         await live_rates.recover()
         sandboxes.start(loop)
-        state_socket = StateSocket(reporter.publisher, sampler.counters)
+        state_socket = StateSocket(reporter.publisher, sampler.counters, cluster.deliver)
         cdi_socket = CdiSocket(specifications.shared, worker)
         offers = ClaimOffers(node).publisher
         reporter.add(offers)

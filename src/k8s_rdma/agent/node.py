@@ -247,6 +247,10 @@ class Node:
         """Return what a pod's claims promise it; errors as in `LedgerStore.promised_to`."""
         return self._ledger_store.promised_to(pod)
 
+    def generation_of(self, pod: PodUid) -> int | None:
+        """Return the latest generation of a pod's rates here; None for a pod without interfaces."""
+        return max((receipt.generation for receipt in self.ledger.of_pod(pod)), default=None)
+
     def set_consumers(self, consumers: Mapping[PodUid, Set[str]]) -> None:
         """Have pods refused that share a claim with another pod; see `LedgerStore.set_consumers`."""
         self._ledger_store.set_consumers(consumers)

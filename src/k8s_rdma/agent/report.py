@@ -34,10 +34,12 @@ from k8s_rdma.wire.sockets import (
     PfPauses,
     RateChangeCounts,
     ScanCounts,
+    Verdict,
     VfTraffic,
     decode_header,
     encode_counters,
     encode_message,
+    encode_verdict,
 )
 
 if TYPE_CHECKING:
@@ -70,6 +72,9 @@ GPU_QUERY_S = 15.0
 SETTLE_S = 0.5
 """The time before a query of GPUs after a call: calls come in bursts, and kubelet limits queries."""
 
+PLACEMENT_PAUSE_S = 0.05
+"""The pause after each placement of a reader: anybody may send some, and to verify one takes time."""
+
 SEND_TIMEOUT_S = 10.0
 """The longest time for one message; a slower reader is disconnected, and connects again."""
 
@@ -83,18 +88,26 @@ class Reporter:
         problems: Callable[[], tuple[str, ...]] = tuple,
         gpus: Callable[[], tuple[Gpu, ...]] = tuple,
         refusals: Callable[[], Mapping[PodUid, RatesRefusal]] = dict,
+        *,
+        takes_placements: bool = False,
     ) -> None:
         """Begin a new epoch.
 
         problems: those of the agent itself at this moment, one sentence each. gpus: those of this moment.
-        refusals: the changes of running pods' rates that are not made at this moment.
+        refusals: the changes of running pods' rates that are not made at this moment. takes_placements: as in
+        `NodeReport`.
         """
         self._node = node
         self._problems = problems
         self._gpus = gpus
         self._refusals = refusals
         self._last_problems: tuple[str, ...] = ()
-        self._reports = NodeReports(node.name, uuid.uuid4().hex[:12], agent_version=__version__)
+        self._reports = NodeReports(
+            node.name,
+            uuid.uuid4().hex[:12],
+            agent_version=__version__,
+            takes_placements=takes_placements,
+        )
         self._last_report: NodeReport | None = None
         self._encoded = b""
         self.publisher = StatePublisher(self._report)
@@ -274,12 +287,18 @@ class StatePublisher:
 
 
 class StateSocket:
-    """Speaks `wire.sockets`: sends each reader every report that is new to it, and counters when it asks."""
+    """Speaks `wire.sockets`: sends each reader every report that is new to it, and answers its requests."""
 
-    def __init__(self, publisher: StatePublisher, sample: Callable[[], Awaitable[bytes]]) -> None:
-        """sample: makes the body of a COUNTERS message."""
+    def __init__(
+        self,
+        publisher: StatePublisher,
+        sample: Callable[[], Awaitable[bytes]],
+        deliver: Callable[[bytes], None],
+    ) -> None:
+        """sample: makes the body of a COUNTERS message. deliver: as `Cluster.deliver`."""
         self._publisher = publisher
         self._sample = sample
+        self._deliver = deliver
 
     async def talk(self, connection: socket.socket) -> None:
         """Serve one reader until it hangs up or breaks the protocol."""
@@ -296,12 +315,23 @@ class StateSocket:
         """Answer each request until the reader hangs up."""
         while header := await _receive(connection, HEADER.size):
             try:
-                kind, _ = decode_header(header)
+                kind, length = decode_header(header)
             except MalformedError:
                 return
-            if kind is not Kind.SAMPLE:
+            if kind is Kind.SAMPLE:
+                await send(Kind.COUNTERS, await self._sample())
+            elif kind is Kind.PLACEMENT and (text := await _receive(connection, length)):
+                await send(Kind.VERDICT, encode_verdict(self._verdict(text)))
+                await asyncio.sleep(PLACEMENT_PAUSE_S)
+            else:
                 return
-            await send(Kind.COUNTERS, await self._sample())
+
+    def _verdict(self, text: bytes) -> Verdict:
+        try:
+            self._deliver(text)
+        except K8sRdmaError as error:
+            return Verdict(reason=error.reason, message=error.message)
+        return Verdict()
 
 
 def _sender(connection: socket.socket) -> Send:

@@ -1,4 +1,7 @@
-"""Poller of every node's `/v1/node`: by long poll, and by plain requests where there is none."""
+"""Poller of every node's `/v1/node`: by long poll, and by plain requests where there is none.
+
+Placements go the other way: to the agents that have them sent.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from k8s_rdma.extender.http_client import PLAIN, Answer, HttpPeer, Security
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.http_server.asgi import check_readable, ssl_reason, token_of
-from k8s_rdma.wire.rest import decode_report, message_of
+from k8s_rdma.wire.rest import MAX_REFUSAL, decode_report, message_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -183,6 +186,23 @@ class HttpNode:
             return False
         return answered is Answered.CHANGED
 
+    async def deliver(self, placement: str) -> str:
+        """Send a placement to the address that answered last; see `NodeSource.deliver`."""
+        address, config = self._preferred, self._context.config
+        if address is None or self.rest_s():
+            return ""
+        try:
+            async with asyncio.timeout(config.timeout_s):
+                with self._peer(address) as peer:
+                    answer = await peer.post(PLACEMENTS_PATH, placement.encode())
+        except (OSError, UnicodeError):  # OSError: also TimeoutError
+            return ""
+        self._spend(len(answer.body))
+        if not 400 <= answer.status < 500:
+            return ""
+        message = message_of(answer.body)[:MAX_REFUSAL]
+        return message or f"{PLACEMENTS_PATH} answers HTTP {answer.status}"
+
     def _rested(self, now: float) -> float:
         """The later of that time and the end of the node's rest."""
         rest_s = self.rest_s()
@@ -269,6 +289,7 @@ class HttpNode:
 
 
 PATH = "/v1/node"
+PLACEMENTS_PATH = "/v1/placements"
 
 _EARLY = 0.9
 """A share of the server's requested waiting time: an earlier answer does not result from the wait."""
@@ -361,6 +382,13 @@ class HttpPoller:
         called_at = self._clock()
         while (http_node := self._nodes.get(node)) is not None and http_node.polled_at < called_at:
             await asyncio.wait([self._question(http_node)])
+
+    async def deliver(self, node: NodeName, placement: str) -> str:
+        """Implement `NodeSource.deliver`."""
+        http_node, facts = self._nodes.get(node), self._state.facts(node)
+        if http_node is None or facts is None or not facts.takes_placements:
+            return ""
+        return await http_node.deliver(placement)
 
     def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:
         """Implement `NodeSource.learn`."""

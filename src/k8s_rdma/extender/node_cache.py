@@ -142,6 +142,12 @@ class Reservation:
     in_doubt: bool = False
     ended_at: float | None = None
 
+    def placement(self, node: NodeName) -> Placement:
+        """The placement on that node."""
+        return Placement(
+            node=node, interfaces=self.interfaces, policy=self.policy, generation=self.generation
+        )
+
     def counted(self, programmed: int) -> Interfaces:
         """The interfaces as they count while the node reports that generation as programmed."""
         if programmed >= self.generation:

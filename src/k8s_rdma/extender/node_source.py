@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from sys import intern
@@ -54,6 +54,14 @@ class NodeSource(Protocol):
         """Return when the node's state stems from a question asked now or later, or it did not answer it.
 
         Where nodes cannot be asked, their last report stands for as long as they are heard from.
+        """
+        ...
+
+    async def deliver(self, node: NodeName, placement: str) -> str:
+        """Send a pod's placement to its node, if that has it sent.
+
+        Return why the node refuses it; empty where it does not, where it does not answer, and where its agent
+        follows placements in the API server.
         """
         ...
 
@@ -152,6 +160,7 @@ class NodeFacts:
     refusals: of later generations, which the node has not programmed.
     problems: what its agent says that an operator should know, one sentence each.
     claims: what is for ResourceClaims of each PF that has VFs for them.
+    takes_placements: whether its agent has later placements of pods sent to it.
     """
 
     generation: str
@@ -165,6 +174,7 @@ class NodeFacts:
     refusals: Mapping[PodUid, RatesRefusal] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     claims: tuple[ClaimsUse, ...] = ()
+    takes_placements: bool = False
 
 
 def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
@@ -176,7 +186,8 @@ def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
         _refuse(f"the address answers for node {report.node[:MAX_NAME]!r}")
     with _reading(node):
         status = status_of(report)
-    return facts_of_status(status, node)
+    facts = facts_of_status(status, node)
+    return replace(facts, takes_placements=True) if report.takes_placements else facts
 
 
 def facts_of_status(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:

@@ -8,6 +8,9 @@ A pod has one change at a time: the next is decided when its node has reported t
 refused. The node tries a refused one again, so that it may be in force whatever comes after it: the signed
 placement has the largest reservation of the generations that may be.
 
+Agents without credentials have placements delivered (`NodeSource.deliver`), again and again until they report
+the generation.
+
 Verbs: get and patch on `pods`, create and patch on `events`.
 """
 
@@ -77,8 +80,9 @@ class _Pending:
     """A pod whose annotation asks for other rates than it has, or whose status is not the last word.
 
     version: of the pod. text: of its annotation. refused_on: the snapshot that refused it. awaited: the
-    generation that its node is to program first. refusal: the node's last one. write: a write without an
-    answer.
+    generation that its node is to program first. refusal: the node's last one. epoch: of its report then; a
+    restarted agent has another. undelivered: why the node refuses the placement that it was sent; empty where
+    it does not. write: a write without an answer.
     """
 
     pod: Pod
@@ -91,6 +95,8 @@ class _Pending:
     refused_on: NodeSnapshot | None = None
     awaited: int | None = None
     refusal: RatesRefusal | None = None
+    epoch: str = ""
+    undelivered: str = ""
     write: _Write | None = None
 
 
@@ -216,12 +222,23 @@ class RateChanges(PodIndex):
             pod, reservation, text
         ):
             return True
+        if self._is_behind(pod, reservation):
+            return True
         if len(text) <= _SHORT_TEXT:
             return _differs(reservation.interfaces, _rates_in(text))
         if self._long_texts.get(pod.uid) == (key := hash((text, reservation.generation))):
             return pod.uid in self._pending
         self._long_texts[pod.uid] = key
         return _differs(reservation.interfaces, _read_rates(text))
+
+    def _is_behind(self, pod: PodView, reservation: Reservation) -> bool:
+        """Report whether the pod has earlier rates on its node, as in a sandbox that was just made anew."""
+        facts = self._cache.state.facts(pod.node) if pod.node is not None and reservation.generation else None
+        return (
+            facts is not None
+            and pod.uid in facts.reported
+            and facts.generations.get(pod.uid, 0) < reservation.generation
+        )
 
     async def run(self) -> NoReturn:
         """Decide changes as they come, and again when their nodes or their time come."""
@@ -246,6 +263,7 @@ class RateChanges(PodIndex):
             return (
                 state.programmed(pending.node, pending.pod.uid) >= pending.awaited
                 or state.refusal(pending.node, pending.pod.uid) != pending.refusal
+                or self._epoch(pending.node) != pending.epoch
             )
         refused_on = pending.refused_on
         return refused_on is not None and state.snapshots.get(pending.node, refused_on) is not refused_on
@@ -275,8 +293,10 @@ class RateChanges(PodIndex):
         async with asyncio.TaskGroup() as questions:
             confirming = questions.create_task(self._confirm())
             questions.create_task(self._states.request_report(pending.node))
+            delivering = questions.create_task(self._deliver(pending))
         if confirming.result() or not self._ready():
             return
+        pending.undelivered, pending.epoch = delivering.result(), self._epoch(pending.node)
         # From here to the write nothing is awaited: what others hold cannot change meanwhile.
         decided = self._decided(pod, pending)
         if decided is None:
@@ -285,6 +305,23 @@ class RateChanges(PodIndex):
             await self._write_status(pod, pending, decided)
         else:
             await self._write_change(pod, pending, decided, decided.change)
+
+    async def _deliver(self, pending: _Pending) -> str:
+        """Send the node the pod's placement, if it has not programmed it; return why it refuses it."""
+        state, uid = self._cache.state, pending.pod.uid
+        reservation = state.reservation(pending.node, uid)
+        if (
+            reservation is None
+            or not reservation.bound
+            or state.programmed(pending.node, uid) >= reservation.generation
+        ):
+            return ""
+        text = encode(reservation.placement(pending.node), uid, self._keys())
+        return await self._states.deliver(pending.node, text)
+
+    def _epoch(self, node: NodeName) -> str:
+        facts = self._cache.state.facts(node)
+        return facts.generation.rpartition(".")[0] if facts else ""
 
     def _decided(self, pod: PodView, pending: _Pending) -> _Decision | None:
         """Decide on this version of the pod; None where the pod ended meanwhile."""
@@ -301,12 +338,7 @@ class RateChanges(PodIndex):
 
     def _judged(self, pod: PodView, pending: _Pending, reservation: Reservation) -> _Decision:
         """Decide; MalformedError where the pod asks for what no running pod gets."""
-        current = Placement(
-            node=pending.node,
-            interfaces=reservation.interfaces,
-            policy=reservation.policy,
-            generation=reservation.generation,
-        )
+        current = reservation.placement(pending.node)
         generation = self._cache.state.programmed(pending.node, pod.uid)
         programmed = generation >= reservation.generation
         refusal = pending.refusal = self._cache.state.refusal(pending.node, pod.uid)
@@ -314,7 +346,9 @@ class RateChanges(PodIndex):
         if not programmed:
             pending.awaited = reservation.generation
             if refusal is not None and refusal.generation >= reservation.generation:
-                why = f"node {pending.node} refuses it: {visible(refusal.message)}"
+                why = refusal.message
+            if why := why or pending.undelivered:
+                why = f"node {pending.node} refuses it: {visible(why)}"
         if generation_in(pod.annotations.get(PLACEMENT_ANNOTATION, "")) < reservation.generation:
             message = "an earlier placement was written over this one, which is put back"
             return _Decision(state="refused", message=message, reservation=reservation, change=current)
@@ -356,6 +390,8 @@ class RateChanges(PodIndex):
         """Write the status if it is another one; the pod's next event ends what is over."""
         text = encode_rates_status(decision.status(pod))
         if pod.annotations.get(RATES_STATUS_ANNOTATION) == text:
+            if decision.state == "programmed":
+                self._pending.pop(pod.uid, None)
             return
         if decision.state == "refused":
             self._record(pod, decision)
@@ -389,6 +425,7 @@ class RateChanges(PodIndex):
                 raise
             return
         self._written(pod, pending, decision)
+        pending.undelivered = await self._deliver(pending)
 
     def _written(self, pod: PodView, pending: _Pending, decision: _Decision) -> None:
         pending.awaited, pending.write = decision.generation, None

@@ -275,6 +275,10 @@ class RdmaNodeInformer:
     async def request_report(self, node: NodeName) -> None:
         """Implement `NodeSource.request_report`: a node cannot be asked, and what it publishes is known."""
 
+    async def deliver(self, node: NodeName, placement: str) -> str:  # noqa: ARG002 - the Protocol's
+        """Implement `NodeSource.deliver`: agents that publish follow the placements themselves."""
+        return ""
+
     def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:  # noqa: ARG002 - no node is asked
         """Implement `NodeSource.learn`."""
         entry = self._nodes.setdefault(node, WatchedNode())

@@ -209,16 +209,24 @@ class Access:
         error = Error(reason="unauthorized", message=message)
         return error_answer(HTTPStatus.UNAUTHORIZED, error, headers={"www-authenticate": "Bearer"})
 
-    def refuse(self, scope: Scope, paths: Container[str]) -> Answer | None:
-        """Refuse a request without access, for no path, or with a method that changes something."""
+    def refuse(self, scope: Scope, paths: Container[str], posts: Container[str] = ()) -> Answer | None:
+        """Refuse a request without access, for no path, or with a method that its path does not have.
+
+        posts: those of the paths that take POST alone; the others are read.
+        """
         if refusal := self.refusal(scope["path"], scope["headers"]):
             return refusal
         if scope["path"] not in paths:
             return error_answer(404, Error(reason="not_found", message="there is no such path; / lists them"))
-        if scope["method"] not in READ_METHODS:
-            message = "this server is read-only: it answers GET and HEAD"
+        methods = ("POST",) if scope["path"] in posts else READ_METHODS
+        if scope["method"] not in methods:
+            message = (
+                "this path answers POST"
+                if scope["path"] in posts
+                else "this server is read-only: it answers GET and HEAD"
+            )
             error = Error(reason="method_not_allowed", message=message)
-            return error_answer(405, error, headers={"allow": ", ".join(READ_METHODS)})
+            return error_answer(405, error, headers={"allow": ", ".join(methods)})
         return None
 
     def client(self, scope: Scope) -> tuple[str, str, bytes]:

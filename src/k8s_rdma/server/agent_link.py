@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +29,15 @@ from k8s_rdma.wire.rest import (
     encode_report,
     without_vfs,
 )
-from k8s_rdma.wire.sockets import SAMPLE_EVERY_S, SOON_S, Counters, VfTraffic
+from k8s_rdma.wire.sockets import (
+    SAMPLE_EVERY_S,
+    SOON_S,
+    Counters,
+    Kind,
+    Verdict,
+    VfTraffic,
+    encode_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -379,23 +387,31 @@ class AnswersLink(AgentLink):
         self.shown = Shown(outage_answers("not contacted yet", clock()))
         self._shown_scan: NodeReport | None = None
         self.traffic = Traffic()
+        self.deliveries = Deliveries()
 
     def reported(self, report: NodeReport) -> None:
         """Answer from this report."""
+        self.deliveries.takes_placements = report.takes_placements
         self.shown.show(report_answers(report))
 
-    def connected(self, sample: Callable[[], None]) -> None:
-        """Request counters by `sample` from now on."""
+    def connected(self, send: Callable[[bytes], None]) -> None:
+        """Request counters and deliver placements by `send` from now on."""
         self._away_since = None
-        self.traffic.connected(sample)
+        self.traffic.connected(lambda: send(encode_message(Kind.SAMPLE)))
+        self.deliveries.connected(send)
 
     def counted(self, counters: Counters) -> None:
         """Pass counters to the scrapes that wait for them."""
         self.traffic.received(counters)
 
+    def judged(self, verdict: Verdict) -> None:
+        """Pass the verdict to the delivery that waits for it."""
+        self.deliveries.judged(verdict)
+
     def disconnected(self) -> None:
-        """Drop the counters."""
+        """Drop the counters, and end deliveries."""
         self.traffic.disconnected()
+        self.deliveries.disconnected()
 
     async def away(self, why: str) -> None:
         """Answer without a ledger, from a scan of the hardware if there is one."""
@@ -418,6 +434,56 @@ class AnswersLink(AgentLink):
     def _show_outage(self, why: str, outage_since: datetime) -> None:
         self._shown_scan = None
         self.shown.show(outage_answers(why, outage_since))
+
+
+MAX_DELIVERIES = 16
+"""Placements on their way to the agent, of 4 MiB at most."""
+
+
+class Deliveries:
+    """Placements on their way to the agent, which answers them one after the other.
+
+    takes_placements: whether the agent does; an older one would end the connection.
+    """
+
+    def __init__(self, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """Start without an agent. timeout_s: the longest wait for a verdict."""
+        self.takes_placements = False
+        self._timeout_s = timeout_s
+        self._send: Callable[[bytes], None] | None = None
+        self._verdicts: deque[asyncio.Future[Verdict | None]] = deque()
+
+    def connected(self, send: Callable[[bytes], None]) -> None:
+        """Take `send`, which sends the agent a message."""
+        self._send = send
+
+    def disconnected(self) -> None:
+        """Forget the agent; its verdicts will not come."""
+        self._send, self.takes_placements = None, False
+        while self._verdicts:
+            self.judged(None)
+
+    def judged(self, verdict: Verdict | None) -> None:
+        """Take the verdict on the oldest placement; its sender may have given up."""
+        waiting = self._verdicts.popleft() if self._verdicts else None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(verdict)
+
+    async def deliver(self, text: bytes) -> Verdict | None:
+        """Send the agent a placement; None where it does not answer, or has not answered others."""
+        if self._send is None or len(self._verdicts) >= MAX_DELIVERIES:
+            return None
+        if not self.takes_placements:
+            message = "the node's agent takes no placements from elsewhere: it has credentials, or is older"
+            return Verdict(reason=Reason.NOT_ALLOWED, message=message)
+        verdict: asyncio.Future[Verdict | None] = asyncio.get_running_loop().create_future()
+        self._verdicts.append(verdict)
+        self._send(encode_message(Kind.PLACEMENT, text))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await verdict
+        except TimeoutError:
+            return None
 
 
 class Traffic:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from k8s_rdma import __version__
-from k8s_rdma.errors import STATUS, MalformedError
+from k8s_rdma.errors import STATUS, MalformedError, Reason
 from k8s_rdma.http_server.asgi import (
     CONTENT_TYPE,
     EVERYBODY,
@@ -29,9 +29,11 @@ from k8s_rdma.http_server.asgi import (
     error_answer,
     json_answer,
 )
-from k8s_rdma.server.agent_link import RETRY, Shown, Traffic
+from k8s_rdma.http_server.connections import Bodies, BodyError, ClientGoneError
+from k8s_rdma.server.agent_link import RETRY, Deliveries, Shown, Traffic
 from k8s_rdma.wire.json import describe_unknown, shown
 from k8s_rdma.wire.rest import GENERATION_PATTERN, Error, ErrorDocument, GenerationText, LegacyPf, NodeReport
+from k8s_rdma.wire.sockets import MAX_PLACEMENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping
@@ -44,6 +46,7 @@ k8s-rdma: RDMA functions of this node
 GET /getpfs        physical and virtual functions, as the RDMA hardware DaemonSet shows them (JSON)
 GET /v1/node       physical functions and allocations by pod, with an ETag for each state (JSON)
                    ?watch=<generation>&timeout_s=<seconds> waits until there is another one
+POST /v1/placements  takes a signed placement of a running pod, for an agent without credentials
 GET /metrics       metrics of the same, and traffic (Prometheus)
 GET /healthz       whether this server runs, and whether the agent answers it
 GET /readyz        whether it can show the node's state now
@@ -59,6 +62,8 @@ TimeoutS = Annotated[float, msgspec.Meta(ge=0, le=MAX_TIMEOUT_S)]
 MAX_WATCHES = 256
 """Watches of all clients at a time: an extender has one for each node, and so has any other follower."""
 
+PLACEMENTS_PATH = "/v1/placements"
+_REFUSED = 409
 _PARAMETERS = ("watch", "timeout_s")
 _MOST_PARAMETERS = 8
 _GENERATION = re.compile(GENERATION_PATTERN)
@@ -72,6 +77,7 @@ class NodeApp:
         self,
         shown: Shown,
         traffic: Traffic,
+        deliveries: Deliveries,
         *,
         access: Access = EVERYBODY,
         max_watches: int = MAX_WATCHES,
@@ -79,6 +85,8 @@ class NodeApp:
         self.stopping = asyncio.Event()
         self._shown = shown
         self._traffic = traffic
+        self._deliveries = deliveries
+        self._bodies = Bodies(MAX_PLACEMENT_BYTES, bound="256 KiB")
         self._access = access
         self._watches = Watches(max_watches)
         index, openapi = Answer(INDEX), json_answer(openapi_document(access))
@@ -86,6 +94,7 @@ class NodeApp:
             "/": _fixed(lambda: index),
             "/getpfs": _fixed(lambda: shown.answers.getpfs),
             "/v1/node": self._node,
+            PLACEMENTS_PATH: self._place,
             "/metrics": self._metrics,
             "/healthz": _fixed(lambda: shown.answers.healthz),
             "/readyz": _fixed(lambda: shown.answers.readyz),
@@ -94,14 +103,30 @@ class NodeApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        answer = self._access.refuse(scope, self._paths)
+        answer = self._access.refuse(scope, self._paths, posts=(PLACEMENTS_PATH,))
         if answer is None:
-            answer = await self._paths[scope["path"]](scope, receive)
+            try:
+                answer = await self._paths[scope["path"]](scope, receive)
+            except ClientGoneError:
+                return
         await answer(scope, receive, send)
 
     async def _metrics(self, _scope: Scope, _receive: Receive) -> Answer:
         traffic = await self._traffic.exposition()
         return Answer(self._shown.answers.metrics + traffic, content_type=CONTENT_TYPE)
+
+    async def _place(self, scope: Scope, receive: Receive) -> Answer:
+        try:
+            async with self._bodies.reading(scope, receive) as body:
+                verdict = await self._deliveries.deliver(bytes(body))
+        except BodyError as refused:
+            return error_answer(refused.status, Error(reason=refused.outcome, message=str(refused)))
+        if verdict is None:
+            error = Error(reason=Reason.AGENT_UNREACHABLE, message="the agent does not answer now")
+            return error_answer(503, error, headers=RETRY)
+        if verdict.reason:
+            return error_answer(_REFUSED, Error(reason=verdict.reason, message=verdict.message))
+        return Answer(status=204)
 
     async def _node(self, scope: Scope, receive: Receive) -> Answer:
         try:
@@ -287,6 +312,14 @@ def openapi_document(access: Access) -> Document:
             },
             _node_parameters(),
         ),
+        PLACEMENTS_PATH: _post_operation(
+            "Take a signed placement of a running pod, for an agent without credentials",
+            {
+                "204": {"description": "The agent accepts it, and programs its rates."},
+                "409": _error("The agent refuses it, and why.", error),
+                "503": _error("The agent does not answer now.", error, _RETRY_AFTER),
+            },
+        ),
         "/metrics": _get_operation("Figures for Prometheus", {"200": _ok(_TEXT)}),
         "/healthz": _get_operation("Whether this server runs", {"200": _ok(_TEXT)}),
         "/readyz": _get_operation("Whether it can show the node's state", {"200": _ok(_TEXT), **unavailable}),
@@ -311,6 +344,11 @@ def _get_operation(summary: str, responses: Document, parameters: list[Document]
     return {"summary": summary, "responses": responses, "parameters": parameters or []}
 
 
+def _post_operation(summary: str, responses: Document) -> Document:
+    body = {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
+    return {"summary": summary, "responses": responses, "requestBody": body}
+
+
 def _complete(path: str, operation: Document, error: Document, access: Access) -> Document:
     """Add to the path's operations the responses that all of them have."""
     responses = {**operation["responses"], "default": _error("Any other error.", error)}
@@ -323,6 +361,8 @@ def _complete(path: str, operation: Document, error: Document, access: Access) -
         responses["401"] = _error("The token is missing or wrong.", error, _CHALLENGE)
         security = {"security": [{"bearer": []}]}
     operation = {**operation, **security}
+    if "requestBody" in operation:
+        return {"post": {**operation, "responses": responses}}
     bodiless = {status: _without_content(response) for status, response in responses.items()}
     return {"get": {**operation, "responses": responses}, "head": {**operation, "responses": bodiless}}
 

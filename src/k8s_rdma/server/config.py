@@ -12,7 +12,7 @@ from k8s_rdma.config.hardware import HardwareConfig
 DEFAULT_PORT = 54005
 """Port of the RDMA hardware DaemonSet, whose users find this server there."""
 
-ClosablePath = Literal["/", "/getpfs", "/v1/node", "/metrics", "/openapi.json"]
+ClosablePath = Literal["/", "/getpfs", "/v1/node", "/v1/placements", "/metrics", "/openapi.json"]
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

@@ -33,6 +33,7 @@ from k8s_rdma.process import stop_on_signals
 from k8s_rdma.server.agent_link import AnswersLink, Scan
 from k8s_rdma.server.app import NodeApp
 from k8s_rdma.wire.node_report import NodeReports
+from k8s_rdma.wire.sockets import MAX_PLACEMENT_BYTES
 
 if TYPE_CHECKING:
     import socket
@@ -49,9 +50,9 @@ SHUTDOWN_S = 5
 OTHER_FILES = 64
 """Open files other than connections."""
 
-LIMITS = Limits(body_bytes=16 << 10)
-"""Connections stay open for longer than the pauses between two requests of a scheduler. Bodies have no
-meaning."""
+LIMITS = Limits(body_bytes=MAX_PLACEMENT_BYTES)
+"""Connections stay open for longer than the pauses between two requests of a scheduler. Bodies have a meaning
+for placements alone."""
 
 
 def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
@@ -89,7 +90,7 @@ async def serve(
     limits: Limits = LIMITS,
 ) -> None:
     """Serve until `stop` is set; then answer open watches, finish the requests under way, and close."""
-    app = NodeApp(link.shown, link.traffic, access=access)
+    app = NodeApp(link.shown, link.traffic, link.deliveries, access=access)
     server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=limits, tls=access.tls)
     host, port = listener.getsockname()[:2]
     async with asyncio.TaskGroup() as tasks:

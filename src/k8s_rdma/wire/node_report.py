@@ -63,10 +63,15 @@ ALL_ENFORCED = Unenforced()
 class NodeReports:
     """The reports of one observer; a generation is one content: nothing but itself makes it a new one."""
 
-    def __init__(self, node: NodeName, epoch: str, agent_version: str = "") -> None:
-        """epoch: another one for each observer that ever was. agent_version: of an agent that observes."""
+    def __init__(
+        self, node: NodeName, epoch: str, agent_version: str = "", *, takes_placements: bool = False
+    ) -> None:
+        """epoch: another one for each observer that ever was. agent_version: of an agent that observes.
+
+        takes_placements: as in `NodeReport`.
+        """
         self._node = node
-        self._agent_version = agent_version
+        self._agent_version, self._takes_placements = agent_version, takes_placements
         self._epoch = epoch
         self._counter = 0
         self._last_report: NodeReport | None = None
@@ -93,6 +98,7 @@ class NodeReports:
         report = replace(
             report,
             agent_version=self._agent_version,
+            takes_placements=self._takes_placements,
             problems=(*problems, *report.problems),
             gpus=tuple(map(_gpu, gpus)),
         )

@@ -365,6 +365,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     agent_version: of the agent whose report it is; empty while it is down.
     macs: of its PFs and VFs, and those that VFs have in pods.
     gpus: that kubelet gives pods; none where the agent does not know them.
+    takes_placements: whether the agent has later placements of its pods sent to it, as it cannot follow them
+        in the API server.
     """
 
     node: str
@@ -377,6 +379,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     agent_version: str = ""
     macs: tuple[MacRange, ...] = ()
     gpus: tuple[GpuReport, ...] = ()
+    takes_placements: bool = False
 
 
 _encoder = msgspec.json.Encoder()

@@ -21,7 +21,10 @@ Each message is its kind (one byte), a little-endian 32-bit length, and as many 
 
     REPORT    from the agent: a `NodeReport` (`wire.rest`), at once on connect and after every change
     COUNTERS  from the agent: `Counters`, the answer to each SAMPLE
-    SAMPLE    from a reader: no bytes; all that a reader may ask for
+    SAMPLE    from a reader: no bytes
+    PLACEMENT from a reader: the text of a signed placement (`wire.placement_annotation`), to an agent whose
+              report has `takes_placements`; an older agent closes the connection
+    VERDICT   from the agent: `Verdict`, the answer to each PLACEMENT
 
 Whole reports rather than changes: a reader can never be out of step, and a node's report is some tens of
 kilobytes.
@@ -306,6 +309,10 @@ MAX_BODY_BYTES = 16 << 20
 """Ten times what 1,024 VFs and as many pods take."""
 
 
+MAX_PLACEMENT_BYTES = 256 << 10
+"""The API server's limit for all annotations of a pod."""
+
+
 @unique
 class Kind(IntEnum):
     """The kind of a message."""
@@ -313,6 +320,11 @@ class Kind(IntEnum):
     REPORT = 1
     COUNTERS = 2
     SAMPLE = 3
+    PLACEMENT = 4
+    VERDICT = 5
+
+
+_MAX_BYTES = {Kind.SAMPLE: 0, Kind.PLACEMENT: MAX_PLACEMENT_BYTES}
 
 
 class VfTraffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -357,6 +369,13 @@ class ScanCounts(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The agent's answer to a placement: the reason for its refusal and a message, both empty without one."""
+
+    reason: str = ""
+    message: str = ""
+
+
 class RateChangeCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Changes of running pods' rates.
 
@@ -394,6 +413,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(Counters)
+_verdict_decoder = msgspec.json.Decoder(Verdict)
 
 
 def encode_message(kind: Kind, body: bytes = b"") -> bytes:
@@ -427,8 +447,18 @@ def decode_counters(body: bytes) -> Counters:
     return decode(body, _decoder, "counters")
 
 
+def encode_verdict(verdict: Verdict) -> bytes:
+    """The body of a VERDICT message."""
+    return _encoder.encode(verdict)
+
+
+def decode_verdict(body: bytes) -> Verdict:
+    """Parse the body of a VERDICT message; MalformedError names the field that does not fit."""
+    return decode(body, _verdict_decoder, "verdict")
+
+
 def _check_length(kind: Kind, length: int) -> None:
-    limit = 0 if kind is Kind.SAMPLE else MAX_BODY_BYTES
+    limit = _MAX_BYTES.get(kind, MAX_BODY_BYTES)
     if length > limit:
         msg = f"state.sock: {kind.name.lower()} of {length} bytes; at most {limit}"
         raise MalformedError(msg)

@@ -1,8 +1,8 @@
 """The cluster as the agent uses it, and its implementation through the API server.
 
-The agent also works without a cluster. A pod's start never waits for a write: writes are queued, and lost
-rather than late. Only `annotations` can delay a pod's start: it is called where the runtime passes none.
-An informer follows this node's pods and their placements.
+The agent also works without a cluster (`no_cluster`). A pod's start never waits for a write: writes are
+queued, and lost rather than late. Only `annotations` can delay a pod's start: it is called where the runtime
+passes none. An informer follows this node's pods and their placements.
 """
 
 from __future__ import annotations
@@ -66,7 +66,12 @@ CapsRequests = Mapping[PodUid, CapsRequest]
 
 
 class Cluster(Protocol):
-    """Knows this node's pods, and writes their events and status. Used on the agent's loop."""
+    """Knows this node's pods, and writes their events and status. Used on the agent's loop.
+
+    takes_placements: whether placements are delivered, as there is no API server to follow them in.
+    """
+
+    takes_placements: bool
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
         """Read a pod's annotations, where the runtime does not pass them.
@@ -84,6 +89,10 @@ class Cluster(Protocol):
 
     async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
         """Wait until the claims differ from the previous ones, and return them."""
+        ...
+
+    def deliver(self, text: bytes) -> None:
+        """Take a later placement of a pod. K8sRdmaError says why it does not count."""
         ...
 
     async def claims_known(self) -> None:
@@ -125,64 +134,6 @@ class Cluster(Protocol):
     async def run(self) -> None:
         """Follow the cluster and send queued writes, until cancelled."""
         ...
-
-
-class NoCluster:
-    """The cluster of an agent without credentials."""
-
-    async def annotations(self, pod: Pod) -> Mapping[str, str]:
-        """Refuse: there is no API server."""
-        msg = (
-            f"pod {pod.namespace}/{pod.name}: the runtime delivered no annotations, and the agent has no "
-            'credentials to ask the API server for them; set "capabilities": '
-            '{"io.kubernetes.cri.pod-annotations": true} in the network configuration, or kubeconfig or '
-            "inCluster in the agent's"
-        )
-        raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)
-
-    def claims(self) -> Mapping[PodUid, Placement]:
-        """Return no claims."""
-        return {}
-
-    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
-        """Wait forever: there are no claims."""
-        await asyncio.Event().wait()
-        return previous
-
-    async def claims_known(self) -> None:
-        """Return at once: there are no claims."""
-
-    async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:  # noqa: ARG002 - the Protocol's
-        """Wait forever: they stay unknown."""
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def wait_for_caps(self, previous: CapsRequests | None) -> CapsRequests:  # noqa: ARG002 - the Protocol's
-        """Wait forever: they stay unknown."""
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    def caps_decided(self, pod: Pod, status: str) -> None:
-        """Ignore the status."""
-
-    def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
-        """Ignore the attachment."""
-
-    def placed_anew(self, pod: Pod, why: str) -> None:
-        """Ignore the new placement."""
-
-    def refused(self, pod: Pod, error: K8sRdmaError) -> None:
-        """Ignore the refusal."""
-
-    def cap_altered(self, pod: Pod, change: str, *, restored: bool) -> None:
-        """Ignore the altered cap."""
-
-    def rates_changed(self, pod: Pod, change: str, *, refused: bool) -> None:
-        """Ignore the change."""
-
-    async def run(self) -> None:
-        """Return at once: there is no work."""
-        await asyncio.Event().wait()
 
 
 AFTER_FAULT_S = 30.0
@@ -359,6 +310,8 @@ _MOST_STATUSES = 512
 class ApiCluster:
     """Implements `Cluster` with the API server; it owns the connection."""
 
+    takes_placements = False
+
     def __init__(self, api: NodePodsApi, terms: Terms, time: Time = REAL_TIME) -> None:
         """Send no request until `run`."""
         self._api = api
@@ -402,6 +355,11 @@ class ApiCluster:
     async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
         """Wait for a change of the last list and watch; see `NodePods`."""
         return await self._pods.wait_for_claims(previous)
+
+    def deliver(self, text: bytes) -> None:  # noqa: ARG002 - the Protocol's
+        """Refuse: placements come from the API server."""
+        msg = "the agent follows its pods' placements in the API server, and takes none from elsewhere"
+        raise K8sRdmaError(msg, reason=Reason.NOT_ALLOWED)
 
     async def claims_known(self) -> None:
         """Wait for the first list, `CLAIMS_S` at most; after one time-out calls return at once."""
@@ -543,14 +501,9 @@ def open_client(config: AgentConfig) -> Client | None:
 
 
 def open_cluster(
-    config: AgentConfig,
-    keys: KeySource,
-    policies: Callable[[], NamespacePolicies],
-    api: NodePodsApi | None,
+    config: AgentConfig, keys: KeySource, policies: Callable[[], NamespacePolicies], api: NodePodsApi
 ) -> Cluster:
-    """Open the cluster of that API server, `NoCluster` without one."""
-    if api is None:
-        return NoCluster()
+    """Open the cluster of that API server."""
     terms = Terms(
         node=NodeName(config.node), keys=keys, policies=policies, stuck_after_s=config.stuck_after_s
     )

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import structlog
 from msgspec.structs import replace as replaced
 
-from k8s_rdma.agent.cluster.api_cluster import NoCluster, retry_forever
+from k8s_rdma.agent.cluster.api_cluster import retry_forever
+from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.cluster.api_cluster import Cluster, NoCluster
+from k8s_rdma.agent.cluster.api_cluster import Cluster
+from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.pod_request import (
     NOTHING_HELD,
