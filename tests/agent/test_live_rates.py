@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.rest import NodeReport
 
 KEY = PlacementKeys.shared(b"a key")
+REQUEST = "rdma_interfaces_required"
 P = PodUid("uid-p")
 SOFTWARE = Enforce.SOFTWARE
 
@@ -355,6 +357,39 @@ def test_change_is_made_in_two_pods_of_a_full_link_once_the_first_made_room(mach
     run(machine, scenario)
 
 
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_raise_that_is_admitted_and_not_programmed_counts_for_pods_without_a_placement(
+    machine: Machine, *, exclusive: bool
+) -> None:
+    machine.cluster = cluster = PlacingCluster()
+    if exclusive:
+        machine.rdma = True
+        machine.boot()
+        machine.resources = (ExclusiveResource(select=Selector(pfs=("f0#2", "f0#3"))),)
+        machine.kubelet = kubelet = FakePodResources()
+        kubelet.allocate("default", "uid-q", HUSTCAT_RESOURCE, "f0r3")
+
+    def asks(mbps: int) -> bytes:
+        wanted = {"min_tx_rate": mbps} if exclusive else {"min_tx_rate": mbps, "pf": "f0"}
+        return machine.stdin({REQUEST: json.dumps([wanted])}, name="net")
+
+    async def scenario() -> None:
+        with machine.running(KEY, allow_unplaced=True) as (node, verbs):
+            it = Rated(machine, node, verbs, cluster, Patience())
+            await it.add(placed(on(PF0, 500)))
+            cluster.place(placed(on(PF0, 99_000), generation=1))
+            q = call("ADD", "c2", uid=PodUid("uid-q"), name="uid-q")
+            netns = machine.hardware.create_namespace()
+            with pytest.raises(K8sRdmaError, match=r"1000 (Mb/s and 3 VFs free|of 100000 are unreserved)"):
+                await verbs.add(q, netns, asks(1001))
+            given = await verbs.add(q, netns, asks(1000))
+            assert given is not None
+            assert await it.live.change_all() is None
+            assert it.programmed() == [(99_000, 0, 0)]
+
+    asyncio.run(scenario())
+
+
 def test_vlan_and_driver_of_the_network_are_no_difference(machine: Machine) -> None:
     async def scenario(it: Rated) -> None:
         netns = machine.hardware.create_namespace()
@@ -453,9 +488,8 @@ def test_changes_come_with_the_placements_and_with_the_state_of_the_node(machine
             await machine.worker.run(it.node.refresh)
             it.now = 1.0
             await reporter.publish()
-            while report.allocations[0].generation != 2:
+            while report.allocations[0].generation != 2 or report.problems:
                 report = await reporter.wait_for_change(report)
-        assert reporter.now().problems == ()
         following.cancel()
         await asyncio.wait([following])
 

@@ -247,10 +247,6 @@ class Node:
         """Return what a pod's claims promise it; errors as in `LedgerStore.promised_to`."""
         return self._ledger_store.promised_to(pod)
 
-    def generation_of(self, pod: PodUid) -> int | None:
-        """Return the latest generation of a pod's rates here; None for a pod without interfaces."""
-        return max((receipt.generation for receipt in self.ledger.of_pod(pod)), default=None)
-
     def set_consumers(self, consumers: Mapping[PodUid, Set[str]]) -> None:
         """Have pods refused that share a claim with another pod; see `LedgerStore.set_consumers`."""
         self._ledger_store.set_consumers(consumers)
@@ -381,6 +377,7 @@ class Node:
         if sandbox.promised:
             return self._with_promised(sandbox, request, promised, ledger)
         other_claims = outstanding(self.claims, ledger, requester=sandbox.pod.uid, entries=sandbox.entries)
+        admitted = ledger.with_admitted(self.claims)
         if sandbox.devices:
             return held_interfaces(
                 node=self.name,
@@ -389,6 +386,7 @@ class Node:
                 hardware=self.hardware,
                 ledger=ledger,
                 promised=promised,
+                admitted=admitted,
                 outstanding=other_claims,
                 ifnames=sandbox.ifnames,
                 entries=sandbox.entries,
@@ -399,6 +397,7 @@ class Node:
             promised=promised,
             hardware=self.hardware,
             ledger=ledger,
+            admitted=admitted,
             outstanding=other_claims,
             sibling_pfs=sibling_pfs(ledger, requester=sandbox.pod.uid, entries=sandbox.entries),
             gpus=sandbox.gpus,

@@ -178,6 +178,7 @@ def decide(  # noqa: PLR0913 - all that a decision rests on
     promised: Placement | None,
     hardware: Hardware,
     ledger: Ledger,
+    admitted: Ledger | None = None,
     outstanding: Iterable[PlacedInterface] = (),
     sibling_pfs: Collection[PciAddress] = (),
     gpus: Sequence[Gpu] = (),
@@ -186,6 +187,7 @@ def decide(  # noqa: PLR0913 - all that a decision rests on
 
     outstanding: what others were promised and do not hold yet. Promises do not contend with each other; a
         request without a promise gets what they leave.
+    admitted: the ledger that such a request is placed beside (`Ledger.with_admitted`); None for the same.
     sibling_pfs: the PFs that other interfaces of the pod are on already.
     gpus: those to which interfaces belong that are to be near GPUs.
     """
@@ -196,6 +198,8 @@ def decide(  # noqa: PLR0913 - all that a decision rests on
         promised = promised and narrow_to_gpus(promised, request, inventory, gpus)
     if promised is not None and fits(promised.interfaces, inventory, used, request.policy, sibling_pfs):
         return promised
+    if admitted is not None and admitted is not ledger:
+        used = used_for(PfUse.ANNOTATION, hardware, used_locally(hardware, admitted))
     found = place(request, inventory, total(used, usage_of(outstanding, inventory)), sibling_pfs=sibling_pfs)
     if request.shape.near_gpus and isinstance(found, Placement):
         return narrow_to_gpus(found, request, inventory, gpus) or found

@@ -10,7 +10,7 @@ from typing import NewType
 
 from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.inventory import CLAIMS_POOL
-from k8s_rdma.core.placement import PlacedInterface
+from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import NetnsRef, VfConfig, VfHome, VfRate, VfRef
 from k8s_rdma.core.types import NO_OPTIONS, ContainerId, Enforce, InterfaceOptions, PodUid, VfDriver
 from k8s_rdma.errors import LedgerError
@@ -202,6 +202,23 @@ class Receipt:
             for interface, target in zip(self.interfaces, self.change.interfaces, strict=True)
         )
 
+    def with_admitted(self, placement: Placement) -> Receipt:
+        """The receipt with each interface's larger reservation, by its own rates or the placement's."""
+        mins_mbps = {
+            (placed.entry_at(index), placed.pf): placed.min_tx_rate_mbps
+            for index, placed in enumerate(placement.interfaces)
+        }
+        interfaces = (
+            replace(
+                interface,
+                min_tx_rate_mbps=max(
+                    counted.min_tx_rate_mbps, mins_mbps.get((interface.entry, interface.vf.pf), 0)
+                ),
+            )
+            for interface, counted in zip(self.interfaces, self.placed(), strict=True)
+        )
+        return replace(self, interfaces=tuple(interfaces), change=None)
+
     @property
     def network(self) -> str:
         """The network's name."""
@@ -312,6 +329,22 @@ class Ledger:
         holder = self.holders().get(vf)
         receipt = self.receipts[holder] if holder is not None else None
         return None if receipt is None or receipt.pod.uid == pod else receipt
+
+    def generation_of(self, pod: PodUid) -> int | None:
+        """Return the latest generation of a pod's rates; None for a pod without receipts."""
+        return max((receipt.generation for receipt in self.of_pod(pod)), default=None)
+
+    def with_admitted(self, placements: Mapping[PodUid, Placement]) -> Ledger:
+        """The ledger with the raises that are admitted and not programmed yet, as if they were.
+
+        placements: of pods; those of later generations than the rates that their pods have here count.
+        """
+        ledger = self
+        for receipt in self.receipts.values():
+            placement = placements.get(receipt.pod.uid)
+            if placement is not None and receipt.is_outdated(placement.generation):
+                ledger = ledger.with_receipt(receipt.with_admitted(placement))
+        return ledger
 
     def with_receipt(self, receipt: Receipt) -> Ledger:
         """Add or replace a receipt. LedgerError when something else has one of its VFs."""

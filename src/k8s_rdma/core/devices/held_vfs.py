@@ -85,12 +85,14 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
     outstanding: Iterable[PlacedInterface],
     ifnames: Sequence[str],
     entries: Sequence[int],
+    admitted: Ledger | None = None,
 ) -> tuple[AllocatedInterface, ...] | Rejection:
     """An interface for each device, with the request's rates in their order.
 
     promised: what the pod was; where kubelet chose other PFs or pools than that counts on, nothing was.
     outstanding: what others were promised and do not hold yet, and the rates that a pod without a promise
         must leave.
+    admitted: as in `core.allocation.decide`.
     ifnames, entries: as in `core.allocation.choose_vfs`.
     `UNKNOWN_DEVICE` for one that is no VF of its resource here; `CONFLICT` while another pod has it still;
     `INSUFFICIENT` when it is not available, or there is not enough bandwidth; `EXCEEDS_CAPACITY`,
@@ -116,8 +118,10 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
         for held_vf, interface in zip(vfs, request.interfaces, strict=True)
     )
     inventory = hardware.inventory(node)
-    used = used_for(PfUse.ANNOTATION, hardware, used_locally(hardware, ledger))
-    if not _foreseen(placed, promised):
+    foreseen = _foreseen(placed, promised)
+    beside = ledger if foreseen or admitted is None else admitted
+    used = used_for(PfUse.ANNOTATION, hardware, used_locally(hardware, beside))
+    if not foreseen:
         used = total(used, usage_of(outstanding, inventory))
     if not fits(placed, inventory, used):
         return _rejection(node, *_why_not(placed, inventory, used))
