@@ -247,7 +247,7 @@ def test_attempts_become_rarer_while_nothing_changes_and_come_at_once_for_a_late
         [allocation] = status_of(it.report()).allocations
         assert allocation.refused is not None
         assert allocation.refused.generation == 1
-        assert "200000 Mb/s, its link has 100000" in allocation.refused.message
+        assert "200000 Mb/s needed, and others leave 100000" in allocation.refused.message
         assert await it.change(replace(SECOND, generation=2)) is None
         assert (it.programmed(), it.report().problems) == (AFTER, ())
         assert it.report().allocations[0].refused is None
@@ -262,9 +262,7 @@ def test_refused_change_is_made_when_there_is_room(machine: Machine) -> None:
         await it.add(placed(on(PF0, 99_400)), "c2", PodUid("uid-q"))
         assert await it.change(SECOND) == 1.0
         [problem] = it.report().problems
-        assert problem.endswith(
-            "PF f0: reservations would add up to 100100 Mb/s, its link has 100000 and 99900 are reserved"
-        )
+        assert problem.endswith("PF f0: 700 Mb/s needed, and others leave 600 of 100000 Mb/s to the pod")
         it.now = 0.5
         await it.verbs.delete(call("DEL", "c2"), "net")
         assert await it.change(SECOND) == 0.5
@@ -285,7 +283,7 @@ def test_refused_change_is_made_when_there_is_room(machine: Machine) -> None:
         (on(PF0, 100, entry=1), "interface eth0: is not placed on PF"),
         (
             on(PF0, 100_001),
-            "PF f0: reservations would add up to 100001 Mb/s, its link has 100000 and 500 are",
+            "PF f0: 100001 Mb/s needed, and others leave 100000 of 100000 Mb/s to the pod",
         ),
     ],
 )
@@ -483,7 +481,7 @@ def test_changes_come_with_the_placements_and_with_the_state_of_the_node(machine
             it.cluster.place(placed(on(PF0, 200_000), SECOND.interfaces[1], generation=2))
             assert await it.patience.next() == 1.0
             report = reporter.now()
-            assert "reservations would add up to 200000 Mb/s" in report.problems[0]
+            assert "200000 Mb/s needed" in report.problems[0]
             machine.hardware.links[PF0] = 300_000
             await machine.worker.run(it.node.refresh)
             it.now = 1.0

@@ -130,7 +130,9 @@ def test_raise_that_weights_would_not_keep_is_refused() -> None:
     refused = judged(pod((1, 0)), placement((990, 0)), weighted, others)
     assert isinstance(refused, Rejection)
     assert refused.reason is Reason.INSUFFICIENT
-    assert refused.message.startswith("PF enp3s0f0: minimum rates of mlx5_core are weights, by which some VF")
+    assert refused.message.startswith(
+        "PF enp3s0f0: minimum rates of mlx5_core are weights, by which some of its VFs"
+    )
     assert not isinstance(judged(pod((990, 0)), placement((1, 0)), weighted, others), Rejection)
 
 

@@ -312,8 +312,8 @@ CASES: dict[str, list[Finding]] = {
     "rates-refused-on-node": rates(
         is_programmed=False,
         refusal_on_node=(
-            "the rates of generation 1 are not programmed: PF eth0: reservations would add up to 11000 Mb/s, "
-            "its link has 10000 and 9000 are reserved"
+            "the rates of generation 1 are not programmed: PF eth0: 3000 Mb/s needed, and others leave 2000 "
+            "of 10000 Mb/s to the pod"
         ),
     ),
 }

@@ -149,7 +149,7 @@ def test_rates_of_a_running_pod_follow_its_placement_and_are_published_with_thei
             assert node.rates()["enp1s0f0", 0] == ("700Mbit", "800Mbit")
             await c.until(lambda: problems(node) != ())
             [problem] = problems(node)
-            assert "reservations would add up to 1001 Mb/s, its link has 1000" in problem
+            assert "1001 Mb/s needed, and others leave 1000 of 1000 Mb/s to the pod" in problem
             await c.place(pod, placed(900, 0, 3))
             await c.until(lambda: c.generations() == [3])
             await runtime.delete(sandbox)

@@ -101,23 +101,27 @@ def _shortages(
         pf, of_others = inventory.pf(pci), used.get(pci, NOTHING_USED)
         if pf is None or needs.mbps <= current_usage[pci].mbps:
             continue
-        if why := _shortage(pf, needs, of_others):
+        if why := shortage(pf, of_others + needs, needs.mbps):
             link_mbps = pf.link_mbps or 0
             reason = Reason.INSUFFICIENT if needs.mbps <= link_mbps else Reason.EXCEEDS_CAPACITY
             yield reason, f"{why}; the pod has {current_usage[pci].mbps} Mb/s there now"
 
 
-def _shortage(pf: Pf, needs: Used, of_others: Used) -> str:
+def shortage(pf: Pf, planned: Used, needs_mbps: int) -> str:
+    """Describe why a PF cannot keep what is planned on it; empty when it can.
+
+    planned: the use by all pods. needs_mbps: the part of it that the pod reserves whose rates change.
+    """
     link_mbps = pf.link_mbps
     if link_mbps is None:
         return f"PF {pf.name}: the speed of its link is unknown now"
-    if needs.mbps + of_others.mbps > link_mbps:
-        free_mbps = max(0, link_mbps - of_others.mbps)
+    if planned.mbps > link_mbps:
+        free_mbps = max(0, link_mbps - (planned.mbps - needs_mbps))
         return (
-            f"PF {pf.name}: {needs.mbps} Mb/s needed, and others leave {free_mbps} of {link_mbps} Mb/s "
+            f"PF {pf.name}: {needs_mbps} Mb/s needed, and others leave {free_mbps} of {link_mbps} Mb/s "
             "to the pod"
         )
-    if not keeps_minimums(pf, of_others + needs):
+    if not keeps_minimums(pf, planned):
         return (
             f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some of its VFs in use would "
             "get less than is reserved for them"

@@ -1,6 +1,6 @@
 """Reprogramming of a running pod: the rates of a later generation of its placement, judged and planned.
 
-The extender admits a change by the reports of nodes. The node judges it again by its own rule before it
+The extender admits a change by the reports of nodes. The node judges it again by the same rule before it
 programs anything: it knows first of a slower link, and of VFs that somebody else rated. Nothing but rates may
 differ between two generations.
 
@@ -13,6 +13,7 @@ and until after its last one (`core.ledger.RateChange`), so that it can always b
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ from k8s_rdma.core.allocation import used_for, used_locally
 from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, PromisedInterface, RateChange, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
-from k8s_rdma.core.programming import demand, keeps_minimums, objection, programmed, takes_rates
+from k8s_rdma.core.programming import demand, objection, programmed, takes_rates
+from k8s_rdma.core.rate_change import shortage
 from k8s_rdma.core.request import InterfaceRequest, unmet
 from k8s_rdma.core.step import CapInterface, SetRates, Step, VfRate, VfRef
 from k8s_rdma.core.types import InterfaceOptions, NodeName, PciAddress, PfUse, VfDriver
@@ -56,7 +58,7 @@ def judge_rates(
             interfaces.append(target)
         change = RateChange(generation=placement.generation, interfaces=tuple(interfaces))
         changed.append(replace(receipt, change=change))
-    refusal = next(_overbooked(changed, inventory, hardware, ledger), "")
+    refusal = next(_shortages(changed, inventory, hardware, ledger), "")
     if refusal:
         return Rejection(node=placement.node, reason=Reason.INSUFFICIENT, message=refusal)
     return tuple(changed)
@@ -207,33 +209,25 @@ def _with_defaults(options: InterfaceOptions, current: InterfaceOptions) -> Inte
     )
 
 
-def _overbooked(
+def _shortages(
     changed: Iterable[Receipt], inventory: Inventory, hardware: Hardware, ledger: Ledger
 ) -> Iterator[str]:
-    """Describe PFs on which more is reserved by the change than they keep.
+    """Describe the PFs that cannot keep what the change reserves.
 
     Reservations may be lowered on a link that has become slower under promises that are kept.
     """
-    after = ledger
-    for receipt in changed:
-        after = after.with_receipt(receipt.completed())
+    after, needs_mbps = ledger, Counter[PciAddress]()
+    for receipt in map(Receipt.completed, changed):
+        after = after.with_receipt(receipt)
+        for interface in receipt.placed():
+            needs_mbps[interface.pf] += interface.min_tx_rate_mbps
     usage_before, usage_after = (
         used_for(PfUse.ANNOTATION, hardware, used_locally(hardware, state)) for state in (ledger, after)
     )
     for pf in inventory.pfs:
         current, planned = (usage.get(pf.pci, NOTHING_USED) for usage in (usage_before, usage_after))
-        if planned.mbps > current.mbps and pf.link_mbps is None:
-            yield f"PF {pf.name}: its link speed is unknown (link down?), so no reservation is raised"
-        elif planned.mbps > max(current.mbps, pf.link_mbps or 0):
-            yield (
-                f"PF {pf.name}: reservations would add up to {planned.mbps} Mb/s, its link has "
-                f"{pf.link_mbps} and {current.mbps} are reserved"
-            )
-        elif planned.mbps > current.mbps and not keeps_minimums(pf, planned):
-            yield (
-                f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some VF would get less "
-                "than its reservation"
-            )
+        if planned.mbps > current.mbps and (why := shortage(pf, planned, needs_mbps[pf.pci])):
+            yield why
 
 
 def changing(receipts: Iterable[Receipt], located: Mapping[PciAddress, LocatedVf]) -> tuple[Step, ...]:
