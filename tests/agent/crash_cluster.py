@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.machine import call
-from agent.mortal import DEVICE, World
+from agent.mortal import DEVICE, World, disk
 from fakes.machine import HOST, VF_DRIVER
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase
 from k8s_rdma.core.step import NetnsRef, VfRef
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
+    from pathlib import Path
 
 
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
@@ -231,10 +230,9 @@ class Cluster:
 
 @contextmanager
 def new_cluster() -> Iterator[Cluster]:
-    """On a machine of its own, with its disk in memory where there is such."""
-    memory = Path("/dev/shm")  # noqa: S108 - a directory of our own in it
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
-        made = Cluster(Path(directory))
+    """On a machine of its own."""
+    with disk() as directory:
+        made = Cluster(directory)
         try:
             yield made
         finally:

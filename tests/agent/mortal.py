@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from agent.machine import Verbs
@@ -42,8 +44,8 @@ from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from policies import EVERYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
-    from pathlib import Path, PurePosixPath
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from pathlib import PurePosixPath
 
     from k8s_rdma.agent.cluster.api_cluster import Cluster as KubeCluster
     from k8s_rdma.agent.plugins.runner import Target
@@ -258,6 +260,42 @@ class Turn:
     async def run(self, call: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(0)
         return call(*args)
+
+
+@contextmanager
+def disk() -> Iterator[Path]:
+    """A directory of its own, in memory where there is such."""
+    memory = Path("/dev/shm")  # noqa: S108 - a directory of our own in it
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
+        yield Path(directory)
+
+
+@contextmanager
+def new_world(
+    rules: tuple[PfRule, ...] = (), *, key: PlacementKeys | None = None, cluster: KubeCluster | None = None
+) -> Iterator[World]:
+    """On a disk of its own; arguments as of `World`."""
+    with disk() as directory:
+        world = World(directory, rules, key=key, cluster=cluster)
+        try:
+            yield world
+        finally:
+            world.close()
+
+
+class MortalPod:
+    """A pod whose sandboxes come one after the other."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.sandboxes = 0
+        self.make_sandbox()
+
+    def make_sandbox(self) -> None:
+        self.sandboxes += 1
+        self.container = f"{self.name}-{self.sandboxes}"
+        self.netns = self.world.hardware.create_namespace(f"/run/netns/{self.container}")
 
 
 class World:

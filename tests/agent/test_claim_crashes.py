@@ -6,16 +6,13 @@ DEL and another sandbox, and after a reboot claims are prepared again.
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent.crash_cluster import ANNOTATIONS, stdin
 from agent.machine import call
-from agent.mortal import Fate, World
+from agent.mortal import Fate, MortalPod, World, new_world
 from agent.test_crashes import WAYS
 from k8s_rdma.core.allocation import used_locally
 from k8s_rdma.core.inventory import PfRule
@@ -25,7 +22,7 @@ from k8s_rdma.wire.claims import ClaimName
 from resource_claims import claim, interface, of_pod, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 RULES = (PfRule(names=frozenset({"f0"}), use=PfUse.CLAIMS), PfRule())
 NETWORK = "alone"
@@ -35,12 +32,11 @@ STDIN = stdin(NETWORK, runtimeConfig={ANNOTATIONS: {}})
 UNHARMED = Fate()
 
 
-class Pod:
+class Pod(MortalPod):
     """A pod with two interfaces by one claim, which reserve the whole link."""
 
     def __init__(self, world: World, name: str) -> None:
-        self.world = world
-        self.name = name
+        super().__init__(world, name)
         self.document = of_pod(
             claim(
                 interface("a", bandwidth="60G", maxTxRate="70G", vlan=7),
@@ -50,13 +46,6 @@ class Pod:
             ),
             name,
         )
-        self.sandboxes = 0
-        self.make_sandbox()
-
-    def make_sandbox(self) -> None:
-        self.sandboxes += 1
-        self.container = f"{self.name}-{self.sandboxes}"
-        self.netns = self.world.hardware.create_namespace(f"/run/netns/{self.container}")
 
     def does(self, step: str) -> Any:
         match step:
@@ -69,17 +58,6 @@ class Pod:
         if step == "delete":
             return self.world.verbs.delete(env, NETWORK, STDIN)
         return self.world.verbs.add(env, self.netns, STDIN)
-
-
-@contextmanager
-def new_world() -> Iterator[World]:
-    memory = Path("/dev/shm")  # noqa: S108 - a directory of our own in it
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
-        world = World(Path(directory), RULES)
-        try:
-            yield world
-        finally:
-            world.close()
 
 
 def run(world: World, step: Any, fate: Fate = UNHARMED) -> bool:
@@ -112,7 +90,7 @@ def check(world: World) -> None:
 
 def play(failing: str, fate: Fate, how: dict[str, bool], at: int) -> bool:
     """A pod's life in which one act of one call goes wrong. Returns whether there was such an act."""
-    with new_world() as world:
+    with new_world(RULES) as world:
         pod, reached = Pod(world, "p"), False
         for step in STEPS:
             done = run(world, pod.does(step), fate if step == failing else UNHARMED)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent.crash_cluster import ANNOTATIONS
 from agent.machine import call
-from agent.mortal import Fate, World
+from agent.mortal import Fate, MortalPod, World, new_world
 from agent.pods import PlacingCluster
 from agent.test_crashes import FATES, WAYS
 from factories import PF0, PF1
@@ -58,21 +56,13 @@ OLD = placement(0, (500, 800), (60_000, 0), (0, 300))
 NEW = placement(1, (300, 900), (70_000, 80_000), (100, 200))
 
 
-class Pod:
+class Pod(MortalPod):
     """A pod with an attachment in each network."""
 
     def __init__(self, world: World, cluster: PlacingCluster, name: str = "p") -> None:
-        self.world = world
+        super().__init__(world, name)
         self.cluster = cluster
         self.uid = PodUid(f"uid-{name}")
-        self.name = name
-        self.sandboxes = 0
-        self.make_sandbox()
-
-    def make_sandbox(self) -> None:
-        self.sandboxes += 1
-        self.container = f"{self.name}-{self.sandboxes}"
-        self.netns = self.world.hardware.create_namespace(f"/run/netns/{self.container}")
 
     def place(self, placement: Placement) -> None:
         self.cluster.place(placement, self.uid)
@@ -99,15 +89,10 @@ class Pod:
 
 
 @contextmanager
-def new_world() -> Iterator[tuple[World, PlacingCluster]]:
-    memory = Path("/dev/shm")  # noqa: S108 - a directory of our own in it
+def placing_world() -> Iterator[tuple[World, PlacingCluster]]:
     cluster = PlacingCluster()
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
-        world = World(Path(directory), key=KEY, cluster=cluster)
-        try:
-            yield world, cluster
-        finally:
-            world.close()
+    with new_world(key=KEY, cluster=cluster) as world:
+        yield world, cluster
 
 
 def change(world: World) -> Coroutine[Any, Any, Any]:
@@ -162,7 +147,7 @@ def finish(world: World, *pods: Pod) -> None:
 
 def changed(fate: Fate, how: dict[str, bool], at: int, ending: str) -> bool:
     """One change in which one act goes wrong, beside a DEL if wanted; whether there was such an act."""
-    with new_world() as (world, cluster):
+    with placing_world() as (world, cluster):
         pod = start(world, cluster)
         pod.place(NEW)
         calls = [change(world)]
@@ -201,7 +186,7 @@ class Interleaving(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._open = ExitStack()
-        self.world, self.cluster = self._open.enter_context(new_world())
+        self.world, self.cluster = self._open.enter_context(placing_world())
         self.pods = [Pod(self.world, self.cluster, name) for name in ("p", "q")]
         for pod in self.pods:
             pod.place(OLD if pod.name == "p" else replace(OLD, interfaces=placement(0, (9, 9)).interfaces))

@@ -30,11 +30,11 @@ from k8s_rdma.wire.placement_annotation import (
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import kubeconfig, write_kubeconfig
-from k8s_rdma_demo.cluster.containers import PodRef
+from k8s_rdma_demo.cluster.containers import PodRef, Sandbox
 from k8s_rdma_demo.cluster.objects import EVENTS, parse_resource_type
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     MakeNode = Callable[[int], Node]
 
@@ -126,60 +126,63 @@ async def cluster_of(node: Node, **settings: Any) -> AsyncIterator[Cluster]:
         yield Cluster(api, http, node)
 
 
+def with_gold(node: Node, scenario: Callable[[Cluster, PodRef, Sandbox], Awaitable[None]]) -> None:
+    """Run with a pod of 500 to 600 Mb/s, of which nothing is left in the end."""
+
+    async def whole() -> None:
+        async with cluster_of(node) as c:
+            runtime = node.runtime(chained=False)
+            pod = await c.create("gold", placed(500, 600, 0))
+            sandbox = await runtime.add(pod)
+            await scenario(c, pod, sandbox)
+            await runtime.delete(sandbox)
+
+    asyncio.run(whole())
+    assert node.leftovers() == {}
+
+
 def test_rates_of_a_running_pod_follow_its_placement_and_are_published_with_their_generation(
     make_node: MakeNode,
 ) -> None:
     node = make_node(4)
 
-    async def scenario() -> None:
-        async with cluster_of(node) as c:
-            runtime = node.runtime(chained=False)
-            pod = await c.create("gold", placed(500, 600, 0))
-            sandbox = await runtime.add(pod)
-            await c.until(lambda: c.generations() == [0])
-            assert node.rates()["enp1s0f0", 0] == ("500Mbit", "600Mbit")
-            await c.place(pod, placed(700, 800, 1))
-            await c.until(lambda: c.generations() == [1])
-            assert node.rates()["enp1s0f0", 0] == ("700Mbit", "800Mbit")
-            await c.until(lambda: "RdmaRatesChanged" in c.events())
-            assert reserved(node) == [(1, 700)]
+    async def scenario(c: Cluster, pod: PodRef, sandbox: Sandbox) -> None:
+        await c.until(lambda: c.generations() == [0])
+        assert node.rates()["enp1s0f0", 0] == ("500Mbit", "600Mbit")
+        await c.place(pod, placed(700, 800, 1))
+        await c.until(lambda: c.generations() == [1])
+        assert node.rates()["enp1s0f0", 0] == ("700Mbit", "800Mbit")
+        await c.until(lambda: "RdmaRatesChanged" in c.events())
+        assert reserved(node) == [(1, 700)]
 
-            await c.place(pod, placed(1001, 0, 2))
-            await c.until(lambda: "RdmaRatesRefused" in c.events())
-            assert node.rates()["enp1s0f0", 0] == ("700Mbit", "800Mbit")
-            await c.until(lambda: problems(node) != ())
-            [problem] = problems(node)
-            assert "1001 Mb/s needed, and others leave 1000 of 1000 Mb/s to the pod" in problem
-            await c.place(pod, placed(900, 0, 3))
-            await c.until(lambda: c.generations() == [3])
-            await runtime.delete(sandbox)
+        await c.place(pod, placed(1001, 0, 2))
+        await c.until(lambda: "RdmaRatesRefused" in c.events())
+        assert node.rates()["enp1s0f0", 0] == ("700Mbit", "800Mbit")
+        await c.until(lambda: problems(node) != ())
+        [problem] = problems(node)
+        assert "1001 Mb/s needed, and others leave 1000 of 1000 Mb/s to the pod" in problem
+        await c.place(pod, placed(900, 0, 3))
+        await c.until(lambda: c.generations() == [3])
 
-    asyncio.run(scenario())
-    assert node.leftovers() == {}
+    with_gold(node, scenario)
 
 
 def test_rates_are_the_old_or_the_new_ones_whenever_the_agent_is_killed(make_node: MakeNode) -> None:
     node = make_node(4)
 
-    async def scenario() -> None:
-        async with cluster_of(node) as c:
-            runtime = node.runtime(chained=False)
-            pod = await c.create("gold", placed(500, 600, 0))
-            sandbox = await runtime.add(pod)
-            rates = [("500Mbit", "600Mbit"), ("300Mbit", "900Mbit")]
-            for generation, moment_s in enumerate(MOMENTS_S, 1):
-                old, new = rates[(generation + 1) % 2], rates[generation % 2]
-                await c.place(pod, placed(*((500, 600), (300, 900))[generation % 2], generation))
-                await asyncio.sleep(moment_s)
-                node.kill_agent()
-                assert node.rates()["enp1s0f0", 0] in (old, new)
-                await asyncio.to_thread(node.start_agent)
-                await c.until(lambda now=generation: c.generations() == [now])
-                assert node.rates()["enp1s0f0", 0] == new
-            await runtime.delete(sandbox)
+    async def scenario(c: Cluster, pod: PodRef, sandbox: Sandbox) -> None:
+        rates = [("500Mbit", "600Mbit"), ("300Mbit", "900Mbit")]
+        for generation, moment_s in enumerate(MOMENTS_S, 1):
+            old, new = rates[(generation + 1) % 2], rates[generation % 2]
+            await c.place(pod, placed(*((500, 600), (300, 900))[generation % 2], generation))
+            await asyncio.sleep(moment_s)
+            node.kill_agent()
+            assert node.rates()["enp1s0f0", 0] in (old, new)
+            await asyncio.to_thread(node.start_agent)
+            await c.until(lambda now=generation: c.generations() == [now])
+            assert node.rates()["enp1s0f0", 0] == new
 
-    asyncio.run(scenario())
-    assert node.leftovers() == {}
+    with_gold(node, scenario)
 
 
 def test_rebuilt_ledger_has_the_rates_of_now_once_the_agent_follows_the_placement(
@@ -188,25 +191,19 @@ def test_rebuilt_ledger_has_the_rates_of_now_once_the_agent_follows_the_placemen
     """The runtime's cache has the annotations of the pod's ADD."""
     node = make_node(4)
 
-    async def scenario() -> None:
-        async with cluster_of(node) as c:
-            runtime = node.runtime(chained=False)
-            pod = await c.create("gold", placed(500, 600, 0))
-            sandbox = await runtime.add(pod)
-            keep(node, runtime, sandbox)
-            await c.place(pod, placed(300, 900, 1))
-            await c.until(lambda: c.generations() == [1])
-            node.kill_agent()
-            spoilt(node, lost)
-            done = await asyncio.to_thread(rebuild, node)
-            assert done.returncode == 0, done.stdout + done.stderr
-            await asyncio.to_thread(node.start_agent)
-            await c.until(lambda: reserved(node) == [(1, 300)])
-            assert node.rates()["enp1s0f0", 0] == ("300Mbit", "900Mbit")
-            await runtime.delete(sandbox)
+    async def scenario(c: Cluster, pod: PodRef, sandbox: Sandbox) -> None:
+        keep(node, node.runtime(chained=False), sandbox)
+        await c.place(pod, placed(300, 900, 1))
+        await c.until(lambda: c.generations() == [1])
+        node.kill_agent()
+        spoilt(node, lost)
+        done = await asyncio.to_thread(rebuild, node)
+        assert done.returncode == 0, done.stdout + done.stderr
+        await asyncio.to_thread(node.start_agent)
+        await c.until(lambda: reserved(node) == [(1, 300)])
+        assert node.rates()["enp1s0f0", 0] == ("300Mbit", "900Mbit")
 
-    asyncio.run(scenario())
-    assert node.leftovers() == {}
+    with_gold(node, scenario)
 
 
 @asynccontextmanager
