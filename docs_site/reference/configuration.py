@@ -14,6 +14,7 @@ from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
+from k8s_rdma.web.config import WebConfig
 from k8s_rdma.webhook.main import WebhookConfig
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ PROCESSES = (
     ),
     Process(command="extender", model=ExtenderConfig, told=(("docs/extender-configuration.md", HERE),)),
     Process(command="webhook", model=WebhookConfig, told=(("docs/injection.md", HERE),)),
+    Process(command="web", model=WebConfig, told=(("docs/web.md", HERE),)),
 )
 
 

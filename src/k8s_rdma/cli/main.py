@@ -26,6 +26,7 @@ from k8s_rdma.cli.process_commands import (
     install_cni,
     server,
     uninstall,
+    web,
     webhook,
 )
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
@@ -58,6 +59,7 @@ app.command()(uninstall)
 app.command()(server)
 app.command()(extender)
 app.command()(webhook)
+app.command()(web)
 app.command("device-plugin", cls=GoCommand)(device_plugin)
 app.add_typer(explain_app, name="explain")
 app.command()(top)
@@ -74,6 +76,9 @@ def demo(
     keep_running: Annotated[
         bool, typer.Option("--keep", help="Keep it running, and print how to explore it.")
     ] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve pages of it on loopback, and keep it running.")
+    ] = False,
 ) -> None:
     """Take pods from their annotation to bandwidth that holds, on two virtual nodes of this machine."""
     try:
@@ -87,7 +92,7 @@ def demo(
         )
         raise K8sRdmaError(msg) from error
 
-    raise typer.Exit(launch(json_file=json_file, keep=keep_running))
+    raise typer.Exit(launch(json_file=json_file, keep=keep_running, web=web))
 
 
 @app.command()

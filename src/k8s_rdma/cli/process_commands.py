@@ -261,6 +261,27 @@ def webhook(
     run(settings)
 
 
+def web(
+    config: ConfigFile = None, check_config: CheckConfig = False, print_schema: PrintSchema = False
+) -> None:
+    """Show the cluster as pages for people, read-only (:54008)."""
+    load_structlog()
+    from k8s_rdma.config.files import config_schema, load_config
+    from k8s_rdma.web.config import WebConfig
+
+    if print_schema:
+        typer.echo(config_schema(WebConfig))
+        return
+    settings = load_config(WebConfig, config, {})
+    from k8s_rdma.web.main import check, run
+
+    if check_config:
+        check(settings)
+        typer.echo("ok")
+        return
+    run(settings)
+
+
 def device_plugin(  # noqa: PLR0913 - typer's options
     config: ConfigFile = None,
     node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes, for events.")] = None,

@@ -22,6 +22,7 @@ from lightkube.operators import equal, not_in
 from lightkube.types import PatchType
 
 from k8s_rdma.core.types import Gang, GangApi, NodeName
+from k8s_rdma.kube.access_reviews import AccessReviews
 from k8s_rdma.kube.api import (
     ApiRefusedError,
     ApiUncertainError,
@@ -386,7 +387,7 @@ def _pod_path(namespace: str, name: str) -> str:
     return f"api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}"
 
 
-class Client(RdmaNodes, ResourceSlices):
+class Client(RdmaNodes, ResourceSlices, AccessReviews):
     """Every Protocol of this package through a lightkube client, which it owns.
 
     silence_s: a watch that says nothing for so long is taken for lost: a connection that a firewall

@@ -1,0 +1,223 @@
+"""The HTTP application: paths, access, and the headers that keep browsers from doing more than showing it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from k8s_rdma import __version__
+from k8s_rdma.errors import MalformedError, visible
+from k8s_rdma.http_server.asgi import PROBE_PATHS, READ_METHODS, Answer, Receive, Scope, Send
+from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.web import pages
+from k8s_rdma.web.access import Access, Denial, Viewer
+from k8s_rdma.web.extender_views import ExtenderViews, NoAnswerError
+from k8s_rdma.web.pages import Cluster, ListQuery, Part, Pending, namespace_of
+from k8s_rdma.wire.views import Sort
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+_HERE = Path(__file__).parent
+_HTML = "text/html; charset=utf-8"
+_FILES = {"style.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml"}
+
+HEADERS: Mapping[str, str] = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+"""Headers of every answer: it runs no script, loads nothing of others, and is part of no other page."""
+
+_TITLES = {
+    400: "This address is not understood",
+    401: "Who are you?",
+    403: "Not for you",
+    404: "There is no such page",
+    405: "This page only reads",
+    503: "No data",
+}
+
+_NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+"""A DNS subdomain of RFC 1123, as names of nodes and pods are."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An admitted request. names: of the path."""
+
+    viewer: Viewer
+    query: ListQuery
+    names: dict[str, str]
+
+
+class WebApp:
+    """ASGI application of the pages."""
+
+    def __init__(self, extender: ExtenderViews, access: Access) -> None:
+        self._extender = extender
+        self._access = access
+        self._templates = _environment()
+        self._open = _open_paths()
+        self._indexed: Cluster | None = None
+        self._routes: tuple[tuple[re.Pattern[str], Callable[[Request], Awaitable[Answer]]], ...] = (
+            (re.compile("/"), self._overview),
+            (re.compile("/pending"), self._pending),
+            (re.compile(f"/nodes/(?P<node>{_NAME})"), self._node),
+            (re.compile(f"/pods/(?P<namespace>{_NAME})/(?P<pod>{_NAME})"), self._pod),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await (await self._answer(scope))(scope, receive, send)
+
+    async def _answer(self, scope: Scope) -> Answer:
+        path, method = scope["path"], scope["method"]
+        if method not in READ_METHODS:
+            return self._error(405, f"{method}: it answers GET and HEAD", {"allow": ", ".join(READ_METHODS)})
+        if path in self._open:
+            return self._open[path]
+        try:
+            return await self._show(scope)
+        except MalformedError as error:
+            return self._error(400, error.message)
+        except NoAnswerError as error:
+            return self._error(503, error.message)
+        except API_ERRORS as error:
+            _log.warning("review_failed", error=error.message)
+            return self._error(503, "the API server does not say what you may see; try again")
+
+    async def _show(self, scope: Scope) -> Answer:
+        viewer = await self._access.admit(scope)
+        if isinstance(viewer, Denial):
+            headers = {"www-authenticate": "Bearer"} if viewer.status == 401 else {}
+            return self._error(viewer.status, viewer.message, headers)
+        for pattern, page in self._routes:
+            if match := pattern.fullmatch(scope["path"]):
+                query = ListQuery.parse(scope["query_string"])
+                return await page(Request(viewer, query, match.groupdict()))
+        return self._error(404, "look for it from the first page")
+
+    async def _overview(self, request: Request) -> Answer:
+        cluster = self._cluster()
+        pending = await self._visible_pending(cluster, request.viewer)
+        nodes = cluster.list_nodes(request.query)
+        return self._page(
+            "overview.html",
+            request.query,
+            cluster=cluster,
+            pending=pending,
+            first_pods=pending.rows[: pages.FIRST_PODS],
+            nodes=nodes,
+            orders=list(Sort),
+        )
+
+    async def _pending(self, request: Request) -> Answer:
+        cluster = self._cluster()
+        pending = await self._visible_pending(cluster, request.viewer)
+        rows = [row for row in pending.rows if request.query.text in row.pod]
+        part = Part.cut(rows, number=request.query.page, size=pages.PODS_ON_A_PAGE)
+        return self._page("pending.html", request.query, cluster=cluster, pending=pending, pods=part)
+
+    async def _node(self, request: Request) -> Answer:
+        cluster = self._cluster()
+        node = cluster.nodes.get(request.names["node"])
+        if node is None:
+            return self._error(404, f"the extender knows no node {request.names['node']}")
+        return self._page("node.html", request.query, cluster=cluster, node=node)
+
+    async def _pod(self, request: Request) -> Answer:
+        namespace, name = request.names["namespace"], request.names["pod"]
+        if not await request.viewer.visible([namespace]):
+            return self._error(403, f"you may not list pods of namespace {namespace}")
+        explanation = await self._extender.explain(namespace, name)
+        if explanation is None:
+            return self._error(404, f"the extender knows no pod {namespace}/{name}")
+        return self._page("pod.html", request.query, pod=explanation)
+
+    async def _visible_pending(self, cluster: Cluster, viewer: Viewer) -> Pending:
+        view = cluster.snapshot.view
+        namespaces = await viewer.visible({namespace_of(row.pod) for row in view.pending})
+        return Pending.select(view.pending, namespaces, view.pending_total)
+
+    def _cluster(self) -> Cluster:
+        """Return the latest snapshot. NoAnswerError where there is none yet."""
+        snapshot = self._extender.snapshot
+        if snapshot is None:
+            raise NoAnswerError(self._extender.failure)
+        if self._indexed is None or self._indexed.snapshot is not snapshot:
+            self._indexed = Cluster(snapshot)
+        return self._indexed
+
+    def _page(self, template: str, query: ListQuery, **values: Any) -> Answer:
+        return self._render(template, 200, {}, query=query, **values)
+
+    def _error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+        title = _TITLES[status]
+        return self._render(
+            "error.html", status, headers or {}, query=ListQuery(refresh=False), title=title, message=message
+        )
+
+    def _render(self, template: str, status: int, headers: Mapping[str, str], **values: Any) -> Answer:
+        snapshot = self._extender.snapshot
+        html = self._templates.get_template(template).render(
+            **values,
+            age_s=None if snapshot is None else self._extender.clock() - snapshot.received_at,
+            failure=self._extender.failure,
+            version=__version__,
+        )
+        return Answer(html, status=status, content_type=_HTML, headers={**HEADERS, **headers})
+
+
+def _open_paths() -> dict[str, Answer]:
+    """Answers that are the same for everyone: files, and those for kubelet's probes."""
+    cached = {**HEADERS, "cache-control": "max-age=300"}
+    files = {
+        f"/{name}": Answer((_HERE / "static" / name).read_bytes(), content_type=content_type, headers=cached)
+        for name, content_type in _FILES.items()
+    }
+    return {**files, **{path: Answer("ok\n", headers=HEADERS) for path in PROBE_PATHS}}
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
+    )
+    environment.filters.update(
+        {
+            "rate": pages.format_rate,
+            "seconds": pages.format_seconds,
+        }
+    )
+    environment.globals.update(
+        {
+            "bar_width": pages.bar_width,
+            "percent": pages.format_percent,
+            "plural": pages.plural,
+            "refresh_s": pages.REFRESH_S,
+            "pfs_of_a_node": pages.PFS_OF_A_NODE,
+        }
+    )
+    return environment
+
+
+def _printable(value: Any) -> Any:
+    """Escape control characters, and those that turn the direction of writing, in texts of others."""
+    return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

@@ -1,0 +1,75 @@
+"""The configuration file of `k8s-rdma web`."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Annotated, Literal
+
+import msgspec
+
+from k8s_rdma.config.files import AbsolutePath, Port, TlsConfig
+
+DEFAULT_PORT = 54008
+"""The default port, next to those of the other processes."""
+
+
+class ExtenderEndpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase: where the extender answers, and how it is trusted.
+
+    url: of the extender, or of its port for views. token_file: the bearer token that it demands.
+    ca_file: PEM, the issuer of its certificate; None for the system's. cert_file, key_file: PEM, the client
+        certificate that it demands.
+    """
+
+    url: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^https?://[^/?#@]+$", description="a URL without a path, such as http://127.0.0.1:8888"
+        ),
+    ] = "http://127.0.0.1:8888"
+    token_file: AbsolutePath | None = None
+    ca_file: AbsolutePath | None = None
+    cert_file: AbsolutePath | None = None
+    key_file: AbsolutePath | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse half of a certificate."""
+        if (self.cert_file is None) != (self.key_file is None):
+            msg = "certFile and keyFile: one is of no use without the other"
+            raise ValueError(msg)
+
+
+class WebConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Configuration of the pages, in YAML with these keys in camelCase.
+
+    listen: the address to listen on; empty for all of them, IPv6 and IPv4.
+    port: TCP; 0 for a free one. The environment variable PORT overrides it.
+    tls: its files; None for plain HTTP.
+    extender: where the data comes from. poll_s: seconds between two questions for the whole cluster.
+    access: `loopback`: everyone on this host sees everything; `reviews`: the API server decides by the
+        bearer token of each request.
+    kubeconfig: for reviews; None for the service account, KUBECONFIG, ~/.kube/config, in this order.
+    max_connections: at a time.
+    """
+
+    listen: str = "127.0.0.1"
+    port: Port = DEFAULT_PORT
+    tls: TlsConfig | None = None
+    extender: ExtenderEndpoint = ExtenderEndpoint()
+    poll_s: Annotated[float, msgspec.Meta(ge=1, le=300)] = 5.0
+    access: Literal["loopback", "reviews"] = "loopback"
+    kubeconfig: AbsolutePath | None = None
+    max_connections: Annotated[int, msgspec.Meta(ge=8, le=10_000)] = 64
+
+    def __post_init__(self) -> None:
+        """Refuse to show everything to everyone."""
+        if self.access == "loopback" and not _is_loopback(self.listen):
+            msg = f"listen: {self.listen or 'all addresses'}; beyond loopback, set access: reviews"
+            raise ValueError(msg)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False

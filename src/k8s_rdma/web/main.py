@@ -1,0 +1,98 @@
+"""The process `k8s-rdma web`: pages for people, without any privilege, apart from nodes and extender."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import structlog
+import uvloop
+
+from k8s_rdma import process
+from k8s_rdma.config.files import port_of
+from k8s_rdma.http_server import HttpServer, Limits, listen
+from k8s_rdma.http_server.asgi import ServerTls, tls_context
+from k8s_rdma.http_server.connections import return_large_buffers
+from k8s_rdma.kube.client import connect, require_kubeconfig
+from k8s_rdma.process import stop_on_signals
+from k8s_rdma.web.access import Access, LoopbackAccess, ReviewedAccess
+from k8s_rdma.web.app import WebApp
+from k8s_rdma.web.extender_views import ExtenderViews
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma.web.config import WebConfig
+
+SHUTDOWN_S = 5
+BODY_BYTES = 16 << 10
+"""Bytes of a request's body, which has no meaning."""
+
+_log = structlog.get_logger()
+
+
+def run(config: WebConfig) -> None:
+    """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start."""
+    with listen(config.listen, port_of(config, os.environ)) as listener:
+        run_on(listener, config)
+
+
+def run_on(listener: socket.socket, config: WebConfig) -> None:
+    """Serve on a listening socket until SIGTERM or SIGINT. K8sRdmaError when it cannot start."""
+    process.configure_logging("web")
+    return_large_buffers()
+    tls = _server_tls(config)
+    extender = _extender(config)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(listener, config, extender, tls))
+
+
+def check(config: WebConfig) -> None:
+    """Read all that a start would read. MalformedError names the field, or the environment's variable."""
+    _server_tls(config)
+    _extender(config)
+    port_of(config, os.environ)
+    if config.access == "reviews" and config.kubeconfig is not None:
+        require_kubeconfig(config.kubeconfig)
+
+
+def _server_tls(config: WebConfig) -> ServerTls | None:
+    return None if config.tls is None else tls_context(config.tls)
+
+
+def _extender(config: WebConfig) -> ExtenderViews:
+    return ExtenderViews(config.extender, poll_s=config.poll_s, clock=monotonic)
+
+
+async def _serve(
+    listener: socket.socket, config: WebConfig, extender: ExtenderViews, tls: ServerTls | None
+) -> None:
+    stop = stop_on_signals()
+    limits = Limits(body_bytes=BODY_BYTES, connections=config.max_connections)
+    async with _access(config) as access, asyncio.TaskGroup() as tasks:
+        server = HttpServer(WebApp(extender, access), shutdown_s=SHUTDOWN_S, limits=limits, tls=tls)
+        serving = tasks.create_task(server.serve(listener))
+        polling = tasks.create_task(extender.run())
+        host, port = listener.getsockname()[:2]
+        _log.info("web_ready", address=host, port=port, tls=tls is not None, access=config.access)
+        await stop.wait()
+        server.stop()
+        await serving
+        polling.cancel()
+    _log.info("web_stopped")
+
+
+@asynccontextmanager
+async def _access(config: WebConfig) -> AsyncIterator[Access]:
+    if config.access == "loopback":
+        yield LoopbackAccess()
+        return
+    client = connect(config.kubeconfig)
+    try:
+        yield ReviewedAccess(client, monotonic)
+    finally:
+        await client.close()

@@ -1,0 +1,233 @@
+"""Values for the templates, made of the extender's views.
+
+Lists come in pages of a bounded number of rows, so that a page of a large cluster has less than 100 KB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+from typing import TYPE_CHECKING, Generic, TypeVar
+from urllib.parse import parse_qs, urlencode
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.web.extender_views import Snapshot
+from k8s_rdma.wire.views import NodeRow, PendingRow, PfTotals, Sort
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+NODES_ON_A_PAGE = 25
+PFS_OF_A_NODE = 8
+PODS_ON_A_PAGE = 50
+FIRST_PODS = 5
+"""Pending pods on the first page."""
+
+REFRESH_S = 15
+MAX_TEXT = 253
+"""Letters of a filter; names of nodes have no more."""
+
+_MAX_PAGE = 9_999
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListQuery:
+    """Parameters of a list. text: part of a name. refresh: whether the browser loads it again by itself."""
+
+    sort: Sort = Sort.PROBLEMS
+    text: str = ""
+    page: int = 1
+    refresh: bool = True
+
+    @classmethod
+    def parse(cls, query: bytes) -> ListQuery:
+        """Parse a query string; parameters of others are ignored. MalformedError names the parameter."""
+        try:
+            values = parse_qs(query.decode("ascii"), max_num_fields=16, errors="strict")
+        except ValueError as error:
+            msg = f"query: {error}"
+            raise MalformedError(msg) from error
+        sort, page = values.get("sort", [Sort.PROBLEMS])[0], values.get("page", ["1"])[0]
+        text, refresh = values.get("q", [""])[0], values.get("refresh", ["1"])[0]
+        if sort not in list(Sort):
+            msg = f"sort: wanted one of {', '.join(Sort)}"
+            raise MalformedError(msg)
+        if not (page.isascii() and page.isdigit() and 1 <= len(page) <= 4 and int(page) >= 1):
+            msg = f"page: wanted a number from 1 to {_MAX_PAGE}"
+            raise MalformedError(msg)
+        if len(text) > MAX_TEXT:
+            msg = f"q: wanted at most {MAX_TEXT} letters"
+            raise MalformedError(msg)
+        if refresh not in ("0", "1"):
+            msg = "refresh: wanted 0 or 1"
+            raise MalformedError(msg)
+        return cls(sort=Sort(sort), text=text.strip().lower(), page=int(page), refresh=refresh == "1")
+
+    def link(self, **changes: str | int) -> str:
+        """Return the query string of this list with changes."""
+        values = {"sort": self.sort.value, "q": self.text, "page": self.page, "refresh": int(self.refresh)}
+        defaults = {"sort": Sort.PROBLEMS.value, "q": "", "page": 1, "refresh": 1}
+        values |= changes
+        return "?" + urlencode({name: value for name, value in values.items() if value != defaults[name]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part(Generic[Row]):
+    """A page of a list. number: of the page, from 1. first: the number of its first row, from 1."""
+
+    rows: tuple[Row, ...]
+    total: int
+    number: int
+    pages: int
+    first: int
+
+    @classmethod
+    def cut(cls, rows: Collection[Row], *, number: int, size: int) -> Part[Row]:
+        """Cut a page out of a list; the last one for a number beyond it."""
+        pages = max(1, -(-len(rows) // size))
+        number = min(number, pages)
+        first = (number - 1) * size
+        return cls(
+            rows=tuple(rows)[first : first + size],
+            total=len(rows),
+            number=number,
+            pages=pages,
+            first=first + 1,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """The cluster in one line.
+
+    totals: of PFs by annotation; claims: of PFs for claims. oldest_s: of the nodes' reports; None where there
+    is none. silent: nodes that have never reported.
+    """
+
+    nodes: int
+    ready: int
+    with_problems: int
+    pfs: int
+    pfs_up: int
+    totals: PfTotals
+    claims: PfTotals
+    pending: int
+    oldest_s: float | None
+    silent: int
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A snapshot, indexed when it is first shown."""
+
+    snapshot: Snapshot
+    _sorted: dict[Sort, tuple[NodeRow, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def nodes(self) -> dict[str, NodeRow]:
+        """The nodes by name."""
+        return {row.name: row for row in self.snapshot.view.nodes}
+
+    @cached_property
+    def health(self) -> Health:
+        """The sums of the first line."""
+        view = self.snapshot.view
+        pfs = [pf for row in view.nodes if not row.unreadable for pf in row.pfs]
+        heard = [row.heard_s for row in view.nodes if row.heard_s is not None]
+        return Health(
+            nodes=view.totals.nodes,
+            ready=view.totals.nodes - view.totals.unreadable,
+            with_problems=view.totals.with_problems,
+            pfs=len(pfs),
+            pfs_up=sum(pf.link_mbps is not None for pf in pfs),
+            totals=view.totals,
+            claims=view.claims,
+            pending=view.pending_total,
+            oldest_s=max(heard, default=None),
+            silent=len(view.nodes) - len(heard),
+        )
+
+    def list_nodes(self, query: ListQuery) -> Part[NodeRow]:
+        """Return a page of the nodes that a query selects, in its order."""
+        if query.sort not in self._sorted:
+            self._sorted[query.sort] = tuple(sorted(self.snapshot.view.nodes, key=_ORDERS[query.sort]))
+        rows = self._sorted[query.sort]
+        if query.text:
+            rows = tuple(row for row in rows if query.text in row.name)
+        return Part.cut(rows, number=query.page, size=NODES_ON_A_PAGE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """Pending pods that a viewer may see, and the number of all others."""
+
+    rows: tuple[PendingRow, ...]
+    hidden: int
+
+    @classmethod
+    def select(cls, rows: Iterable[PendingRow], visible: Collection[str], total: int) -> Pending:
+        """Select the pods of visible namespaces. total: how many wait in the cluster."""
+        own = tuple(row for row in rows if namespace_of(row.pod) in visible)
+        return cls(rows=own, hidden=total - len(own))
+
+
+def namespace_of(pod: str) -> str:
+    """Return the namespace of `namespace/name`."""
+    return pod.partition("/")[0]
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _reserved_share(row: NodeRow) -> float:
+    return _share(sum(pf.reserved_mbps or 0 for pf in row.pfs), sum(pf.link_mbps or 0 for pf in row.pfs))
+
+
+def _vfs_share(row: NodeRow) -> float:
+    return _share(sum(pf.vfs - pf.free_vfs for pf in row.pfs), sum(pf.vfs for pf in row.pfs))
+
+
+_ORDERS: dict[Sort, Callable[[NodeRow], tuple[object, ...]]] = {
+    Sort.RESERVED: lambda row: (-_reserved_share(row), row.name),
+    Sort.VFS: lambda row: (-_vfs_share(row), row.name),
+    Sort.PODS: lambda row: (-row.pods, row.name),
+    Sort.AGE: lambda row: (-(inf if row.heard_s is None else row.heard_s), row.name),
+    Sort.PROBLEMS: lambda row: (not row.problems, -_reserved_share(row), row.name),
+    Sort.NAME: lambda row: (row.name,),
+}
+
+
+def format_rate(mbps: int | None) -> str:
+    """Format a rate: `500 Mb/s`, `12.5 Gb/s`; `unknown` where it is not known."""
+    if mbps is None:
+        return "unknown"
+    return f"{mbps} Mb/s" if abs(mbps) < 1000 else f"{mbps / 1000:.3f}".rstrip("0").rstrip(".") + " Gb/s"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """Format a time span: `3 s`, `12 min`, `5 h`, `9 d`; `never` for none."""
+    if seconds is None:
+        return "never"
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def format_percent(part: int | None, whole: int | None) -> str:
+    """Format a share in whole percent, rounded down; empty where it is not known."""
+    return f"{100 * part // whole} %" if whole and part is not None else ""
+
+
+def bar_width(part: int | None, whole: int | None) -> str:
+    """Return the length of a bar, of 100."""
+    return f"{min(100.0, 100 * part / whole):.1f}" if whole and part else "0"
+
+
+def plural(count: int, noun: str) -> str:
+    """Format a number and its noun: `1 node`, `2 nodes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

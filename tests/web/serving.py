@@ -1,0 +1,98 @@
+"""The pages on a real socket, above an extender's documents on another."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+import httpx2
+
+from k8s_rdma.http_server import Answer, HttpServer, listen
+from k8s_rdma.http_server.asgi import JSON, error_answer
+from k8s_rdma.web.access import Access, LoopbackAccess
+from k8s_rdma.web.app import WebApp
+from k8s_rdma.web.config import ExtenderEndpoint
+from k8s_rdma.web.extender_views import ExtenderViews
+from k8s_rdma.wire.rest import Error
+from k8s_rdma.wire.views import (
+    CLUSTER_PATH,
+    ClusterView,
+    Explanation,
+    encode_explanation,
+    encode_view,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from k8s_rdma.http_server.asgi import Application, Receive, Scope, Send
+
+
+@dataclass(slots=True)
+class Documents:
+    """An ASGI application with an extender's paths. broken: what it answers instead, with status 200."""
+
+    view: ClusterView
+    explanations: dict[str, Explanation] = field(default_factory=dict)
+    broken: bytes | None = None
+    requests: list[tuple[str, dict[str, list[str]]]] = field(default_factory=list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query = parse_qs(scope["query_string"].decode())
+        self.requests.append((scope["path"], query))
+        await self._answer(scope["path"], query)(scope, receive, send)
+
+    def _answer(self, path: str, query: dict[str, list[str]]) -> Answer:
+        if self.broken is not None:
+            return Answer(self.broken, content_type=JSON)
+        if path == CLUSTER_PATH:
+            return Answer(encode_view(self.view), content_type=JSON)
+        found = self.explanations.get(query["pod"][0])
+        if found is None:
+            return error_answer(404, Error(reason="not_found", message="there is no such pod"))
+        return Answer(encode_explanation(found), content_type=JSON)
+
+
+@asynccontextmanager
+async def listening(app: Application, *, port: int = 0) -> AsyncIterator[str]:
+    """Serve an application; its URL."""
+    server = HttpServer(app, shutdown_s=1)
+    with listen("127.0.0.1", port) as listener:
+        task = asyncio.create_task(server.serve(listener))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.stop()
+            await task
+
+
+@dataclass(slots=True)
+class Site:
+    """The running pages. documents: what the extender answers."""
+
+    url: str
+    http: httpx2.AsyncClient
+    documents: Documents
+    extender: ExtenderViews
+    app: WebApp
+
+
+@asynccontextmanager
+async def serving(
+    view: ClusterView, *explanations: Explanation, access: Access | None = None
+) -> AsyncIterator[Site]:
+    """Serve pages of a view that was polled once."""
+    documents = Documents(view, {f"{each.namespace}/{each.name}": each for each in explanations})
+    async with listening(documents) as url:
+        extender = ExtenderViews(ExtenderEndpoint(url=url), poll_s=60, clock=monotonic)
+        await extender.poll()
+        app = WebApp(extender, access or LoopbackAccess())
+        async with (
+            listening(app) as address,
+            httpx2.AsyncClient(base_url=address, trust_env=False, timeout=20) as http,
+        ):
+            yield Site(address, http, documents, extender, app)

@@ -1,0 +1,201 @@
+"""Who sees what: a browser on this host, and users whom the API server knows."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from k8s_rdma.config.files import fit
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.http_server import Answer
+from k8s_rdma.http_server.asgi import JSON
+from k8s_rdma.kube.client import connect
+from k8s_rdma.web.access import MAX_NAMESPACES, MAX_REVIEWS, REVIEW_S, Recent, ReviewedAccess
+from k8s_rdma.web.config import WebConfig
+from web.cases import EXAMPLE, cluster, explanation, waiting
+from web.serving import Site, listening, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from k8s_rdma.http_server.asgi import Receive, Scope, Send
+    from k8s_rdma.wire.views import ClusterView
+
+pytestmark = pytest.mark.anyio
+
+OPERATOR, TENANT, NOBODY = ({"authorization": f"Bearer {name}"} for name in ("operator", "tenant", "nobody"))
+POD = "/pods/research/llama-pretrain-worker-0"
+
+
+@dataclass(slots=True)
+class Reviews:
+    """An API server that reviews: an operator lists all pods, a tenant those of `research`."""
+
+    down: bool = False
+    reviews: list[dict[str, Any]] = field(default_factory=list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        await self._answer(json.loads(body))(scope, receive, send)
+
+    def _answer(self, review: dict[str, Any]) -> Answer:
+        self.reviews.append(review)
+        if self.down:
+            return Answer("{}", status=500, content_type=JSON)
+        spec = review["spec"]
+        if review["kind"] == "TokenReview":
+            user = {"username": spec["token"], "groups": ["system:authenticated"], "extra": {"scope": ["a"]}}
+            status: dict[str, Any] = {"authenticated": True, "user": user}
+            if spec["token"] not in ("operator", "tenant"):
+                status = {"authenticated": False, "error": "invalid bearer token"}
+        else:
+            attributes = spec["resourceAttributes"]
+            assert (attributes["verb"], attributes["resource"]) == ("list", "pods")
+            assert spec["groups"] == ["system:authenticated"]
+            assert spec["extra"] == {"scope": ["a"]}
+            status = {"allowed": spec["user"] == "operator" or attributes["namespace"] == "research"}
+        return Answer(json.dumps({**review, "status": status}), status=201, content_type=JSON)
+
+
+@asynccontextmanager
+async def reviewed(directory: Path, view: ClusterView = EXAMPLE) -> AsyncIterator[tuple[Site, Reviews]]:
+    reviews = Reviews()
+    async with listening(reviews) as url:
+        kubeconfig = {
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        (directory / "kubeconfig").write_text(json.dumps(kubeconfig))
+        client = connect(str(directory / "kubeconfig"))
+        try:
+            access = ReviewedAccess(client, monotonic)
+            async with serving(view, explanation(), access=access) as site:
+                yield site, reviews
+        finally:
+            await client.close()
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:54008", "LOCALHOST:1", "[::1]:8080"])
+async def test_loopback_is_for_names_of_this_host(host: str):
+    async with serving(EXAMPLE) as site:
+        assert (await site.http.get("/", headers={"host": host})).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["rebound.example.com", "127.0.0.1.example.com:54008", "[::2]", "10.0.0.1"])
+async def test_page_of_another_site_reads_nothing(host: str):
+    async with serving(EXAMPLE, explanation()) as site:
+        for path in ("/", "/pending", "/nodes/worker-1", POD):
+            reply = await site.http.get(path, headers={"host": host})
+            assert reply.status_code == 403
+            assert "worker" not in reply.text
+
+
+async def test_request_without_a_token_of_the_cluster_is_refused(tmp_path: Path):
+    async with reviewed(tmp_path) as (site, _):
+        for headers in ({}, NOBODY, {"authorization": "Basic eDp5"}, {"authorization": "Bearer"}):
+            reply = await site.http.get("/", headers=headers)
+            assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer")
+            assert "worker" not in reply.text
+        twice = [("authorization", "Bearer operator"), ("authorization", "Bearer nobody")]
+        assert (await site.http.get("/", headers=twice)).status_code == 401
+        assert (await site.http.get("/healthz")).status_code == 200
+
+
+async def test_tenant_sees_own_pods_and_sums_of_others(tmp_path: Path):
+    async with reviewed(tmp_path) as (site, _):
+        pages = [(await site.http.get(path, headers=TENANT)).text for path in ("/", "/pending")]
+        for page in pages:
+            assert "research/llama-pretrain-worker-0" in page
+            assert "team-b" not in page
+            assert "1 more pod waits in namespaces whose pods you may not list" in page
+        assert "255 Gb/s" in pages[0]
+        for path in ("/", "/pending"):
+            assert "team-b" in (await site.http.get(path, headers=OPERATOR)).text
+
+
+async def test_pod_of_another_namespace_is_neither_shown_nor_asked_for(tmp_path: Path):
+    async with reviewed(tmp_path) as (site, _):
+        assert (await site.http.get(POD, headers=TENANT)).status_code == 200
+        site.documents.requests.clear()
+        for name in ("bandwidth-test", "no-such-pod"):
+            reply = await site.http.get(f"/pods/team-b/{name}", headers=TENANT)
+            assert reply.status_code == 403
+        assert site.documents.requests == []
+
+
+async def test_reviews_are_asked_once_a_minute(tmp_path: Path):
+    async with reviewed(tmp_path) as (site, reviews):
+        for _ in range(5):
+            assert (await site.http.get("/", headers=TENANT)).status_code == 200
+        kinds = [review["kind"] for review in reviews.reviews]
+        assert kinds.count("TokenReview") == 1
+        assert kinds.count("SubjectAccessReview") == 3  # of all namespaces, research and team-b
+
+
+async def test_api_server_that_does_not_answer_opens_nothing(tmp_path: Path):
+    async with reviewed(tmp_path) as (site, reviews):
+        reviews.down = True
+        for headers in (OPERATOR, NOBODY):
+            reply = await site.http.get("/", headers=headers)
+            assert reply.status_code == 503
+            assert "worker" not in reply.text
+        reviews.down = False
+        assert (await site.http.get("/", headers=OPERATOR)).status_code == 200, "a failure is not kept"
+
+
+async def test_request_asks_about_a_bounded_number_of_namespaces(tmp_path: Path):
+    pods = tuple(waiting(f"team-{index}/pod") for index in range(300))
+    async with reviewed(tmp_path, cluster(pending=pods)) as (site, reviews):
+        page = await site.http.get("/", headers=TENANT)
+    assert "300 more pods wait in namespaces" in page.text
+    assert len(reviews.reviews) == 2 + MAX_NAMESPACES
+
+
+def test_recent_answers_are_bounded_in_number_and_time():
+    now = [0.0]
+    recent: Recent[int, bool] = Recent(lambda: now[0])
+    for key in range(MAX_REVIEWS + 10):
+        recent[key] = True
+    assert 9 not in recent
+    assert 10 in recent
+    now[0] = REVIEW_S
+    assert 10 not in recent
+
+
+@pytest.mark.parametrize(
+    ("document", "fault"),
+    [
+        ({"listen": ""}, "listen: all addresses; beyond loopback, set access: reviews"),
+        ({"listen": "10.0.0.1"}, "listen: 10.0.0.1; beyond loopback, set access: reviews"),
+        ({"extender": {"url": "http://x/path"}}, "extender.url: http://x/path; wanted a URL without a path"),
+        ({"extender": {"url": "ftp://x"}}, "extender.url: ftp://x; wanted a URL"),
+        (
+            {"extender": {"certFile": "/a"}},
+            "extender.certFile and keyFile: one is of no use without the other",
+        ),
+        ({"access": "none"}, "access: none; wanted loopback or reviews"),
+        ({"pollS": 0}, "pollS: 0; wanted"),
+    ],
+)
+def test_configuration_that_contradicts_itself_is_refused_by_field(document: dict[str, Any], fault: str):
+    with pytest.raises(MalformedError) as refused:
+        fit(WebConfig, document)
+    assert fault in refused.value.message
+
+
+@pytest.mark.parametrize("document", [{}, {"listen": "::1"}, {"listen": "", "access": "reviews"}])
+def test_configuration_that_is_safe_is_taken(document: dict[str, Any]):
+    fit(WebConfig, document)

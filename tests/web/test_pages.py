@@ -1,0 +1,281 @@
+"""The pages over real sockets: what they show, what they escape, and what they refuse."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from k8s_rdma.wire.views import (
+    ExtenderState,
+    Group,
+    NodeExplanation,
+    PfExplanation,
+    PfRow,
+    Place,
+    Placed,
+    Refused,
+    Sort,
+)
+from web.cases import EXAMPLE, HOSTILE, cluster, explanation, large_cluster, node, pf, waiting
+from web.serving import serving
+
+pytestmark = pytest.mark.anyio
+
+POD = "/pods/research/llama-pretrain-worker-0"
+PAGES = ("/", "/pending", "/nodes/worker-1", POD)
+OTHER_PATHS = (
+    "/nope",
+    "/nodes/",
+    "/nodes/..%2f..%2fetc",
+    "/pods/a",
+    "/pods/a/b/c",
+    "/nodes/A",
+    "/style.css/x",
+)
+TAGS = frozenset(
+    {
+        *("html", "head", "meta", "title", "link", "body", "header", "nav", "main", "footer", "section"),
+        *("h1", "h2", "p", "a", "dl", "div", "dt", "dd", "ul", "li", "span", "small", "em", "strong", "code"),
+        *("svg", "rect", "form", "label", "input", "select", "option", "button"),
+        *("table", "caption", "thead", "tbody", "tr", "th", "td"),
+    }
+)
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and all of its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def assert_harmless(self) -> None:
+        """No element, attribute or address that a template did not write."""
+        assert {tag for tag, _ in self.elements} <= TAGS
+        for tag, attributes in self.elements:
+            assert not [name for name in attributes if name.startswith("on") or name == "style"], tag
+            assert all((attributes.get(name) or "/")[0] in "/?#" for name in ("href", "action", "src"))
+
+
+async def test_overview_shows_health_pending_pods_and_nodes():
+    async with serving(EXAMPLE) as site:
+        reply = await site.http.get("/")
+    text = " ".join(Elements(reply.text).text.split())
+    assert reply.status_code == 200
+    assert "Nodes ready3 of 5 · 4 with problems PFs up7 of 7 Reserved255 Gb/s of 600 Gb/s · 42 %" in text
+    assert "claims: 25 Gb/s of 100 Gb/s VFs free120 of 192" in text
+    assert "Pods pending3 Oldest report5 min 1 node never reported" in text
+    assert "team-b/bandwidth-test2 interfaces, 80 Gb/s · waits 5 min5 nodes: no PF has 4 free VFs" in text
+    assert "unknown of 100 Gb/s · 20/32 VFs free" in text, "unknown is not zero"
+
+
+async def test_node_shows_all_its_pfs():
+    many = node("worker-1", *(pf(index) for index in range(40)))
+    async with serving(cluster(many)) as site:
+        overview, page = [(await site.http.get(path)).text for path in ("/", "/nodes/worker-1")]
+    assert overview.count("<svg") == 8
+    assert "32 more PFs" in overview
+    assert page.count("<svg") == 40
+
+
+async def test_pod_is_explained():
+    async with serving(EXAMPLE, explanation()) as site:
+        text = " ".join(Elements((await site.http.get(POD)).text).text.split())
+    assert "refused · 2 interfaces, 80 Gb/s reserved, priority 0" in text
+    assert "holds 120 Gb/s of 400 Gb/s and 12 VFs of its limit" in text
+    assert "2 nodes: no: needs more bandwidth than its PFs have left" in text
+    assert "needs 80000 Mb/s, has 7500" in text
+    assert "1 \N{MULTIPLICATION SIGN} 40 Gb/s; reservations by nobody (accounted only)" in text
+    assert "the node cannot be read" in text
+    assert "1 node: cannot be read: no report for 5 min such as worker-3" in text
+
+
+async def test_texts_of_others_are_shown_and_do_nothing():
+    hostile_pf = PfRow(name=HOSTILE, link_mbps=1, reserved_mbps=2, vfs=1, free_vfs=0, devices=1)
+    view = cluster(
+        node(HOSTILE, hostile_pf, problems=(HOSTILE,)),
+        node("worker-1", hostile_pf, problems=(HOSTILE,)),
+        pending=(waiting(f"ns/{HOSTILE}", HOSTILE),),
+    )
+    hostile = PfExplanation(
+        name=HOSTILE,
+        pci=HOSTILE,
+        link_mbps=1,
+        unreserved_mbps=0,
+        vfs=1,
+        free_vfs=1,
+        placed=1,
+        min_by=(HOSTILE,),
+        objections=(HOSTILE,),
+    )
+    pod = explanation(
+        extender=ExtenderState(role="standby", missing=(HOSTILE,)),
+        state="waiting",
+        policy=HOSTILE,
+        malformed=HOSTILE,
+        limit_refusal=HOSTILE,
+        nominated=HOSTILE,
+        refused=Refused(verb=HOSTILE, ago_s=1, text=HOSTILE),
+        places=(
+            Place(
+                node=HOSTILE,
+                signature=HOSTILE,
+                rates=HOSTILE,
+                generation=1,
+                reported=(Placed(pci=HOSTILE, name=HOSTILE, interfaces=1, reserved_mbps=1),),
+            ),
+        ),
+        groups=(
+            Group(
+                verdict="refused",
+                count=1,
+                why=HOSTILE,
+                examples=(NodeExplanation(node=HOSTILE, verdict="refused", pfs=(hostile,)),),
+            ),
+        ),
+        notes=(HOSTILE,),
+    )
+    async with serving(view, pod) as site:
+        for path in (*PAGES, f"/?q={HOSTILE[:30]}"):
+            html = (await site.http.get(path)).text
+            Elements(html).assert_harmless()
+            assert "\u202e" not in html
+            assert "\x1b" not in html
+            assert "{{ 7*7 }}" in html or "49" not in html
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in (await site.http.get("/")).text
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/style.css", "/icon.svg", "/healthz", "/nope", "/?sort=x"])
+async def test_headers_forbid_scripts_frames_and_other_sites(path: str):
+    async with serving(EXAMPLE, explanation()) as site:
+        reply = await site.http.get(path)
+        head = await site.http.head(path)
+    policy = dict(
+        part.strip().partition(" ")[::2] for part in reply.headers["content-security-policy"].split(";")
+    )
+    assert policy["default-src"] == "'none'"
+    assert policy["style-src"] == policy["img-src"] == policy["form-action"] == "'self'"
+    assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert "script-src" not in policy
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert reply.headers["referrer-policy"] == "no-referrer"
+    assert reply.headers["cross-origin-resource-policy"] == "same-origin"
+    assert (head.status_code, head.content) == (reply.status_code, b"")
+    assert head.headers["content-type"] == reply.headers["content-type"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+async def test_only_get_and_head_are_answered(method: str):
+    async with serving(EXAMPLE) as site:
+        reply = await site.http.request(method, "/")
+    assert (reply.status_code, reply.headers["allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", [*OTHER_PATHS, "/nodes/worker-9", "/pods/research/nope"])
+async def test_unknown_path_is_a_page_with_status_404(path: str):
+    async with serving(EXAMPLE) as site:
+        reply = await site.http.get(path)
+    assert (reply.status_code, reply.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert 'href="/"' in reply.text
+
+
+@pytest.mark.parametrize(
+    ("query", "parameter"),
+    [
+        *(
+            ("sort=speed", "sort"),
+            ("page=0", "page"),
+            ("page=-1", "page"),
+            ("page=\u0661", "page"),
+            ("page=99999", "page"),
+        ),
+        *(
+            ("refresh=2", "refresh"),
+            (f"q={'a' * 254}", "q"),
+            ("q=%ff", "query"),
+            ("&".join(["x=1"] * 20), "query"),
+        ),
+    ],
+)
+async def test_parameter_that_is_none_is_refused_by_name(query: str, parameter: str):
+    async with serving(EXAMPLE) as site:
+        reply = await site.http.get(f"/?{query}")
+    assert reply.status_code == 400
+    assert f"<p>{parameter}: " in reply.text
+
+
+async def test_nodes_are_sorted_and_selected():
+    async with serving(EXAMPLE) as site:
+
+        async def names(query: str) -> list[str]:
+            return re.findall(
+                r'node-head"><a href="/nodes/([^"]+)"', (await site.http.get(f"/?{query}")).text
+            )
+
+        for sort in Sort:
+            assert len(await names(f"sort={sort.value}")) == 5
+        assert (await names("sort=name"))[:2] == ["worker-1", "worker-2"]
+        assert (await names("sort=age"))[:2] == ["worker-5", "worker-3"]
+        assert (await names("sort=reserved"))[0].startswith("worker-4")
+        assert await names("q=%20RACK-17") == ["worker-4.rack-17.cluster.example.com"]
+        assert await names("q=nothing") == []
+
+
+async def test_pages_of_a_large_cluster_are_short_and_whole():
+    async with serving(large_cluster(nodes=600, pending=300)) as site:
+        found, path = set(), "/?sort=reserved"
+        while path:
+            reply = await site.http.get(path)
+            assert len(reply.content) < 100_000
+            found |= set(re.findall(r'node-head"><a href="/nodes/([^"]+)"', reply.text))
+            following = re.search(r'rel="next" href="([^"]+)"', reply.text)
+            path = "/" + following[1].replace("&amp;", "&") if following else ""
+        assert len(found) == 600
+        pending = await site.http.get("/pending?page=6")
+        assert len(pending.content) < 100_000
+        assert "251 to 300 of 300" in pending.text
+
+
+async def test_long_texts_do_not_make_long_pages():
+    long = "x" * 20_000
+    view = cluster(
+        *(node(f"worker-{index}", pf(0), problems=(long,) * 20) for index in range(50)),
+        pending=tuple(waiting(f"ns/pod-{index}", long) for index in range(50)),
+    )
+    pod = explanation(malformed=long, notes=(long,) * 1000, limit_refusal=long)
+    async with serving(view, pod) as site:
+        for path in PAGES:
+            assert len((await site.http.get(path)).content) < 100_000, path
+
+
+async def test_data_that_is_old_says_so():
+    async with serving(EXAMPLE, explanation()) as site:
+        assert "does not answer" not in (await site.http.get("/")).text
+        site.documents.broken = b'{"extender": 1}'
+        await site.extender.poll()
+        page = await site.http.get("/")
+        assert page.status_code == 200
+        assert "The extender does not answer.</strong> This is what it said 0 s ago." in page.text
+        assert "worker-1" in page.text
+        assert (await site.http.get(POD)).status_code == 503
+
+
+async def test_no_data_is_no_empty_cluster():
+    async with serving(EXAMPLE) as site:
+        site.extender.snapshot, site.documents.broken = None, b"no JSON"
+        await site.extender.poll()
+        for path in ("/", "/pending", "/nodes/worker-1"):
+            reply = await site.http.get(path)
+            assert reply.status_code == 503
+            assert "cluster view" in reply.text
+            assert "0 of 0" not in reply.text

@@ -1,0 +1,78 @@
+"""`k8s-rdma web` as a process: it starts without an extender, shows what there is, and ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from cluster.control_plane import free_port
+from cluster.processes import running
+from process_status import resident_kib
+from web.cases import EXAMPLE, large_cluster
+from web.serving import Documents, listening
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+MAX_KIB = 200 << 10
+PROGRAM = (sys.executable, "-m", "k8s_rdma", "web", "--config")
+
+
+async def test_process_shows_the_extender_once_it_answers(tmp_path: Path):
+    port, extender_port = free_port(), free_port()
+    config = tmp_path / "web.yaml"
+    extender = {"url": f"http://127.0.0.1:{extender_port}"}
+    config.write_text(json.dumps({"port": port, "extender": extender, "pollS": 1}))
+    async with (
+        running(tmp_path / "web.log", *PROGRAM, config) as program,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client,
+    ):
+
+        async def answers(status: int) -> bool:
+            try:
+                return (await client.get("/")).status_code == status
+            except httpx2.TransportError:
+                return False
+
+        await program.until(lambda: answers(503))
+        assert f"no extender answers at {extender['url']}" in (await client.get("/")).text
+        documents = Documents(EXAMPLE)
+        async with listening(documents, port=extender_port):
+            await program.until(lambda: answers(200))
+            assert "worker-1" in (await client.get("/")).text
+            documents.view = large_cluster()
+
+            async def shows_large() -> bool:
+                return "gpu-worker-" in (await client.get("/")).text
+
+            await program.until(shows_large)
+            assert resident_kib(program.process.pid) < MAX_KIB
+    events = [json.loads(line)["event"] for line in (tmp_path / "web.log").read_text().splitlines()]
+    assert events[0] == "web_ready"
+    assert "extender_answers" in events
+    assert events[-1] == "web_stopped"
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"listen": "0.0.0.0"}, "listen: 0.0.0.0; beyond loopback, set access: reviews"),
+        ({"extender": {"tokenFile": "/nowhere"}}, "extender.tokenFile /nowhere: No such file or directory"),
+        ({"extender": {"url": "https://x", "caFile": "/nowhere"}}, "extender.caFile /nowhere: No such file"),
+        ({"scripts": True}, "scripts: unknown key"),
+    ],
+)
+def test_configuration_is_checked_before_it_is_used(tmp_path: Path, document: object, message: str):
+    (tmp_path / "web.yaml").write_text(json.dumps(document))
+    ended = subprocess.run(
+        [*PROGRAM, tmp_path / "web.yaml", "--check-config"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert message in ended.stderr
