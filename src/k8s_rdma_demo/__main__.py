@@ -57,7 +57,7 @@ def main() -> int:
     world = World(Paths(directory=options.directory, plugins=options.plugins, shim=options.shim))
     status, shown = 1, False
     try:
-        _play(world, outcome, console)
+        _play(world, outcome, console, options.web)
         status = 0
         if options.keep:
             outcome.show(console)
@@ -92,12 +92,15 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _play(world: World, outcome: Outcome, console: Console) -> None:
+def _play(world: World, outcome: Outcome, console: Console, web: int | None) -> None:
+    """Play the scenes. web: the descriptor of the listening socket for pages; None for none."""
     started = time.monotonic()
     scenes = Scenes(world, outcome, examples_directory())
     _step(console, "Two nodes with two PFs of 64 VFs each, and a PF for claims", world.build)
     initial_state = {node.name: world.kernel_state(node) for node in world.nodes}
     _step(console, "Agents, servers, extender; API server, scheduler, kubelets", world.start)
+    if web is not None:
+        console.print(f"Pages for people: {world.start_web(web)}", soft_wrap=True)
     with OverbookingMonitor(world.nodes) as monitor:
         try:
             for name, title in SCENES:
@@ -188,6 +191,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--shim", type=Path, required=True)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--web", type=int)
     return parser.parse_args()
 
 

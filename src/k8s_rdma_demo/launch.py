@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from k8s_rdma.errors import K8sRdmaError
@@ -37,12 +39,14 @@ ISOLATION = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-pro
 AS_USER = ("--user", "--map-root-user")
 
 
-def launch(*, json_file: Path | None, keep: bool) -> int:
-    """Run the demo; its exit status: 0 when every check passed."""
+def launch(*, json_file: Path | None, keep: bool, web: bool) -> int:
+    """Run the demo; its exit status: 0 when every check passed. web: whether to serve pages on loopback."""
     plugins, shim = _requirements()
     isolation = (*ISOLATION, *(AS_USER if os.geteuid() else ()))
     _probe(isolation)
-    with tempfile.TemporaryDirectory(prefix="k8s-rdma-demo-", dir=_scratch()) as directory:
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="k8s-rdma-demo-", dir=_scratch()))
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0))) if web else None
         command = [
             "unshare",
             *isolation,
@@ -51,9 +55,10 @@ def launch(*, json_file: Path | None, keep: bool) -> int:
             "k8s_rdma_demo",
             *("--directory", directory, "--plugins", str(plugins), "--shim", str(shim)),
             *(("--json", str(json_file.absolute())) if json_file else ()),
-            *(("--keep",) if keep else ()),
+            *(("--keep",) if keep or web else ()),
+            *(("--web", str(listener.fileno())) if listener else ()),
         ]
-        return _run(command, Path(directory))
+        return _run(command, Path(directory), (listener.fileno(),) if listener else ())
 
 
 def _scratch() -> str:
@@ -62,11 +67,11 @@ def _scratch() -> str:
     return directory if len(directory) <= MAX_SCRATCH else "/tmp"  # noqa: S108 - a fresh directory is made in it
 
 
-def _run(command: list[str], directory: Path) -> int:
+def _run(command: list[str], directory: Path, descriptors: tuple[int, ...]) -> int:
     """Wait for the demo. Ctrl-C reaches it by the terminal, a SIGTERM is passed on; it cleans up itself."""
     signal.signal(signal.SIGINT, lambda *_: None)  # a handler, unlike SIG_IGN, is not inherited
     environment = os.environ | ({"K8S_RDMA_DEMO_ROOT": "1"} if os.geteuid() == 0 else {})
-    process = subprocess.Popen(command, env=environment)
+    process = subprocess.Popen(command, env=environment, pass_fds=descriptors)
     init = _child_of(process)
     if init is not None:
         signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGINT))

@@ -35,8 +35,12 @@ class Processes:
         *arguments: str,
         netns: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
     ) -> None:
-        """Run `python -m <arguments>` in a namespace; a session of its own keeps Ctrl-C away from it."""
+        """Run `python -m <arguments>` in a namespace; a session of its own keeps Ctrl-C away from it.
+
+        descriptors: of open files that it inherits.
+        """
         prefix = [] if netns is None else ["nsenter", f"--net={netns}", "--"]
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / f"{name}.log").open("ab") as log:
@@ -46,6 +50,7 @@ class Processes:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **(environment or {})},
+                pass_fds=descriptors,
                 start_new_session=True,
             )
 

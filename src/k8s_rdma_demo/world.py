@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import socket
 import subprocess
 import sys
 import threading
@@ -152,6 +153,14 @@ class World:
             self._start_kubelet(node)
             if node.has_claims:
                 self._start_driver(node)
+
+    def start_web(self, listener: int) -> str:
+        """Serve pages on a listening socket, by its descriptor; their address."""
+        arguments = ("--listener", str(listener), "--extender", EXTENDER_URL)
+        self.processes.start("web", "k8s_rdma_demo.web", *arguments, descriptors=(listener,))
+        with socket.socket(fileno=os.dup(listener)) as duplicate:
+            host, port = duplicate.getsockname()
+        return f"http://{host}:{port}"
 
     def start_agent(self, node: DemoNode) -> None:
         """The node's agent; returns at once."""

@@ -1,0 +1,23 @@
+"""The demo's `k8s-rdma web`, on a listening socket from outside the demo's network namespace."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+
+from k8s_rdma.web.config import ExtenderEndpoint, WebConfig
+from k8s_rdma.web.main import run_on
+
+
+def main() -> None:
+    """Serve on the socket, which belongs to the namespace that it was made in."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--listener", type=int, required=True, help="its file descriptor")
+    parser.add_argument("--extender", required=True, help="its URL")
+    options = parser.parse_args()
+    with socket.socket(fileno=options.listener) as listener:
+        run_on(listener, WebConfig(extender=ExtenderEndpoint(url=options.extender), poll_s=1))
+
+
+if __name__ == "__main__":
+    main()
