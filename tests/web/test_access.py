@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import Answer
 from k8s_rdma.http_server.asgi import JSON
 from k8s_rdma.kube.client import connect
-from k8s_rdma.web.access import MAX_NAMESPACES, MAX_REVIEWS, REVIEW_S, Recent, ReviewedAccess
+from k8s_rdma.web.access import MAX_IN_FLIGHT, MAX_NAMESPACES, MAX_REVIEWS, REVIEW_S, Recent, ReviewedAccess
 from k8s_rdma.web.config import WebConfig
 from web.cases import EXAMPLE, cluster, explanation, waiting
 from web.serving import Site, listening, serving
@@ -39,6 +40,8 @@ class Reviews:
 
     down: bool = False
     reviews: list[dict[str, Any]] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
@@ -47,6 +50,10 @@ class Reviews:
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        await asyncio.sleep(0.01)
+        self.in_flight -= 1
         await self._answer(json.loads(body))(scope, receive, send)
 
     def _answer(self, review: dict[str, Any]) -> Answer:
@@ -162,6 +169,7 @@ async def test_request_asks_about_a_bounded_number_of_namespaces(tmp_path: Path)
         page = await site.http.get("/", headers=TENANT)
     assert "300 more pods wait in namespaces" in page.text
     assert len(reviews.reviews) == 2 + MAX_NAMESPACES
+    assert 1 < reviews.most_in_flight <= MAX_IN_FLIGHT
 
 
 def test_recent_answers_are_bounded_in_number_and_time():
