@@ -23,7 +23,7 @@ from k8s_rdma.errors import Reason
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.main import OPEN_PATHS
 from k8s_rdma.server.app import openapi_document
-from k8s_rdma.wire.views import CLUSTER_PATH, EXPLAIN_PATH
+from k8s_rdma.wire.views import CLUSTER_PATH, EXPLAIN_PATH, HOLDERS_PATH, NAMESPACE_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,7 +82,7 @@ def test_http_reference_has_every_path_of_extender_and_device_plugin():
     page = (ROOT / "docs" / "http-api.md").read_text()
     config = ExtenderConfig()
     verbs = {config.filter_path, config.prioritize_path, config.preempt_path, config.bind_path}
-    views = {"/metrics", CLUSTER_PATH, EXPLAIN_PATH, *OPEN_PATHS}
+    views = {"/metrics", CLUSTER_PATH, EXPLAIN_PATH, HOLDERS_PATH, NAMESPACE_PATH, *OPEN_PATHS}
     named = set(re.findall(r"`(?:GET|POST) (/[^?`]*)", section(page, "Extender")))
     assert named == verbs | views | {"/"}
     named = {name for name, _ in rows_by_name(section(page, "Device plugin")) if name.startswith("/")}

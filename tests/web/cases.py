@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from k8s_rdma.wire.views import (
     ClusterView,
     Explanation,
     ExtenderState,
     Group,
+    HolderRow,
     Limit,
     NodeExplanation,
     NodeRow,
@@ -21,17 +24,26 @@ from k8s_rdma.wire.views import (
     Totals,
 )
 
+if TYPE_CHECKING:
+    from k8s_rdma.core.types import Enforcer
+
 ACTIVE = ExtenderState(role="active")
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}\u202e\x1b[31m"
 
 
-def pf(index: int, reserved_mbps: int | None = 40_000, link_mbps: int | None = 100_000) -> PfRow:
+def pf(
+    index: int,
+    reserved_mbps: int | None = 40_000,
+    link_mbps: int | None = 100_000,
+    min_by: Enforcer = "hardware",
+) -> PfRow:
     return PfRow(
         name=f"enp{65 + index}s0f0np0",
         link_mbps=link_mbps,
         reserved_mbps=reserved_mbps,
         vfs=32,
         free_vfs=20,
+        min_by=min_by,
     )
 
 
@@ -97,7 +109,12 @@ def large_cluster(nodes: int = 5_000, pfs: int = 8, pending: int = 2_000) -> Clu
 
 EXAMPLE = cluster(
     node("worker-1", pf(0, 92_500), pf(1, 40_000), pf(2, 0)),
-    node("worker-2", pf(0, 12_500), pf(1, None), problems=("enp66s0f0np0: its use is not known",)),
+    node(
+        "worker-2",
+        pf(0, 12_500, min_by="accounted"),
+        pf(1, None),
+        problems=("enp66s0f0np0: use unknown",),
+    ),
     node(
         "worker-3",
         pf(0, 30_000, None),
@@ -121,6 +138,23 @@ EXAMPLE = cluster(
     ),
 )
 """A small cluster with everything that can be wrong."""
+
+
+def holder(pod: str, count: int = 1, **fields: object) -> tuple[HolderRow, ...]:
+    """Equal interfaces of `namespace/name`."""
+    namespace, _, name = pod.partition("/")
+    given = {"node": "worker-1", "pf": "enp65s0f0np0", "pci": "0000:41:00.0", "uid": f"uid-of-{name}"}
+    given |= {"reserved_mbps": 20_000, "cap_mbps": 40_000, "min_by": "hardware", "max_by": "hardware"}
+    return (HolderRow(namespace=namespace, pod=name, **{**given, **fields}),) * count
+
+
+HOLDERS = (
+    *holder("research/llama-pretrain-worker-7", 4),
+    *holder("research/notebook", pf="enp66s0f0np0", min_by="accounted", max_by="software", generation=2),
+    *holder("team-b/bandwidth", 2, reserved_mbps=6_250, cap_mbps=0, max_by="none", admitted=3, generation=2),
+    *holder("team-b/", reserved_mbps=0, cap_mbps=0, min_by=None, max_by=None, uid="4d1c2b3a"),
+)
+"""Of worker-1: two namespaces, and a pod without a name."""
 
 
 def explanation(**fields: object) -> Explanation:

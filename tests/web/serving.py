@@ -20,11 +20,18 @@ from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.wire.rest import Error
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
+    HOLDERS_PATH,
+    NAMESPACE_PATH,
     ClusterView,
     Explanation,
+    HolderRow,
+    HoldersView,
+    Limit,
+    NamespaceView,
     encode_explanation,
     encode_view,
 )
+from web.cases import HOLDERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -38,6 +45,8 @@ class Documents:
 
     view: ClusterView
     explanations: dict[str, Explanation] = field(default_factory=dict)
+    holders: tuple[HolderRow, ...] = ()
+    limit: Limit | None = None
     broken: bytes | None = None
     requests: list[tuple[str, dict[str, list[str]]]] = field(default_factory=list)
 
@@ -51,10 +60,25 @@ class Documents:
             return Answer(self.broken, content_type=JSON)
         if path == CLUSTER_PATH:
             return Answer(encode_view(self.view), content_type=JSON)
+        if path == HOLDERS_PATH:
+            rows = tuple(row for row in self.holders if row.node == query["node"][0])
+            return Answer(encode_view(HoldersView(holders=rows, notes=("a note",))), content_type=JSON)
+        if path == NAMESPACE_PATH:
+            return Answer(encode_view(self._namespace(query["name"][0])), content_type=JSON)
         found = self.explanations.get(query["pod"][0])
         if found is None:
             return error_answer(404, Error(reason="not_found", message="there is no such pod"))
         return Answer(encode_explanation(found), content_type=JSON)
+
+    def _namespace(self, name: str) -> NamespaceView:
+        rows = tuple(row for row in self.holders if row.namespace == name)
+        return NamespaceView(
+            namespace=name,
+            interfaces=len(rows),
+            reserved_mbps=sum(row.reserved_mbps for row in rows),
+            holders=rows,
+            limit=self.limit,
+        )
 
 
 @asynccontextmanager
@@ -87,6 +111,7 @@ async def serving(
 ) -> AsyncIterator[Site]:
     """Serve pages of a view that was polled once."""
     documents = Documents(view, {f"{each.namespace}/{each.name}": each for each in explanations})
+    documents.holders = HOLDERS
     async with listening(documents) as url:
         extender = ExtenderViews(ExtenderEndpoint(url=url), poll_s=60, clock=monotonic)
         await extender.poll()

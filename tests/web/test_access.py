@@ -143,6 +143,19 @@ async def test_pod_of_another_namespace_is_neither_shown_nor_asked_for(tmp_path:
         assert site.documents.requests == []
 
 
+async def test_holders_of_other_namespaces_are_a_sum(tmp_path: Path):
+    async with reviewed(tmp_path) as (site, _):
+        page = (await site.http.get("/nodes/worker-1", headers=TENANT)).text
+        assert "research/notebook" in page
+        assert "team-b" not in page
+        assert "3 interfaces of pods that you may not list, 12.5 Gb/s reserved." in page
+        assert "team-b/bandwidth" in (await site.http.get("/nodes/worker-1", headers=OPERATOR)).text
+        assert (await site.http.get("/namespaces/research", headers=TENANT)).status_code == 200
+        site.documents.requests.clear()
+        assert (await site.http.get("/namespaces/team-b", headers=TENANT)).status_code == 403
+        assert site.documents.requests == []
+
+
 async def test_reviews_are_asked_once_a_minute(tmp_path: Path):
     async with reviewed(tmp_path) as (site, reviews):
         for _ in range(5):

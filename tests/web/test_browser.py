@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from k8s_rdma.wire.views import Limit
 from web.cases import EXAMPLE, HOSTILE, cluster, explanation, node, pf, waiting
 from web.chromium import CHROMIUM, chromium
 from web.serving import serving
@@ -23,7 +24,7 @@ pytestmark = [
 ]
 
 POD = "/pods/research/llama-pretrain-worker-0"
-PAGES = ("/", "/pending", "/nodes/worker-4.rack-17.cluster.example.com", POD, "/nope")
+PAGES = ("/", "/pending", "/nodes/worker-1", "/namespaces/research", POD, "/nope")
 SCREENSHOTS = os.environ.get("K8S_RDMA_SCREENSHOTS")
 
 CONTRAST = """
@@ -81,6 +82,7 @@ async def browser(tmp_path: Path) -> AsyncIterator[Page]:
 @pytest.mark.parametrize("width", [390, 1366])
 async def test_pages_fit_and_can_be_read(browser: Page, width: int, dark: bool):
     async with serving(EXAMPLE, explanation()) as site:
+        site.documents.limit = Limit(used_mbps=100_000, limit_mbps=400_000, used_vfs=9, limit_vfs=8)
         await browser.resize(width, dark=dark)
         for path in PAGES:
             await browser.open(f"{site.url}{path}")

@@ -10,6 +10,7 @@ import pytest
 from k8s_rdma.wire.views import (
     ExtenderState,
     Group,
+    Limit,
     NodeExplanation,
     PfExplanation,
     PfRow,
@@ -18,13 +19,13 @@ from k8s_rdma.wire.views import (
     Refused,
     Sort,
 )
-from web.cases import EXAMPLE, HOSTILE, cluster, explanation, large_cluster, node, pf, waiting
+from web.cases import EXAMPLE, HOSTILE, cluster, explanation, holder, large_cluster, node, pf, waiting
 from web.serving import serving
 
 pytestmark = pytest.mark.anyio
 
 POD = "/pods/research/llama-pretrain-worker-0"
-PAGES = ("/", "/pending", "/nodes/worker-1", POD)
+PAGES = ("/", "/pending", "/nodes/worker-1", "/namespaces/research", POD)
 OTHER_PATHS = (
     "/nope",
     "/nodes/",
@@ -77,6 +78,8 @@ async def test_overview_shows_health_pending_pods_and_nodes():
     assert "Pods pending3 Oldest report5 min 1 node never reported" in text
     assert "team-b/bandwidth-test2 interfaces, 80 Gb/s · waits 5 min5 nodes: no PF has 4 free VFs" in text
     assert "unknown of 100 Gb/s · 20/32 VFs free" in text, "unknown is not zero"
+    assert "12.5 Gb/s of 100 Gb/s, accounted only · 20/32 VFs free" in text
+    assert text.count("accounted only") == 1
 
 
 async def test_node_shows_all_its_pfs():
@@ -86,6 +89,44 @@ async def test_node_shows_all_its_pfs():
     assert overview.count("<svg") == 8
     assert "32 more PFs" in overview
     assert page.count("<svg") == 40
+
+
+def rows_of(html: str) -> list[str]:
+    """The rows of tables, as text with single spaces."""
+    found = re.findall(r"<tr>(.*?)</tr>", html.split("<tbody>")[1], re.DOTALL)
+    return [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in found]
+
+
+async def test_node_shows_who_holds_what():
+    async with serving(EXAMPLE) as site:
+        page = await site.http.get("/nodes/worker-1")
+        other = await site.http.get("/nodes/worker-2")
+    by = "reservation: accounted only, cap: software"
+    assert rows_of(page.text) == [
+        "research/llama-pretrain-worker-7 enp65s0f0np0 4 20 Gb/s each 40 Gb/s each hardware unchanged",
+        "team-b, a pod with UID 4d1c2b3a enp65s0f0np0 1 none none unknown unchanged",
+        "team-b/bandwidth enp65s0f0np0 2 6.25 Gb/s each none hardware change 3 admitted, 2 programmed",
+        f"research/notebook enp66s0f0np0 1 20 Gb/s 40 Gb/s {by} change 2",
+    ]
+    assert "Note: a note" in page.text
+    assert "No pod holds an interface here." in other.text
+
+
+async def test_namespace_shows_its_limit_and_what_its_pods_hold():
+    async with serving(EXAMPLE) as site:
+        without = await site.http.get("/namespaces/research")
+        site.documents.limit = Limit(used_mbps=100_000, limit_mbps=400_000, used_vfs=5, limit_vfs=None)
+        page = await site.http.get("/namespaces/research")
+    text = " ".join(Elements(page.text).text.split())
+    assert "5 interfaces, 100 Gb/s reserved" in text
+    assert "Reserved100 Gb/s of 400 Gb/s VFs5, no limit" in text
+    assert "research/llama-pretrain-worker-1" in text
+    assert "team-b" not in text
+    assert [row.split()[:3] for row in rows_of(page.text)] == [
+        ["worker-1", "enp65s0f0np0", "research/llama-pretrain-worker-7"],
+        ["worker-1", "enp66s0f0np0", "research/notebook"],
+    ]
+    assert "This namespace has no limit." in without.text
 
 
 async def test_pod_is_explained():
@@ -146,6 +187,7 @@ async def test_texts_of_others_are_shown_and_do_nothing():
         notes=(HOSTILE,),
     )
     async with serving(view, pod) as site:
+        site.documents.holders = holder(f"research/{HOSTILE}", pf=HOSTILE, uid=HOSTILE, pool=HOSTILE)
         for path in (*PAGES, f"/?q={HOSTILE[:30]}"):
             html = (await site.http.get(path)).text
             Elements(html).assert_harmless()
@@ -254,6 +296,9 @@ async def test_long_texts_do_not_make_long_pages():
     )
     pod = explanation(malformed=long, notes=(long,) * 1000, limit_refusal=long)
     async with serving(view, pod) as site:
+        site.documents.holders = tuple(
+            row for index in range(1000) for row in holder(f"research/{'x' * 240}-{index}", 2)
+        )
         for path in PAGES:
             assert len((await site.http.get(path)).content) < 100_000, path
 

@@ -43,7 +43,6 @@ from k8s_rdma.wire.views import (
     Explanation,
     ExtenderState,
     Group,
-    Limit,
     NodeExplanation,
     PfExplanation,
     Place,
@@ -552,7 +551,7 @@ class Explainer:
             places=self.pods.places(pod),
             nominated="" if self._stale(pod) else self._nominated(pod),
             refused=refused,
-            limit=self._limit(pod),
+            limit=self.cache.limits.use(pod.namespace),
             limit_refusal=self._beyond(pod),
             nodes_known=known_nodes,
             groups=groups,
@@ -581,14 +580,6 @@ class Explainer:
             return None
         verb, ago_s = attempt.outcome.verb, round(self.clock() - attempt.refused_at, 3)
         return Refused(verb=verb, ago_s=ago_s, text=attempt.why, causes=attempt.causes)
-
-    def _limit(self, pod: KnownPod) -> Limit | None:
-        limit, used = self.cache.limits.limit(pod.namespace), self.cache.limits.used(pod.namespace)
-        if limit is None:
-            return None
-        return Limit(
-            used_mbps=used.mbps, limit_mbps=limit.reserved_mbps, used_vfs=used.vfs, limit_vfs=limit.vfs
-        )
 
     def _beyond(self, pod: KnownPod) -> str:
         """The part of the limit that the pod exceeds; empty for a bound pod."""

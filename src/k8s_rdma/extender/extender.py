@@ -17,6 +17,7 @@ from k8s_rdma.extender.explain import Explainer, PodExplainer
 from k8s_rdma.extender.filter import FeasibilityChecker, Scheduling
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.gangs import Quorum
+from k8s_rdma.extender.holders import Holders
 from k8s_rdma.extender.http_poller import HttpPoller, poll_config
 from k8s_rdma.extender.leadership import Fence, Leadership, Readiness
 from k8s_rdma.extender.metrics import Metrics, Reading, counted, samples
@@ -301,7 +302,7 @@ class Extender:
             role=self.readiness.role,
             clock=self._clock,
         )
-        return Views(explainer, overview)
+        return Views(explainer, overview, Holders(cache=self.cache, nodes=self._known_nodes))
 
     def _may_exist(self, node: NodeName) -> bool:
         return self.nodes.may_exist(node)

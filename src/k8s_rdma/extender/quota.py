@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.placement import PlacedInterface, unique_interfaces
 from k8s_rdma.extender.metrics import Reading, samples
+from k8s_rdma.wire.views import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -80,6 +81,15 @@ class Limits:
     def used(self, namespace: str) -> Share:
         """The sum of what the namespace's pods hold."""
         return Share(self._mbps[namespace], self._vfs[namespace])
+
+    def use(self, namespace: str) -> Limit | None:
+        """The use of the namespace's limit, for people; None where it has none."""
+        limit, used = self.limit(namespace), self.used(namespace)
+        if limit is None:
+            return None
+        return Limit(
+            used_mbps=used.mbps, limit_mbps=limit.reserved_mbps, used_vfs=used.vfs, limit_vfs=limit.vfs
+        )
 
     def refusal(
         self,

@@ -22,18 +22,21 @@ from msgspec.structs import replace
 
 from k8s_rdma.core.allocation import mbps_by_claims
 from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED
-from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid, enforcer_of
+from k8s_rdma.errors import visible
 from k8s_rdma.extender.decision_log import Attempt, LastRefusals
 from k8s_rdma.extender.explain import Explainer, ExplainQuery
 from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.node_source import ClaimsUse, NodeSource
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.http_server.asgi import JSON, Answer, Scope, error_answer
-from k8s_rdma.wire.rest import Error
+from k8s_rdma.wire.rest import MAX_NAME, Error
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
     EXPLAIN_PATH,
+    HOLDERS_PATH,
     MAX_ROWS,
+    NAMESPACE_PATH,
     ClusterView,
     ExtenderState,
     NodeRow,
@@ -47,6 +50,8 @@ from k8s_rdma.wire.views import (
 )
 
 if TYPE_CHECKING:
+    from k8s_rdma.extender.holders import Holders
+
     Order: TypeAlias = Callable[["_Row"], tuple[object, ...]]
 
 KEPT_S = 1.0
@@ -183,6 +188,7 @@ def _pf_rows(snapshot: NodeSnapshot) -> Iterator[PfRow]:
             free_vfs=max(0, pf.capacity_vfs - used.vfs),
             devices=sum(pf.pools.values()) - claims_vfs,
             held_devices=sum(use.held_vfs for use in used.devices if use.resource != CLAIMS_POOL),
+            min_by=enforcer_of(pf.driver) if pf.rates.min else "accounted",
         )
 
 
@@ -259,13 +265,19 @@ _DEFAULT_ROWS = 100
 class Views:
     """Pages for people: `explain` and the cluster's overview."""
 
-    def __init__(self, explainer: Explainer, overview: Overview) -> None:
+    def __init__(self, explainer: Explainer, overview: Overview, holders: Holders) -> None:
         self._explainer = explainer
         self._overview = overview
+        self._holders = holders
 
     def routes(self) -> dict[str, Callable[[Scope], Awaitable[Answer]]]:
         """Return the handlers by path."""
-        return {EXPLAIN_PATH: self.explain, CLUSTER_PATH: self.cluster}
+        return {
+            EXPLAIN_PATH: self.explain,
+            CLUSTER_PATH: self.cluster,
+            HOLDERS_PATH: self.holders,
+            NAMESPACE_PATH: self.namespace,
+        }
 
     async def explain(self, scope: Scope) -> Answer:
         """Answer `?pod=NAMESPACE/NAME`, for `&node=NAME` (repeatable) in detail.
@@ -294,6 +306,21 @@ class Views:
             return _refuse(400, "malformed_request", f"limit: wanted a number of 0 to {MAX_ROWS}")
         view = await self._overview.view(sort=Sort(sort), limit=int(limit))
         return Answer(encode_view(view), content_type=JSON)
+
+    async def holders(self, scope: Scope) -> Answer:
+        """Answer `?node=NAME`."""
+        name = _query(scope).get("node", [""])[0]
+        view = self._holders.of_node(NodeName(name))
+        if view is None:
+            return _refuse(404, "not_found", f"node: there is no node {visible(name[:MAX_NAME])!r}")
+        return Answer(encode_view(view), content_type=JSON)
+
+    async def namespace(self, scope: Scope) -> Answer:
+        """Answer `?name=NAMESPACE`; one without pods holds nothing."""
+        name = _query(scope).get("name", [""])[0]
+        if not 0 < len(name) <= MAX_NAME:
+            return _refuse(400, "malformed_request", "name: wanted that of a namespace")
+        return Answer(encode_view(await self._holders.of_namespace(name)), content_type=JSON)
 
 
 def _query(scope: Scope) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.web import pages
 from k8s_rdma.web.access import Access, Denial, Viewer
 from k8s_rdma.web.extender_views import ExtenderViews, NoAnswerError
-from k8s_rdma.web.pages import Cluster, ListQuery, Part, Pending, namespace_of
+from k8s_rdma.web.pages import Cluster, Holdings, ListQuery, Part, Pending, namespace_of
 from k8s_rdma.wire.views import Sort
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ _TITLES = {
 _NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 """A DNS subdomain of RFC 1123, as names of nodes and pods are."""
 
+_NO_HOLDERS = ("the extender does not say who holds what: it is of an older version",)
+
 _log = structlog.get_logger()
 
 
@@ -75,6 +77,7 @@ class WebApp:
             (re.compile("/"), self._overview),
             (re.compile("/pending"), self._pending),
             (re.compile(f"/nodes/(?P<node>{_NAME})"), self._node),
+            (re.compile(f"/namespaces/(?P<namespace>{_NAME})"), self._namespace),
             (re.compile(f"/pods/(?P<namespace>{_NAME})/(?P<pod>{_NAME})"), self._pod),
         )
 
@@ -135,7 +138,33 @@ class WebApp:
         node = cluster.nodes.get(request.names["node"])
         if node is None:
             return self._error(404, f"the extender knows no node {request.names['node']}")
-        return self._page("node.html", request.query, cluster=cluster, node=node)
+        view = await self._extender.holders(node.name)
+        rows, notes = (view.holders, view.notes) if view else ((), _NO_HOLDERS)
+        namespaces = await request.viewer.visible({row.namespace for row in rows})
+        return self._page(
+            "node.html",
+            request.query,
+            cluster=cluster,
+            node=node,
+            holdings=Holdings.select(rows, namespaces, request.query.page),
+            notes=notes,
+        )
+
+    async def _namespace(self, request: Request) -> Answer:
+        name = request.names["namespace"]
+        if not await request.viewer.visible([name]):
+            return self._error(403, f"you may not list pods of namespace {name}")
+        cluster, view = self._cluster(), await self._extender.namespace(name)
+        if view is None:
+            return self._error(503, _NO_HOLDERS[0])
+        pending = [row for row in cluster.snapshot.view.pending if namespace_of(row.pod) == name]
+        return self._page(
+            "namespace.html",
+            request.query,
+            namespace=view,
+            pending=pending,
+            holdings=Holdings.select(view.holders, {name}, request.query.page),
+        )
 
     async def _pod(self, request: Request) -> Answer:
         namespace, name = request.names["namespace"], request.names["pod"]
@@ -210,6 +239,7 @@ def _environment() -> Environment:
         {
             "bar_width": pages.bar_width,
             "percent": pages.format_percent,
+            "enforcers": pages.format_enforcers,
             "plural": pages.plural,
             "refresh_s": pages.REFRESH_S,
             "pfs_of_a_node": pages.PFS_OF_A_NODE,

@@ -22,11 +22,17 @@ from k8s_rdma.wire.rest import ErrorDocument
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
     EXPLAIN_PATH,
+    HOLDERS_PATH,
     MAX_ROWS,
+    NAMESPACE_PATH,
     ClusterView,
     Explanation,
+    HoldersView,
+    NamespaceView,
     Sort,
     decode_explanation,
+    decode_holders,
+    decode_namespace,
     decode_view,
 )
 
@@ -39,8 +45,8 @@ MAX_ANSWER_BYTES = 64 << 20
 """Bytes of an answer; the view of 5,000 nodes with eight PFs has 7 MB."""
 
 TIMEOUT_S = 20.0
-MAX_EXPLANATIONS = 4
-"""Explanations in flight: the extender computes one at a time."""
+MAX_QUESTIONS = 4
+"""Questions of viewers in flight: the extender explains one pod at a time."""
 
 _log = structlog.get_logger()
 
@@ -74,7 +80,7 @@ class ExtenderViews:
         token_file = endpoint.token_file
         self._token = None if token_file is None else token_of(token_file, field="extender.tokenFile")
         self._tls = _tls(endpoint) if self._url.startswith("https:") else None
-        self._explanations = asyncio.Semaphore(MAX_EXPLANATIONS)
+        self._questions = asyncio.Semaphore(MAX_QUESTIONS)
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -98,9 +104,22 @@ class ExtenderViews:
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
         """Explain a pod; None where the extender has none of that name. NoAnswerError."""
-        async with self._explanations:
-            body = await self._get(EXPLAIN_PATH, {"pod": f"{namespace}/{name}"})
-        return None if body is None else _decoded(decode_explanation, body)
+        return await self._ask(EXPLAIN_PATH, {"pod": f"{namespace}/{name}"}, decode_explanation)
+
+    async def holders(self, node: str) -> HoldersView | None:
+        """List the holders on a node; None where the extender has none of that name. NoAnswerError."""
+        return await self._ask(HOLDERS_PATH, {"node": node}, decode_holders)
+
+    async def namespace(self, name: str) -> NamespaceView | None:
+        """Show the use of a namespace; None where the extender has no such view. NoAnswerError."""
+        return await self._ask(NAMESPACE_PATH, {"name": name}, decode_namespace)
+
+    async def _ask(
+        self, path: str, query: Mapping[str, str], decode: Callable[[bytes], Document]
+    ) -> Document | None:
+        async with self._questions:
+            body = await self._get(path, query)
+        return None if body is None else _decoded(decode, body)
 
     async def _get(self, path: str, query: Mapping[str, str]) -> bytes | None:
         """Return an answer's body, None for status 404.

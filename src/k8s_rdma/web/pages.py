@@ -5,6 +5,7 @@ Lists come in pages of a bounded number of rows, so that a page of a large clust
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -13,7 +14,7 @@ from urllib.parse import parse_qs, urlencode
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.web.extender_views import Snapshot
-from k8s_rdma.wire.views import NodeRow, PendingRow, PfTotals, Sort
+from k8s_rdma.wire.views import HolderRow, NodeRow, PendingRow, PfTotals, Sort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 NODES_ON_A_PAGE = 25
 PFS_OF_A_NODE = 8
 PODS_ON_A_PAGE = 50
+HOLDINGS_ON_A_PAGE = 50
 FIRST_PODS = 5
 """Pending pods on the first page."""
 
@@ -174,6 +176,41 @@ class Pending:
         return cls(rows=own, hidden=total - len(own))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Equal interfaces of a pod on a PF. row: one of them."""
+
+    row: HolderRow
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """A page of interfaces that pods hold, and the sum of those that a viewer may not see."""
+
+    part: Part[Holding]
+    hidden: int
+    hidden_mbps: int
+
+    @classmethod
+    def select(cls, rows: Iterable[HolderRow], visible: Collection[str], page: int) -> Holdings:
+        """Select the interfaces of visible namespaces."""
+        counts: Counter[HolderRow] = Counter()
+        hidden = hidden_mbps = 0
+        for row in rows:
+            if row.namespace in visible:
+                counts[row] += 1
+            else:
+                hidden += 1
+                hidden_mbps += row.reserved_mbps
+        equal = sorted(
+            (Holding(row=row, count=count) for row, count in counts.items()),
+            key=lambda holding: (holding.row.node, holding.row.pf, holding.row.namespace, holding.row.pod),
+        )
+        part = Part.cut(equal, number=page, size=HOLDINGS_ON_A_PAGE)
+        return cls(part=part, hidden=hidden, hidden_mbps=hidden_mbps)
+
+
 def namespace_of(pod: str) -> str:
     """Return the namespace of `namespace/name`."""
     return pod.partition("/")[0]
@@ -206,6 +243,20 @@ def format_rate(mbps: int | None) -> str:
     if mbps is None:
         return "unknown"
     return f"{mbps} Mb/s" if abs(mbps) < 1000 else f"{mbps / 1000:.3f}".rstrip("0").rstrip(".") + " Gb/s"
+
+
+def format_enforcers(row: HolderRow) -> str:
+    """Name who enforces the rates of an interface; `accounted only` without any."""
+    rates = {"reservation": row.min_by, "cap": row.max_by}
+    if None in rates.values():
+        return "unknown"
+    names = {rate: _ENFORCERS.get(name or "", name) for rate, name in rates.items() if name != "none"}
+    if len(set(names.values())) < 2:
+        return next(iter(names.values()), None) or "no rates"
+    return ", ".join(f"{rate}: {name}" for rate, name in names.items())
+
+
+_ENFORCERS = {"accounted": "accounted only"}
 
 
 def format_seconds(seconds: float | None) -> str:

@@ -1,7 +1,7 @@
-"""The extender's views: `GET /v1/explain?pod=NAMESPACE/NAME` and `GET /v1/cluster`.
+"""The extender's views: `/v1/explain?pod=NAMESPACE/NAME`, `/v1/cluster`, `/v1/holders`, `/v1/namespace`.
 
-The first says where a pod is, and for every node why or why not; the second is the cluster at a glance, of
-bounded length whatever its size.
+The first says where a pod is, and for every node why or why not; the second is the cluster at a glance. The
+others say who holds what on a node and in a namespace. All are of bounded length.
 
 Rates in Mb/s, times in seconds ago. Readers tolerate fields that they do not know (a newer extender).
 """
@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from k8s_rdma.core.types import Enforcer
 from k8s_rdma.wire.json import decode
 
 EXPLAIN_PATH = "/v1/explain"
@@ -233,6 +234,8 @@ def decode_explanation(data: bytes) -> Explanation:
 
 
 CLUSTER_PATH = "/v1/cluster"
+HOLDERS_PATH = "/v1/holders"
+NAMESPACE_PATH = "/v1/namespace"
 MAX_ROWS = 10_000
 
 
@@ -260,6 +263,7 @@ class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     devices: VFs of exclusive resources, which are not among `vfs`. held_devices: those that pods are reported
         to hold, or others.
+    min_by: who enforces reservations: `hardware`, `software`, or `accounted` for none; null where not known.
     use: by annotation, or by ResourceClaims: what an extender knows of the latter is what pods have.
     """
 
@@ -270,6 +274,7 @@ class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     free_vfs: int
     devices: int = 0
     held_devices: int = 0
+    min_by: Enforcer | None = None
     use: Use = "annotation"
 
 
@@ -376,6 +381,19 @@ class HoldersView(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class NamespaceView(msgspec.Struct, frozen=True, kw_only=True):
+    """The interfaces that a namespace's pods hold: the first of their interfaces, and the sums of all.
+
+    limit: null for none.
+    """
+
+    namespace: str
+    interfaces: int
+    reserved_mbps: int
+    holders: tuple[HolderRow, ...]
+    limit: Limit | None = None
+
+
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The document: the first nodes by `Sort` and the pods that wait longest; the totals count all.
 
@@ -396,9 +414,11 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _view_decoder = msgspec.json.Decoder(ClusterView)
+_holders_decoder = msgspec.json.Decoder(HoldersView)
+_namespace_decoder = msgspec.json.Decoder(NamespaceView)
 
 
-def encode_view(view: ClusterView | HoldersView) -> bytes:
+def encode_view(view: ClusterView | HoldersView | NamespaceView) -> bytes:
     """Encode the document."""
     return _encoder.encode(view)
 
@@ -406,3 +426,13 @@ def encode_view(view: ClusterView | HoldersView) -> bytes:
 def decode_view(data: bytes) -> ClusterView:
     """Parse the document; MalformedError names the field."""
     return decode(data, _view_decoder, "cluster view")
+
+
+def decode_holders(data: bytes) -> HoldersView:
+    """Parse the document; MalformedError names the field."""
+    return decode(data, _holders_decoder, "view of holders")
+
+
+def decode_namespace(data: bytes) -> NamespaceView:
+    """Parse the document; MalformedError names the field."""
+    return decode(data, _namespace_decoder, "view of a namespace")
