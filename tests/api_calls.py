@@ -12,6 +12,7 @@ import yaml
 
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid
+from k8s_rdma.kube.access_reviews import User
 from k8s_rdma.kube.api import (
     API_ERRORS,
     LeaseView,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 RESOURCES = (
     *BUILT_IN,
     parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode"),
+    parse_resource_type("authentication.k8s.io/v1/tokenreviews/TokenReview"),
+    parse_resource_type("authorization.k8s.io/v1/subjectaccessreviews/SubjectAccessReview"),
     parse_resource_type("scheduling.k8s.io/v1alpha2/podgroups/PodGroup/namespaced"),
     parse_resource_type("scheduling.x-k8s.io/v1alpha1/podgroups/PodGroup/namespaced"),
 )
@@ -69,6 +72,8 @@ SLICE = SliceView(name="s", version="1", spec=b"{}")
 OWNER = OwnerReference(name=NODE, uid="u")
 REPORT = RdmaNodeView(node=NODE, version="1", status=b"{}")
 EXAMPLES: dict[str, tuple[Callable[[Client], Any], ...]] = {
+    "authenticate": (lambda c: c.authenticate("token"),),
+    "may_list_pods": (lambda c: c.may_list_pods(User(username="u"), "ns"),),
     "annotate_node": (lambda c: c.annotate_node(NODE, "k", "v"),),
     "annotate_slice": (lambda c: c.annotate_slice("s", "k", "v"),),
     "annotate_version": (lambda c: c.annotate_version(POD, "1", {"k": "v"}),),

@@ -46,6 +46,11 @@ GIVEN: Mapping[str, Json] = {
         "dra": {"enabled": True},
         "hardware": {"pfs": [{"names": ["eth1"], "use": "claims"}, {"names": ["eth2"], "use": "annotation"}]},
     },
+    "web": {"viewers": {"enabled": True}, "web": {"enabled": True}},
+    "reviewed web": {
+        "viewers": {"enabled": True},
+        "web": {"enabled": True, "access": "reviews", "tlsSecretName": "web-tls"},
+    },
     "uninstalling": {"node": {"uninstall": True}},
     "little": {
         "node": {"devicePlugin": {"enabled": False}, "cni": {"enabled": False}},

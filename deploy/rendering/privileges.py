@@ -19,8 +19,9 @@ Json = dict[str, Any]
 
 
 def table() -> str:
-    """Markdown; a row for each container of the chart by its defaults, with `dra.enabled`."""
-    rows = _rows({"dra": {"enabled": True}})
+    """Markdown; a row for each container of the chart by its defaults, with `dra.enabled`, and the pages'."""
+    with_pages = _rows({"viewers": {"enabled": True}, "web": {"enabled": True}})
+    rows = [*_rows({"dra": {"enabled": True}}), *(row for row in with_pages if row[0] == "`web`")]
     return HEAD + "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 

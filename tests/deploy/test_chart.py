@@ -28,6 +28,7 @@ from k8s_rdma.config.files import fit, load_config
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
+from k8s_rdma.web.config import WebConfig
 from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.conflist import plugin_section
@@ -770,3 +771,64 @@ def test_values_come_out_as_they_went_in(values: list[Any]):
         {"context": {"Values": values}, "templates": {"a.yaml": "{{ toYaml .Values }}"}, "files": {}}
     )["a.yaml"]
     assert yaml.safe_load(text) == values
+
+
+# Pages for people
+
+
+def _of_web(values: Json) -> dict[str, Json]:
+    """Objects of the pages by kind."""
+    return {
+        each["kind"]: each for each in documents(render(values)) if each["metadata"]["name"] == "k8s-rdma-web"
+    }
+
+
+def test_pages_are_there_where_they_are_switched_on():
+    assert _of_web({}) == {}
+    assert _of_web({"viewers": {"enabled": True}}) == {}
+
+
+def test_pages_are_on_loopback_without_a_token_by_default():
+    objects = _of_web(GIVEN["web"])
+    assert set(objects) == {"ConfigMap", "Deployment"}
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in pod
+    assert "hostNetwork" not in pod
+    (container,) = pod["containers"]
+    assert "ports" not in container
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["runAsUser"] == 65532
+    config = fit(WebConfig, yaml.safe_load(objects["ConfigMap"]["data"]["web.yaml"]))
+    assert (config.listen, config.access) == ("127.0.0.1", "loopback")
+    assert config.extender.url == "http://k8s-rdma-views.k8s-rdma.svc:8889"
+
+
+def test_pages_behind_a_proxy_are_reviewed_and_encrypted():
+    objects = _of_web(GIVEN["reviewed web"])
+    assert {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Service"} <= set(objects)
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "k8s-rdma-web"
+    config = fit(WebConfig, yaml.safe_load(objects["ConfigMap"]["data"]["web.yaml"]))
+    assert (config.listen, config.access) == ("", "reviews")
+    assert config.tls is not None
+    (port,) = objects["Service"]["spec"]["ports"]
+    (container,) = pod["containers"]
+    assert port["targetPort"] in {each["name"] for each in container["ports"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"web": {"enabled": True}}, "web.enabled: needs viewers.enabled"),
+        (
+            {**GIVEN["web"], "extender": {"enabled": False}},
+            "web.enabled: needs viewers.enabled and extender.enabled",
+        ),
+        ({**GIVEN["web"], "web": {"enabled": True, "access": "reviews"}}, "web.tlsSecretName: needed"),
+    ],
+)
+def test_pages_that_could_not_work_are_refused(values: Json, says: str):
+    with pytest.raises(TemplateError, match=re.escape(says)):
+        render(values)

@@ -71,6 +71,7 @@ PROCESSES = {
         ("extender/**/*.py", "kube/leader_election.py", "kube/event_recorder.py"),
         {"get_lease": BINDERS, "write_lease": BINDERS, "follow_leases": NODES, "leases_version": NODES},
     ),
+    "web": Process(("k8s-rdma", "k8s-rdma-web"), ("web/*.py",), {}),
 }
 
 

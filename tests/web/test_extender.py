@@ -1,0 +1,55 @@
+"""The pages above a real extender: what it says is what they show."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+import httpx2
+import pytest
+
+from extender.node_server import PF0, pf, report
+from extender.serving import BIND, FILTER, served
+from extender.world import cluster
+from k8s_rdma.core.types import NO_RATE
+from k8s_rdma.web.access import LoopbackAccess
+from k8s_rdma.web.app import WebApp
+from k8s_rdma.web.config import ExtenderEndpoint
+from k8s_rdma.web.extender_views import ExtenderViews
+from k8s_rdma.wire.rest import rates_of
+from web.serving import listening
+from web.test_pages import rows_of
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_pages_show_what_an_extender_holds():
+    async with cluster("w1") as c, served(c) as extender:
+        await extender.ready()
+        c.nodes["w1"].report = report("w1", pf(PF0, rates=rates_of(NO_RATE)))
+        await c.create_pod("p", 6_000)
+        assert (await extender.post(FILTER, c.args("p"))).json()["NodeNames"]
+        assert (await extender.post(BIND, c.bind_args("p", "w1"))).json() == {"Error": ""}
+        await c.create_pod("big", 8_000)
+        assert not (await extender.post(FILTER, c.args("big"))).json()["NodeNames"]
+        endpoint = ExtenderEndpoint(url=extender.url)
+        views = ExtenderViews(endpoint, poll_s=60, clock=monotonic)
+        await views.poll()
+        assert views.failure == ""
+        async with (
+            listening(WebApp(views, LoopbackAccess())) as url,
+            httpx2.AsyncClient(base_url=url, trust_env=False, timeout=20) as http,
+        ):
+            pages = {}
+            for path in ("/", "/nodes/w1", "/namespaces/default", "/pods/default/p", "/pods/default/big"):
+                reply = await http.get(path)
+                assert reply.status_code == 200, path
+                pages[path] = reply.text
+            assert (await http.get("/pods/default/none")).status_code == 404
+    assert "6 Gb/s of 10 Gb/s, accounted only · 3/4 VFs free" in pages["/"]
+    assert 'href="/pods/default/big"' in pages["/"]
+    assert rows_of(pages["/nodes/w1"]) == ["default/p enp3s0f0 1 6 Gb/s none accounted only unchanged"]
+    assert rows_of(pages["/namespaces/default"]) == [
+        "w1 enp3s0f0 default/p 1 6 Gb/s none accounted only unchanged"
+    ]
+    assert "<strong>bound</strong>" in pages["/pods/default/p"]
+    assert "<strong>refused</strong>" in pages["/pods/default/big"]
