@@ -51,8 +51,9 @@ def node(name: str, *pfs: PfRow, **fields: object) -> NodeRow:
     return NodeRow(name=name, pfs=pfs, **{"pods": 3, "heard_s": 4.0, **fields})
 
 
-def waiting(pod: str, why: str = "2 nodes: pod needs more bandwidth than any PF has left") -> PendingRow:
-    return PendingRow(pod=pod, interfaces=2, reserved_mbps=80_000, ago_s=3.0, waits_s=312.0, why=why)
+def waiting(pod: str, why: str = "", **causes: int) -> PendingRow:
+    times = {"ago_s": 3.0, "waits_s": 312.0}
+    return PendingRow(pod=pod, interfaces=2, reserved_mbps=80_000, why=why, causes=causes, **times)
 
 
 def cluster(*nodes: NodeRow, pending: tuple[PendingRow, ...] = (), pending_total: int = 0) -> ClusterView:
@@ -132,8 +133,8 @@ EXAMPLE = cluster(
     ),
     node("worker-5", heard_s=None, pods=0, problems=("it has never reported",), unreadable=True),
     pending=(
-        waiting("research/llama-pretrain-worker-0"),
-        waiting("research/llama-pretrain-worker-1"),
+        waiting("research/llama-pretrain-worker-0", exceeds_capacity=4, unreadable_node=1),
+        waiting("research/llama-pretrain-worker-1", exceeds_capacity=4, unreadable_node=1),
         waiting("team-b/bandwidth-test", "5 nodes: no PF has 4 free VFs on the pod's NUMA node"),
     ),
 )
@@ -190,7 +191,7 @@ def explanation(**fields: object) -> Explanation:
         "state": "refused",
         "interfaces": (RequestedInterface(count=2, interface={"min_tx_rate": 40_000}),),
         "reserved_mbps": 80_000,
-        "refused": Refused(verb="filter", ago_s=3.0, text="2 nodes: more bandwidth than any PF has left"),
+        "refused": Refused(verb="filter", ago_s=3.0, text="", causes={"insufficient": 2}),
         "limit": Limit(used_mbps=120_000, limit_mbps=400_000, used_vfs=12, limit_vfs=None),
         "places": (
             Place(

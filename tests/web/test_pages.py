@@ -77,6 +77,7 @@ async def test_overview_shows_health_pending_pods_and_nodes():
     assert "claims: 25 Gb/s of 100 Gb/s VFs free120 of 192" in text
     assert "Pods pending3 Oldest report5 min 1 node never reported" in text
     assert "team-b/bandwidth-test2 interfaces, 80 Gb/s · waits 5 min5 nodes: no PF has 4 free VFs" in text
+    assert "waits 5 min4 nodes: pod needs more than any PF has; 1 node: not known to the extender now" in text
     assert "unknown of 100 Gb/s · 20/32 VFs free" in text, "unknown is not zero"
     assert "12.5 Gb/s of 100 Gb/s, accounted only · 20/32 VFs free" in text
     assert text.count("accounted only") == 1
@@ -133,6 +134,7 @@ async def test_pod_is_explained():
     async with serving(EXAMPLE, explanation()) as site:
         text = " ".join(Elements((await site.http.get(POD)).text).text.split())
     assert "refused · 2 interfaces, 80 Gb/s reserved, priority 0" in text
+    assert "3 s ago by filter: 2 nodes: not enough free for the pod" in text
     assert "holds 120 Gb/s of 400 Gb/s and 12 VFs of its limit" in text
     assert "2 nodes: no: needs more bandwidth than its PFs have left" in text
     assert "needs 80000 Mb/s, has 7500" in text

@@ -35,24 +35,19 @@ async def test_process_shows_the_extender_once_it_answers(tmp_path: Path):
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client,
     ):
 
-        async def answers(status: int) -> bool:
+        async def shows(status: int, text: str) -> bool:
             try:
-                return (await client.get("/")).status_code == status
+                reply = await client.get("/")
             except httpx2.TransportError:
                 return False
+            return reply.status_code == status and text in reply.text
 
-        await program.until(lambda: answers(503))
-        assert f"no extender answers at {extender['url']}" in (await client.get("/")).text
+        await program.until(lambda: shows(503, f"no extender answers at {extender['url']}"))
         documents = Documents(EXAMPLE)
         async with listening(documents, port=extender_port):
-            await program.until(lambda: answers(200))
-            assert "worker-1" in (await client.get("/")).text
+            await program.until(lambda: shows(200, "worker-1"))
             documents.view = large_cluster()
-
-            async def shows_large() -> bool:
-                return "gpu-worker-" in (await client.get("/")).text
-
-            await program.until(shows_large)
+            await program.until(lambda: shows(200, "gpu-worker-"))
             assert resident_kib(program.process.pid) < MAX_KIB
     events = [json.loads(line)["event"] for line in (tmp_path / "web.log").read_text().splitlines()]
     assert events[0] == "web_ready"

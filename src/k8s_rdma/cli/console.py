@@ -6,7 +6,7 @@ import json
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from rich.console import Console, JustifyMethod
@@ -17,9 +17,6 @@ from k8s_rdma import __version__
 from k8s_rdma.errors import visible
 from k8s_rdma.linux import receipts
 from k8s_rdma.wire.doctor import Speaks, VersionDocument, encode_version
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 T = TypeVar("T")
 
@@ -84,34 +81,6 @@ def seconds(since_s: float | None) -> str:
         if since_s >= 2 * length:
             return f"{since_s / length:.0f}{unit}"
     return f"{since_s:.0f}s"
-
-
-_CAUSES = {
-    "unreadable_node": "not known to the extender now",
-    "no_rdma": "no PF for annotations",
-    "insufficient": "not enough free for the pod",
-    "exceeds_capacity": "pod needs more than any PF has",
-    "no_such_pf": "no PF as the pod asks for",
-    "driver_refuses": "drivers do not take what the pod asks for",
-    "undecided": "not decided yet",
-    "namespace_limit": "beyond the limit of the pod's namespace",
-    "not_allowed": "not allowed to the pod's namespace",
-    "address_in_use": "its address is in use",
-    "gang_incomplete": "no room for all of its group",
-    "devices_differ": "its devices and its annotation differ",
-    "malformed_annotation": "its annotation is malformed",
-    "fit": "takes the pod",
-}
-"""The extender's codes of refusals in words, as docs/extender-refusals.md explains them."""
-
-
-def causes_text(causes: Mapping[str, int]) -> str:
-    """Say how many nodes refuse a pod for each cause: `2 nodes: pod needs more than any PF has`."""
-    counts = sorted(causes.items(), key=lambda item: (-item[1], item[0]))
-    return "; ".join(
-        f"{count} {'node' if count == 1 else 'nodes'}: {_CAUSES.get(code, code.replace('_', ' '))}"
-        for code, count in counts
-    )
 
 
 def tell_version(*, as_json: bool) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.markup import escape
 
-from k8s_rdma.cli.console import causes_text, console, for_terminal, seconds, table, write_json
+from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_json
 from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader
 from k8s_rdma.cli.service_proxy import NoAnswerError
@@ -32,6 +32,7 @@ from k8s_rdma.wire.views import (
     Place,
     Placed,
     RequestedInterface,
+    causes_text,
     decode_explanation,
 )
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import accumulate
-from math import inf
 from typing import TYPE_CHECKING, get_args
 
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from k8s_rdma.cli.console import causes_text, console, for_terminal, line, seconds, table, write_json
+from k8s_rdma.cli.console import console, for_terminal, line, seconds, table, write_json
 from k8s_rdma.cli.dra import PF_ATTRIBUTE, ClusterClaims, read_cluster
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderReader, extender_reader
 from k8s_rdma.cli.holders import HolderReader, holders_table
@@ -31,6 +30,7 @@ from k8s_rdma.kube.calls import Documents
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
     MAX_ROWS,
+    NODE_ORDERS,
     ClusterView,
     ExtenderState,
     HolderRow,
@@ -42,6 +42,7 @@ from k8s_rdma.wire.views import (
     Sort,
     Totals,
     Use,
+    causes_text,
     decode_view,
     encode_view,
 )
@@ -223,7 +224,7 @@ def with_claims(view: ClusterView, claims: ClusterClaims, sort: Sort, rows: int)
     ]
     return replace(
         view,
-        nodes=tuple(sorted(nodes, key=_ORDERS[sort])[:rows]),
+        nodes=tuple(sorted(nodes, key=NODE_ORDERS[sort])[:rows]),
         totals=totals,
         claims=_total(for_claims),
         unread=claims.unread,
@@ -267,29 +268,6 @@ def _merged(row: NodeRow, node: ClaimNode | None) -> NodeRow:
         problems=(*row.problems, node.problem) if node.problem else row.problems,
         unreadable=row.unreadable or (bool(node.problem) and not row.pfs),
     )
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
-def _reserved_share(row: NodeRow) -> float:
-    return _share(sum(pf.reserved_mbps or 0 for pf in row.pfs), sum(pf.link_mbps or 0 for pf in row.pfs))
-
-
-def _vfs_share(row: NodeRow) -> float:
-    return _share(sum(pf.vfs - pf.free_vfs for pf in row.pfs), sum(pf.vfs for pf in row.pfs))
-
-
-_ORDERS: dict[Sort, Callable[[NodeRow], tuple[object, ...]]] = {
-    Sort.RESERVED: lambda row: (-_reserved_share(row), row.name),
-    Sort.VFS: lambda row: (-_vfs_share(row), row.name),
-    Sort.PODS: lambda row: (-row.pods, row.name),
-    Sort.AGE: lambda row: (-(inf if row.heard_s is None else row.heard_s), row.name),
-    Sort.PROBLEMS: lambda row: (not row.problems, -_reserved_share(row), row.name),
-    Sort.NAME: lambda row: (row.name,),
-}
-"""The extender's orders, of nodes with their PFs for claims."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from k8s_rdma.web import pages
 from k8s_rdma.web.access import Access, Denial, Viewer
 from k8s_rdma.web.extender_views import ExtenderViews, NoAnswerError
 from k8s_rdma.web.pages import Cluster, Holdings, ListQuery, Part, Pending, namespace_of
-from k8s_rdma.wire.views import Sort
+from k8s_rdma.wire.views import Sort, causes_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -231,6 +231,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         {
+            "causes": causes_text,
             "rate": pages.format_rate,
             "seconds": pages.format_seconds,
         }

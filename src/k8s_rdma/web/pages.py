@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import parse_qs, urlencode
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.web.extender_views import Snapshot
-from k8s_rdma.wire.views import HolderRow, NodeRow, PendingRow, PfTotals, Sort
+from k8s_rdma.wire.views import NODE_ORDERS, HolderRow, NodeRow, PendingRow, PfTotals, Sort
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
 
 NODES_ON_A_PAGE = 25
 PFS_OF_A_NODE = 8
@@ -155,7 +154,7 @@ class Cluster:
     def list_nodes(self, query: ListQuery) -> Part[NodeRow]:
         """Return a page of the nodes that a query selects, in its order."""
         if query.sort not in self._sorted:
-            self._sorted[query.sort] = tuple(sorted(self.snapshot.view.nodes, key=_ORDERS[query.sort]))
+            self._sorted[query.sort] = tuple(sorted(self.snapshot.view.nodes, key=NODE_ORDERS[query.sort]))
         rows = self._sorted[query.sort]
         if query.text:
             rows = tuple(row for row in rows if query.text in row.name)
@@ -214,28 +213,6 @@ class Holdings:
 def namespace_of(pod: str) -> str:
     """Return the namespace of `namespace/name`."""
     return pod.partition("/")[0]
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
-def _reserved_share(row: NodeRow) -> float:
-    return _share(sum(pf.reserved_mbps or 0 for pf in row.pfs), sum(pf.link_mbps or 0 for pf in row.pfs))
-
-
-def _vfs_share(row: NodeRow) -> float:
-    return _share(sum(pf.vfs - pf.free_vfs for pf in row.pfs), sum(pf.vfs for pf in row.pfs))
-
-
-_ORDERS: dict[Sort, Callable[[NodeRow], tuple[object, ...]]] = {
-    Sort.RESERVED: lambda row: (-_reserved_share(row), row.name),
-    Sort.VFS: lambda row: (-_vfs_share(row), row.name),
-    Sort.PODS: lambda row: (-row.pods, row.name),
-    Sort.AGE: lambda row: (-(inf if row.heard_s is None else row.heard_s), row.name),
-    Sort.PROBLEMS: lambda row: (not row.problems, -_reserved_share(row), row.name),
-    Sort.NAME: lambda row: (row.name,),
-}
 
 
 def format_rate(mbps: int | None) -> str:

@@ -9,12 +9,16 @@ Rates in Mb/s, times in seconds ago. Readers tolerate fields that they do not kn
 from __future__ import annotations
 
 from enum import StrEnum, unique
-from typing import Any, Literal, TypeAlias
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from k8s_rdma.core.types import Enforcer
 from k8s_rdma.wire.json import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 EXPLAIN_PATH = "/v1/explain"
 
@@ -303,6 +307,29 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     unreadable: bool = False
 
 
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _reserved_share(row: NodeRow) -> float:
+    return _share(sum(pf.reserved_mbps or 0 for pf in row.pfs), sum(pf.link_mbps or 0 for pf in row.pfs))
+
+
+def _vfs_share(row: NodeRow) -> float:
+    return _share(sum(pf.vfs - pf.free_vfs for pf in row.pfs), sum(pf.vfs for pf in row.pfs))
+
+
+NODE_ORDERS: dict[Sort, Callable[[NodeRow], tuple[object, ...]]] = {
+    Sort.RESERVED: lambda row: (-_reserved_share(row), row.name),
+    Sort.VFS: lambda row: (-_vfs_share(row), row.name),
+    Sort.PODS: lambda row: (-row.pods, row.name),
+    Sort.AGE: lambda row: (-(inf if row.heard_s is None else row.heard_s), row.name),
+    Sort.PROBLEMS: lambda row: (not row.problems, -_reserved_share(row), row.name),
+    Sort.NAME: lambda row: (row.name,),
+}
+"""The extender's orders, of nodes as a view has them."""
+
+
 class Totals(PfTotals, frozen=True, kw_only=True):
     """The sums over all nodes, PFs for claims apart. pods: placements, each node's counted."""
 
@@ -325,6 +352,34 @@ class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
     waits_s: float
     why: str
     causes: dict[str, int] = {}
+
+
+_CAUSES = {
+    "unreadable_node": "not known to the extender now",
+    "no_rdma": "no PF for annotations",
+    "insufficient": "not enough free for the pod",
+    "exceeds_capacity": "pod needs more than any PF has",
+    "no_such_pf": "no PF as the pod asks for",
+    "driver_refuses": "drivers do not take what the pod asks for",
+    "undecided": "not decided yet",
+    "namespace_limit": "beyond the limit of the pod's namespace",
+    "not_allowed": "not allowed to the pod's namespace",
+    "address_in_use": "its address is in use",
+    "gang_incomplete": "no room for all of its group",
+    "devices_differ": "its devices and its annotation differ",
+    "malformed_annotation": "its annotation is malformed",
+    "fit": "takes the pod",
+}
+"""The extender's codes of refusals in words, as docs/extender-refusals.md explains them."""
+
+
+def causes_text(causes: Mapping[str, int]) -> str:
+    """Say how many nodes refuse a pod for each cause: `2 nodes: pod needs more than any PF has`."""
+    counts = sorted(causes.items(), key=lambda item: (-item[1], item[0]))
+    return "; ".join(
+        f"{count} {'node' if count == 1 else 'nodes'}: {_CAUSES.get(code, code.replace('_', ' '))}"
+        for code, count in counts
+    )
 
 
 class HolderRow(msgspec.Struct, frozen=True, kw_only=True):
