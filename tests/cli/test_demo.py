@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 import yaml
 
@@ -149,6 +150,19 @@ def run(shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
         )
 
 
+def page_of_the_nodes(url: str) -> str:
+    """The first page that has data, read from outside of the demo's namespaces."""
+    with httpx2.Client(trust_env=False, timeout=20) as client:
+        while True:
+            try:
+                reply = client.get(url)
+            except httpx2.TransportError:
+                continue  # it starts
+            if reply.status_code == httpx2.codes.OK:
+                return reply.text
+            time.sleep(0.1)
+
+
 @pytest.mark.alone
 @pytest.mark.timeout(DEADLINE_S)
 def test_demo_passes_every_check_and_leaves_nothing(run: Run) -> None:
@@ -196,14 +210,17 @@ def test_tutorial_prints_what_it_shows(run: Run) -> None:
 @pytest.mark.timeout(DEADLINE_S)
 def test_demo_gives_everything_back_when_interrupted(shim: Path, scratch: Path, tmp_path: Path) -> None:
     seen = []
-    with start(shim, scratch, "--json", str(tmp_path / "demo.json")) as process:
+    with start(shim, scratch, "--web", "--json", str(tmp_path / "demo.json")) as process:
         for line in process.stdout:
             seen.append(line)
+            if line.startswith("Pages for people: "):
+                shown = page_of_the_nodes(line.split()[-1])
             if "Pods of examples" in line:
                 for _ in range(2):  # as Ctrl-C in a terminal, pressed twice: to all in the foreground
                     os.killpg(process.pid, signal.SIGINT)
                     time.sleep(0.01)
     assert process.returncode == 130, "".join(seen)
+    assert {"w1", "w2"} <= set(re.findall(r'href="/nodes/([^"]+)"', shown))
     checks = checks_of(tmp_path / "demo.json")
     assert all(checks.values()), checks
     assert "w1: VFs not home with their name, MAC and rates" in checks
