@@ -1,4 +1,4 @@
-"""Server, extender and device plugin as the chart has them: no capabilities, and a root that is only read."""
+"""Server, extender, device plugin and pages as the chart has them: no capabilities, and a root that is only read."""
 
 from __future__ import annotations
 
@@ -192,3 +192,20 @@ async def test_extender_places_and_binds(make_chart: Callable[[Json], Chart], tm
         assert await c.node_of("p") == "w1"
         check_rights(extender, chart.container("extender"), NOBODY)
         assert await extender.stop() == 0
+
+
+async def test_pages_say_that_the_extender_is_away(
+    make_chart: Callable[[Json], Chart], tmp_path: Path
+) -> None:
+    chart = make_chart({"viewers": {"enabled": True}, "web": {"enabled": True}})
+    tokens = tmp_path / "tokens"
+    tokens.mkdir(mode=0o755)
+    (tokens / "tokens").write_text("a-token\n")
+    os.chown(tokens / "tokens", 0, NOBODY)
+    (tokens / "tokens").chmod(0o440)
+    web = chart.start("web", "k8s-rdma-web", {"tokens": tokens})
+    page = await get(web, "http://127.0.0.1:54008/", 503)
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    await get(web, "http://127.0.0.1:54008/readyz")
+    check_rights(web, chart.container("web"), NOBODY)
+    assert await web.stop() == 0
