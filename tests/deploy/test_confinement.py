@@ -1,4 +1,4 @@
-"""Server, extender, device plugin and pages as the chart has them: no capabilities, and a root that is only read."""
+"""Server, extender, device plugin and pages as the chart has them: no capabilities, a root for reading."""
 
 from __future__ import annotations
 
