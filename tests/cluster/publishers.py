@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from cluster.world import RBAC, Cluster
+from k8s_rdma.agent.cluster.api_cluster import open_cluster
 from k8s_rdma.agent.cluster.publisher import Publishing
 from k8s_rdma.agent.config import AgentConfig, PublishConfig
+from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.kube.client import Client, connect
+from k8s_rdma.wire.placement_keys import UNSIGNED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,10 +57,14 @@ async def publishing(c: Cluster, node: Node, **publish: Any) -> AsyncIterator[No
         publish=PublishConfig(rdma_node=True, vf_resource=VFS, **publish),
     )
     async with as_agent(c) as client:
-        work = asyncio.create_task(Publishing(config, client, node).run())
+        pods = open_cluster(config, UNSIGNED, lambda: NO_POLICIES, client)
+        published = Publishing(config, client, node, cluster=pods)
+        work = [asyncio.create_task(run()) for run in (pods.run, published.run)]
         try:
             yield
-            assert not work.done(), work.exception()
+            for task in work:
+                assert not task.done(), task.exception()
         finally:
-            work.cancel()
-            await asyncio.wait([work])
+            for task in work:
+                task.cancel()
+            await asyncio.wait(work)

@@ -56,9 +56,10 @@ _log = structlog.get_logger()
 RENEWALS = 3
 """Renewals within the duration of the Lease."""
 
-FREED_S = (4.0, 5.0)
+FREED_S = (4.0, 5.0, 15.0, 20.0)
 """Extra renewals after a pod released VFs or ended, in seconds. The extender sees its end within a second or
-two; the first renewal after it confirms a read since, the second its result."""
+two; the first renewal after it confirms a read since, the second its result. The others are for one that sees
+it late."""
 
 GAP_S = 1.0
 """The least time between two writes, of the status or of the capacity."""
