@@ -17,7 +17,6 @@ from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.asgi import ServerTls, tls_context
 from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.kube.client import connect, require_kubeconfig
-from k8s_rdma.process import stop_on_signals
 from k8s_rdma.web.access import Access, LoopbackAccess, ReviewedAccess
 from k8s_rdma.web.app import WebApp
 from k8s_rdma.web.extender_views import ExtenderViews
@@ -71,7 +70,7 @@ def _extender(config: WebConfig) -> ExtenderViews:
 async def _serve(
     listener: socket.socket, config: WebConfig, extender: ExtenderViews, tls: ServerTls | None
 ) -> None:
-    stop = stop_on_signals()
+    stop = process.stop_on_signals()
     limits = Limits(body_bytes=BODY_BYTES, connections=config.max_connections)
     async with _access(config) as access, asyncio.TaskGroup() as tasks:
         server = HttpServer(WebApp(extender, access), shutdown_s=SHUTDOWN_S, limits=limits, tls=tls)
