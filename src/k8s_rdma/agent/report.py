@@ -22,8 +22,8 @@ from k8s_rdma.core.devices.near_gpus import is_gpu
 from k8s_rdma.core.inventory import Gpu, in_order
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.process import wait_for_first
-from k8s_rdma.wire.node_report import NodeReports, Unenforced
-from k8s_rdma.wire.rest import NodeReport, Pod, RatesRefusal, encode_report
+from k8s_rdma.wire.node_report import NodeReports, Refusals, Unenforced
+from k8s_rdma.wire.rest import NodeReport, Pod, encode_report
 from k8s_rdma.wire.sockets import (
     HEADER,
     SAMPLE_EVERY_S,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.node import Holder, Node, Worker
     from k8s_rdma.core.devices.pod_devices import PodDevices
     from k8s_rdma.core.kernel import PauseFrames, VfCounters
-    from k8s_rdma.core.types import PodUid
     from k8s_rdma.kube.pod_resources import PodResources
 
     Device = tuple[str, str]
@@ -87,7 +86,7 @@ class Reporter:
         node: Node,
         problems: Callable[[], tuple[str, ...]] = tuple,
         gpus: Callable[[], tuple[Gpu, ...]] = tuple,
-        refusals: Callable[[], Mapping[PodUid, RatesRefusal]] = dict,
+        refusals: Callable[[], Refusals] = dict,
         *,
         takes_placements: bool = False,
     ) -> None:

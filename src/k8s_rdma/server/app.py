@@ -63,6 +63,9 @@ MAX_WATCHES = 256
 """Watches of all clients at a time: an extender has one for each node, and so has any other follower."""
 
 PLACEMENTS_PATH = "/v1/placements"
+MAX_BODY_BYTES = MAX_PLACEMENT_BYTES
+"""Placements alone have a body."""
+
 _REFUSED = 409
 _PARAMETERS = ("watch", "timeout_s")
 _MOST_PARAMETERS = 8
@@ -86,7 +89,7 @@ class NodeApp:
         self._shown = shown
         self._traffic = traffic
         self._deliveries = deliveries
-        self._bodies = Bodies(MAX_PLACEMENT_BYTES, bound="256 KiB")
+        self._bodies = Bodies(MAX_BODY_BYTES, bound="256 KiB")
         self._access = access
         self._watches = Watches(max_watches)
         index, openapi = Answer(INDEX), json_answer(openapi_document(access))

@@ -31,9 +31,8 @@ from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.process import stop_on_signals
 from k8s_rdma.server.agent_link import AnswersLink, Scan
-from k8s_rdma.server.app import NodeApp
+from k8s_rdma.server.app import MAX_BODY_BYTES, NodeApp
 from k8s_rdma.wire.node_report import NodeReports
-from k8s_rdma.wire.sockets import MAX_PLACEMENT_BYTES
 
 if TYPE_CHECKING:
     import socket
@@ -50,7 +49,7 @@ SHUTDOWN_S = 5
 OTHER_FILES = 64
 """Open files other than connections."""
 
-LIMITS = Limits(body_bytes=MAX_PLACEMENT_BYTES)
+LIMITS = Limits(body_bytes=MAX_BODY_BYTES)
 """Connections stay open for longer than the pauses between two requests of a scheduler. Bodies have a meaning
 for placements alone."""
 

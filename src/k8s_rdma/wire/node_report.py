@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
 
 
+Refusals: TypeAlias = "Mapping[PodUid, RatesRefusal]"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unenforced:
     """The rates that are not in force.
@@ -54,7 +57,7 @@ class Unenforced:
     """
 
     caps: Mapping[VfRef, str] = field(default_factory=dict)
-    refusals: Mapping[PodUid, RatesRefusal] = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=dict)
 
 
 ALL_ENFORCED = Unenforced()

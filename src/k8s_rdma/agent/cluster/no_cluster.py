@@ -12,7 +12,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.placement_annotation import decode_promise
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Pod, Receipt
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.types import NodeName, PodUid
-    from k8s_rdma.wire.plugin_config import IpamResult
 
 
 class NoCluster:
@@ -58,11 +56,11 @@ class NoCluster:
             raise MalformedError(msg) from error
         uid, placement = promise.uid, promise.placement
         if placement.node != self._node:
-            msg = f"placement: made for node {shown(placement.node)}, not {self._node}"
+            msg = f"placement: made for node {placement.node}, not {self._node}"
             raise K8sRdmaError(msg, reason=Reason.STALE_PLACEMENT)
         programmed = self._generation_of(uid)
         if programmed is None:
-            msg = f"placement: made for the pod with UID {shown(uid)}, which has no interfaces here"
+            msg = f"placement: made for the pod with UID {uid}, which has no interfaces here"
             raise K8sRdmaError(msg, reason=Reason.STALE_PLACEMENT)
         delivered = self._placements.get(uid)
         latest = max(programmed, delivered.generation if delivered else 0)
@@ -116,7 +114,7 @@ class NoCluster:
     def caps_decided(self, pod: Pod, status: str) -> None:
         """Ignore the status."""
 
-    def attached(self, receipt: Receipt, results: Mapping[str, IpamResult]) -> None:
+    def attached(self, receipt: Receipt, results: Mapping[str, object]) -> None:
         """Ignore the attachment."""
 
     def placed_anew(self, pod: Pod, why: str) -> None:

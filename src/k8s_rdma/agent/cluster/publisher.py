@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import structlog
 from msgspec.structs import replace as replaced
 
-from k8s_rdma.agent.cluster.api_cluster import retry_forever
+from k8s_rdma.agent.cluster.api_cluster import Cluster, retry_forever
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
@@ -47,7 +47,6 @@ from k8s_rdma.wire.rdma_node import RdmaNodeStatus, decode_status, encode_status
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from k8s_rdma.agent.cluster.api_cluster import Cluster
     from k8s_rdma.agent.config import AgentConfig, PublishConfig
     from k8s_rdma.wire.rest import NodeReport
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.cluster.api_cluster import Cluster
-from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.pod_request import (
     NOTHING_HELD,
@@ -328,7 +327,7 @@ class PodSources:
     """
 
     policy: Policy
-    cluster: Cluster = field(default_factory=NoCluster)
+    cluster: Cluster
     devices: PodDeviceLookup = field(default_factory=PodDeviceLookup)
 
 
