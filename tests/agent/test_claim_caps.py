@@ -20,8 +20,13 @@ from k8s_rdma.agent.node import Node
 from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, NamespacePolicy
 from k8s_rdma.core.types import Enforce, PfUse, PodUid, RateAbility, RateRange
-from k8s_rdma.wire.claim_caps import CapsRequest
-from k8s_rdma.wire.placement_annotation import RatesStatus, decode_rates_status, digest, encode_rates_status
+from k8s_rdma.wire.placement_annotation import (
+    CapsRequest,
+    RatesStatus,
+    decode_rates_status,
+    digest,
+    encode_rates_status,
+)
 from resource_claims import claim, interface, of_pod, prepare
 
 if TYPE_CHECKING:
@@ -133,7 +138,7 @@ def test_claim_of_the_pod_tells_the_cap_in_force(machine: Machine) -> None:
         ('{"rdma0": "80G"}', "k8s-rdma.io/claim-caps: "),
         ('{"rdma0": 1e400}', "k8s-rdma.io/claim-caps: "),
         ("[80000]", "k8s-rdma.io/claim-caps: "),
-        ("{" * 100_000, "at most 65536 are read"),
+        ("{" * 100_000, ", at most 65536 are read"),
     ],
 )
 def test_what_no_pod_gets_is_refused_with_the_reason_and_changes_nothing(

@@ -17,23 +17,26 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 
 from k8s_rdma.core.inventory import CLAIMS_POOL
-from k8s_rdma.core.ledger import Pod
+from k8s_rdma.core.ledger import Pod, Receipt
 from k8s_rdma.core.reprogramming import caps_by_vf, has_caps
-from k8s_rdma.core.request import InterfaceRequest
-from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.process import wait_for_first
-from k8s_rdma.wire.placement_annotation import MAX_STATUS_MESSAGE, RatesStatus, digest, encode_rates_status
+from k8s_rdma.wire.placement_annotation import (
+    MAX_STATUS_MESSAGE,
+    CapsRequest,
+    RatesStatus,
+    digest,
+    encode_rates_status,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable
 
     from k8s_rdma.agent.cluster.api_cluster import CapsRequests, Cluster
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.core.namespace_policy import NamespacePolicies
-    from k8s_rdma.core.step import VfRef
     from k8s_rdma.core.types import PodUid
-    from k8s_rdma.wire.claim_caps import CapsRequest
 
 _log = structlog.get_logger()
 
@@ -124,13 +127,14 @@ class ClaimCaps:
             named = request.caps()
             caps = caps_by_vf(receipts, self._node.ledger.promised_to(pod.uid), named)
             if not has_caps(receipts, caps):
-                self._permit(pod.namespace, named)
+                self._policies().permit_caps(pod.namespace, named)
                 async with AsyncExitStack() as locks:
                     for container in containers:
                         await locks.enter_async_context(self._locks.alone(container))
-                    if not await self._worker.run(self._node.change_caps, pod.uid, caps):
-                        return SOON_S
-                self._note_changed(pod, caps)
+                    changed = await self._worker.run(self._node.change_caps, pod.uid, caps)
+                if not changed:
+                    return SOON_S
+                self._note_changed(pod, changed)
         except K8sRdmaError as error:
             return self._end(pod, request, error.message)
         return self._end(pod, request, "")
@@ -146,25 +150,12 @@ class ClaimCaps:
     def _state(self) -> object:
         return self._node.ledger, self._node.hardware, self._policies()
 
-    def _permit(self, namespace: str, caps: Mapping[str, int]) -> None:
-        """Raise MalformedError (`NOT_ALLOWED`) where the namespace's policy forbids the caps."""
-        policy = self._policies().policy_for(namespace)
-        if caps and not policy.live_rates:
-            msg = "rates of running pods do not change here (liveRates)"
-            raise MalformedError(msg, reason=Reason.NOT_ALLOWED)
-        for name, cap in caps.items():
-            for setting, allowed in policy.refusals(InterfaceRequest(max_tx_rate_mbps=cap)):
-                msg = f"{name}: namespace {namespace} may not have {setting}: {allowed}"
-                raise MalformedError(msg, reason=Reason.NOT_ALLOWED)
-
-    def _note_changed(self, pod: Pod, caps: Mapping[VfRef, int]) -> None:
-        interfaces = [
-            interface for receipt in self._node.ledger.of_pod(pod.uid) for interface in receipt.interfaces
-        ]
+    def _note_changed(self, pod: Pod, receipts: Iterable[Receipt]) -> None:
         shown = [
             f"{interface.ifname}: max {interface.max_tx_rate_mbps} Mb/s"
-            for interface in interfaces
-            if interface.vf in caps
+            for receipt in receipts
+            for interface in receipt.interfaces
+            if interface.pool == CLAIMS_POOL
         ]
         _log.info("claim_caps_changed", pod=f"{pod.namespace}/{pod.name}", caps=shown)
         self._cluster.rates_changed(pod, f"the caps are programmed: {'; '.join(shown)}", refused=False)

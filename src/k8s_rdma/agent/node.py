@@ -18,10 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
-from k8s_rdma.agent.scanner import Scanner
 from k8s_rdma.agent.vf_operations import (
     CapFinding,
     ObservedCaps,
+    Scanner,
     attached_already,
     held_elsewhere,
     release,

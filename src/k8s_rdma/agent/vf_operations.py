@@ -1,10 +1,12 @@
-"""Operations on the VFs of a receipt: release, undoing of steps, caps of software, refusals of a second ADD.
+"""Scans of a node's hardware, and operations on the VFs of a receipt.
 
-A release tries every step; a VF that no longer exists needs none. A pod with CAP_NET_ADMIN may remove caps.
+These are release, undoing of steps, caps of software, and refusals of a second ADD. A release tries every
+step; a VF that no longer exists needs none. A pod with CAP_NET_ADMIN may remove caps.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ from k8s_rdma.core.kernel import (
     NameTakenError,
     NoSuchVfError,
     OtherMacError,
+    Unreadable,
 )
 from k8s_rdma.core.plan import altered_caps, claims, software_capped, undo
 from k8s_rdma.core.step import BringHome, SetRates, Step, UnbindVf, VfHome, VfRef
@@ -30,6 +33,75 @@ if TYPE_CHECKING:
     from k8s_rdma.core.types import PciAddress
 
 _log = structlog.get_logger()
+
+
+TOLERATED_FAILURES = 1
+"""Scans in a row that may fail entirely before the hardware counts as unreadable: one may have met a driver
+while it was loaded, and the next follows within a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """Statistics of scans. failed: incomplete ones. seconds: the duration of all together."""
+
+    total: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+
+class Scanner:
+    """Scans the node's hardware; used from one thread, read from others.
+
+    error: why the last scan failed entirely; empty when it did not.
+    incomplete: whether the last scan failed or could not read everything, so that another one is due.
+    last_s: the duration of the last scan.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        in_pools: Callable[[Hardware], Hardware] = lambda hardware: hardware,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Scan nothing yet. in_pools: puts VFs into their pools."""
+        self._kernel = kernel
+        self._in_pools = in_pools
+        self._now = now
+        self._failures = 0
+        self.scans = Scans()
+        self.error = ""
+        self.incomplete = False
+        self.last_s = 0.0
+
+    def scan(self) -> Hardware:
+        """Observe the hardware. KernelError when the kernel cannot be queried."""
+        started = self._now()
+        self.incomplete = True
+        try:
+            hardware = self._in_pools(self._kernel.observe())
+            self._failures, self.error = 0, ""
+            self.incomplete = bool(hardware.unreadable)
+        except KernelError as error:
+            self._failures, self.error = self._failures + 1, str(error)
+            raise
+        finally:
+            self.last_s = self._now() - started
+            scans_before = self.scans
+            self.scans = Scans(
+                scans_before.total + 1,
+                scans_before.failed + self.incomplete,
+                scans_before.seconds + self.last_s,
+            )
+        return hardware
+
+    def look_again(self, last: Hardware) -> Hardware:
+        """Scan; return `last` when the kernel cannot be queried, marked as unreadable if that persists."""
+        try:
+            return self.scan()
+        except KernelError as error:
+            if self._failures <= TOLERATED_FAILURES:
+                return last
+            return replace(last, unreadable=(Unreadable("the hardware", str(error)),))
 
 
 class RatesLeftError(KernelError):

@@ -19,18 +19,16 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.wire.annotation import format_request, read_request, request_name, request_text
-from k8s_rdma.wire.claim_caps import (
-    CLAIM_CAPS_ANNOTATION,
-    CLAIM_CAPS_STATUS_ANNOTATION,
-    CapsRequest,
-    encode_caps,
-)
 from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.placement_annotation import (
+    CLAIM_CAPS_ANNOTATION,
+    CLAIM_CAPS_STATUS_ANNOTATION,
     RATES_STATUS_ANNOTATION,
+    CapsRequest,
     RatesStatus,
     decode_rates_status,
     digest,
+    encode_caps,
 )
 
 if TYPE_CHECKING:

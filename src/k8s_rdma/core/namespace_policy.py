@@ -14,14 +14,14 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from k8s_rdma.core.devices.pod_devices import format_memlock
+from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, PfSelector, VfDriver, VlanProto
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from k8s_rdma.core.placement import PlacedInterface
-    from k8s_rdma.core.request import InterfaceRequest, Request
 
 T = TypeVar("T")
 
@@ -195,6 +195,16 @@ class NamespacePolicies:
             request,
             interfaces=tuple(narrowed[id(interface)] for interface in request.interfaces),
         )
+
+    def permit_caps(self, namespace: str, caps: Mapping[str, int]) -> None:
+        """Refuse other caps of a running pod, by interface, that its namespace may not have; as `permit`."""
+        policy = self.policy_for(namespace)
+        if caps and not policy.live_rates:
+            msg = "rates of running pods do not change here (liveRates)"
+            raise MalformedError(msg, reason=Reason.NOT_ALLOWED)
+        for name, cap in caps.items():
+            for setting, allowed in policy.refusals(InterfaceRequest(max_tx_rate_mbps=cap)):
+                _refuse(namespace, policy, f"{setting} (interface {name})", allowed)
 
 
 NO_POLICIES = NamespacePolicies()

@@ -12,15 +12,20 @@ with too long ones can never be written to again: its status stays, and its fina
 
 `k8s-rdma.io/rates-status` is the outcome of a change of a running pod's rates. The extender writes it, people
 and `k8s-rdma rates` read it; nothing is decided by it.
+
+`k8s-rdma.io/claim-caps` is the pod's owner's: it maps names of interfaces by ResourceClaim to caps in Mb/s, 0
+for none, such as `{"rdma0": 800}`. An interface that it does not name has its claim's cap. The node's agent
+writes the outcome to `k8s-rdma.io/claim-caps-status`, as `programmed` or `refused`.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 
@@ -545,3 +550,49 @@ def describe_rates_status(annotations: Mapping[str, str]) -> str:
 def decode_rates_status(text: str) -> RatesStatus:
     """Decode the status. MalformedError names the field: a pod's owner may have edited it."""
     return decode_json(text, _status_decoder, RATES_STATUS_ANNOTATION)
+
+
+CLAIM_CAPS_ANNOTATION = "k8s-rdma.io/claim-caps"
+CLAIM_CAPS_STATUS_ANNOTATION = "k8s-rdma.io/claim-caps-status"
+
+MAX_CAPS_TEXT = 65_536
+MAX_CAPS = 1024
+
+_Cap = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
+_caps_decoder = msgspec.json.Decoder(Annotated[dict[_Name, _Cap], msgspec.Meta(max_length=MAX_CAPS)])
+
+
+class CapsRequest(NamedTuple):
+    """The two annotations of a pod; empty where it has none."""
+
+    text: str = ""
+    status_text: str = ""
+
+    @classmethod
+    def read(cls, annotations: Mapping[str, str]) -> CapsRequest:
+        """Read them, not decoded yet."""
+        return cls(
+            annotations.get(CLAIM_CAPS_ANNOTATION, ""), annotations.get(CLAIM_CAPS_STATUS_ANNOTATION, "")
+        )
+
+    def caps(self) -> dict[str, int]:
+        """Decode the caps by interface, Mb/s. MalformedError (`MALFORMED_ANNOTATION`) names the field."""
+        if not self.text:
+            return {}
+        if len(self.text) > MAX_CAPS_TEXT:
+            msg = f"{CLAIM_CAPS_ANNOTATION}: {len(self.text)} characters, at most {MAX_CAPS_TEXT} are read"
+            raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
+        return decode_json(self.text, _caps_decoder, CLAIM_CAPS_ANNOTATION, Reason.MALFORMED_ANNOTATION)
+
+    def status(self) -> RatesStatus | None:
+        """Decode the status of that very text; None without one."""
+        with suppress(MalformedError):
+            status = decode_rates_status(self.status_text)
+            if status.request == digest(self.text):
+                return status
+        return None
+
+
+def encode_caps(caps: Mapping[str, int]) -> str:
+    """Encode the caps."""
+    return _encoder.encode(dict(caps)).decode()

@@ -39,13 +39,13 @@ from k8s_rdma.kube.api import (
 )
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
 from k8s_rdma.kube.promises import read_promise
-from k8s_rdma.wire.claim_caps import CLAIM_CAPS_STATUS_ANNOTATION, CapsRequest
 from k8s_rdma.wire.cni_result import (
     NETWORK_STATUS_ANNOTATION,
     NetworkStatus,
     encode_network_status,
     network_status,
 )
+from k8s_rdma.wire.placement_annotation import CLAIM_CAPS_STATUS_ANNOTATION, CapsRequest
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 from k8s_rdma.wire.resource_claim import UID
 
