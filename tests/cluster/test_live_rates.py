@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cluster.extenders import registration
+from cluster.typed import Shell, obstacle
 from cluster.world import Cluster, cluster
+from documents import ROOT
 from k8s_rdma.wire.placement_annotation import RATES_STATUS_ANNOTATION, decode_rates_status, digest
 
 if TYPE_CHECKING:
@@ -59,3 +62,26 @@ async def test_rates_change_within_the_extenders_rights_and_free_room_for_others
             assert c.nodes["w1"].reserved() == dict.fromkeys(c.nodes["w1"].reserved(), 9_000)
             await c.create_pod("bronze", 1_000)
             await c.bound("bronze")
+
+
+TYPED = re.compile(
+    r"^<!-- run by tests/cluster/test_live_rates.py -->\n```console\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
+
+
+@pytest.mark.skipif(bool(obstacle("kubectl")), reason=str(obstacle("kubectl")))
+async def test_kubectl_alone_changes_rates_as_the_page_shows(tmp_path: Path):
+    [block] = TYPED.findall((ROOT / "docs" / "live-rates.md").read_text())
+    annotate, get, answer = block.splitlines()
+    key = tmp_path / "placement.key"
+    key.write_bytes(b"a key of this test, long enough")
+    async with cluster("real", tmp_path, "w1") as c:
+        extender = await c.running_extender(placementKeyFile=str(key))
+        shell = Shell.at(c.plane, tmp_path)
+        async with c.plane.scheduler(registration(extender.url)):
+            await c.create_pod("gold", 500)
+            await c.bound("gold")
+            await shell.types(annotate.removeprefix("$ "))
+            await reached(c, "gold", "programmed")
+            printed = json.loads(await shell.types(get.removeprefix("$ ")))
+    assert printed == json.loads(answer) | {"state": "programmed"}
