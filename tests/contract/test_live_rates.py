@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from contract.lab import give, state_of
+from contract.lab import home_of, state_of
 from factories import interface, pod, receipt
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, Markers
 from k8s_rdma.agent.node import Node
@@ -25,15 +25,15 @@ def receipts(tmp_path):
 
 
 def running(lab, receipts, directory, enforce=Enforce.AUTO):
-    """The node of a pod with a VF of each PF, without rates."""
-    netns, interfaces = lab.namespace(), []
+    """The node of a pod with a VF of each PF, without rates; for these it does not matter where VFs are."""
+    interfaces = []
     for index, pci in enumerate(lab.pcis):
         vf = VfRef(pci, index)
-        found, step = state_of(lab, vf), give(lab, vf, netns, f"rdma{index}")
-        lab.kernel.apply(step)
         taken = interface(pci, index, f"rdma{index}")
-        interfaces.append(replace(taken, pci=found.pci, home=step.home, entry=index, enforce=enforce))
-    receipts.put(receipt("c1", *interfaces, netns=netns))
+        interfaces.append(
+            replace(taken, pci=state_of(lab, vf).pci, home=home_of(lab, vf), entry=index, enforce=enforce)
+        )
+    receipts.put(receipt("c1", *interfaces, netns=lab.namespace()))
     return Node(
         name=NodeName("w1"),
         kernel=lab.kernel,
@@ -64,14 +64,14 @@ def test_each_generation_is_programmed_and_reservations_are_accounted_by_drivers
     node = running(lab, receipts, tmp_path)
     for generation, (least, most) in enumerate([(100, 200), (300, 400), (50, 0), (0, 0)], 1):
         [changed] = node.change_rates(pod().uid, placed(lab, generation, least, most))
-        assert rates(lab) == {(least if lab.rates.min else 0, most)}
+        assert rates(lab) == {(least if lab.rates.min else 0, most if lab.rates.max else 0)}
         assert {each.min_tx_rate_mbps for each in changed.interfaces} == {least}
         assert receipts.load().receipts[changed.attachment] == changed
 
 
 def test_reservation_that_hardware_must_keep_is_refused_by_drivers_without(lab, receipts, tmp_path):
-    if lab.rates.min:
-        pytest.skip(f"{lab.pf_names[0]} takes minimum rates")
+    if lab.rates.min or not lab.rates.max:
+        pytest.skip(f"{lab.pf_names[0]} takes minimum rates, or none")
     node = running(lab, receipts, tmp_path, Enforce.HARDWARE)
     node.change_rates(pod().uid, placed(lab, 1, 0, 200, Enforce.HARDWARE))
     with pytest.raises(K8sRdmaError, match="takes no minimum rates") as refused:
