@@ -269,7 +269,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         node=node,
         worker=worker,
         quiet=commands.locks.idle,
-        rate_changes=partial(_rate_changes, live_rates),
+        rate_changes=partial(_rate_changes, agent),
         pause_frames=host.kernel.pause_frames,
     )
     service = Service(
@@ -331,9 +331,12 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         host.kernel.close()
 
 
-def _rate_changes(live_rates: LiveRates) -> RateChangeCounts:
+def _rate_changes(agent: Agent) -> RateChangeCounts:
+    live_rates = agent.live_rates
     return RateChangeCounts(
-        made=live_rates.changed, refused=live_rates.refused, waiting=len(live_rates.problems())
+        made=live_rates.changed,
+        refused=live_rates.refused,
+        waiting=len(live_rates.problems()) + len(agent.claim_caps.problems()),
     )
 
 

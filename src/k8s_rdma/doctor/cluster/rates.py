@@ -96,7 +96,7 @@ def _check_pod(pod: RatesFact) -> Iterator[Finding]:
             about=pod.pod,
             source=f"annotation k8s-rdma.io/placement; rdmanode {pod.node}",
             expected="a few seconds",
-            fix=f"an agent on {pod.node} with credentials: docs/live-rates.md; k8s-rdma doctor node there",
+            fix=f"docs/live-rates.md: what agents need for it; k8s-rdma doctor node on {pod.node}",
         )
     elif pod.refusal:
         yield REFUSED(
