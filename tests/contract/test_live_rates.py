@@ -85,6 +85,6 @@ def test_reservations_beyond_the_link_are_refused_and_change_nothing(lab, receip
     node = running(lab, receipts, tmp_path)
     node.change_rates(pod().uid, placed(lab, 1, 100, 200))
     before = rates(lab)
-    with pytest.raises(K8sRdmaError, match=f"reservations would add up to {lab.link_mbps + 1}"):
+    with pytest.raises(K8sRdmaError, match=f"{lab.link_mbps + 1} Mb/s needed"):
         node.change_rates(pod().uid, placed(lab, 2, lab.link_mbps + 1, 0))
     assert rates(lab) == before
