@@ -31,7 +31,12 @@ from k8s_rdma_demo.cluster.bodies import (
     decode_protobuf,
     patching,
 )
-from k8s_rdma_demo.cluster.custom_resources import schema_of, served_resources, unknown_fields_of
+from k8s_rdma_demo.cluster.custom_resources import (
+    printer_columns,
+    schema_of,
+    served_resources,
+    unknown_fields_of,
+)
 from k8s_rdma_demo.cluster.discovery import discovery
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
 from k8s_rdma_demo.cluster.objects import (
@@ -373,9 +378,8 @@ class Api:
         return _json(200, self._table(request, target).document([obj], revision, self._registry.clock()))
 
     def _table(self, request: Request, target: Target) -> Table:
-        return Table.for_resource(
-            target.resource, self._registry.store, request.query.get("includeObject", "")
-        )
+        columns = printer_columns(target.resource, self._registry.store)
+        return Table.for_resource(target.resource, columns, request.query.get("includeObject", ""))
 
     def _on_subresource(self, request: Request, target: Target) -> Response:
         registry = self._registry_for(request)

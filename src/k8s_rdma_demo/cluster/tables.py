@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from k8s_rdma_demo.cluster.custom_resources import CustomColumn, find, parse_json_path, printer_columns
+from k8s_rdma_demo.cluster.custom_resources import CustomColumn, find, parse_json_path
 from k8s_rdma_demo.cluster.objects import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -44,9 +44,7 @@ from k8s_rdma_demo.cluster.objects import (
 from k8s_rdma_demo.cluster.status import bad_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from k8s_rdma_demo.cluster.store import Store
+    from collections.abc import Iterable, Mapping, Sequence
 
 Cell: TypeAlias = Callable[[JsonObject, datetime], Any]
 """A cell's value, from the object and the time now."""
@@ -86,11 +84,14 @@ class Table:
     include: str
 
     @classmethod
-    def for_resource(cls, resource: ResourceType, store: Store, include: str) -> Table:
-        """Find the columns of a resource; StatusError 400 for an unknown `include`."""
+    def for_resource(cls, resource: ResourceType, printed: Sequence[CustomColumn], include: str) -> Table:
+        """Find the columns of a resource; StatusError 400 for an unknown `include`.
+
+        printed: the columns of its definition.
+        """
         if include not in {"", "None", "Metadata", "Object"}:
             raise bad_request(f'includeObject: Unsupported value: "{include}"')
-        columns = tuple(map(_custom, printer_columns(resource, store))) or _COLUMNS.get(resource, (_AGE,))
+        columns = tuple(map(_custom, printed)) or _COLUMNS.get(resource, (_AGE,))
         if not any(column.format == "name" for column in columns):
             columns = (_NAME, *columns)
         return cls(columns=columns, include=include or "Metadata")
