@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,25 @@ TRANSCRIPT = ROOT / "tests" / "recordings" / "kubectl.txt"
 RECORDED = (1, 36)
 """The release of the transcript."""
 GROUPS = ("api/v1", "apis/coordination.k8s.io/v1")
-KUBECTL = shutil.which("kubectl", path=os.pathsep.join([os.environ.get(FOLDER, ""), os.environ["PATH"]]))
+
+
+def kubectl_release() -> tuple[int, ...] | None:
+    """The release of kubectl in the folder or on PATH; None without one."""
+    program = shutil.which("kubectl", path=os.pathsep.join([os.environ.get(FOLDER, ""), os.environ["PATH"]]))
+    if program is None:
+        return None
+    command = [program, "version", "--client", "--output", "json"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = re.search(r'"gitVersion": "v(\d+)\.(\d+)', answer)
+    return tuple(map(int, found.groups())) if found else None
+
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not KUBECTL, reason=f"needs kubectl on PATH, or in the folder {FOLDER}"),
+    pytest.mark.skipif(
+        kubectl_release() != RECORDED, reason=f"needs kubectl 1.36 in the folder {FOLDER} or on PATH"
+    ),
 ]
 
 # What differs between two runs. A line's blanks depend on the width of its columns.
