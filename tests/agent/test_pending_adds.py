@@ -24,6 +24,7 @@ class SlowCluster(NoCluster):
     """Answers when it may; until then ADDs wait for it, before and in their turn."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:

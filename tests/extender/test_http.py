@@ -258,7 +258,7 @@ async def test_bind_under_way_is_finished_when_the_extender_is_stopped():
 
 
 KNOWN = "/f (POST, filter), /p (POST, prioritize), /v (POST, preempt), /b (POST, bind)"
-VIEWS = "/healthz, /readyz, /metrics, /v1/explain, /v1/cluster"
+VIEWS = "/healthz, /readyz, /metrics, /v1/explain, /v1/cluster, /v1/holders, /v1/namespace"
 
 
 def error(reason: str, message: str) -> str:
