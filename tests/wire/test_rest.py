@@ -57,6 +57,7 @@ DOCUMENT: dict[str, Any] = {
         },
         {"resource": "nvidia.com/gpu", "pci": "0000:43:00.0"},
     ],
+    "takes_placements": True,
 }
 
 

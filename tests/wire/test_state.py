@@ -7,6 +7,7 @@ from k8s_rdma.wire.rest import Pod
 from k8s_rdma.wire.sockets import (
     HEADER,
     MAX_BODY_BYTES,
+    MAX_PLACEMENT_BYTES,
     Counters,
     Kind,
     ScanCounts,
@@ -55,7 +56,11 @@ def test_message_is_these_bytes() -> None:
     ("header", "words"),
     [
         (HEADER.pack(0, 0), "unknown kind 0"),
-        (HEADER.pack(4, 0), "unknown kind 4"),
+        (HEADER.pack(6, 0), "unknown kind 6"),
+        (
+            HEADER.pack(Kind.PLACEMENT, MAX_PLACEMENT_BYTES + 1),
+            f"placement of {MAX_PLACEMENT_BYTES + 1} bytes",
+        ),
         (HEADER.pack(Kind.REPORT, MAX_BODY_BYTES + 1), f"report of {MAX_BODY_BYTES + 1} bytes; at most"),
         (HEADER.pack(Kind.SAMPLE, 1), "sample of 1 bytes; at most 0"),
     ],
