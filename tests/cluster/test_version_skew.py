@@ -76,7 +76,7 @@ async def skewed(kind: str, directory: Path, node: Node, older: str) -> AsyncIte
         node.settings = {
             "kubeconfig": str(directory / f"{AGENT}.kubeconfig"),
             "placementKeyFile": str(key),
-            "publish": {"rdmaNode": True},
+            "publish": {"rdmaNode": True} | ({"renewS": 10} if older == "extender" else {}),
         }
         node.enter = enter if older == "agent" else []
         await asyncio.to_thread(node.start_agent)
