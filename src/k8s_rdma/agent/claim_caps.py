@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -128,9 +127,7 @@ class ClaimCaps:
             caps = caps_by_vf(receipts, self._node.ledger.promised_to(pod.uid), named)
             if not has_caps(receipts, caps):
                 self._policies().permit_caps(pod.namespace, named)
-                async with AsyncExitStack() as locks:
-                    for container in containers:
-                        await locks.enter_async_context(self._locks.alone(container))
+                async with self._locks.all_alone(containers):
                     changed = await self._worker.run(self._node.change_caps, pod.uid, caps)
                 if not changed:
                     return SOON_S

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
@@ -148,9 +147,7 @@ class LiveRates:
         if any(map(self._locks.busy, containers)):
             return FIRST_RETRY_S
         begun = self._now()
-        async with AsyncExitStack() as locks:
-            for container in containers:
-                await locks.enter_async_context(self._locks.alone(container))
+        async with self._locks.all_alone(containers):
             try:
                 if placement is None:
                     await self._worker.run(self._node.undo_rate_change, pod.uid)

@@ -18,6 +18,7 @@ from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_js
 from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader
 from k8s_rdma.cli.service_proxy import NoAnswerError
+from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
@@ -207,8 +208,9 @@ class _Page:
         self._console.print(f"note: {escape(text)}")
 
     def _group(self, group: Group) -> None:
-        nodes = "1 node" if group.count == 1 else f"{group.count} nodes"
-        self._console.print(f"[bold]{nodes}[/]: {_VERDICTS[group.verdict]}{_because(group)}")
+        self._console.print(
+            f"[bold]{count(group.count, 'node')}[/]: {_VERDICTS[group.verdict]}{_because(group)}"
+        )
         shown = [node for node in group.examples if node.pfs]
         if shown:
             self._pfs(shown)

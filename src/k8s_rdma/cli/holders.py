@@ -20,6 +20,7 @@ from rich.text import Text
 
 from k8s_rdma.cli.console import console, for_terminal, line, table, write_json
 from k8s_rdma.cli.service_proxy import ServiceProxy
+from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
@@ -364,12 +365,8 @@ def summary(rows: Iterable[HolderRow]) -> str:
         return "no pod holds an interface there"
     pods, pfs = len({row.uid for row in rows}), len({(row.node, row.pci) for row in rows})
     reserved = sum(row.reserved_mbps for row in rows)
-    counts = (_count(len(rows), "interface"), _count(pods, "pod"), _count(pfs, "PF"))
+    counts = (count(len(rows), "interface"), count(pods, "pod"), count(pfs, "PF"))
     return f"{counts[0]} of {counts[1]} on {counts[2]}; {reserved} Mb/s reserved"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def holders_table(rows: Iterable[HolderRow]) -> Table:

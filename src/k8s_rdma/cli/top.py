@@ -24,6 +24,7 @@ from k8s_rdma.cli.dra import PF_ATTRIBUTE, ClusterClaims, read_cluster
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderReader, extender_reader
 from k8s_rdma.cli.holders import HolderReader, holders_table
 from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
+from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
@@ -358,7 +359,7 @@ def _holders(holders: Sequence[HolderRow], lines: int | None) -> Iterator[Render
 def _head(view: ClusterView) -> Iterator[str]:
     total, extender = view.totals, view.extender
     unreadable = f", [yellow]{total.unreadable} cannot be read[/]" if total.unreadable else ""
-    nodes = "1 node" if total.nodes == 1 else f"{total.nodes} nodes"
+    nodes = count(total.nodes, "node")
     waiting = "1 pod waits" if view.pending_total == 1 else f"{view.pending_total} pods wait"
     yield (
         f"[bold]{nodes}[/]{unreadable}, {total.with_problems} with problems; "
@@ -378,9 +379,8 @@ def _head(view: ClusterView) -> Iterator[str]:
 
 
 def _sums(total: PfTotals) -> str:
-    pfs = "1 PF" if total.pfs == 1 else f"{total.pfs} PFs"
     return (
-        f"{pfs}; reserved {total.reserved_mbps} of {total.link_mbps} Mb/s "
+        f"{count(total.pfs, 'PF')}; reserved {total.reserved_mbps} of {total.link_mbps} Mb/s "
         f"({_percent(total.reserved_mbps, total.link_mbps)}); {total.free_vfs} of {total.vfs} VFs free"
     )
 

@@ -8,31 +8,28 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
-import ssl
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto, unique
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
-from k8s_rdma.config.files import Reloaded
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.http_client import PLAIN, Answer, HttpPeer, Security
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
-from k8s_rdma.http_server.asgi import check_readable, ssl_reason, token_of
+from k8s_rdma.http_server.asgi import client_tls, token_of
 from k8s_rdma.wire.rest import MAX_REFUSAL, decode_report, message_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from k8s_rdma.core.types import NodeName
-    from k8s_rdma.extender.config import ExtenderConfig, NodeTls
+    from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.metrics import Reading
 
 NEVER = float("-inf")
@@ -537,33 +534,7 @@ def security_of(config: ExtenderConfig, *, clock: Callable[[], float] = monotoni
     """
     tls, token = config.node_tls, config.node_token_file
     return Security(
-        tls=None if tls is None else _tls_context(tls, clock),
+        tls=None if tls is None else client_tls(tls, field="nodeTls", clock=clock),
         server_name=None if tls is None else tls.server_name,
         token=None if token is None else token_of(token, field="nodeTokenFile", clock=clock),
     )
-
-
-def _tls_context(config: NodeTls, clock: Callable[[], float]) -> Callable[[], ssl.SSLContext]:
-    paths = [path for path in (config.ca_file, config.cert_file, config.key_file) if path is not None]
-    return Reloaded(lambda: _load(config), *map(Path, paths), clock=clock)
-
-
-def _load(config: NodeTls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    check_readable("nodeTls.caFile", config.ca_file)
-    try:
-        context.load_verify_locations(cafile=config.ca_file)
-    except OSError as error:
-        msg = f"nodeTls.caFile {config.ca_file}: {ssl_reason(error)}"
-        raise MalformedError(msg) from error
-    if config.cert_file is not None and config.key_file is not None:
-        check_readable("nodeTls.certFile", config.cert_file)
-        check_readable("nodeTls.keyFile", config.key_file)
-        try:
-            context.load_cert_chain(config.cert_file, config.key_file, password="")
-        except OSError as error:
-            files = f"nodeTls.certFile {config.cert_file} and nodeTls.keyFile {config.key_file}"
-            msg = f"{files}: {ssl_reason(error)}"
-            raise MalformedError(msg) from error
-    return context

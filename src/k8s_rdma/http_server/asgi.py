@@ -374,29 +374,73 @@ def tls_context(
 def _load_context(config: TlsConfig, *, demand: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    for field, path in (("tls.certFile", config.cert_file), ("tls.keyFile", config.key_file)):
-        check_readable(field, path)
-    try:
-        context.load_cert_chain(config.cert_file, config.key_file, password=_no_password)
-    except OSError as error:  # ssl.SSLError among them
-        msg = f"tls.certFile {config.cert_file} and tls.keyFile {config.key_file}: {ssl_reason(error)}"
-        raise MalformedError(msg) from error
+    _load_certificate(context, "tls", config.cert_file, config.key_file)
     if config.client_ca_file is not None:
-        check_readable("tls.clientCaFile", config.client_ca_file)
-        _ask_for_certificates(context, config.client_ca_file)
+        _load_authorities(context, "tls.clientCaFile", config.client_ca_file)
         context.verify_mode = ssl.CERT_REQUIRED if demand else ssl.CERT_OPTIONAL
     return context
 
 
-def _ask_for_certificates(context: ssl.SSLContext, path: str) -> None:
+class ClientTlsConfig(Protocol):
+    """The keys of a configuration file that say whom a client trusts, and what it shows servers."""
+
+    @property
+    def ca_file(self) -> str | None:
+        """The servers' CA; None for those that this system trusts."""
+
+    @property
+    def cert_file(self) -> str | None:
+        """The client's certificate; None for none."""
+
+    @property
+    def key_file(self) -> str | None:
+        """The key of the certificate."""
+
+
+def client_tls(
+    config: ClientTlsConfig, *, field: str, clock: Callable[[], float] = monotonic
+) -> Callable[[], ssl.SSLContext]:
+    """Read the TLS of a client; the context is built again when a file has changed.
+
+    field: of the configuration; MalformedError names the key of an unusable file below it.
+    """
+    paths = (config.ca_file, config.cert_file, config.key_file)
+    files = (Path(path) for path in paths if path is not None)
+    return Reloaded(lambda: _load_client_context(config, field), *files, clock=clock)
+
+
+def _load_client_context(config: ClientTlsConfig, field: str) -> ssl.SSLContext:
+    context = (
+        ssl.create_default_context() if config.ca_file is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    )
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if config.ca_file is not None:
+        _load_authorities(context, f"{field}.caFile", config.ca_file)
+    if config.cert_file is not None and config.key_file is not None:
+        _load_certificate(context, field, config.cert_file, config.key_file)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, field: str, cert_file: str, key_file: str) -> None:
+    _check_readable(f"{field}.certFile", cert_file)
+    _check_readable(f"{field}.keyFile", key_file)
     try:
-        context.load_verify_locations(cafile=path)
-    except OSError as error:
-        msg = f"tls.clientCaFile {path}: {ssl_reason(error)}"
+        context.load_cert_chain(cert_file, key_file, password=_no_password)
+    except OSError as error:  # ssl.SSLError among them
+        msg = f"{field}.certFile {cert_file} and {field}.keyFile {key_file}: {_ssl_reason(error)}"
         raise MalformedError(msg) from error
 
 
-def check_readable(field: str, path: str) -> None:
+def _load_authorities(context: ssl.SSLContext, field: str, path: str) -> None:
+    _check_readable(field, path)
+    try:
+        context.load_verify_locations(cafile=path)
+    except OSError as error:
+        msg = f"{field} {path}: {_ssl_reason(error)}"
+        raise MalformedError(msg) from error
+
+
+def _check_readable(field: str, path: str) -> None:
     """Open a file for a MalformedError with its field: OpenSSL does not say which file it could not open."""
     try:
         Path(path).open("rb").close()
@@ -410,7 +454,7 @@ def _no_password() -> str:
     return ""
 
 
-def ssl_reason(error: OSError) -> str:
+def _ssl_reason(error: OSError) -> str:
     """Return OpenSSL's reason for rejecting a file."""
     reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
     return (reason or "no PEM file of what is expected").lower().replace("_", " ")

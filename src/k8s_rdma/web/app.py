@@ -11,6 +11,7 @@ import structlog
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from k8s_rdma import __version__
+from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.http_server.asgi import PROBE_PATHS, READ_METHODS, Answer, Receive, Scope, Send
 from k8s_rdma.kube.api import API_ERRORS
@@ -241,7 +242,7 @@ def _environment() -> Environment:
             "bar_width": pages.bar_width,
             "percent": pages.format_percent,
             "enforcers": pages.format_enforcers,
-            "plural": pages.plural,
+            "plural": count,
             "refresh_s": pages.REFRESH_S,
             "pfs_of_a_node": pages.PFS_OF_A_NODE,
         }

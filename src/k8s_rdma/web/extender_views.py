@@ -6,18 +6,15 @@ Whatever the extender answers is bounded in bytes and time. What it said last st
 from __future__ import annotations
 
 import asyncio
-import ssl
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import httpx2
 import msgspec
 import structlog
 
-from k8s_rdma.config.files import Reloaded
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.http_server.asgi import check_readable, ssl_reason, token_of
+from k8s_rdma.http_server.asgi import client_tls, token_of
 from k8s_rdma.wire.rest import ErrorDocument
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
@@ -79,7 +76,7 @@ class ExtenderViews:
         self._poll_s = poll_s
         token_file = endpoint.token_file
         self._token = None if token_file is None else token_of(token_file, field="extender.tokenFile")
-        self._tls = _tls(endpoint) if self._url.startswith("https:") else None
+        self._tls = client_tls(endpoint, field="extender") if self._url.startswith("https:") else None
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
 
     async def run(self) -> None:
@@ -174,32 +171,3 @@ def _refusal(body: bytes) -> str:
         return msgspec.json.decode(body, type=ErrorDocument).error.message
     except msgspec.MsgspecError:
         return body[:200].decode(errors="replace").strip()
-
-
-def _tls(endpoint: ExtenderEndpoint) -> Callable[[], ssl.SSLContext]:
-    files = (endpoint.ca_file, endpoint.cert_file, endpoint.key_file)
-    return Reloaded(lambda: _load(endpoint), *(Path(file) for file in files if file is not None))
-
-
-def _load(endpoint: ExtenderEndpoint) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if endpoint.ca_file is not None:
-        check_readable("extender.caFile", endpoint.ca_file)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_verify_locations(cafile=endpoint.ca_file)
-        except OSError as error:
-            msg = f"extender.caFile {endpoint.ca_file}: {ssl_reason(error)}"
-            raise MalformedError(msg) from error
-    if endpoint.cert_file is not None and endpoint.key_file is not None:
-        check_readable("extender.certFile", endpoint.cert_file)
-        check_readable("extender.keyFile", endpoint.key_file)
-        try:
-            context.load_cert_chain(endpoint.cert_file, endpoint.key_file, password="")
-        except OSError as error:
-            files = f"extender.certFile {endpoint.cert_file} and extender.keyFile {endpoint.key_file}"
-            msg = f"{files}: {ssl_reason(error)}"
-            raise MalformedError(msg) from error
-    return context

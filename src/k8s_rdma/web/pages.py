@@ -254,8 +254,3 @@ def format_percent(part: int | None, whole: int | None) -> str:
 def bar_width(part: int | None, whole: int | None) -> str:
     """Return the length of a bar, of 100."""
     return f"{min(100.0, 100 * part / whole):.1f}" if whole and part else "0"
-
-
-def plural(count: int, noun: str) -> str:
-    """Format a number and its noun: `1 node`, `2 nodes`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -6,7 +6,7 @@ A DEL cancels a waiting ADD of its attachment.
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from k8s_rdma.agent.cdi_specs import AttachmentSpecs
 from k8s_rdma.agent.node import Node, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from k8s_rdma.core.ledger import Attachment
     from k8s_rdma.core.types import ContainerId
@@ -37,6 +37,14 @@ class ContainerLocks:
     async def idle(self) -> None:
         """Wait until no lock is in use."""
         await self._idle.wait()
+
+    @asynccontextmanager
+    async def all_alone(self, containers: Iterable[ContainerId]) -> AsyncIterator[None]:
+        """Hold the locks of several containers."""
+        async with AsyncExitStack() as locks:
+            for container in containers:
+                await locks.enter_async_context(self.alone(container))
+            yield
 
     @asynccontextmanager
     async def alone(self, container: ContainerId) -> AsyncIterator[None]:
