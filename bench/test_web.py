@@ -14,6 +14,7 @@ from k8s_rdma.web.access import LoopbackAccess
 from k8s_rdma.web.app import WebApp
 from k8s_rdma.web.config import ExtenderEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews, Snapshot
+from k8s_rdma.web.traffic import Traffic
 from k8s_rdma.wire.views import Sort, decode_view, encode_view
 from web.cases import large_cluster
 
@@ -57,7 +58,7 @@ async def _pages(view: ClusterView) -> tuple[float, float, int]:
     """The slowest first page after a poll, the slowest other page, and the longest."""
     extender = ExtenderViews(ExtenderEndpoint(), poll_s=60, clock=time.monotonic)
     extender.failure = ""
-    app = WebApp(extender, LoopbackAccess())
+    app = WebApp(extender, Traffic(None, poll_s=60), LoopbackAccess())
     first, others, longest = [], [], 0
     for path, query in PATHS:
         times: list[tuple[float, float]] = []

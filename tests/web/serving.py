@@ -15,8 +15,9 @@ from k8s_rdma.http_server import Answer, HttpServer, listen
 from k8s_rdma.http_server.asgi import JSON, error_answer
 from k8s_rdma.web.access import Access, LoopbackAccess
 from k8s_rdma.web.app import WebApp
-from k8s_rdma.web.config import ExtenderEndpoint
+from k8s_rdma.web.config import ExtenderEndpoint, PrometheusEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews
+from k8s_rdma.web.traffic import Traffic
 from k8s_rdma.wire.rest import Error
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
@@ -102,12 +103,16 @@ class Site:
     http: httpx2.AsyncClient
     documents: Documents
     extender: ExtenderViews
+    traffic: Traffic
     app: WebApp
 
 
 @asynccontextmanager
 async def serving(
-    view: ClusterView, *explanations: Explanation, access: Access | None = None
+    view: ClusterView,
+    *explanations: Explanation,
+    access: Access | None = None,
+    prometheus: PrometheusEndpoint | None = None,
 ) -> AsyncIterator[Site]:
     """Serve pages of a view that was polled once."""
     documents = Documents(view, {f"{each.namespace}/{each.name}": each for each in explanations})
@@ -115,9 +120,11 @@ async def serving(
     async with listening(documents) as url:
         extender = ExtenderViews(ExtenderEndpoint(url=url), poll_s=60, clock=monotonic)
         await extender.poll()
-        app = WebApp(extender, access or LoopbackAccess())
+        traffic = Traffic(prometheus, poll_s=60)
+        await traffic.poll()
+        app = WebApp(extender, traffic, access or LoopbackAccess())
         async with (
             listening(app) as address,
             httpx2.AsyncClient(base_url=address, trust_env=False, timeout=20) as http,
         ):
-            yield Site(address, http, documents, extender, app)
+            yield Site(address, http, documents, extender, traffic, app)

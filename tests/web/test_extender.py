@@ -15,6 +15,7 @@ from k8s_rdma.web.access import LoopbackAccess
 from k8s_rdma.web.app import WebApp
 from k8s_rdma.web.config import ExtenderEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews
+from k8s_rdma.web.traffic import Traffic
 from k8s_rdma.wire.rest import rates_of
 from web.serving import listening
 from web.test_pages import rows_of
@@ -36,7 +37,7 @@ async def test_pages_show_what_an_extender_holds():
         await views.poll()
         assert views.failure == ""
         async with (
-            listening(WebApp(views, LoopbackAccess())) as url,
+            listening(WebApp(views, Traffic(None, poll_s=60), LoopbackAccess())) as url,
             httpx2.AsyncClient(base_url=url, trust_env=False, timeout=20) as http,
         ):
             pages = {}

@@ -17,12 +17,15 @@ from k8s_rdma.http_server.asgi import PROBE_PATHS, READ_METHODS, Answer, Receive
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.web import pages
 from k8s_rdma.web.access import Access, Denial, Viewer
-from k8s_rdma.web.extender_views import ExtenderViews, NoAnswerError
 from k8s_rdma.web.pages import Cluster, Holdings, ListQuery, Part, Pending, namespace_of
+from k8s_rdma.web.source import NoAnswerError
 from k8s_rdma.wire.views import Sort, causes_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+
+    from k8s_rdma.web.extender_views import ExtenderViews
+    from k8s_rdma.web.traffic import Traffic
 
 _HERE = Path(__file__).parent
 _HTML = "text/html; charset=utf-8"
@@ -68,8 +71,9 @@ class Request:
 class WebApp:
     """ASGI application of the pages."""
 
-    def __init__(self, extender: ExtenderViews, access: Access) -> None:
+    def __init__(self, extender: ExtenderViews, traffic: Traffic, access: Access) -> None:
         self._extender = extender
+        self._traffic = traffic
         self._access = access
         self._templates = _environment()
         self._open = _open_paths()
@@ -124,6 +128,7 @@ class WebApp:
             pending=pending,
             first_pods=pending.rows[: pages.FIRST_PODS],
             nodes=nodes,
+            sent_mbps=self._traffic.sent_mbps,
             orders=list(Sort),
         )
 
@@ -147,7 +152,9 @@ class WebApp:
             request.query,
             cluster=cluster,
             node=node,
+            sent_mbps=self._traffic.sent_mbps,
             holdings=Holdings.select(rows, namespaces, request.query.page),
+            flows=await self._traffic.flows(node=node.name),
             notes=notes,
         )
 
@@ -165,6 +172,7 @@ class WebApp:
             namespace=view,
             pending=pending,
             holdings=Holdings.select(view.holders, {name}, request.query.page),
+            flows=await self._traffic.flows(namespace=name),
         )
 
     async def _pod(self, request: Request) -> Answer:
@@ -174,7 +182,8 @@ class WebApp:
         explanation = await self._extender.explain(namespace, name)
         if explanation is None:
             return self._error(404, f"the extender knows no pod {namespace}/{name}")
-        return self._page("pod.html", request.query, pod=explanation)
+        flows = await self._traffic.flows(namespace=namespace, pod=name)
+        return self._page("pod.html", request.query, pod=explanation, flows=sorted(flows.items()))
 
     async def _visible_pending(self, cluster: Cluster, viewer: Viewer) -> Pending:
         view = cluster.snapshot.view
@@ -205,6 +214,7 @@ class WebApp:
             **values,
             age_s=None if snapshot is None else self._extender.clock() - snapshot.received_at,
             failure=self._extender.failure,
+            traffic_failure=self._traffic.failure,
             version=__version__,
         )
         return Answer(html, status=status, content_type=_HTML, headers={**HEADERS, **headers})
@@ -242,6 +252,7 @@ def _environment() -> Environment:
             "bar_width": pages.bar_width,
             "percent": pages.format_percent,
             "enforcers": pages.format_enforcers,
+            "sent_on": pages.sent_on,
             "plural": count,
             "refresh_s": pages.REFRESH_S,
             "pfs_of_a_node": pages.PFS_OF_A_NODE,

@@ -13,20 +13,14 @@ DEFAULT_PORT = 54008
 """The default port, next to those of the other processes."""
 
 
-class ExtenderEndpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """YAML with these keys in camelCase: where the extender answers, and how it is trusted.
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase: where a server answers, and how it is trusted.
 
-    url: of the extender, or of its port for views. token_file: the bearer token that it demands.
-    ca_file: PEM, the issuer of its certificate; None for the system's. cert_file, key_file: PEM, the client
-        certificate that it demands.
+    token_file: the bearer token that it demands. ca_file: PEM, the issuer of its certificate; None for the
+    system's. cert_file, key_file: PEM, the client certificate that it demands.
     """
 
-    url: Annotated[
-        str,
-        msgspec.Meta(
-            pattern=r"^https?://[^/?#@]+$", description="a URL without a path, such as http://127.0.0.1:8888"
-        ),
-    ] = "http://127.0.0.1:8888"
+    url: str
     token_file: AbsolutePath | None = None
     ca_file: AbsolutePath | None = None
     cert_file: AbsolutePath | None = None
@@ -39,6 +33,29 @@ class ExtenderEndpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
             raise ValueError(msg)
 
 
+class ExtenderEndpoint(Endpoint, frozen=True, kw_only=True):
+    """url: of the extender, or of its port for views."""
+
+    url: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^https?://[^/?#@]+$", description="a URL without a path, such as http://127.0.0.1:8888"
+        ),
+    ] = "http://127.0.0.1:8888"
+
+
+class PrometheusEndpoint(Endpoint, frozen=True, kw_only=True):
+    """url: of a server with Prometheus' HTTP API below it."""
+
+    url: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^https?://[^/?#@]+(/[^?#]*)?$",
+            description="a URL, such as http://prometheus.example:9090",
+        ),
+    ]
+
+
 class WebConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Configuration of the pages, in YAML with these keys in camelCase.
 
@@ -46,6 +63,7 @@ class WebConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     port: TCP; 0 for a free one. The environment variable PORT overrides it.
     tls: its files; None for plain HTTP.
     extender: where the data comes from. poll_s: seconds between two questions for the whole cluster.
+    prometheus: where traffic comes from, of an agent's metrics; None: it is not shown.
     access: `loopback`: everyone on this host sees everything; `reviews`: the API server decides by the
         bearer token of each request.
     kubeconfig: for reviews; None for the service account, KUBECONFIG, ~/.kube/config, in this order.
@@ -56,6 +74,7 @@ class WebConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     port: Port = DEFAULT_PORT
     tls: TlsConfig | None = None
     extender: ExtenderEndpoint = ExtenderEndpoint()
+    prometheus: PrometheusEndpoint | None = None
     poll_s: Annotated[float, msgspec.Meta(ge=1, le=300)] = 5.0
     access: Literal["loopback", "reviews"] = "loopback"
     kubeconfig: AbsolutePath | None = None

@@ -20,6 +20,7 @@ from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.web.access import Access, LoopbackAccess, ReviewedAccess
 from k8s_rdma.web.app import WebApp
 from k8s_rdma.web.extender_views import ExtenderViews
+from k8s_rdma.web.traffic import Traffic
 
 if TYPE_CHECKING:
     import socket
@@ -45,15 +46,16 @@ def run_on(listener: socket.socket, config: WebConfig) -> None:
     process.configure_logging("web")
     return_large_buffers()
     tls = _server_tls(config)
-    extender = _extender(config)
+    extender, traffic = _extender(config), _traffic(config)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(listener, config, extender, tls))
+        runner.run(_serve(listener, config, extender, traffic, tls))
 
 
 def check(config: WebConfig) -> None:
     """Read all that a start would read. MalformedError names the field, or the environment's variable."""
     _server_tls(config)
     _extender(config)
+    _traffic(config)
     port_of(config, os.environ)
     if config.access == "reviews" and config.kubeconfig is not None:
         require_kubeconfig(config.kubeconfig)
@@ -67,21 +69,30 @@ def _extender(config: WebConfig) -> ExtenderViews:
     return ExtenderViews(config.extender, poll_s=config.poll_s, clock=monotonic)
 
 
+def _traffic(config: WebConfig) -> Traffic:
+    return Traffic(config.prometheus, poll_s=config.poll_s)
+
+
 async def _serve(
-    listener: socket.socket, config: WebConfig, extender: ExtenderViews, tls: ServerTls | None
+    listener: socket.socket,
+    config: WebConfig,
+    extender: ExtenderViews,
+    traffic: Traffic,
+    tls: ServerTls | None,
 ) -> None:
     stop = process.stop_on_signals()
     limits = Limits(body_bytes=BODY_BYTES, connections=config.max_connections)
     async with _access(config) as access, asyncio.TaskGroup() as tasks:
-        server = HttpServer(WebApp(extender, access), shutdown_s=SHUTDOWN_S, limits=limits, tls=tls)
+        server = HttpServer(WebApp(extender, traffic, access), shutdown_s=SHUTDOWN_S, limits=limits, tls=tls)
         serving = tasks.create_task(server.serve(listener))
-        polling = tasks.create_task(extender.run())
+        polling = [tasks.create_task(extender.run()), tasks.create_task(traffic.run())]
         host, port = listener.getsockname()[:2]
         _log.info("web_ready", address=host, port=port, tls=tls is not None, access=config.access)
         await stop.wait()
         server.stop()
         await serving
-        polling.cancel()
+        for task in polling:
+            task.cancel()
     _log.info("web_stopped")
 
 

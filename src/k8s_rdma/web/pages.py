@@ -13,10 +13,11 @@ from urllib.parse import parse_qs, urlencode
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.web.extender_views import Snapshot
-from k8s_rdma.wire.views import NODE_ORDERS, HolderRow, NodeRow, PendingRow, PfTotals, Sort
+from k8s_rdma.web.traffic import PfName
+from k8s_rdma.wire.views import NODE_ORDERS, HolderRow, NodeRow, PendingRow, PfRow, PfTotals, Sort
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
 NODES_ON_A_PAGE = 25
 PFS_OF_A_NODE = 8
@@ -208,6 +209,12 @@ class Holdings:
         )
         part = Part.cut(equal, number=page, size=HOLDINGS_ON_A_PAGE)
         return cls(part=part, hidden=hidden, hidden_mbps=hidden_mbps)
+
+
+def sent_on(pf: PfRow, node: NodeRow, sent_mbps: Mapping[PfName, int]) -> int | None:
+    """Find what pods send on a PF, in Mb/s; of a split PF all of it counts for annotations."""
+    is_split = any(row.name == pf.name and row.use != pf.use for row in node.pfs)
+    return None if is_split and pf.use == "claims" else sent_mbps.get(PfName(node.name, pf.name))
 
 
 def namespace_of(pod: str) -> str:
