@@ -8,6 +8,7 @@ every device and mount that it made.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -17,18 +18,22 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.directory import PROGRAM, find_program
 
-TOOLS = {
-    "unshare": "util-linux",
-    "nsenter": "util-linux",
-    "iperf3": "iperf3",
-}
-"""Programs the demo runs, and the Debian package of each."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PROGRAMS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
+"""Programs the demo needs, and the package of each in Debian and Ubuntu."""
+
+IPERF3 = "iperf3"
+"""The program and the package that measure throughput; without it these checks are omitted."""
 
 CNI_PLUGINS = ("bridge", "host-local")
+CNI_PACKAGE = "containernetworking-plugins"
 CNI_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin")
 MAX_SCRATCH = 36
 
@@ -40,10 +45,12 @@ AS_USER = ("--user", "--map-root-user")
 
 
 def launch(*, json_file: Path | None, keep: bool, web: bool) -> int:
-    """Run the demo; its exit status: 0 when every check passed. web: whether to serve pages on loopback."""
+    """Run the demo; its exit status: 0 when no check failed. web: whether to serve pages on loopback."""
     plugins, shim = _requirements()
     isolation = (*ISOLATION, *(AS_USER if os.geteuid() else ()))
     _probe(isolation)
+    if not shutil.which(IPERF3):
+        sys.stderr.write(f"without {IPERF3}, throughput is not measured: {_installation([IPERF3])}\n")
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="k8s-rdma-demo-", dir=_scratch()))
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0))) if web else None
@@ -57,6 +64,7 @@ def launch(*, json_file: Path | None, keep: bool, web: bool) -> int:
             *(("--json", str(json_file.absolute())) if json_file else ()),
             *(("--keep",) if keep or web else ()),
             *(("--web", str(listener.fileno())) if listener else ()),
+            *(() if shutil.which(IPERF3) else ("--no-throughput", f"needs {IPERF3}")),
         ]
         return _run(command, Path(directory), (listener.fileno(),) if listener else ())
 
@@ -91,19 +99,31 @@ def _child_of(process: subprocess.Popen[bytes]) -> int | None:
 
 def _requirements() -> tuple[Path, Path]:
     """Find the CNI plugins and the executable; K8sRdmaError names everything that is missing."""
-    missing = [
-        f"{tool} (Debian package {package})" for tool, package in TOOLS.items() if not shutil.which(tool)
-    ]
-    plugins = _plugin_directory()
-    if plugins is None:
-        missing.append(f"CNI plugins {', '.join(CNI_PLUGINS)} (Debian package containernetworking-plugins)")
-    shim = find_program()
+    programs = [program for program in PROGRAMS if not shutil.which(program)]
+    plugins, shim = _plugin_directory(), find_program()
+    missing = [*programs, *([] if plugins else [f"the CNI plugins {' and '.join(CNI_PLUGINS)}"])]
+    packages = {*(PROGRAMS[program] for program in programs), *([] if plugins else [CNI_PACKAGE])}
+    advice = [_installation(packages)] if packages else []
     if shim is None:
-        missing.append(f"{PROGRAM} (build it with `make cni`, or name it in K8S_RDMA_CNI)")
-    if missing or plugins is None or shim is None:
-        msg = f"the demo needs {'; '.join(missing)}; `make demo` sets everything up"
+        missing.append(PROGRAM)
+        advice.append(f"{PROGRAM} is in the wheel; `make cni` builds it, K8S_RDMA_CNI names it")
+    if plugins is None or shim is None or missing:
+        msg = f"the demo needs {', '.join(missing)}: {'; '.join(advice)}"
         raise K8sRdmaError(msg)
     return plugins, shim
+
+
+def _installation(packages: Iterable[str]) -> str:
+    """Say how to install packages, by the names that they have in Debian and Ubuntu."""
+    names = " ".join(sorted(packages))
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        release = {}
+    if not {"debian", "ubuntu"} & {release.get("ID"), *release.get("ID_LIKE", "").split()}:
+        return f"install what Debian has as {names}"
+    sudo = "sudo " if os.geteuid() else ""
+    return f"{sudo}apt-get update && {sudo}apt-get install {names}"
 
 
 def _plugin_directory() -> Path | None:

@@ -35,6 +35,14 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OmittedCheck:
+    """A check that could not be made here, which neither passed nor failed."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodShown:
     """A pod, where it went and what it got."""
 
@@ -66,6 +74,7 @@ class Outcome:
 
     manifest: str = ""
     checks: list[Check] = field(default_factory=list)
+    omitted: list[OmittedCheck] = field(default_factory=list)
     pods: list[PodShown] = field(default_factory=list)
     flows: list[FlowShown] = field(default_factory=list)
     refusals: dict[str, str] = field(default_factory=dict)
@@ -85,21 +94,25 @@ class Outcome:
         """Record a check that two things are the same."""
         self.check(name, expected == measured, expected, measured)
 
+    def omit(self, name: str, reason: str) -> None:
+        """Record a check that could not be made."""
+        self.omitted.append(OmittedCheck(name=name, reason=reason))
+
     def check_flow(self, flow: FlowShown) -> None:
         """Record a flow, and whether its cap and its reservation hold."""
         self.flows.append(flow)
-        label = f"{flow.scene}: {flow.name}"
+        name = flow_check(flow.scene, flow.name, flow.cap)
         if flow.cap:
             high = flow.cap * (1 + TOLERANCE)
             self.check(
-                f"{label} is held to its cap",
+                name,
                 flow.floor <= flow.measured <= high,
                 f"{flow.floor:.0f}..{high:.0f} Mb/s",
                 f"{flow.measured:.0f} Mb/s",
             )
         elif flow.reserved:
             self.check(
-                f"{label} gets its reservation",
+                name,
                 flow.measured >= flow.floor,
                 f"at least {flow.floor:.0f} Mb/s",
                 f"{flow.measured:.0f} Mb/s",
@@ -111,6 +124,7 @@ class Outcome:
             "passed": self.passed,
             "manifest": self.manifest,
             "checks": [asdict(check) for check in self.checks],
+            "omittedChecks": [asdict(check) for check in self.omitted],
             "pods": [
                 {"name": pod.name, "asked": pod.requested, "node": pod.node, "got": pod.allocated}
                 for pod in self.pods
@@ -167,7 +181,15 @@ class Outcome:
             mark = "[green]✓[/]" if check.passed else "[bold red]✗[/]"
             expected = f"[dim]{escape(check.expected)}[/]"
             table.add_row(mark, escape(check.name), escape(check.measured), expected)
+        for omitted in self.omitted:
+            reason = f"[dim]{escape(omitted.reason)}[/]"
+            table.add_row("[yellow]-[/]", escape(omitted.name), "not checked", reason)
         return table
+
+
+def flow_check(scene: str, name: str, cap: int) -> str:
+    """Name the check of a flow: its cap, or its reservation where it has none."""
+    return f"{scene}: {name} {'is held to its cap' if cap else 'gets its reservation'}"
 
 
 def _text(value: object) -> str:

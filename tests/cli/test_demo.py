@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -67,15 +68,24 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build / "k8s-rdma-cni"
 
 
-def start(shim: Path, directory: Path, *options: str) -> subprocess.Popen[str]:
+def start(shim: Path, directory: Path, *options: str, path: str | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "k8s_rdma", "demo", *options],
-        env=os.environ | {"K8S_RDMA_CNI": str(shim), "TMPDIR": str(directory)},
+        env=os.environ
+        | {"K8S_RDMA_CNI": str(shim), "TMPDIR": str(directory), "PATH": path or os.environ["PATH"]},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
+
+
+def programs_in(directory: Path, *names: str) -> str:
+    """Return a PATH with these programs alone."""
+    directory.mkdir()
+    for name in names:
+        (directory / name).symlink_to(str(shutil.which(name)))
+    return str(directory)
 
 
 def processes_of(directory: Path) -> list[str]:
@@ -212,21 +222,32 @@ def test_tutorial_prints_what_it_shows(run: Run) -> None:
 
 
 @pytest.mark.timeout(DEADLINE_S)
-def test_demo_gives_everything_back_when_interrupted(shim: Path, scratch: Path, tmp_path: Path) -> None:
+def test_demo_omits_throughput_without_iperf3_and_gives_everything_back_when_interrupted(
+    shim: Path, scratch: Path, tmp_path: Path
+) -> None:
     seen = []
-    with start(shim, scratch, "--web", "--json", str(tmp_path / "demo.json")) as process:
+    needed = programs_in(tmp_path / "bin", "unshare", "nsenter", "ip", "tc", "true")
+    with start(shim, scratch, "--web", "--json", str(tmp_path / "demo.json"), path=needed) as process:
         for line in process.stdout:
             seen.append(line)
             if line.startswith("Pages for people: "):
                 shown = page_of_the_nodes(line.split()[-1])
-            if "Pods of examples" in line:
+            if "Caps, measured" in line:
                 for _ in range(2):  # as Ctrl-C in a terminal, pressed twice: to all in the foreground
                     os.killpg(process.pid, signal.SIGINT)
                     time.sleep(0.01)
     assert process.returncode == 130, "".join(seen)
     assert "Nodes ready" in shown
+    assert "without iperf3, throughput is not measured: " in "".join(seen)
+    omitted = json.loads((tmp_path / "demo.json").read_bytes())["omittedChecks"]
+    assert {check["reason"] for check in omitted} == {"needs iperf3"}
+    caps = {check["name"] for check in omitted if check["name"].startswith("caps: ")}
+    assert len(caps) == 3
+    shown_omitted = re.findall(r"^- .* not checked +needs iperf3", "".join(seen), re.MULTILINE)
+    assert len(shown_omitted) == len(omitted)
     checks = checks_of(tmp_path / "demo.json")
     assert all(checks.values()), checks
+    assert not caps & checks.keys()
     assert "w1: VFs not home with their name, MAC and rates" in checks
     assert "no process is left" in checks
     assert list(scratch.iterdir()) == []
@@ -256,9 +277,38 @@ def test_demo_names_everything_that_is_missing(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1
     assert ended.stdout == ""
-    for missing in ("unshare", "iperf3 (Debian package iperf3)", "k8s-rdma-cni (build it with `make cni`"):
+    for missing in ("unshare, nsenter, ip, tc", "k8s-rdma-cni is in the wheel; `make cni` builds it"):
         assert missing in ended.stderr
+    assert "iperf3" not in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("release", "advice"),
+    [
+        ("ID=debian\n", "apt-get update && apt-get install iproute2 util-linux"),
+        ("ID=ubuntu\nID_LIKE=debian\n", "apt-get update && apt-get install iproute2 util-linux"),
+        ("ID=mint\nID_LIKE='ubuntu debian'\n", "apt-get update && apt-get install iproute2 util-linux"),
+        ("ID=fedora\n", "install what Debian has as iproute2 util-linux"),
+        ("", "install what Debian has as iproute2 util-linux"),
+    ],
+)
+def test_demo_asks_for_packages_as_the_distribution_has_them(
+    release: str, advice: str, shim: Path, tmp_path: Path
+) -> None:
+    os_release = tmp_path / "os-release"
+    os_release.write_text(release)
+    demo = shlex.join([sys.executable, "-m", "k8s_rdma", "demo"])
+    typed = f"mount --bind {os_release} $(readlink -f /etc/os-release) && PATH={tmp_path} exec {demo}"
+    ended = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", typed],
+        env=os.environ | {"K8S_RDMA_CNI": str(shim)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert advice in ended.stderr
 
 
 def test_demo_says_what_is_needed_where_namespaces_are_not_to_be_had(shim: Path, tmp_path: Path) -> None:
