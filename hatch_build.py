@@ -1,8 +1,9 @@
 """Compiles `k8s-rdma-cni` into the wheel, beside the command `k8s-rdma`.
 
 With the C compiler of the machine, `CC` or `cc`; where there is none, or none that links static ones (many
-distributions keep the libc for that apart), with the one in the package `ziglang`. For another architecture
-than this machine's, always with that: _PYTHON_HOST_PLATFORM=linux-aarch64, as for all that Python builds.
+distributions keep the libc for that apart), with the one in the package `ziglang`. With that always by
+`CC=ziglang`, and for another architecture than this machine's (_PYTHON_HOST_PLATFORM=linux-aarch64, as for
+all that Python builds).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def target() -> str:
 
 def compiler() -> list[str] | None:
     """The machine's own compiler; None when it has none that makes a static program for the target."""
-    if target() != platform.machine():
-        return None
     named = shlex.split(os.environ.get("CC") or "cc")
+    if named == ["ziglang"] or target() != platform.machine():
+        return None
     return named if shutil.which(named[0]) and _links(named) else None
 
 
@@ -77,7 +78,8 @@ class CniBuildHook(BuildHookInterface):
         program = Path(self._directory.name) / PROGRAM
         compile_program(compiler() or zig(), program)
         build_data["shared_scripts"][str(program)] = PROGRAM
-        build_data["tag"] = f"py3-none-linux_{target()}"
+        # A static program runs with any libc, and indexes of packages take no wheel for `linux` alone.
+        build_data["tag"] = f"py3-none-manylinux2014_{target()}.musllinux_1_1_{target()}"
         build_data["pure_python"] = False
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
