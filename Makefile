@@ -12,6 +12,7 @@ export PYTHON # the interpreter to make .venv with; empty: python3.11, then pyth
 RUN := scripts/run
 PYTHON_READY := .venv/.ready
 DOCS_READY := .venv/.docs-ready
+RELEASE_READY := .venv/.release-ready
 
 .PHONY: help
 help: ## this list
@@ -29,7 +30,7 @@ QUICK = $(addprefix tests/,core wire kube init docs_site) $(wildcard tests/test_
 
 .PHONY: test
 test: WORKERS = $(shell expr 2 '*' $$(nproc))
-test: setup cni ## all tests, in random order, warnings as errors; ARGS="-k word" for some of them, ARGS=--changed
+test: setup cni $(RELEASE_READY) ## all tests, in random order, warnings as errors; ARGS="-k word" for some of them, ARGS=--changed
 ifdef ARGS
 	@$(RUN) scripts/isolated pytest $(ARGS)
 else
@@ -82,7 +83,7 @@ lint: $(PYTHON_READY)
 	@echo "shellcheck" && $(RUN) shellcheck --external-sources scripts/*.sh $(SCRIPTS) $(GUEST_SCRIPTS) .ci/run
 
 SCRIPTS := deploy/krew/kubectl-rdma $(addprefix deploy/image/,check-libraries install-program seal unpack-debian) \
-  $(addprefix scripts/,build-image check-wheel isolated krew lock run setup-docs setup-lab setup-python setup-tools)
+  $(addprefix scripts/,build-image check-wheel isolated lock run setup-docs setup-lab setup-python setup-release setup-tools)
 GUEST_SCRIPTS := $(addprefix lab/guest/,init boot.sh lib.sh bashrc lab-cable lab-node lab-pod lab-shell lab-sriov)
 
 .PHONY: types
@@ -123,6 +124,10 @@ $(DOCS_READY): requirements/docs.txt scripts/setup-docs $(PYTHON_READY)
 	@scripts/setup-docs
 	@touch $@
 
+$(RELEASE_READY): requirements/release.txt scripts/setup-release $(PYTHON_READY)
+	@scripts/setup-release
+	@touch $@
+
 # No stamp: looking takes 50 ms, and a cache may bring this folder to a machine where they are not installed.
 .PHONY: tools
 tools:
@@ -141,6 +146,15 @@ image-test: setup cni ## tests/image, on what `make image` built
 	@compgen -G 'build/image/k8s-rdma-*.tar' >/dev/null || { echo "image-test: there is no image yet: make image" >&2; exit 1; }
 	@for archive in build/image/k8s-rdma-*.tar; do \
 	  echo "$$archive" && K8S_RDMA_IMAGE=$$archive $(RUN) scripts/isolated pytest tests/image $(ARGS); done
+
+.PHONY: release
+release: $(RELEASE_READY) ## dist/VERSION, all files of a release: VERSION=X.Y.Z, SOURCE=ADDRESS, IMAGE=REPOSITORY, KEY=FILE; see docs/release.md
+	@$(RUN) python -m deploy.release build "$(VERSION)" --source "$(SOURCE)" --repository "$(IMAGE)" $(if $(KEY),--key "$(KEY)") $(ARGS)
+
+.PHONY: release-check
+release-check: setup $(RELEASE_READY) ## what `make release` made, as users verify and install it: VERSION=X.Y.Z, SIGNERS=FILE
+	@$(RUN) python -m deploy.release check "dist/$(VERSION)" $(if $(SIGNERS),--signers "$(SIGNERS)") $(ARGS)
+	@K8S_RDMA_RELEASE="$(CURDIR)/dist/$(VERSION)" $(RUN) scripts/isolated pytest tests/cluster/test_release.py
 
 .PHONY: proto
 proto: $(PYTHON_READY) ## the generated modules of protocol buffers, made from their .proto files

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME, DEV = ROOT / "requirements/runtime.txt", ROOT / "requirements/dev.txt"
-SITE, IMAGE = ROOT / "requirements/docs.txt", ROOT / "requirements/image.txt"
+SITE, IMAGE, RELEASE = (ROOT / f"requirements/{name}.txt" for name in ("docs", "image", "release"))
 OURS = (
     "src",
     "tests",
@@ -106,7 +106,7 @@ def declared() -> dict[str, list[Requirement]]:
     return {kind: [Requirement(text) for text in texts] for kind, texts in wanted.items()}
 
 
-@pytest.mark.parametrize("lock", [RUNTIME, DEV, SITE, IMAGE], ids=relative)
+@pytest.mark.parametrize("lock", [RUNTIME, DEV, SITE, IMAGE, RELEASE], ids=relative)
 def test_lock_names_no_place_to_fetch_from(lock):
     assert "://" not in lock.read_text()
 
@@ -115,13 +115,19 @@ def test_lock_of_development_holds_the_pins_of_the_runtime():
     assert pins(RUNTIME).items() <= pins(DEV).items()
 
 
-def test_lock_of_the_site_can_be_installed_beside_that_of_development():
-    development = pins(DEV)
-    assert not {name for name, version in pins(SITE).items() if development.get(name, version) != version}
+@pytest.mark.parametrize("lock", [SITE, RELEASE], ids=relative)
+def test_lock_can_be_installed_beside_that_of_development(lock):
+    installed = pins(SITE) | pins(DEV)
+    assert not {name for name, version in pins(lock).items() if installed.get(name, version) != version}
+
+
+def test_programs_of_image_and_release_are_of_one_compiler():
+    assert pins(IMAGE)["ziglang"] == pins(RELEASE)["ziglang"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "lock"), [("runtime", RUNTIME), ("dev", DEV), ("docs", SITE), ("image", IMAGE)]
+    ("kind", "lock"),
+    [("runtime", RUNTIME), ("dev", DEV), ("docs", SITE), ("image", IMAGE), ("release", RELEASE)],
 )
 def test_lock_satisfies_what_the_project_declares(kind, lock):
     locked = pins(lock)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from deploy.rendering.engine import render_templates
+from k8s_rdma import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +24,17 @@ def default_values(chart: Path = CHART) -> dict[str, Any]:
     """The chart's values.yaml."""
     values: dict[str, Any] = yaml.safe_load((chart / "values.yaml").read_text())
     return values
+
+
+def with_version(about: str) -> str:
+    """Return the text of Chart.yaml with the program's version, which it has twice."""
+    return re.sub(r"(?m)^(version|appVersion): .*$", rf"\1: {__version__}", about)
+
+
+def write_version() -> None:
+    """Write the program's version into the chart."""
+    path = CHART / "Chart.yaml"
+    path.write_text(with_version(path.read_text()))
 
 
 def render(  # noqa: PLR0913  what Helm has besides a chart

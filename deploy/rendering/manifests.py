@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from deploy.rendering.chart import CHART, render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MANIFESTS = CHART.parent / "manifests"
 
@@ -26,13 +30,17 @@ OF_THE_MODE = "templates/extender/"
 NOTICE = "# Made of deploy/chart by `make chart`; edit it there.\n"
 
 
-def manifests() -> dict[str, str]:
-    """All files by their path below `deploy/manifests`."""
+def manifests(values: Mapping[str, Any] | None = None, *, chart: Path = CHART) -> dict[str, str]:
+    """Return all files by their path below `deploy/manifests`. values: of the chart, beside those above."""
     rendered = {
-        mode: render({**GIVEN, **EVERY_RELEASE, "extender": {"mode": mode}}, service="kubectl")
+        mode: render(
+            {**GIVEN, **EVERY_RELEASE, "extender": {"mode": mode}, **(values or {})},
+            service="kubectl",
+            chart=chart,
+        )
         for mode in MODES
     }
-    files = {f"base/{path.name}": NOTICE + path.read_text() for path in sorted((CHART / "crds").iterdir())}
+    files = {f"base/{path.name}": NOTICE + path.read_text() for path in sorted((chart / "crds").iterdir())}
     for path, text in rendered[MODES[0]].items():
         if not path.startswith(OF_THE_MODE):
             files[f"base/{_file(path)}"] = _text(text)

@@ -1,0 +1,131 @@
+"""`python -m deploy.release`: make a release of this work tree's commit, or check one. docs/release.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from deploy.release import artifacts, attest
+from deploy.release.image import DebianPackage, OciArchive, combine
+from deploy.release.source import UNPUBLISHED, ReleaseError, Source, read_source
+from deploy.release.verify import check_installation, check_release
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> int:
+    """Do what the command line says; the exit status."""
+    options = _options()
+    try:
+        if options.command == "build":
+            _build(options)
+        else:
+            _check(options)
+    except ReleaseError as error:
+        sys.stderr.write(f"release: {error}\n")
+        return 1
+    return 0
+
+
+def _build(options: argparse.Namespace) -> None:
+    source = read_source(options.root, options.version, options.source)
+    finished = options.output / source.version
+    draft = options.output / f".{source.version}.new"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    _build_files(source, draft, options)
+    shutil.rmtree(finished, ignore_errors=True)
+    draft.rename(finished)
+    _say(f"{finished}: {len(list(finished.iterdir()))} files of commit {source.commit}")
+    if source.address == UNPUBLISHED:
+        _say("rdma.yaml names no address to fetch from: SOURCE names the repository's, https://...")
+    if not options.image:
+        _say("without the image: the chart names it by tag")
+    if options.key is None:
+        _say("not signed: KEY names a key of SSH")
+
+
+def _build_files(source: Source, output: Path, options: argparse.Namespace) -> None:
+    """Make all files of a release in an empty directory."""
+    sdist = artifacts.build_sdist(source, output)
+    for architecture in options.architectures:
+        artifacts.build_wheel(source, sdist, architecture, output)
+    image = {"repository": options.repository} if options.repository else {}
+    packages: list[DebianPackage] = []
+    if options.image:
+        path, image["digest"] = _build_image(source, output, options.architectures)
+        with OciArchive(path) as archive:
+            found = {
+                package.purl: package for image in archive.images() for package in archive.packages(image)
+            }
+        packages = [found[purl] for purl in sorted(found)]
+    artifacts.build_chart(source, output, image)
+    artifacts.build_manifests(source, output, image)
+    artifacts.build_kubectl_plugin(source, output)
+    attest.build_sbom(source, output, packages)
+    attest.build_provenance(source, output, list(output.iterdir()), packages)
+    checksums = attest.write_checksums(output)
+    if options.key is not None:
+        attest.sign(checksums, options.key)
+
+
+def _build_image(source: Source, output: Path, architectures: list[str]) -> tuple[Path, str]:
+    """Build the image for each architecture; the archive with all of them, and its digest."""
+    for architecture in architectures:
+        environment = {"SOURCE": source.address, **os.environ, "ARCH": architecture}
+        if subprocess.run(["scripts/build-image"], cwd=source.root, env=environment, check=False).returncode:
+            msg = f"the image for {architecture} could not be built, see above"
+            raise ReleaseError(msg)
+    archives = [source.root / f"build/image/k8s-rdma-{architecture}.tar" for architecture in architectures]
+    path = output / f"k8s-rdma-image-{source.version}.tar"
+    return path, combine(archives, path, source.version)
+
+
+def _check(options: argparse.Namespace) -> None:
+    for line in check_release(options.directory, options.signers, options.identity):
+        _say(line)
+    for line in check_installation(options.directory):
+        _say(line)
+
+
+def _say(sentence: str) -> None:
+    sys.stdout.write(f"release: {sentence}\n")
+    sys.stdout.flush()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m deploy.release", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    build = commands.add_parser("build", help="make a release of the commit")
+    build.add_argument("version", help="X.Y.Z, as in src/k8s_rdma/__init__.py")
+    build.add_argument("--root", type=Path, default=ROOT, help="the work tree")
+    build.add_argument(
+        "--output", type=Path, default=ROOT / "dist", help="where the version's folder is made"
+    )
+    build.add_argument("--source", default="", help="the repository's address, https://...")
+    build.add_argument("--repository", default="", help="the image's, with its registry")
+    build.add_argument("--key", type=Path, help="a key of SSH that signs the checksums")
+    build.add_argument("--no-image", dest="image", action="store_false", help="leave the image out")
+    build.add_argument(
+        "--architecture",
+        dest="architectures",
+        action="append",
+        choices=[*artifacts.MACHINES],
+        help="all by default",
+    )
+    check = commands.add_parser("check", help="check a release, and install from it")
+    check.add_argument("directory", type=Path, help="the version's folder")
+    check.add_argument("--signers", type=Path, help="allowed signers, see ssh-keygen(1)")
+    check.add_argument("--identity", default="k8s-rdma", help="the signer's name in that file")
+    options = parser.parse_args()
+    if options.command == "build":
+        options.architectures = options.architectures or [*artifacts.MACHINES]
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
