@@ -38,6 +38,17 @@ ELF_MACHINES = {62: "amd64", 183: "arm64"}
 PT_INTERP = 3
 """A program header's type: the program needs the dynamic linker of its machine."""
 
+MALFORMED = (
+    LookupError,
+    TypeError,
+    ValueError,
+    OSError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    yaml.YAMLError,
+)
+"""Failures of readers that get another document than they expect."""
+
 DEMO_LIMIT_S = 300
 
 
@@ -71,20 +82,15 @@ class Release:
 
 def check_release(directory: Path, signers: Path | None = None, identity: str = "") -> Iterator[str]:
     """Check every file; yields what was found, a line a check."""
-    yield _checksums(directory)
-    yield _signature(directory, signers, identity)
-    release = Release(directory)
-    checks: tuple[Callable[[Release], str], ...] = (
-        _provenance,
-        _wheels,
-        _sbom,
-        _image,
-        _chart,
-        _manifests,
-        _kubectl_plugin,
-    )
-    for check in checks:
-        yield check(release)
+    try:
+        yield _checksums(directory)
+        yield _signature(directory, signers, identity)
+        release = Release(directory)
+        for check in CHECKS:
+            yield check(release)
+    except MALFORMED as error:
+        msg = f"{directory}: a file is missing or malformed: {error!r}"
+        raise ReleaseError(msg) from error
 
 
 def _checksums(directory: Path) -> str:
@@ -252,6 +258,17 @@ def _kubectl_plugin(release: Release) -> str:
         _expect("rdma.yaml: sha256", entry["sha256"], hashlib.sha256(archive.read_bytes()).hexdigest())
         _expect("rdma.yaml: uri", entry["uri"].rpartition("/")[2], archive.name)
     return f"plugin of kubectl from {entry['uri']}"
+
+
+CHECKS: tuple[Callable[[Release], str], ...] = (
+    _provenance,
+    _wheels,
+    _sbom,
+    _image,
+    _chart,
+    _manifests,
+    _kubectl_plugin,
+)
 
 
 def check_installation(directory: Path) -> Iterator[str]:

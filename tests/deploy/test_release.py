@@ -255,6 +255,18 @@ def test_check_refuses_a_release_without_the_signature_that_is_asked_for(altered
         list(check_release(altered, key.with_suffix(".signers"), IDENTITY))
 
 
+def test_check_refuses_a_folder_without_a_release_and_a_malformed_document(altered: Path, tmp_path: Path):
+    with pytest.raises(ReleaseError, match="a file is missing or malformed: FileNotFoundError"):
+        list(check_release(tmp_path))
+    [provenance] = altered.glob("*.provenance.json")
+    rewrite(provenance, lambda document: document.pop("predicate"))
+    for name in (attest.CHECKSUMS, attest.SIGNATURE):
+        (altered / name).unlink()
+    attest.write_checksums(altered)
+    with pytest.raises(ReleaseError, match="a file is missing or malformed: KeyError"):
+        list(check_release(altered))
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A repository with what says the version, and nothing else."""
