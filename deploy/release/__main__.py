@@ -53,7 +53,7 @@ def _build_files(source: Source, output: Path, options: argparse.Namespace) -> N
     """Make all files of a release in an empty directory."""
     sdist = artifacts.build_sdist(source, output)
     for architecture in options.architectures:
-        artifacts.build_wheel(source, sdist, architecture, output)
+        artifacts.build_wheel(source, sdist, output, architecture, options.compiler)
     image = {"repository": options.repository} if options.repository else {}
     packages: list[DebianPackage] = []
     if options.image:
@@ -116,6 +116,11 @@ def _options() -> argparse.Namespace:
         action="append",
         choices=[*artifacts.MACHINES],
         help="all by default",
+    )
+    build.add_argument(
+        "--compiler",
+        default="ziglang",
+        help="CC of the wheels' program; the pinned one makes the same everywhere",
     )
     check = commands.add_parser("check", help="check a release, and install from it")
     check.add_argument("directory", type=Path, help="the version's folder")

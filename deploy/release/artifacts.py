@@ -33,23 +33,25 @@ PROGRAM, FILE = 0o755, 0o644
 
 def build_sdist(source: Source, output: Path) -> Path:
     """Make the source distribution."""
-    return _hatchling(source, source.root, "sdist", output)
+    return _hatchling(source.root, "sdist", output, _environment(source))
 
 
-def build_wheel(source: Source, sdist: Path, architecture: str, output: Path) -> Path:
-    """Make a wheel of the source distribution alone, so that what users build themselves is built here."""
+def build_wheel(source: Source, sdist: Path, output: Path, architecture: str, compiler: str) -> Path:
+    """Make a wheel of the source distribution alone, as users do. compiler: CC of hatch_build.py."""
     with tempfile.TemporaryDirectory(prefix="k8s-rdma-release-") as directory:
         with tarfile.open(sdist) as archive:
             archive.extractall(directory, filter="data")
         (root,) = Path(directory).iterdir()
-        return _hatchling(source, root, "wheel", output, MACHINES[architecture])
+        target = {"CC": compiler, "_PYTHON_HOST_PLATFORM": f"linux-{MACHINES[architecture]}"}
+        return _hatchling(root, "wheel", output, {**_environment(source), **target})
 
 
-def _hatchling(source: Source, root: Path, target: str, output: Path, machine: str = "") -> Path:
-    """Run the build backend. The pinned compiler makes the same program anywhere; CC names another."""
-    environment = {"CC": "ziglang", **os.environ, "SOURCE_DATE_EPOCH": str(source.time)}
-    if machine:
-        environment["_PYTHON_HOST_PLATFORM"] = f"linux-{machine}"
+def _environment(source: Source) -> dict[str, str]:
+    return {**os.environ, "SOURCE_DATE_EPOCH": str(source.time)}
+
+
+def _hatchling(root: Path, target: str, output: Path, environment: Mapping[str, str]) -> Path:
+    """Run the build backend; the file that it makes."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(output)]
     before = set(output.iterdir())
     ended = subprocess.run(

@@ -96,6 +96,16 @@ class OciArchive:
                 found += [_package(files.extractfile(entry)) for entry in files if _is_record(entry)]
         return sorted(found, key=lambda package: package.name)
 
+    def read(self, image: Json, name: str) -> bytes | None:
+        """Return a file of an image; None where no layer has it."""
+        for layer in self.document(image)["layers"]:
+            with tarfile.open(fileobj=self.blob(layer)) as files:
+                for entry in files:
+                    if entry.isfile() and entry.name.removeprefix("./") == name:
+                        content = files.extractfile(entry)
+                        return content.read() if content else None
+        return None
+
     def check_blobs(self) -> Iterator[str]:
         """Yield blobs whose content is not what their name says."""
         images = self.images()

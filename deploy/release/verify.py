@@ -38,6 +38,8 @@ ELF_MACHINES = {62: "amd64", 183: "arm64"}
 PT_INTERP = 3
 """A program header's type: the program needs the dynamic linker of its machine."""
 
+IMAGE_PROGRAM = "opt/k8s-rdma/bin/k8s-rdma-cni"
+
 MALFORMED = (
     LookupError,
     TypeError,
@@ -72,6 +74,10 @@ class Release:
             msg = f"{self.directory}: {len(found)} files {pattern}, instead of 1"
             raise ReleaseError(msg)
         return found[0]
+
+    def wheel(self, architecture: str) -> Path:
+        """Return the wheel for an architecture."""
+        return self.only(f"*{MACHINES[architecture]}.whl")
 
     @property
     def architectures(self) -> set[str]:
@@ -198,14 +204,18 @@ def _image(release: Release) -> str:
         return "image: none"
     with OciArchive(release.only("k8s-rdma-image-*.tar")) as archive:
         _expect("image: blobs with another digest", list(archive.check_blobs()), [])
-        configs = [archive.config(image) for image in archive.images()]
-        for config in configs:
-            labels = config["config"]["Labels"]
-            name = f"image for {config['architecture']}"
+        architectures = set()
+        for image in archive.images():
+            config = archive.config(image)
+            labels, architecture = config["config"]["Labels"], config["architecture"]
+            architectures.add(architecture)
+            name = f"image for {architecture}"
             _expect(f"{name}: version", labels["org.opencontainers.image.version"], release.version)
             _expect(f"{name}: revision", labels["org.opencontainers.image.revision"], release.commit)
-    _expect("image: architectures", {config["architecture"] for config in configs}, release.architectures)
-    return f"image for {', '.join(sorted(release.architectures))}"
+            same = archive.read(image, IMAGE_PROGRAM) == _program(release.wheel(architecture))
+            _expect(f"{name}: k8s-rdma-cni is the wheel's", same, True)
+    _expect("image: architectures", architectures, release.architectures)
+    return f"image for {', '.join(sorted(architectures))}, with the wheels' k8s-rdma-cni"
 
 
 def image_digest(release: Release) -> str:

@@ -60,11 +60,10 @@ def build(root: Path, output: Path, *options: str) -> Path:
     """Make a release without the image, for this machine with its own compiler, which takes seconds."""
     here = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
     where = ("--root", str(root), "--output", str(output), "--source", ADDRESS)
-    what = ("--no-image", "--architecture", here)
+    what = ("--no-image", "--architecture", here, "--compiler", "cc")
     ended = subprocess.run(
         [sys.executable, "-m", "deploy.release", "build", VERSION, *where, *what, *options],
         cwd=ROOT,
-        env=os.environ | {"CC": os.environ.get("CC", "cc")},
         capture_output=True,
         text=True,
         check=False,

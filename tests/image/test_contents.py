@@ -97,7 +97,7 @@ def test_image_leaves_the_demo_and_its_stand_ins_out(image: Image) -> None:
     (record,) = packages.glob("k8s_rdma-*.dist-info/RECORD")
     assert not (packages / "k8s_rdma_demo").exists()
     assert "k8s_rdma_demo/" not in record.read_text()
-    stand_ins = {"api_server", "kubelet", "cri", "cri_pb2", "fakes"}
+    stand_ins = {"api_server", "cri", "cri_pb2", "fakes"}
     assert not [
         path for path in (packages / "k8s_rdma").rglob("*.py") if {path.stem, path.parent.name} & stand_ins
     ]
@@ -117,7 +117,7 @@ def test_every_module_imports_for_nobody_on_a_read_only_root(containers: Contain
         mounts=[Mount(source=IMPORT_ALL, at="/import_all.py")],
         program=[PYTHON],
     )
-    assert int(printed) > 300
+    assert int(printed) > 250
 
 
 SHOW_RIGHTS = """
