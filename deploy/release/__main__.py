@@ -75,8 +75,12 @@ def _build_files(source: Source, output: Path, options: argparse.Namespace) -> N
 
 def _build_image(source: Source, output: Path, architectures: list[str]) -> tuple[Path, str]:
     """Build the image for each architecture; the archive with all of them, and its digest."""
+    variables = {
+        "SOURCE": source.address if source.address != UNPUBLISHED else "",
+        "SOURCE_DATE_EPOCH": str(source.time),
+    }
     for architecture in architectures:
-        environment = {"SOURCE": source.address, **os.environ, "ARCH": architecture}
+        environment = {**os.environ, **variables, "ARCH": architecture}
         if subprocess.run(["scripts/build-image"], cwd=source.root, env=environment, check=False).returncode:
             msg = f"the image for {architecture} could not be built, see above"
             raise ReleaseError(msg)
