@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 from docs_site.reference.configuration import meaning, settings
 from docs_site.reference.rest import TOKENS_DEMANDED, operation_of
 from docs_site.reference.tables import code, rows_by_name, section, table
+from k8s_rdma.core.verification import Check, Traffic
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.server.app import openapi_document
+from k8s_rdma.wire.verification import decode_verification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from k8s_rdma.wire.verification import CardReport, CheckReport, VerificationReport
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,9 +52,45 @@ def _statuses(operation: dict[str, Any]) -> str:
     return ", ".join(code(status) for status in sorted(operation["responses"]) if status.isdigit())
 
 
+def cards_table(_page: str) -> str:
+    """The cards of the reports in `docs/verified`, a row for each report's card."""
+    rows = []
+    for path in sorted((ROOT / "docs/verified").glob("*.json")):
+        report = decode_verification(path.read_bytes(), path.name)
+        rows += [_card_row(path.name, report, card) for card in report.cards]
+    headings = ("card", "link, Mb/s", "kernel", "receiver", "reservations", "cap (TCP)", "verbs", "report")
+    return table(headings, rows)
+
+
+def _card_row(name: str, report: VerificationReport, card: CardReport) -> list[str]:
+    tcp = [check for check in card.checks if check.traffic is Traffic.TCP]
+    verbs = [check for check in card.checks if check.traffic is Traffic.VERBS]
+    return [
+        f"{code(card.driver)} {card.device}".strip(),
+        "unknown" if card.link_mbps is None else str(card.link_mbps),
+        report.kernel,
+        card.receiver,
+        _results(check for check in tcp if check.check is Check.RESERVATION),
+        _results(check for check in tcp if check.check is Check.CAP),
+        _results(check for check in verbs if check.check is Check.CAP),
+        f"[{report.version}](verified/{name})",
+    ]
+
+
+def _results(checks: Iterable[CheckReport]) -> str:
+    """The enforcement and the result of alike checks; several have each once."""
+    found = tuple(checks)
+    if not found:
+        return "none"
+    by = ", ".join(sorted({check.enforced or "nothing" for check in found}))
+    results = ", ".join(sorted({check.result.value for check in found}))
+    return f"{by}: {results}"
+
+
 TABLES: dict[str, tuple[str, Callable[[str], str]]] = {
     "settings": ("docs/extender-configuration.md", settings_table),
     "paths": ("docs/http-api.md", paths_table),
+    "cards": ("docs/verify.md", cards_table),
 }
 """By the name in the marks around a table: its page, and the table of the page as it is."""
 

@@ -15,7 +15,14 @@ from typer.completion import (  # type: ignore[attr-defined]  # what typer's own
 )
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, list_holders, rates_app, top
+from k8s_rdma.cli.diagnosis_commands import (
+    doctor_app,
+    explain_app,
+    list_holders,
+    rates_app,
+    top,
+    verify_app,
+)
 from k8s_rdma.cli.process_commands import (
     ConfigFile,
     GoCommand,
@@ -66,6 +73,7 @@ app.command()(top)
 app.command("who")(list_holders)
 app.add_typer(rates_app, name="rates")
 app.add_typer(doctor_app, name="doctor")
+app.add_typer(verify_app, name="verify")
 
 
 @app.command()

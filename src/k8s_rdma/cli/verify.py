@@ -1,0 +1,202 @@
+"""`k8s-rdma verify`: whether the promises hold on these cards, as a table, a report and an exit status."""
+
+from __future__ import annotations
+
+import platform
+import re
+import signal
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from k8s_rdma import __version__
+from k8s_rdma.cli.console import console, table
+from k8s_rdma.core.verification import Outcome, PfFacts, Result, Site, exit_status, verify_pf
+from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
+from k8s_rdma.verify.node import NodeSite
+from k8s_rdma.wire.verification import (
+    CardReport,
+    Receiver,
+    VerificationReport,
+    card_report,
+    encode_verification,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+COULD_NOT_MEASURE = 2
+"""The exit status of a run that ended before there was a result."""
+
+_STYLES = {
+    Result.PASS: "green",
+    Result.FAIL: "bold red",
+    Result.UNCLAIMED: "cyan",
+    Result.UNMEASURED: "yellow",
+}
+_WORDS = {Result.UNCLAIMED: "not promised", Result.UNMEASURED: "NOT MEASURED"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOptions:
+    """Options of both forms.
+
+    pfs: names or PCI addresses; none for all. receiver_pf: None for the sender's on one node, for the one of
+    the same name on another. cap_mbps: 0 for the default. report: the file.
+    """
+
+    pfs: tuple[str, ...]
+    receiver_pf: str | None
+    cap_mbps: int
+    seconds: float
+    is_confirmed: bool
+    report: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """Options of the form on one node. run_dir: the agent's. plugin: the CNI executable."""
+
+    run_dir: Path
+    plugin: Path
+    soft_roce: bool
+
+
+def verify_node(trials: TrialOptions, node: NodeOptions) -> int:
+    """Measure on this node; the exit status."""
+    try:
+        with _interruptible():
+            site = NodeSite(
+                run_dir=node.run_dir,
+                plugin=node.plugin,
+                seconds=trials.seconds,
+                receiver_pf=trials.receiver_pf,
+                soft_roce=node.soft_roce,
+            )
+            with site:
+                pfs = site.facts()
+                receivers = tuple(chosen(pfs, (trials.receiver_pf,)) if trials.receiver_pf else ())
+                receiver: Receiver = "another PF" if receivers else "same PF"
+                bench = Bench(site=site, pfs=pfs, receiver=receiver, receivers=receivers)
+                return run_trials(bench, trials)
+    except (K8sRdmaError, OSError) as error:
+        sys.stderr.write(f"k8s-rdma: could not measure: {visible(str(error))}\n")
+    except KeyboardInterrupt:
+        sys.stderr.write("k8s-rdma: interrupted; everything that was made is gone\n")
+    return COULD_NOT_MEASURE
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """End as by Ctrl-C when a service manager or a lost connection ends this."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    yield
+
+
+def chosen(pfs: Sequence[PfFacts], names: Sequence[str]) -> list[PfFacts]:
+    """Choose PFs by name or PCI address; all without names. MalformedError for one that is not there."""
+    by_name = {name: pf for pf in pfs for name in (pf.name, pf.pci)}
+    for name in names:
+        if name not in by_name:
+            choices = ", ".join(pf.name for pf in pfs) or "none"
+            raise MalformedError(f"PF {name}: there is no such PF; the node has {choices}")
+    return [by_name[name] for name in names] if names else list(pfs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """The site of trials. pfs: of the sending node. receivers: PFs that traffic goes to besides.
+
+    nodes: their names, for the report to leave out.
+    """
+
+    site: Site
+    pfs: tuple[PfFacts, ...]
+    receiver: Receiver
+    receivers: tuple[PfFacts, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+def run_trials(bench: Bench, options: TrialOptions) -> int:
+    """Make the trials of the chosen PFs, print the table, write the report; the exit status."""
+    pfs, receivers = bench.pfs, bench.receivers
+    tested = chosen(pfs, options.pfs)
+    if not tested:
+        raise K8sRdmaError("there is no PF: see `k8s-rdma doctor node`")
+    _require_consent([*tested, *receivers], options)
+    results: list[tuple[PfFacts, list[Outcome]]] = []
+    for pf in tested:
+        outcomes: list[Outcome] = []
+        results.append((pf, outcomes))
+        for outcome in verify_pf(bench.site, pf, cap_mbps=options.cap_mbps):
+            outcomes.append(outcome)
+            _progress(pf, outcome)
+    _print(results)
+    if options.report is not None:
+        stand_ins = dict.fromkeys(bench.nodes, "NODE") | {
+            name: "PF" for pf in (*pfs, *receivers) for name in (pf.name, pf.pci)
+        }
+        cards = tuple(card_report(pf, bench.receiver, outcomes, stand_ins) for pf, outcomes in results)
+        _write(options.report, cards)
+    return exit_status([outcome for _, outcomes in results for outcome in outcomes])
+
+
+def _require_consent(pfs: Sequence[PfFacts], options: TrialOptions) -> None:
+    """Refuse to send at line rate beside pods, unless that was confirmed."""
+    for pf in pfs:
+        if pf.holders and not options.is_confirmed:
+            first = ", ".join(sorted(set(pf.holders))[:3])
+            msg = (
+                f"PF {pf.name}: pods hold VFs ({first}), and the trials send at the link's rate beside them; "
+                "what they reserve stays theirs as far as it is enforced. --yes to go on"
+            )
+            raise MalformedError(msg)
+
+
+def _progress(pf: PfFacts, outcome: Outcome) -> None:
+    figure = "" if outcome.mbps is None else f", {outcome.mbps:.0f} Mb/s"
+    sys.stderr.write(
+        f"{visible(pf.name)}: {outcome.traffic} {outcome.check} {outcome.rate_mbps} Mb/s{figure}: "
+        f"{_word(outcome.result)}\n"
+    )
+
+
+def _word(result: Result) -> str:
+    return _WORDS.get(result, result.value.upper())
+
+
+def _print(results: Sequence[tuple[PfFacts, list[Outcome]]]) -> None:
+    page = console()
+    rows = table(
+        *("PF", "driver", "traffic", "check", "Mb/s", "enforced by", "measured", "result", "why"),
+        right=("Mb/s", "measured"),
+    )
+    for pf, outcomes in results:
+        for outcome in outcomes:
+            rows.add_row(
+                visible(pf.name),
+                visible(pf.driver),
+                outcome.traffic,
+                outcome.check,
+                str(outcome.rate_mbps),
+                outcome.enforced or "-",
+                "-" if outcome.mbps is None else f"{outcome.mbps:.0f}",
+                Text(_word(outcome.result), style=_STYLES[outcome.result]),
+                Text(visible(outcome.why)),
+            )
+    page.print(rows)
+
+
+def _write(path: Path, cards: tuple[CardReport, ...]) -> None:
+    kernel = re.match(r"[0-9.]*[0-9]|", platform.release())  # what follows may name who built it
+    report = VerificationReport(version=__version__, kernel=kernel[0] if kernel else "", cards=cards)
+    try:
+        path.write_bytes(encode_verification(report))
+    except OSError as error:
+        raise K8sRdmaError(f"--report {path}: {error.strerror or error}") from error
+    sys.stderr.write(f"k8s-rdma: read {path} through, then send it: docs/verify.md says what it holds\n")

@@ -1,0 +1,221 @@
+"""TCP traffic between interfaces, measured where it arrives.
+
+A receiver waits for all senders, so that they compete from the first byte that counts; then it counts for a
+while and closes the connections, which ends the senders. Every sender proves itself by the run's token:
+others on the network may connect, too. One processor must fill a fast link, so senders send pages without
+copying them (sendfile(2) of a memfd), and receivers discard without copying (MSG_TRUNC, tcp(7)).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.verification import UnmeasuredError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+WARM_UP_S = 1.0
+"""The time that does not count: TCP grows its window, token buckets spend their burst."""
+
+CONNECT_S = 10.0
+"""The time within which an interface that is up reaches another one."""
+
+_HELLO_TIMEOUT_S = 5.0
+_SILENCE_MS = 10_000
+_CHUNK = 1 << 20
+_GO = b"!"
+_HEADERS = {socket.AF_INET: 14 + 20 + 20 + 12, socket.AF_INET6: 14 + 40 + 20 + 12}
+"""Bytes of a frame besides TCP's payload: Ethernet, IP, TCP with timestamps (RFC 7323)."""
+
+_FLOW_DIGITS = 2
+MAX_FLOWS = 10**_FLOW_DIGITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Terms of one measurement.
+
+    flows: the number of senders, each with as many connections as `streams`. wait_s: the time within which
+    all of them connect.
+    """
+
+    token: str
+    flows: int = 1
+    streams: int = 1
+    seconds: float = 4.0
+    wait_s: float = CONNECT_S
+
+    def hello(self, flow: int) -> bytes:
+        """The first bytes of a connection."""
+        return f"{self.token}{flow:0{_FLOW_DIGITS}}".encode()
+
+
+def streams_of(link_mbps: int) -> int:
+    """The number of connections by which one sender fills a link: a processor serves one."""
+    return 1 if link_mbps <= 10_000 else 4
+
+
+def receive(listener: socket.socket, session: Session) -> tuple[float, ...]:
+    """Wait for all senders and measure; Mb/s of Ethernet frames by flow.
+
+    UnmeasuredError when one does not come, or stops before the end.
+    """
+    with ExitStack() as stack:
+        connections = [
+            (flow, stack.enter_context(connection)) for flow, connection in _accepted(listener, session)
+        ]
+        counters = [_Counter(flow, connection) for flow, connection in connections]
+        for counter in counters:
+            counter.start()
+        for _, connection in connections:
+            connection.sendall(_GO)
+        time.sleep(WARM_UP_S)
+        begin_s, begin = time.monotonic(), [counter.frames_bits() for counter in counters]
+        time.sleep(session.seconds)
+        end = [counter.frames_bits() for counter in counters]
+        elapsed_s = time.monotonic() - begin_s
+        ended = [counter.flow for counter in counters if not counter.is_alive()]
+        for _, connection in connections:
+            connection.shutdown(socket.SHUT_RDWR)
+        for counter in counters:
+            counter.join()
+    if ended:
+        raise UnmeasuredError(f"sender {min(ended)} stopped before the end")
+    rates = [0.0] * session.flows
+    for counter, first, last in zip(counters, begin, end, strict=True):
+        rates[counter.flow] += (last - first) / elapsed_s / 1e6
+    return tuple(rates)
+
+
+def _accepted(listener: socket.socket, session: Session) -> Iterator[tuple[int, socket.socket]]:
+    """Accept every flow's connections; those without the token are closed."""
+    missing = {session.hello(flow): session.streams for flow in range(session.flows)}
+    deadline_s = time.monotonic() + session.wait_s
+    while any(missing.values()):
+        listener.settimeout(max(0.01, deadline_s - time.monotonic()))
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError as error:
+            absent = sum(map(bool, missing.values()))
+            msg = f"{absent} of {session.flows} senders did not connect within {session.wait_s:g} s"
+            raise UnmeasuredError(msg) from error
+        hello = _hello(connection, len(session.hello(0)))
+        match = next((key for key in missing if compare_digest(key, hello)), None)
+        if match is None or not missing[match]:
+            connection.close()
+            continue
+        missing[match] -= 1
+        connection.settimeout(None)
+        yield int(match[-_FLOW_DIGITS:]), connection
+
+
+def _hello(connection: socket.socket, length: int) -> bytes:
+    """Read the first bytes; empty where they do not come."""
+    connection.settimeout(_HELLO_TIMEOUT_S)
+    received = b""
+    with suppress(OSError):
+        while len(received) < length and (part := connection.recv(length - len(received))):
+            received += part
+    return received
+
+
+class _Counter(threading.Thread):
+    """Discards what a connection brings, and counts it."""
+
+    def __init__(self, flow: int, connection: socket.socket) -> None:
+        super().__init__(name=f"flow-{flow}", daemon=True)
+        self.flow = flow
+        self._connection = connection
+        self._payload = 0
+
+    def frames_bits(self) -> float:
+        """The bits of all frames up to now, without preamble, check sequence and gap."""
+        segment = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+        return 8 * self._payload * (1 + _HEADERS[self._connection.family] / segment)
+
+    def run(self) -> None:
+        buffer = bytearray(_CHUNK)
+        with suppress(OSError):
+            while count := self._connection.recv_into(buffer, _CHUNK, socket.MSG_TRUNC):
+                self._payload += count
+
+
+def send(connections: Sequence[socket.socket], session: Session, flow: int) -> None:
+    """Send on all connections until the receiver closes them.
+
+    UnmeasuredError when it does not begin in time.
+    """
+    for connection in connections:
+        connection.sendall(session.hello(flow))
+    for connection in connections:
+        connection.settimeout(session.wait_s)
+        try:
+            begun = connection.recv(len(_GO)) == _GO
+        except OSError:
+            begun = False
+        if not begun:
+            raise UnmeasuredError("the receiver did not begin: other senders are missing")
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
+    threads = [threading.Thread(target=_pour, args=(connection,)) for connection in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _pour(connection: socket.socket) -> None:
+    pages = os.memfd_create("k8s-rdma-verify")
+    try:
+        os.truncate(pages, _CHUNK)
+        with suppress(OSError):  # the receiver closed it
+            while True:
+                os.sendfile(connection.fileno(), pages, 0, _CHUNK)
+    finally:
+        os.close(pages)
+
+
+def listen(address: str, ifname: str, port: int = 0) -> socket.socket:
+    """Listen on an interface's address, and on no other interface; in the calling thread's namespace."""
+    listener = _bound(address, ifname, port)
+    listener.listen(MAX_FLOWS)
+    return listener
+
+
+def connect(address: str, ifname: str, target: tuple[str, int], wait_s: float = CONNECT_S) -> socket.socket:
+    """Connect by an interface alone. UnmeasuredError without an answer within the time."""
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        connection = _bound(address, ifname, 0)
+        connection.settimeout(max(0.1, min(_HELLO_TIMEOUT_S, deadline_s - time.monotonic())))
+        try:
+            connection.connect(target)
+        except OSError as error:
+            connection.close()
+            if time.monotonic() > deadline_s:
+                msg = f"no connection between the interfaces: {error.strerror or error}"
+                raise UnmeasuredError(msg) from error
+            time.sleep(0.1)
+        else:
+            return connection
+
+
+def _bound(address: str, ifname: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, ifname.encode())
+        scope = (0, socket.if_nametoindex(ifname)) if family is socket.AF_INET6 else ()
+        bound.bind((address, port, *scope))
+    except OSError as error:
+        bound.close()
+        raise UnmeasuredError(f"{ifname}: {error.strerror or error}") from error
+    return bound

@@ -1,0 +1,139 @@
+"""Report of `k8s-rdma verify --report`: what was measured on which card, for everyone to read.
+
+It names no host, pod, interface or address. docs/verify.md has its form.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from k8s_rdma.core.types import Enforcer, pci_address
+from k8s_rdma.core.verification import Check, PfFacts, Result, Traffic
+from k8s_rdma.wire.json import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from k8s_rdma.core.verification import Outcome
+    from k8s_rdma.wire.rdma_node import RdmaNodeStatus
+
+FORMAT: Literal[1] = 1
+"""Grows when a field changes its meaning or goes; new fields do not count."""
+
+Receiver = Literal["same PF", "another PF", "another node"]
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A check, as `core.verification.Outcome`; rates in Mb/s of frames, null where not measured."""
+
+    check: Check
+    traffic: Traffic
+    rate_mbps: int
+    enforced: Enforcer | None
+    measured_mbps: float | None
+    result: Result
+    why: str = ""
+
+
+class CardReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A PF. device: PCI vendor and device. receiver: where the traffic went."""
+
+    driver: str
+    device: str
+    firmware: str
+    link_mbps: int | None
+    receiver: Receiver
+    checks: tuple[CheckReport, ...]
+
+
+class VerificationReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A run. version: the program's. kernel: the sending node's, without what distributions append."""
+
+    format: Literal[1] = FORMAT
+    version: str
+    kernel: str
+    cards: tuple[CardReport, ...]
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(VerificationReport)
+
+
+def encode_verification(report: VerificationReport) -> bytes:
+    """The report's bytes, on several lines."""
+    return msgspec.json.format(_encoder.encode(report), indent=2) + b"\n"
+
+
+def decode_verification(data: bytes, subject: str) -> VerificationReport:
+    """Parse a report; MalformedError names the field that does not fit."""
+    return decode(data, _decoder, subject)
+
+
+def card_report(
+    pf: PfFacts, receiver: Receiver, outcomes: Collection[Outcome], names: Mapping[str, str]
+) -> CardReport:
+    """Report a PF's outcomes. names: those that reasons may contain, with what stands for them."""
+    return CardReport(
+        driver=pf.driver,
+        device=pf.vendor,
+        firmware=pf.firmware,
+        link_mbps=pf.link_mbps,
+        receiver=receiver,
+        checks=tuple(
+            CheckReport(
+                check=outcome.check,
+                traffic=outcome.traffic,
+                rate_mbps=outcome.rate_mbps,
+                enforced=outcome.enforced,
+                measured_mbps=None if outcome.mbps is None else round(outcome.mbps, 2),
+                result=outcome.result,
+                why=anonymous(outcome.why, names),
+            )
+            for outcome in outcomes
+        ),
+    )
+
+
+def anonymous(text: str, names: Mapping[str, str]) -> str:
+    """Replace names, as whole words, and everything that has the form of an address."""
+    for name in sorted(filter(None, names), key=len, reverse=True):
+        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", names[name], text)
+    return _ADDRESS.sub("ADDRESS", text)
+
+
+_ADDRESS = re.compile(
+    r"(?i)\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b|\b[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){3,7}\b"
+)
+"""IPv4 addresses, MACs, IPv6 addresses."""
+
+
+def pf_facts(status: RdmaNodeStatus) -> Iterator[PfFacts]:
+    """Read a node's PFs, with what pods that ask by annotation can still have."""
+    for pf in status.pfs:
+        shares = [
+            (allocation.pod, interfaces)
+            for allocation in status.allocations
+            for interfaces in allocation.interfaces
+            if interfaces.pf == pf.pci
+        ]
+        foreign_vfs = sum(use.vfs for use in pf.foreign if not use.pool)
+        foreign_mbps = sum(use.vfs * use.min_mbps for use in pf.foreign)
+        reserved_mbps = sum(interfaces.vfs * interfaces.min_mbps for _, interfaces in shares)
+        yield PfFacts(
+            name=pf.name,
+            pci=pci_address(pf.pci),
+            driver=pf.driver,
+            vendor=pf.vendor,
+            link_mbps=pf.link_mbps,
+            free_mbps=max(0, (pf.link_mbps or 0) - foreign_mbps - reserved_mbps),
+            free_vfs=max(
+                0,
+                pf.capacity_vfs
+                - foreign_vfs
+                - sum(interfaces.vfs for _, interfaces in shares if not interfaces.pool),
+            ),
+            holders=tuple(f"{pod.namespace}/{pod.name}".lstrip("/") for pod, _ in shares),
+        )
