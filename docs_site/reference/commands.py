@@ -26,7 +26,7 @@ def commands_page() -> str:
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Names, as they are typed, and commands; those that only hold others are left out."""
+    """Names, as they are typed, and commands; those that only hold others, or are hidden, are left out."""
     yield from _commands("k8s-rdma", typer.main.get_command(app))
 
 
@@ -35,7 +35,8 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
     if not below or command.invoke_without_command:
         yield name, command
     for word, each in below.items():
-        yield from _commands(f"{name} {word}", each)
+        if not each.hidden:
+            yield from _commands(f"{name} {word}", each)
 
 
 def _section(name: str, command: Any) -> str:

@@ -60,9 +60,6 @@ DoctorJson = Annotated[bool, typer.Option("--json", help="Print a document; docs
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 1 on warnings, too.")]
 explain_app = typer.Typer(no_args_is_help=True, help="Explain decisions of the extender.")
 rates_app = typer.Typer(no_args_is_help=True, help="Reservations and caps of running pods.")
-verify_app = typer.Typer(
-    no_args_is_help=True, help="Measure whether reservations and caps hold on these cards."
-)
 doctor_app = typer.Typer(
     no_args_is_help=True, help="Find problems of a node or a cluster, and their remedies."
 )
@@ -392,67 +389,6 @@ def doctor_cluster(  # noqa: PLR0913 - typer's options
         address=endpoint if extender else None,
     )
     raise typer.Exit(run(options, as_json=as_json, strict=strict))
-
-
-Pf = Annotated[
-    list[str] | None,
-    typer.Option("--pf", metavar="PF", help="A PF's name or PCI address; may be repeated. Default: all."),
-]
-Cap = Annotated[int, typer.Option("--cap", metavar="MBPS", help="The cap; 0 for a tenth of the link.", min=0)]
-Seconds = Annotated[
-    float, typer.Option("--seconds", metavar="S", help="The time of each measurement.", min=1.0, max=60.0)
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Also where pods hold VFs of these PFs.")]
-VerifyReport = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Also write a report (JSON) to send.")
-]
-
-
-@verify_app.callback()
-def verify() -> None:
-    """Measure whether reservations and caps hold. Sends at the links' rates."""
-
-
-@verify_app.command("node")
-def verify_node(  # noqa: PLR0913 - typer's options
-    *,
-    pf: Pf = None,
-    receiver_pf: Annotated[
-        str | None,
-        typer.Option(metavar="PF", help="Receive on this PF, over the wire. Default: on the sending one."),
-    ] = None,
-    cap: Cap = 0,
-    seconds: Seconds = 4.0,
-    soft_roce: Annotated[
-        bool, typer.Option("--soft-roce", help="Make soft-RoCE devices where VFs have none of their own.")
-    ] = False,
-    yes: Yes = False,
-    report: VerifyReport = None,
-    run_dir: Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="The agent's runDir.")] = Path(
-        "/run/k8s-rdma"
-    ),
-    plugin: Annotated[Path, typer.Option("--plugin", metavar="FILE", help="The CNI executable.")] = Path(
-        "/opt/cni/bin/k8s-rdma-cni"
-    ),
-) -> None:
-    """Measure between VFs of this node, without Kubernetes.
-
-    Needs root, a running agent that takes pods without placements, iproute2 and util-linux; perftest for
-    verbs. The exit status is 0 when every promise holds, 1 when one does not, and 2 when one could not be
-    measured.
-    """
-    from k8s_rdma.cli.verify import NodeOptions, TrialOptions
-    from k8s_rdma.cli.verify import verify_node as run
-
-    trials = TrialOptions(
-        pfs=tuple(pf or ()),
-        receiver_pf=receiver_pf,
-        cap_mbps=cap,
-        seconds=seconds,
-        is_confirmed=yes,
-        report=report,
-    )
-    raise typer.Exit(run(trials, NodeOptions(run_dir=run_dir, plugin=plugin, soft_roce=soft_roce)))
 
 
 def extender_address(  # noqa: PLR0913 - as many as there are options

@@ -15,14 +15,7 @@ from typer.completion import (  # type: ignore[attr-defined]  # what typer's own
 )
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.diagnosis_commands import (
-    doctor_app,
-    explain_app,
-    list_holders,
-    rates_app,
-    top,
-    verify_app,
-)
+from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, list_holders, rates_app, top
 from k8s_rdma.cli.process_commands import (
     ConfigFile,
     GoCommand,
@@ -36,6 +29,7 @@ from k8s_rdma.cli.process_commands import (
     web,
     webhook,
 )
+from k8s_rdma.cli.verify_commands import verify_app
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 
 app = typer.Typer(

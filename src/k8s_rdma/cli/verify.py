@@ -6,7 +6,6 @@ import platform
 import re
 import signal
 import sys
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,8 @@ from k8s_rdma import __version__
 from k8s_rdma.cli.console import console, table
 from k8s_rdma.core.verification import Outcome, PfFacts, Result, Site, exit_status, verify_pf
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
+from k8s_rdma.kube.calls import Documents
+from k8s_rdma.verify.cluster import ClusterSite, PodOptions
 from k8s_rdma.verify.node import NodeSite
 from k8s_rdma.wire.verification import (
     CardReport,
@@ -27,7 +28,7 @@ from k8s_rdma.wire.verification import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 COULD_NOT_MEASURE = 2
 """The exit status of a run that ended before there was a result."""
@@ -68,34 +69,59 @@ class NodeOptions:
 
 def verify_node(trials: TrialOptions, node: NodeOptions) -> int:
     """Measure on this node; the exit status."""
-    try:
-        with _interruptible():
-            site = NodeSite(
-                run_dir=node.run_dir,
-                plugin=node.plugin,
-                seconds=trials.seconds,
-                receiver_pf=trials.receiver_pf,
-                soft_roce=node.soft_roce,
+
+    def run() -> int:
+        site = NodeSite(
+            run_dir=node.run_dir,
+            plugin=node.plugin,
+            seconds=trials.seconds,
+            receiver_pf=trials.receiver_pf,
+            soft_roce=node.soft_roce,
+        )
+        with site:
+            pfs = site.facts()
+            receivers = tuple(chosen(pfs, (trials.receiver_pf,)) if trials.receiver_pf else ())
+            receiver: Receiver = "another PF" if receivers else "same PF"
+            bench = Bench(site=site, pfs=pfs, receiver=receiver, receivers=receivers)
+            return run_trials(bench, trials)
+
+    return _run(run)
+
+
+def verify_cluster(trials: TrialOptions, pods: PodOptions, kubeconfig: str | None) -> int:
+    """Measure between two nodes of a cluster; the exit status."""
+
+    def run() -> int:
+        if pods.sender == pods.receiver:
+            raise MalformedError("SENDER and RECEIVER are one node: use `k8s-rdma verify node` there")
+        with Documents(kubeconfig) as api:
+            site = ClusterSite(api, pods)
+            pfs, peers = site.facts(), site.receivers()
+            names = [pods.receiver_pf or pf.name for pf in chosen(pfs, trials.pfs)]
+            bench = Bench(
+                site=site,
+                pfs=pfs,
+                receiver="another node",
+                receivers=tuple(chosen(peers, names)),
+                nodes=(pods.sender, pods.receiver),
             )
-            with site:
-                pfs = site.facts()
-                receivers = tuple(chosen(pfs, (trials.receiver_pf,)) if trials.receiver_pf else ())
-                receiver: Receiver = "another PF" if receivers else "same PF"
-                bench = Bench(site=site, pfs=pfs, receiver=receiver, receivers=receivers)
-                return run_trials(bench, trials)
+            site.prepare()
+            return run_trials(bench, trials)
+
+    return _run(run)
+
+
+def _run(run: Callable[[], int]) -> int:
+    """Run to the end, or to Ctrl-C, which the end of a session or of a service is as well."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        return run()
     except (K8sRdmaError, OSError) as error:
         sys.stderr.write(f"k8s-rdma: could not measure: {visible(str(error))}\n")
     except KeyboardInterrupt:
         sys.stderr.write("k8s-rdma: interrupted; everything that was made is gone\n")
     return COULD_NOT_MEASURE
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """End as by Ctrl-C when a service manager or a lost connection ends this."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    yield
 
 
 def chosen(pfs: Sequence[PfFacts], names: Sequence[str]) -> list[PfFacts]:

@@ -232,9 +232,18 @@ class Documents:
                 return
 
     def post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a document that is posted and kept nowhere, such as an access review."""
+        """Post a document; the object that was made, or the answer to one that is not stored, as a review."""
         with named_errors(f"post {path}"):
             return self._document(self._http.post(path, json=dict(document)))
+
+    def delete(self, path: str) -> None:
+        """Delete the object at a path, which may take its time; nothing where there is none."""
+        try:
+            with named_errors(f"delete {path}"):
+                self._document(self._http.delete(path))
+        except ApiRefusedError as refused:
+            if refused.status != HTTPStatus.NOT_FOUND:
+                raise
 
     def patch(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """The object after a JSON merge patch; 409 where that has another `resourceVersion`."""

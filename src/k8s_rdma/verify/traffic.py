@@ -4,10 +4,15 @@ A receiver waits for all senders, so that they compete from the first byte that 
 while and closes the connections, which ends the senders. Every sender proves itself by the run's token:
 others on the network may connect, too. One processor must fill a fast link, so senders send pages without
 copying them (sendfile(2) of a memfd), and receivers discard without copying (MSG_TRUNC, tcp(7)).
+
+In pods of `verify cluster` the same runs as a program. Its result is the message with which its container
+ends (`terminationMessagePath` of core/v1), which needs no right to read logs.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import os
 import socket
 import threading
@@ -15,12 +20,18 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from hmac import compare_digest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 
 from k8s_rdma.core.verification import UnmeasuredError
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.wire.json import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 WARM_UP_S = 1.0
 """The time that does not count: TCP grows its window, token buckets spend their burst."""
@@ -219,3 +230,82 @@ def _bound(address: str, ifname: str, port: int) -> socket.socket:
         bound.close()
         raise UnmeasuredError(f"{ifname}: {error.strerror or error}") from error
     return bound
+
+
+# In the pods of `verify cluster`
+
+IFNAME = "verify0"
+PORT = 18_777
+RESULT_FILE = "/dev/termination-log"
+
+_ADDRESS_S = 30.0
+
+
+_Mbps = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+
+class PodResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The result of a pod: Mb/s by flow where it received, or why it could not."""
+
+    mbps: Annotated[tuple[_Mbps, ...], msgspec.Meta(max_length=MAX_FLOWS)] = ()
+    error: Annotated[str, msgspec.Meta(max_length=2048)] = ""
+
+
+_session = msgspec.json.Decoder(Session)
+_decoder = msgspec.json.Decoder(PodResult)
+
+
+def decode_result(message: str) -> PodResult:
+    """Read a container's last message; one that is no result is an error itself."""
+    try:
+        return _decoder.decode(message)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return PodResult(error=message.strip()[-200:] or "it ended without a result")
+
+
+def receive_in_pod(session_text: str, result: Path) -> int:
+    """Receive on the pod's interface, and write the figures; the exit status. session_text: JSON."""
+    try:
+        session = decode(session_text, _session, "JSON")
+        with listen(_address(4), IFNAME, PORT) as listener:
+            mbps = receive(listener, session)
+    except K8sRdmaError as error:
+        return _end(result, error)
+    result.write_text(json.dumps({"mbps": mbps}))
+    return 0
+
+
+def send_from_pod(session_text: str, flow: int, target: str, result: Path) -> int:
+    """Send from the pod's interface until the receiver has enough; the exit status."""
+    try:
+        session = decode(session_text, _session, "JSON")
+        address = _address(ipaddress.ip_address(target).version)
+        with ExitStack() as stack:
+            connections = [
+                stack.enter_context(connect(address, IFNAME, (target, PORT), session.wait_s))
+                for _ in range(session.streams)
+            ]
+            send(connections, session, flow)
+    except (K8sRdmaError, ValueError) as error:
+        return _end(result, error)
+    return 0
+
+
+def _end(result: Path, error: Exception) -> int:
+    result.write_text(json.dumps({"error": str(error)[:1000]}))
+    return 1
+
+
+def _address(version: int) -> str:
+    """Return the interface's address of this version of IP, or another one if it has none of it."""
+    deadline_s = time.monotonic() + _ADDRESS_S
+    while time.monotonic() < deadline_s:
+        with Rtnl() as rtnl:
+            link = rtnl.link(IFNAME)
+            addresses = [address.ip for address in rtnl.addresses(link.index)] if link else []
+        usable = [address for address in addresses if not address.is_link_local]
+        usable.sort(key=lambda address: address.version != version)
+        if usable:
+            return str(usable[0])
+        time.sleep(0.2)
+    raise UnmeasuredError(f"{IFNAME} has no address: verification needs a network with IPAM")
