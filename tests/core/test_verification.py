@@ -109,7 +109,7 @@ def test_rate_that_nothing_enforces_is_not_promised(claim):
 
 @pytest.mark.parametrize(
     ("capped", "result"),
-    [(89.0, Result.FAIL), (91.0, Result.PASS), (109.0, Result.PASS), (111.0, Result.FAIL)],
+    [(89.0, Result.UNMEASURED), (91.0, Result.PASS), (109.0, Result.PASS), (111.0, Result.FAIL)],
 )
 def test_cap_holds_within_a_tenth(capped, result):
     assert result_of(ChosenSite(card(capped=capped)), Check.CAP) == [result]
@@ -152,8 +152,10 @@ def test_refused_trial_is_not_measured_and_the_others_are():
 
 def test_pf_without_a_link_is_not_measured():
     down = replace(PF, link_mbps=None, free_mbps=0)
-    found = outcomes(ChosenSite(card()), down)
-    assert "is it up?" in found[Check.RESERVATION][0].why
+    site = ChosenSite(card())
+    found = outcomes(site, down)
+    assert all("is it up?" in part[0].why for part in found.values())
+    assert site.trials == []
 
 
 def test_pf_that_is_almost_full_is_not_measured():

@@ -170,7 +170,7 @@ def test_verify_says_where_to_go_with_an_agent_that_needs_placements(
 
 def test_verify_names_a_pf_that_is_not_there(verify: Verify) -> None:
     ended = verify.run("--pf", "eth9")
-    assert (ended.returncode, "PF eth9: there is no such PF" in ended.stderr) == (2, True)
+    assert (ended.returncode, "PF eth9: there is no such PF with VFs for pods" in ended.stderr) == (2, True)
 
 
 def test_verify_needs_an_agent(verify: Verify) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
@@ -57,6 +57,8 @@ def test_connection_without_the_token_is_closed_and_does_not_count(listener, hel
         for flow in range(2):
             pool.submit(send_flow, port_of(listener), SESSION, flow)
         assert len(receive(listener, SESSION)) == 2
+        with suppress(ConnectionResetError):  # what it sent was not read
+            assert stranger.recv(1) == b""
 
 
 def test_receiver_does_not_wait_for_ever(listener):

@@ -7,12 +7,23 @@ import pytest
 from k8s_rdma.core.types import pci_address
 from k8s_rdma.core.verification import Check, Outcome, PfFacts, Result, Traffic
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.rdma_node import (
+    ForeignUse,
+    HeldInterfaces,
+    Holder,
+    PfStatus,
+    PodAllocation,
+    RdmaNodeStatus,
+    Summary,
+)
+from k8s_rdma.wire.rest import PfRates
 from k8s_rdma.wire.verification import (
     VerificationReport,
     anonymous,
     card_report,
     decode_verification,
     encode_verification,
+    pf_facts,
 )
 
 PF = PfFacts(
@@ -58,6 +69,32 @@ def test_report_is_read_as_it_was_written():
 )
 def test_reasons_are_shown_without_names_and_addresses(why, shown):
     assert anonymous(why, NAMES) == shown
+
+
+def test_pf_has_left_what_pods_and_others_do_not_hold():
+    status = RdmaNodeStatus(
+        generation="e.1",
+        summary=Summary(pfs=2, vfs="", bandwidth=""),
+        pfs=(
+            PfStatus(
+                name="eth0",
+                pci="0000:01:00.0",
+                link_mbps=1000,
+                capacity_vfs=8,
+                rates=PfRates(),
+                foreign=(ForeignUse(vfs=2, min_mbps=50), ForeignUse(vfs=1, min_mbps=10, pool="a.b/c")),
+            ),
+            PfStatus(name="claims", pci="0000:02:00.0", link_mbps=1000, rates=PfRates()),
+        ),
+        allocations=(
+            PodAllocation(
+                pod=Holder(namespace="team", name="p", uid="u"),
+                interfaces=(HeldInterfaces(pf="0000:01:00.0", vfs=3, min_mbps=100),),
+            ),
+        ),
+    )
+    [pf] = pf_facts(status)
+    assert (pf.name, pf.free_vfs, pf.free_mbps, pf.holders) == ("eth0", 3, 590, ("team/p",))
 
 
 def test_report_has_no_names():

@@ -130,7 +130,7 @@ def chosen(pfs: Sequence[PfFacts], names: Sequence[str]) -> list[PfFacts]:
     for name in names:
         if name not in by_name:
             choices = ", ".join(pf.name for pf in pfs) or "none"
-            raise MalformedError(f"PF {name}: there is no such PF; the node has {choices}")
+            raise MalformedError(f"PF {name}: there is no such PF with VFs for pods; the node has {choices}")
     return [by_name[name] for name in names] if names else list(pfs)
 
 
@@ -153,7 +153,7 @@ def run_trials(bench: Bench, options: TrialOptions) -> int:
     pfs, receivers = bench.pfs, bench.receivers
     tested = chosen(pfs, options.pfs)
     if not tested:
-        raise K8sRdmaError("there is no PF: see `k8s-rdma doctor node`")
+        raise K8sRdmaError("there is no PF with VFs for pods: see `k8s-rdma doctor node`")
     _require_consent([*tested, *receivers], options)
     results: list[tuple[PfFacts, list[Outcome]]] = []
     for pf in tested:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum, unique
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from k8s_rdma.core.types import Enforcer, PciAddress
 from k8s_rdma.errors import K8sRdmaError
@@ -165,7 +165,9 @@ def _reservations(site: Site, pf: PfFacts) -> Iterator[Outcome]:
     reserved = [int(share * pf.free_mbps) for share in SHARES]
     trial = Trial(pf=pf, senders=tuple(Rates(min_mbps=mbps) for mbps in reserved))
     try:
-        _require_room(pf, reserved)
+        _require_link(pf)
+        if min(reserved) < _SMALLEST_MBPS:
+            _refuse(f"{pf.free_mbps} Mb/s are unreserved, too few for three reservations")
         for _ in range(MAX_ATTEMPTS):
             flows = site.run(trial)
             judged = tuple(judge_reservations(reserved, flows, pf.free_mbps))
@@ -185,11 +187,13 @@ def _reservations(site: Site, pf: PfFacts) -> Iterator[Outcome]:
         )
 
 
-def _require_room(pf: PfFacts, reserved: Sequence[int]) -> None:
+def _require_link(pf: PfFacts) -> None:
     if pf.link_mbps is None:
-        raise UnmeasuredError("the link's speed is unknown: is it up?")
-    if min(reserved) < _SMALLEST_MBPS:
-        raise UnmeasuredError(f"{pf.free_mbps} Mb/s are unreserved, too few for three reservations")
+        _refuse("the link's speed is unknown: is it up?")
+
+
+def _refuse(why: str) -> NoReturn:
+    raise UnmeasuredError(why)
 
 
 def judge_reservations(
@@ -220,6 +224,7 @@ def _cap(
     trial = Trial(pf=pf, senders=(Rates(max_mbps=cap_mbps),), traffic=traffic)
     reverse = Trial(pf=pf, senders=trial.senders, traffic=traffic, reverse=True)
     try:
+        _require_link(pf)
         [received] = site.run(reverse)
         for _ in range(MAX_ATTEMPTS):
             [sent] = site.run(trial)
@@ -266,8 +271,8 @@ def judge_cap(flow: Flow, cap_mbps: int, carried_mbps: float) -> tuple[Result, s
             Result.UNMEASURED,
             f"without a cap the machine carries {carried_mbps:.0f} Mb/s: choose a lower one with --cap",
         )
-    if flow.mbps < (1 - TOLERANCE) * cap:
-        return Result.FAIL, "less than the cap while nothing else was sent"
+    if flow.mbps < (1 - TOLERANCE) * cap:  # no more than the cap, but no proof of it either
+        return Result.UNMEASURED, "less than the cap: this machine is busy, or the card limits more than that"
     return Result.PASS, ""
 
 

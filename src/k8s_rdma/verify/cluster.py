@@ -189,6 +189,8 @@ class ClusterSite:
         """Wait for the receiver; its address, as its node's agent publishes it."""
 
         def published(pod: dict[str, Any]) -> str | None:
+            if (result := result_of(pod)) is not None:
+                raise UnmeasuredError(result.error or "the receiver ended before anything was sent")
             annotations = pod["metadata"].get("annotations") or {}
             return published_address(annotations.get(NETWORK_STATUS_ANNOTATION, ""))
 

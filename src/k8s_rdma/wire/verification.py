@@ -111,8 +111,10 @@ _ADDRESS = re.compile(
 
 
 def pf_facts(status: RdmaNodeStatus) -> Iterator[PfFacts]:
-    """Read a node's PFs, with what pods that ask by annotation can still have."""
+    """Read the PFs whose VFs pods can have by annotation, with what is left of them."""
     for pf in status.pfs:
+        if not pf.capacity_vfs:
+            continue
         shares = [
             (allocation.pod, interfaces)
             for allocation in status.allocations
