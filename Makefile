@@ -22,6 +22,10 @@ help: ## this list
 demo: setup cni ## two nodes in this kernel, from annotation to bandwidth that holds; ARGS="--json FILE --keep"
 	@$(RUN) k8s-rdma demo $(ARGS)
 
+.PHONY: demo-picture
+demo-picture: setup cni ## records a run of the demo in docs/demo.cast and draws it, docs/demo.svg
+	@$(RUN) python -m docs_site.picture make demo
+
 .PHONY: quick
 quick: setup ## what needs no process of ours, below a minute: core, wire, kube, init, docs, the repository's shape
 	@directory=$$(mktemp -d) && $(RUN) pytest -q $(BESIDE_EACH_OTHER) --basetemp="$$directory/t" $(QUICK) $(ARGS) && rm -rf "$$directory"
