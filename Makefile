@@ -86,6 +86,12 @@ lint: $(PYTHON_READY)
 	@echo "ruff format" && $(RUN) ruff format --check --quiet
 	@echo "shellcheck" && $(RUN) shellcheck --external-sources scripts/*.sh $(SCRIPTS) $(GUEST_SCRIPTS) .ci/run
 
+	@echo "check-jsonschema" && for schema in $(SCHEMAS); do \
+	  report=$$($(RUN) check-jsonschema --builtin-schema "vendor.$${schema%%:*}" $${schema#*:} 2>&1) || \
+	  { echo "$$report"; exit 1; }; done
+
+SCHEMAS := "github-workflows:.github/workflows/*.yml" "github-issue-forms:.github/ISSUE_TEMPLATE/[!c]*.yml" \
+  "github-issue-config:.github/ISSUE_TEMPLATE/config.yml" "citation-file-format:CITATION.cff"
 SCRIPTS := deploy/krew/kubectl-rdma $(addprefix deploy/image/,check-libraries install-program seal unpack-debian) \
   $(addprefix scripts/,build-image check-wheel isolated lock run setup-docs setup-lab setup-python setup-release setup-tools)
 GUEST_SCRIPTS := $(addprefix lab/guest/,init boot.sh lib.sh bashrc lab-cable lab-node lab-pod lab-shell lab-sriov)

@@ -33,6 +33,7 @@ OURS = (
     "deploy",
     "requirements",
     ".ci",
+    ".github",
 )
 NOT_OURS = {".git", "latest.json"}
 """A worktree's link, and the raw timings of benchmarks, which git ignores."""
