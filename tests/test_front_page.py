@@ -85,7 +85,7 @@ def test_workflows_do_what_make_does_and_nothing_else():
         for job in yaml.safe_load(workflow.read_text())["jobs"].values()
         if "strategy" in job
     ]
-    assert {*called, *matrix} - {"${{"} <= targets
+    assert {*called, *(target.split()[0] for target in matrix)} - {"${{"} <= targets
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
